@@ -1,0 +1,63 @@
+"""Frozen, typed experiment configuration, its presets, and the composition of DeepSpeed JSON. No torch in here."""
+
+from dstransformer.config.deepspeed_json import (
+    Precision,
+    accumulation_steps,
+    compose,
+    fragment_names,
+    fragments_folder,
+    offloads_optimizer,
+    precision_of,
+    zero_stage,
+)
+from dstransformer.config.loading import (
+    dump_config,
+    load_config,
+    parse_config,
+    preset_names,
+    preset_summary,
+    read_config,
+    write_config,
+)
+from dstransformer.config.schema import (
+    BatchConfig,
+    CheckpointConfig,
+    Config,
+    DecodingConfig,
+    LossConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrackingConfig,
+    TrainingConfig,
+    ValidationConfig,
+)
+
+__all__ = [
+    "BatchConfig",
+    "CheckpointConfig",
+    "Config",
+    "DecodingConfig",
+    "LossConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "Precision",
+    "ScheduleConfig",
+    "TrackingConfig",
+    "TrainingConfig",
+    "ValidationConfig",
+    "accumulation_steps",
+    "compose",
+    "dump_config",
+    "fragment_names",
+    "fragments_folder",
+    "load_config",
+    "offloads_optimizer",
+    "parse_config",
+    "precision_of",
+    "preset_names",
+    "preset_summary",
+    "read_config",
+    "write_config",
+    "zero_stage",
+]

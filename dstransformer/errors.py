@@ -1,0 +1,25 @@
+"""The errors a user may meet, each one an advice: what was wrong, its value, where, and what to do about it."""
+
+
+class DstError(Exception):
+    """A failure that is reported in one line, without a traceback. ``exit_code`` is the status of the process."""
+
+    exit_code = 1
+
+
+class UserError(DstError):
+    """The user can mend it: an argument, a configuration value, a file. The process exits with 2."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A preset, an override or a DeepSpeed fragment that cannot be used as it stands."""
+
+
+class DataError(UserError):
+    """Text, a corpus, a bundle or a checkpoint that cannot be used as it stands."""
+
+
+class StorageError(DstError):
+    """The file system refused: no room, no permission, a vanished folder. The process exits with 1."""
