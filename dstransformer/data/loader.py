@@ -1,0 +1,116 @@
+"""Updates for one rank, assembled ahead of the step by a background thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from dstransformer.corpus import Split
+from dstransformer.data.batch import PackedBatch, build_batch
+from dstransformer.data.plan import Budget, EpochPlan, Lengths, cut_update, deal, plan_epoch
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in the data: the next update to compute."""
+
+    epoch: int = 0
+    update: int = 0
+
+
+@dataclass(frozen=True)
+class Update:
+    """One optimizer step, as far as this rank computes it.
+
+    Attributes:
+        position: Where it stands in the data.
+        following: Where the next one stands.
+        batches: This rank's micro-batches, one an accumulation step.
+        src_tokens: Source tokens of the whole update, over all ranks.
+        tgt_tokens: Target tokens of the whole update, over all ranks.
+        pairs: Sentence pairs of the whole update.
+    """
+
+    position: Position
+    following: Position
+    batches: list[PackedBatch]
+    src_tokens: int
+    tgt_tokens: int
+    pairs: int
+
+
+class UpdateLoader:
+    """The endless stream of updates of a training split.
+
+    Args:
+        split: Of the corpus.
+        budget: Limits of an update and the number of its micro-batches.
+        seed: Of the order of the data.
+        rank: Of this process.
+        world_size: Number of processes; divides ``budget.micro_batches``.
+        prefetch: Updates kept ready.
+        pin_memory: Assemble batches in page-locked memory.
+    """
+
+    def __init__(
+        self, split: Split, budget: Budget, *, seed: int, rank: int, world_size: int, prefetch: int, pin_memory: bool
+    ) -> None:
+        self._split = split
+        self._budget = budget
+        self._seed = seed
+        self._mine = deal(budget.micro_batches, rank, world_size)
+        self._prefetch = prefetch
+        self._pin_memory = pin_memory
+        self.src_lengths, self.tgt_lengths = training_lengths(split)
+
+    def plan(self, epoch: int) -> EpochPlan:
+        """The updates of an epoch."""
+        return plan_epoch(self.src_lengths, self.tgt_lengths, self._seed, epoch, self._budget)
+
+    def iter_updates(self, start: Position) -> Iterator[Update]:
+        """The updates from ``start`` on, epoch after epoch, without end."""
+        # One thread assembles, the other plans the next epoch meanwhile.
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="loader") as worker:
+            ready: deque[Future[Update]] = deque()
+            try:
+                for plan, position, following in self._iter_positions(start, worker):
+                    ready.append(worker.submit(self._assemble, plan, position, following))
+                    if len(ready) > self._prefetch:
+                        yield ready.popleft().result()
+            finally:
+                worker.shutdown(wait=False, cancel_futures=True)
+
+    def _iter_positions(
+        self, start: Position, worker: ThreadPoolExecutor
+    ) -> Iterator[tuple[EpochPlan, Position, Position]]:
+        epoch, first = start.epoch, start.update
+        upcoming = worker.submit(self.plan, epoch)
+        while True:
+            plan = upcoming.result()
+            upcoming = worker.submit(self.plan, epoch + 1)
+            for number in range(first, plan.updates):
+                last = number + 1 == plan.updates
+                yield plan, Position(epoch, number), Position(epoch + 1, 0) if last else Position(epoch, number + 1)
+            epoch, first = epoch + 1, 0
+
+    def _assemble(self, plan: EpochPlan, position: Position, following: Position) -> Update:
+        pairs = plan.update(position.update)
+        parts = cut_update(pairs, self.src_lengths, self.tgt_lengths, self._budget.micro_batches)
+        batches = [build_batch(self._split, parts[number]) for number in self._mine]
+        return Update(
+            position=position,
+            following=following,
+            batches=[batch.pin_memory() for batch in batches] if self._pin_memory else batches,
+            src_tokens=int(self.src_lengths[pairs].sum(dtype=np.int64)),
+            tgt_tokens=int(self.tgt_lengths[pairs].sum(dtype=np.int64)),
+            pairs=len(pairs),
+        )
+
+
+def training_lengths(split: Split) -> tuple[Lengths, Lengths]:
+    """Source and target tokens of every pair as the model reads them, end of sentence included."""
+    return split.src_lengths + np.int32(1), split.tgt_lengths + np.int32(1)

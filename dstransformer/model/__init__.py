@@ -1,0 +1,19 @@
+"""The Transformer on packed batches, its loss, its incremental decoder, and bundles of trained weights."""
+
+from dstransformer.model.attention import Backend
+from dstransformer.model.bundle import Bundle, open_bundle, save_bundle
+from dstransformer.model.incremental import IncrementalDecoder
+from dstransformer.model.packing import Packing
+from dstransformer.model.transformer import LossSums, Transformer, parameter_count
+
+__all__ = [
+    "Backend",
+    "Bundle",
+    "IncrementalDecoder",
+    "LossSums",
+    "Packing",
+    "Transformer",
+    "open_bundle",
+    "parameter_count",
+    "save_bundle",
+]

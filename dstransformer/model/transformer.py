@@ -1,0 +1,115 @@
+"""The Transformer (section 3) on packed batches."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dstransformer.config import ModelConfig
+from dstransformer.model.attention import Backend, MultiHeadAttention
+from dstransformer.model.layers import NORM_EPS, DecoderLayer, EncoderLayer, FeedForward, PositionedEmbedding
+from dstransformer.model.loss import smoothed_cross_entropy
+from dstransformer.model.packing import Packing
+
+
+class LossSums(NamedTuple):
+    """Sums over the target tokens of a batch, in nats: the training loss, and the negative log-likelihood."""
+
+    loss: Tensor
+    nll: Tensor
+
+
+class Transformer(nn.Module):
+    """Encoder, decoder and the embeddings that they share.
+
+    Args:
+        config: The architecture.
+        vocab_size: Number of pieces of the tokenizer; the embedding has ``config.embedding_rows(vocab_size)`` rows.
+        label_smoothing: epsilon of the training loss.
+        backend: Kernel of the attention product.
+    """
+
+    def __init__(
+        self, config: ModelConfig, vocab_size: int, label_smoothing: float = 0.0, backend: Backend = "auto"
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.label_smoothing = label_smoothing
+        rows, width = config.embedding_rows(vocab_size), config.d_model
+        self.embedding = nn.Embedding(rows, width)  # of the target
+        self.src_embedding = None if config.tie_embeddings == "all" else nn.Embedding(rows, width)
+        self.softmax = nn.Embedding(rows, width) if config.tie_embeddings == "none" else None
+        self.src_input = PositionedEmbedding(config)
+        self.tgt_input = PositionedEmbedding(config)
+        self.encoder = nn.ModuleList(EncoderLayer(config, backend) for _ in range(config.num_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(config, backend) for _ in range(config.num_layers))
+        pre_norm = config.norm == "pre"
+        self.encoder_norm = nn.LayerNorm(width, eps=NORM_EPS) if pre_norm else None
+        self.decoder_norm = nn.LayerNorm(width, eps=NORM_EPS) if pre_norm else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Glorot uniform matrices, embeddings N(0, d_model^-0.5), norms 1 and 0, biases 0."""
+        for module in self.modules():
+            if isinstance(module, MultiHeadAttention | FeedForward | PositionedEmbedding | nn.LayerNorm):
+                module.reset_parameters()
+        for embedding in (self.embedding, self.src_embedding, self.softmax):
+            if embedding is not None:
+                nn.init.normal_(embedding.weight, std=self.config.d_model**-0.5)
+
+    @property
+    def _src_weight(self) -> Tensor:
+        return (self.embedding if self.src_embedding is None else self.src_embedding).weight
+
+    @property
+    def softmax_weight(self) -> Tensor:
+        """The matrix before the softmax, ``(rows, d_model)``."""
+        return (self.embedding if self.softmax is None else self.softmax).weight
+
+    def forward(
+        self, src: Tensor, src_cu: Tensor, src_max: int, tgt_in: Tensor, tgt_out: Tensor, tgt_cu: Tensor, tgt_max: int
+    ) -> LossSums:
+        """The loss of a packed batch of ``n`` sentence pairs.
+
+        Args:
+            src: Source tokens, each sentence with its end, ``(src_tokens,)``.
+            src_cu: Cumulative source lengths, ``(n + 1,)`` int32.
+            src_max: The longest source.
+            tgt_in: The decoder's input, each target after its begin, ``(tgt_tokens,)``.
+            tgt_out: What it is to predict, each target with its end, ``(tgt_tokens,)``.
+            tgt_cu: Cumulative target lengths, ``(n + 1,)`` int32.
+            tgt_max: The longest target.
+        """
+        src_packing = Packing(src_cu, src_max, src.numel())
+        tgt_packing = Packing(tgt_cu, tgt_max, tgt_in.numel())
+        memory = self.encode(src, src_packing)
+        hidden = self.decode(tgt_in, tgt_packing, memory, src_packing)
+        return LossSums(*smoothed_cross_entropy(hidden, self.softmax_weight, tgt_out, self.label_smoothing))
+
+    def encode(self, src: Tensor, packing: Packing) -> Tensor:
+        """The memory, ``(src_tokens, d_model)``, of source tokens ``(src_tokens,)``."""
+        x: Tensor = self.src_input(src, packing.positions, packing.max_len, self._src_weight)
+        for layer in self.encoder:
+            x = layer(x, packing)
+        return x if self.encoder_norm is None else self.encoder_norm(x)
+
+    def decode(self, tgt_in: Tensor, packing: Packing, memory: Tensor, memory_packing: Packing) -> Tensor:
+        """The decoder's output at every position at once, ``(tgt_tokens, d_model)``."""
+        x: Tensor = self.tgt_input(tgt_in, packing.positions, packing.max_len, self.embedding.weight)
+        for layer in self.decoder:
+            x = layer(x, packing, memory, memory_packing)
+        return x if self.decoder_norm is None else self.decoder_norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``(…, d_model)`` to unnormalised scores of every piece, ``(…, rows)``."""
+        return F.linear(hidden, self.softmax_weight)
+
+
+def parameter_count(config: ModelConfig, vocab_size: int) -> int:
+    """Number of weights of a model, without the memory for one."""
+    with torch.device("meta"):
+        model = Transformer(config, vocab_size)
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,84 @@
+"""A tokenizer and small corpora of it."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+import sentencepiece
+
+from dstransformer.corpus import (
+    FORMAT_VERSION,
+    CleaningReport,
+    CorpusWriter,
+    Manifest,
+    SourceInfo,
+    Tokenizer,
+    TokenizerInfo,
+)
+
+Rows = list[tuple[list[int], list[int]]]
+
+TEXT = [
+    "The quick brown fox jumps over the lazy dog.",
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.",
+    "Two men are talking in front of a small house.",
+    "Zwei Männer unterhalten sich vor einem kleinen Haus.",
+]
+
+
+def train_model(**changes: object) -> bytes:
+    model = io.BytesIO()
+    options: dict[str, object] = {
+        "vocab_size": 340,
+        "model_type": "bpe",
+        "byte_fallback": True,
+        "normalization_rule_name": "nfkc",
+        "character_coverage": 1.0,
+        "pad_id": 0,
+        "unk_id": 1,
+        "bos_id": 2,
+        "eos_id": 3,
+        "minloglevel": 2,
+    }
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(TEXT), model_writer=model, **(options | changes))
+    return model.getvalue()
+
+
+@cache
+def small_tokenizer() -> Tokenizer:
+    """A BPE tokenizer of the sentences in `TEXT`."""
+    return Tokenizer(train_model())
+
+
+def id_table(rows: Rows) -> pa.Table:
+    ids = pa.list_(pa.int64())
+    return pa.table({"src": pa.array([s for s, _ in rows], ids), "tgt": pa.array([t for _, t in rows], ids)})
+
+
+def write_corpus(folder: Path, rows: Rows) -> Path:
+    """A corpus of the given training rows, three a shard, with the sentences in `TEXT` as its validation set."""
+    writer = CorpusWriter(folder, tokenizer := small_tokenizer(), shard_rows=3)
+    train = writer.split("train", has_text=False)
+    train.write(id_table(rows))
+    validation = writer.split("validation", has_text=True)
+    src, tgt = TEXT[0::2], TEXT[1::2]
+    ids = id_table(list(zip(tokenizer.encode(src), tokenizer.encode(tgt), strict=True)))
+    validation.write(ids.append_column("src_text", [src]).append_column("tgt_text", [tgt]))
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        build_key="key",
+        src_lang="en",
+        tgt_lang="de",
+        tokenizer=TokenizerInfo(kind="bpe", vocab_size=tokenizer.vocab_size, sha256=tokenizer.sha256),
+        splits={"train": train.close(), "validation": validation.close()},
+        source=SourceInfo(name="files", revision=None, inputs=()),
+        cleaning=CleaningReport(read=len(rows), kept=len(rows), dropped={}),
+        options={},
+        command="dst-prep build",
+        versions={},
+    )
+    writer.close(manifest)
+    return folder

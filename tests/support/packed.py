@@ -1,0 +1,44 @@
+"""Small architectures and packed sentences for the tests of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dstransformer.config import ModelConfig, load_config
+from dstransformer.model import Packing, Transformer
+
+VOCAB = 40
+
+
+def tiny_config(**changes: Any) -> ModelConfig:
+    """A small architecture without dropout; keywords replace single values."""
+    small = {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4, "d_k": 8, "d_v": 8, "dropout": 0.0}
+    return load_config("base").model.model_copy(update=small | changes)
+
+
+def draw_pairs(lengths: tuple[tuple[int, int], ...] = ((5, 7), (1, 3), (9, 2), (4, 4))) -> list[tuple[Tensor, Tensor]]:
+    """Sentence pairs of random pieces, of these source and target lengths."""
+    generator = torch.Generator().manual_seed(5)
+
+    def sentence(length: int) -> Tensor:
+        return torch.randint(4, VOCAB, (length,), generator=generator)
+
+    return [(sentence(a), sentence(b)) for a, b in lengths]
+
+
+def pack(sentences: list[Tensor]) -> tuple[Tensor, Packing]:
+    """Sentences laid end to end, and where each begins."""
+    lengths = torch.tensor([0, *map(len, sentences)])
+    cu = lengths.cumsum(0).int()
+    return torch.cat(sentences), Packing(cu, int(lengths.max()), int(cu[-1]))
+
+
+def model_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Logits of every target position of the packed batch, ``(tgt_tokens, rows)``."""
+    src, src_packing = pack([s for s, _ in pairs])
+    tgt, tgt_packing = pack([t for _, t in pairs])
+    hidden = model.decode(tgt, tgt_packing, model.encode(src, src_packing), src_packing)
+    return model.logits(hidden)

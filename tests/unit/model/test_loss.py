@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dstransformer.model import loss as loss_module
+from dstransformer.model.loss import smoothed_cross_entropy
+
+TOKENS, WIDTH, ROWS = 23, 8, 31
+
+
+@pytest.fixture(params=[1 << 23, 5 * ROWS, 1], ids=["one chunk", "five tokens", "one token"])
+def chunked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_module, "CHUNK_LOGITS", request.param)
+
+
+def draw() -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.randn(TOKENS, WIDTH, generator=generator).requires_grad_()
+    weight = torch.randn(ROWS, WIDTH, generator=generator).requires_grad_()
+    return hidden, weight, torch.randint(0, ROWS, (TOKENS,), generator=generator)
+
+
+@pytest.mark.usefixtures("chunked")
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5])
+def test_loss_and_gradients_equal_pytorchs_cross_entropy(epsilon: float) -> None:
+    hidden, weight, targets = draw()
+    expected = F.cross_entropy(hidden @ weight.t(), targets, reduction="sum", label_smoothing=epsilon)
+    (expected * 0.37).backward()
+    gradients = hidden.grad, weight.grad
+    hidden.grad = weight.grad = None
+    loss, nll = smoothed_cross_entropy(hidden, weight, targets, epsilon)
+    (loss * 0.37).backward()
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(nll, F.cross_entropy(hidden @ weight.t(), targets, reduction="sum"))
+    torch.testing.assert_close((hidden.grad, weight.grad), gradients)
+    assert not nll.requires_grad
+
+
+def test_perfect_prediction_has_the_entropy_of_the_smoothed_target() -> None:
+    epsilon = 0.1
+    target = torch.full((1, ROWS), epsilon / ROWS)
+    target[0, 4] += 1 - epsilon
+    hidden = target.log()
+    loss, _ = smoothed_cross_entropy(hidden, torch.eye(ROWS), torch.tensor([4]), epsilon)
+    torch.testing.assert_close(loss, -(target * target.log()).sum())
+
+
+def test_an_fp16_gradient_survives_a_loss_scale_beyond_fp16() -> None:
+    hidden, weight, targets = (t.detach().half() if t.is_floating_point() else t.detach() for t in draw())
+    hidden.requires_grad_()
+    loss, _ = smoothed_cross_entropy(hidden, weight, targets, 0.1)
+    (loss * 1e-5 * 2.0**17).backward()
+    assert hidden.grad is not None
+    assert hidden.grad.isfinite().all()
+
+
+def test_no_gradient_is_computed_where_none_is_wanted() -> None:
+    hidden, weight, targets = draw()
+    with torch.no_grad():
+        loss, _ = smoothed_cross_entropy(hidden, weight, targets, 0.1)
+    assert not loss.requires_grad
