@@ -1,0 +1,1 @@
+"""Training: the loop, the DeepSpeed engine, checkpoints, and what follows from them."""

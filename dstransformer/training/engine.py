@@ -1,0 +1,191 @@
+"""The model in DeepSpeed's hands. The only caller of ``deepspeed.initialize``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from dstransformer.config import Config, offloads_optimizer, precision_of, zero_stage
+from dstransformer.data import Update
+from dstransformer.errors import DataError, DstError
+from dstransformer.model import Transformer
+from dstransformer.training.optimizer import build_optimizer
+from dstransformer.training.schedule import learning_rate
+from dstransformer.training.world import World
+
+logger = logging.getLogger(__name__)
+
+#: DeepSpeed's name for the state inside the folder that it is given.
+_TAG = "state"
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """This rank's share of an update's sums over target tokens, in nats; on the device, not yet waited for."""
+
+    loss: Tensor
+    nll: Tensor
+
+
+class Engine:
+    """One optimizer step at a time. All methods are collective: every rank calls them together.
+
+    Args:
+        config: The experiment.
+        ds_config: The complete DeepSpeed configuration, from ``compose``.
+        vocab_size: Pieces of the tokenizer.
+        world: The processes.
+    """
+
+    def __init__(self, config: Config, ds_config: Mapping[str, Any], vocab_size: int, world: World) -> None:
+        deepspeed = _import_deepspeed(precision_of(ds_config), world.device)
+        self._config = config
+        self._world = world
+        self._stage = zero_stage(ds_config)
+        torch.manual_seed(config.training.seed)
+        model = Transformer(config.model, vocab_size, config.loss.label_smoothing, config.training.attention_backend)
+        model.to(world.device)
+        optimizer = build_optimizer(model.parameters(), config.optimizer, offloaded=offloads_optimizer(ds_config))
+        self._engine, self._optimizer, _, _ = deepspeed.initialize(
+            model=model,
+            optimizer=optimizer,
+            lr_scheduler=self._build_scheduler,
+            config=dict(ds_config),
+            dist_init_required=False,
+        )
+        self._grad_norm: float | None = None
+
+    def _build_scheduler(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
+        # LambdaLR counts the updates that have been applied, from 0; fp16 does not count those it skips.
+        return LambdaLR(
+            optimizer, lambda applied: learning_rate(applied + 1, self._config.model.d_model, self._config.schedule)
+        )
+
+    def step(self, update: Update, number: int) -> StepLoss:
+        """Compute an update.
+
+        DeepSpeed divides by the accumulation steps and the world size, together the number of micro-batches. So the
+        summed loss of a micro-batch is multiplied by that number and divided by the target tokens of the whole update:
+        the gradient is that of the mean over the update's tokens, however they are dealt out.
+
+        Args:
+            update: This rank's share of it.
+            number: Of the update, from 1; dropout masks are a function of seed, update and micro-batch.
+        """
+        micro_batches = self._config.batch.micro_batches
+        loss = torch.zeros((), dtype=torch.float32, device=self._world.device)
+        nll = torch.zeros_like(loss)
+        for accumulation, batch in enumerate(update.batches):
+            micro_batch = accumulation * self._world.world_size + self._world.rank
+            torch.manual_seed(hash((self._config.training.seed, number, micro_batch)) & (2**63 - 1))
+            sums = self._engine(*batch.to(self._world.device).arguments())
+            self._engine.backward(sums.loss * (micro_batches / update.tgt_tokens))
+            if accumulation + 1 == len(update.batches):
+                self._note_norm()
+            self._step_engine()
+            loss += sums.loss.detach()
+            nll += sums.nll
+        return StepLoss(loss, nll)
+
+    def _note_norm(self) -> None:
+        """Without ZeRO and in fp32 DeepSpeed does not report the norm; the gradients are whole and reduced by now."""
+        if self._stage == 0 and not hasattr(self._optimizer, "_global_grad_norm"):
+            gradients = [p.grad for p in self._engine.module.parameters() if p.grad is not None]
+            self._grad_norm = float(torch.nn.utils.get_total_norm(gradients))
+
+    def _step_engine(self) -> None:
+        try:
+            self._engine.step()
+        except Exception as error:
+            if "loss scale" in str(error).lower():
+                raise DstError(
+                    "fp16 training diverged: gradients overflow at the smallest loss scale; use bf16, more warm-up "
+                    "(schedule.warmup_steps), a lower schedule.scale, or resume from an earlier checkpoint"
+                ) from error
+            raise
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next update."""
+        return float(self._engine.get_lr()[0])
+
+    @property
+    def grad_norm(self) -> float:
+        """The global norm of the last update's gradient, before clipping; infinite where fp16 overflowed."""
+        norm = self._engine.get_global_grad_norm()
+        if norm is None:
+            norm = self._grad_norm
+        return float("nan") if norm is None else float(norm)
+
+    @property
+    def loss_scale(self) -> float:
+        """The factor that keeps fp16 gradients from vanishing; 1 in other precisions."""
+        for name in ("cur_scale", "loss_scale"):
+            scale = getattr(self._optimizer, name, None)
+            if scale is not None:
+                return float(scale)
+        return 1.0
+
+    @property
+    def skipped(self) -> int:
+        """Updates that fp16 has skipped since the run began."""
+        return int(self._engine.skipped_steps)
+
+    def iter_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight by name, whole and in fp32, on the device; one at a time, each on every rank."""
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        masters = self._masters_without_zero() if self._stage == 0 else {}
+        for name, parameter in self._engine.module.named_parameters():
+            if self._stage == 0:
+                yield name, masters.get(parameter, parameter).detach()
+            else:
+                full = safe_get_full_fp32_param(parameter)
+                yield name, full.detach().view(getattr(parameter, "ds_shape", parameter.shape))
+
+    def _masters_without_zero(self) -> dict[Tensor, Tensor]:
+        halves = getattr(self._optimizer, "fp16_groups", [])
+        masters = getattr(self._optimizer, "fp32_groups", [])
+        return {
+            half: master
+            for half_group, group in zip(halves, masters, strict=True)
+            for half, master in zip(half_group, group, strict=True)
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write the state of model and optimizer, every rank its part."""
+        self._engine.save_checkpoint(str(folder), tag=_TAG, save_latest=False)
+
+    def load(self, folder: Path) -> None:
+        """Read what :meth:`save` wrote, on the same number of processes.
+
+        Raises:
+            DataError: The state cannot be read.
+        """
+        try:
+            path, _ = self._engine.load_checkpoint(str(folder), tag=_TAG)
+        except (OSError, RuntimeError, KeyError, AssertionError, EOFError) as error:
+            raise DataError(f"cannot resume from {folder}: {' '.join(str(error).split())[:300]}") from error
+        if path is None:
+            raise DataError(f"cannot resume from {folder}: it holds no DeepSpeed state")
+
+
+def _import_deepspeed(precision: str, device: torch.device) -> Any:
+    import deepspeed
+    from deepspeed.accelerator import get_accelerator
+    from deepspeed.utils import logger as deepspeed_logger
+
+    deepspeed_logger.setLevel(logging.WARNING)
+    deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
+    accelerator = get_accelerator()
+    if device.type == "cpu" and precision == "fp16" and not accelerator.is_fp16_supported():
+        logger.warning("this CPU has no fp16 instructions: PyTorch computes fp16 in software, slowly; bf16 is faster")
+        accelerator.is_fp16_supported = lambda: True
+    return deepspeed

@@ -1,0 +1,274 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dstransformer.config import Config, precision_of, zero_stage
+from dstransformer.corpus import Corpus
+from dstransformer.data import Position, Update, UpdateLoader
+from dstransformer.errors import DataError
+from dstransformer.model import open_bundle, save_bundle
+from dstransformer.tracking import Tracker
+from dstransformer.training.averaging import average_newest
+from dstransformer.training.checkpoint import (
+    BUNDLE,
+    ENGINE,
+    Checkpoint,
+    CheckpointFolder,
+    TrainState,
+    storage_errors,
+)
+from dstransformer.training.engine import Engine, StepLoss
+from dstransformer.training.estimate import build_budget
+from dstransformer.training.signals import StopRequest
+from dstransformer.training.validation import Evaluation, Validator
+from dstransformer.training.world import World
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the reason it was stopped, or None where it reached its last update."""
+
+    step: int
+    stopped_by: str | None
+    evaluations: dict[str, Evaluation]
+
+
+class Trainer:
+    """Trains one model. Every rank holds one, and they do the same things in the same order.
+
+    Args:
+        config: The experiment.
+        ds_config: The complete DeepSpeed configuration.
+        corpus: With the splits ``train``, ``validation`` and perhaps ``test``.
+        run: The run's folder.
+        world: The processes.
+        tracker: Who listens.
+        provenance: What the bundles say of their origin.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        ds_config: Mapping[str, Any],
+        corpus: Corpus,
+        run: Path,
+        world: World,
+        tracker: Tracker,
+        provenance: Mapping[str, Any],
+    ) -> None:
+        precision = precision_of(ds_config)
+        self._config = config
+        self._corpus = corpus
+        self._run = run
+        self._world = world
+        self._tracker = tracker
+        self._provenance = provenance
+        self._loader = UpdateLoader(
+            corpus.split("train"),
+            build_budget(config),
+            seed=config.training.seed,
+            rank=world.rank,
+            world_size=world.world_size,
+            prefetch=config.training.prefetch,
+            pin_memory=world.device.type == "cuda",
+        )
+        self.engine = Engine(config, ds_config, corpus.tokenizer.vocab_size, world)
+        self._validator = Validator(config, corpus.tokenizer, world, precision)
+        self._folder = CheckpointFolder(run / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_best)
+        self._state = TrainState(0, 0, 0, world.world_size, zero_stage(ds_config), precision)
+        self._figures = Figures(world)
+        self._last_score: tuple[int, float] | None = None
+        self._last_save = (0, time.monotonic())
+
+    def run(self) -> Outcome:
+        """Train to the last update, or until asked to stop."""
+        state = self._state
+        with StopRequest() as stop:
+            for update in self._loader.iter_updates(Position(state.epoch, state.update)):
+                if self._state.step >= self._config.training.max_updates:
+                    break
+                self._step(update)
+                if self._is_due(self._config.training.log_every):
+                    self._log()
+                if self._is_due(self._config.validation.every):
+                    self._validate()
+                stopping, saving = self._world.any(stop.received is not None, self._time_to_save())
+                if stopping or saving or self._is_due(self._config.checkpoint.every_updates):
+                    self._save()
+                if stopping:
+                    return Outcome(self._state.step, stop.received or "a signal to another process", {})
+        return self._finish()
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint, as if the run had never stopped.
+
+        Raises:
+            DataError: It was written by another number of processes, ZeRO stage or precision.
+        """
+        theirs, ours = checkpoint.state, self._state
+        for name in ("world_size", "zero_stage", "precision"):
+            if getattr(theirs, name) != getattr(ours, name):
+                raise DataError(
+                    f"cannot resume from {checkpoint.path}: it was written with {name} {getattr(theirs, name)}, "
+                    f"this run has {name} {getattr(ours, name)}; start it as before"
+                )
+        self.engine.load(checkpoint.engine)
+        self._state = theirs
+        self._last_save = (theirs.step, time.monotonic())
+        self._figures.restart(self.engine.skipped)
+
+    def _step(self, update: Update) -> None:
+        number = self._state.step + 1
+        rate = self.engine.learning_rate
+        losses = self.engine.step(update, number)
+        self._figures.add(update, losses, rate)
+        self._state = replace(self._state, step=number, epoch=update.following.epoch, update=update.following.update)
+
+    def _is_due(self, every: int) -> bool:
+        return every > 0 and self._state.step % every == 0
+
+    def _time_to_save(self) -> bool:
+        minutes = self._config.checkpoint.every_minutes
+        return minutes > 0 and time.monotonic() - self._last_save[1] >= 60.0 * minutes
+
+    def _log(self) -> None:
+        record = self._figures.summarise(self.engine)
+        self._tracker.log_train(self._state.step, {**record, "epoch": float(self._state.epoch)})
+
+    def _validate(self) -> None:
+        self._validator.load(self.engine.iter_weights())
+        evaluation = self._validator.evaluate(self._corpus.split("validation"), self._config.validation.bleu_sentences)
+        self._last_score = (self._state.step, evaluation.metrics["bleu"])
+        self._report("valid", evaluation)
+        self._figures.pause()
+
+    def _report(self, split: str, evaluation: Evaluation) -> None:
+        self._tracker.log_eval(
+            split,
+            self._state.step,
+            evaluation.metrics,
+            signatures=evaluation.signatures,
+            samples=evaluation.samples,
+        )
+
+    def _save(self) -> None:
+        step = self._state.step
+        if self._last_save[0] == step:
+            return
+        if self._world.is_first:
+            self._folder.begin(step)
+        self._world.barrier()
+        partial = self._folder.aside(step)
+        with storage_errors(partial):
+            self.engine.save(partial / ENGINE)
+            weights = {name: weight.to("cpu", copy=True) for name, weight in self.engine.iter_weights()}
+            if self._world.is_first:
+                provenance = {**self._provenance, "step": step}
+                save_bundle(partial / BUNDLE, weights, self._config, self._corpus.tokenizer, provenance)
+        self._world.barrier()
+        if self._world.is_first:
+            scored = self._last_score is not None and self._last_score[0] == step
+            checkpoint = self._folder.publish(self._state, self._last_score[1] if self._last_score and scored else None)
+            self._tracker.log_checkpoint(checkpoint.path, checkpoint.sha256, step, checkpoint.score)
+        self._world.barrier()
+        self._last_save = (step, time.monotonic())
+        self._figures.pause()
+
+    def _finish(self) -> Outcome:
+        """Validate and save the last update, average, and evaluate the average on all of the held-out text."""
+        if self._last_score is None or self._last_score[0] != self._state.step:
+            self._validate()
+        self._save()
+        bundle = self._run / "bundle"
+        if self._world.is_first:
+            average_newest(self._folder, self._config.checkpoint.average_last, bundle)
+        self._world.barrier()
+        self._validator.load(open_bundle(bundle).load_weights().items())
+        evaluations: dict[str, Evaluation] = {
+            name: self._validator.evaluate(self._corpus.split(name), 0)
+            for name in ("validation", "test")
+            if name in self._corpus.splits
+        }
+        metrics: dict[str, float] = {}
+        for name, evaluation in evaluations.items():
+            self._report(f"averaged_{name}", evaluation)
+            metrics |= {f"averaged_{name}/{key}": value for key, value in evaluation.metrics.items()}
+        self._tracker.log_bundle(bundle, self._state.step, metrics)
+        return Outcome(self._state.step, None, evaluations)
+
+
+class Figures:
+    """Gathers what a record of the training holds, without waiting for the device between two records."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._skipped = 0
+        self._began = self._last = time.monotonic()
+        self._clear()
+
+    def restart(self, skipped: int) -> None:
+        """Count from here, after a resume."""
+        self._skipped = skipped
+        self._clear()
+
+    def pause(self) -> None:
+        """Leave the time since the last update out of the speed: it went into a validation or a checkpoint."""
+        now = time.monotonic()
+        self._began += now - self._last
+        self._last = now
+
+    def add(self, update: Update, losses: StepLoss, rate: float) -> None:
+        """Take an update in."""
+        self._losses.append(torch.stack((losses.loss, losses.nll)))
+        self._updates += 1
+        self._src_tokens += update.src_tokens
+        self._tgt_tokens += update.tgt_tokens
+        self._rate = rate
+        self._last = time.monotonic()
+
+    def summarise(self, engine: Engine) -> dict[str, float]:
+        """The record of the updates since the last one. Collective."""
+        loss, nll = self._world.sum(torch.stack(self._losses).double().sum(dim=0).cpu()).tolist()
+        seconds = time.monotonic() - self._began
+        skipped = engine.skipped
+        record = {
+            "loss": loss / self._tgt_tokens,
+            "perplexity": math.exp(min(nll / self._tgt_tokens, 700.0)),
+            "lr": self._rate,
+            "grad_norm": engine.grad_norm,
+            "loss_scale": engine.loss_scale,
+            "skipped_share": (skipped - self._skipped) / self._updates,
+            "src_tokens": self._src_tokens,
+            "tgt_tokens": self._tgt_tokens,
+            "src_tokens_per_second": self._src_tokens / seconds,
+            "tgt_tokens_per_second": self._tgt_tokens / seconds,
+            "tokens_per_second": (self._src_tokens + self._tgt_tokens) / seconds,
+        }
+        self._skipped = skipped
+        self._clear()
+        return record
+
+    def _clear(self) -> None:
+        self._losses: list[torch.Tensor] = []
+        self._updates = 0
+        self._src_tokens = 0
+        self._tgt_tokens = 0
+        self._rate = 0.0
+        self._began = self._last = time.monotonic()
+
+
+def describe(outcome: Outcome) -> dict[str, Any]:
+    """The outcome as plain data, for ``--json``."""
+    plain = asdict(outcome)
+    for evaluation in plain["evaluations"].values():
+        del evaluation["samples"]
+    return plain

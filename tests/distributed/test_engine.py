@@ -1,0 +1,149 @@
+"""Every ZeRO stage in every precision, any layout of ranks and accumulation steps, and resuming: with real ranks."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.launching import REPOSITORY, environment, launcher
+
+STAGES = (0, 1, 2, 3)
+PRECISIONS = ("fp32", "bf16", "fp16")
+WORKER = Path(__file__).with_name("worker.py")
+
+Case = dict[str, Any]
+
+
+def case(name: str, *overrides: str, fragments: Sequence[str] = ("zero1", "fp32"), resume: str | None = None) -> Case:
+    return {"name": name, "overrides": list(overrides), "fragments": list(fragments), "resume": resume}
+
+
+@pytest.fixture(scope="module")
+def train(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, list[Case]], Path]:
+    """Train cases on a number of ranks; returns the folder of their runs."""
+
+    def run(ranks: int, cases: list[Case]) -> Path:
+        out = tmp_path_factory.mktemp(f"ranks{ranks}-")
+        (out / "cases.json").write_text(json.dumps(cases))
+        command = launcher(ranks, str(WORKER), str(out / "cases.json"), str(toy_corpus), str(out))
+        done = subprocess.run(
+            command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=600, check=False
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return out
+
+    return run
+
+
+def trace(run: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "train"]
+
+
+def losses(run: Path) -> list[float]:
+    return [line["loss"] for line in trace(run)]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    loaded: dict[str, torch.Tensor] = torch.load(run / "weights.pt")
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def two_ranks(train: Callable[[int, list[Case]], Path]) -> Path:
+    matrix = [
+        case(f"zero{stage}-{precision}", "training.max_updates=30", fragments=(f"zero{stage}", precision))
+        for stage in STAGES
+        for precision in PRECISIONS
+    ]
+    clipped = [
+        case(f"clip-{stage}", "training.max_updates=4", "optimizer.clip_norm=0.1", fragments=(f"zero{stage}", "fp32"))
+        for stage in STAGES
+    ]
+    layout = case("layout", "training.max_updates=10")
+    return train(2, [*matrix, *clipped, layout])
+
+
+@pytest.mark.slow
+class TestStagesAndPrecisions:
+    @pytest.mark.parametrize("precision", PRECISIONS)
+    @pytest.mark.parametrize("stage", STAGES)
+    def test_the_loss_falls(self, two_ranks: Path, stage: int, precision: str) -> None:
+        values = losses(two_ranks / f"zero{stage}-{precision}")
+        assert len(values) == 30
+        assert sum(values[-5:]) / 5 < 0.75 * values[0]
+
+    @pytest.mark.parametrize("stage", STAGES[1:])
+    def test_stages_agree_in_fp32(self, two_ranks: Path, stage: int) -> None:
+        expected, actual = two_ranks / "zero0-fp32", two_ranks / f"zero{stage}-fp32"
+        assert losses(actual) == pytest.approx(losses(expected), rel=1e-5)
+        torch.testing.assert_close(weights(actual), weights(expected), rtol=1e-3, atol=1e-4)
+
+    @pytest.mark.parametrize("precision", PRECISIONS[1:])
+    @pytest.mark.parametrize("stage", STAGES)
+    def test_half_precisions_follow_fp32(self, two_ranks: Path, stage: int, precision: str) -> None:
+        expected, actual = two_ranks / "zero0-fp32", two_ranks / f"zero{stage}-{precision}"
+        assert losses(actual)[-1] == pytest.approx(losses(expected)[-1], rel=0.05)
+
+    @pytest.mark.parametrize("precision", PRECISIONS)
+    @pytest.mark.parametrize("stage", STAGES)
+    def test_the_record_is_complete(self, two_ranks: Path, stage: int, precision: str) -> None:
+        for line in trace(two_ranks / f"zero{stage}-{precision}"):
+            for key in ("lr", "grad_norm", "src_tokens", "tgt_tokens", "tokens_per_second", "perplexity", "loss_scale"):
+                assert math.isfinite(line[key]), key
+            assert line["skipped_share"] == 0.0
+            assert (line["loss_scale"] > 1) == (precision == "fp16")
+
+    @pytest.mark.parametrize("stage", STAGES[1:])
+    def test_norms_and_clipping_agree(self, two_ranks: Path, stage: int) -> None:
+        for name in ("clip-{}", "zero{}-fp32"):
+            expected, actual = (
+                [line["grad_norm"] for line in trace(two_ranks / name.format(which))[:4]] for which in (0, stage)
+            )
+            assert actual == pytest.approx(expected, rel=1e-3)
+        assert losses(two_ranks / f"clip-{stage}") == pytest.approx(losses(two_ranks / "clip-0"), rel=1e-5)
+        assert losses(two_ranks / f"clip-{stage}")[1:] != pytest.approx(losses(two_ranks / "zero0-fp32")[1:4], rel=1e-5)
+
+    @pytest.mark.parametrize("precision", PRECISIONS)
+    @pytest.mark.parametrize("stage", STAGES)
+    def test_a_checkpoint_is_written_whole(self, two_ranks: Path, stage: int, precision: str) -> None:
+        run = two_ranks / f"zero{stage}-{precision}"
+        checkpoint = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
+        assert checkpoint.name == "step-00000030"
+        assert {path.name for path in checkpoint.iterdir()} == {"bundle", "manifest.json", "zero"}
+        from dstransformer.model import open_bundle
+
+        saved = open_bundle(checkpoint).load_weights()
+        torch.testing.assert_close(saved, {name: weight.float() for name, weight in weights(run).items()})
+
+
+@pytest.mark.slow
+def test_any_layout_of_ranks_and_accumulation_gives_the_same_trace(
+    train: Callable[[int, list[Case]], Path], two_ranks: Path
+) -> None:
+    layout = case("layout", "training.max_updates=10")
+    traces = [losses(train(ranks, [layout]) / "layout") for ranks in (1, 4)]
+    for values in traces:
+        assert values == pytest.approx(losses(two_ranks / "layout"), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_equals_one_that_never_stopped(train: Callable[[int, list[Case]], Path]) -> None:
+    cases = []
+    for fragments in (("zero0", "fp32"), ("zero1", "bf16"), ("zero2", "fp16"), ("zero3", "bf16")):
+        name = "-".join(fragments)
+        common = ("model.dropout=0.1", "training.max_updates=8", "checkpoint.every_updates=5")
+        cases.append(case(f"whole-{name}", *common, fragments=fragments))
+        resume = f"whole-{name}/checkpoints/step-00000005"
+        cases.append(case(f"resumed-{name}", *common, fragments=fragments, resume=resume))
+    out = train(2, cases)
+    for fragments in (("zero0", "fp32"), ("zero1", "bf16"), ("zero2", "fp16"), ("zero3", "bf16")):
+        name = "-".join(fragments)
+        assert losses(out / f"resumed-{name}") == losses(out / f"whole-{name}")[5:]
+        torch.testing.assert_close(weights(out / f"resumed-{name}"), weights(out / f"whole-{name}"), rtol=0, atol=0)

@@ -1,0 +1,72 @@
+"""Run by the deepspeed launcher: trains the cases of a JSON file one after the other, in one set of ranks.
+
+A case is ``{"name": …, "overrides": […], "fragments": […], "resume": STEP or null, "stop": STEP or null}``.
+Its run folder is ``OUT/name``; a case that resumes goes on in the folder of the case that it names with ``"of"``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from dstransformer.config import compose, load_config
+from dstransformer.corpus import Corpus
+from dstransformer.tracking import MetricsLog, NullTracker, RunStart
+from dstransformer.training.checkpoint import read_checkpoint
+from dstransformer.training.trainer import Trainer
+from dstransformer.training.world import join_world, leave_world, read_processes
+
+TINY = [
+    "model.d_model=32",
+    "model.d_ff=64",
+    "model.num_heads=2",
+    "model.d_k=16",
+    "model.d_v=16",
+    "model.dropout=0.0",
+    "batch.src_tokens=600",
+    "batch.tgt_tokens=600",
+    "batch.micro_batches=4",
+    "schedule.warmup_steps=40",
+    "training.log_every=1",
+    "validation.every=0",
+    "validation.bleu_sentences=4",
+    "checkpoint.every_updates=0",
+    "checkpoint.keep_last=3",
+    "checkpoint.average_last=1",
+    "decoding.beam_size=1",
+    "decoding.max_extra_tokens=2",
+    "tracking.enabled=false",
+]
+
+
+def main() -> None:
+    cases, corpus_path, out = (Path(argument) for argument in sys.argv[-3:])
+    processes = read_processes(os.environ)
+    world = join_world(processes)
+    corpus = Corpus.open(corpus_path)
+    for case in json.loads(cases.read_text()):
+        config = load_config("toy", [*TINY, *case["overrides"]], case["fragments"])
+        ds_config = compose(config, world.world_size)
+        run = out / case["name"]
+        run.mkdir(exist_ok=True)
+        tracker = MetricsLog(run / "metrics.jsonl") if world.is_first else NullTracker()
+        trainer = Trainer(config, ds_config, corpus, run, world, tracker, {"case": case["name"]})
+        resumed = case.get("resume")
+        if resumed is not None:
+            trainer.resume(read_checkpoint(out / resumed))
+        step = None if resumed is None else int(resumed.rpartition("-")[2])
+        tracker.start(RunStart(case["name"], config, ds_config, corpus.manifest, corpus.path, resume_step=step))
+        outcome = trainer.run()
+        weights = {name: weight.cpu().clone() for name, weight in trainer.engine.iter_weights()}
+        if world.is_first:
+            torch.save(weights, run / "weights.pt")
+            (run / "outcome.json").write_text(json.dumps({"step": outcome.step}))
+        world.barrier()
+    leave_world()
+
+
+main()
