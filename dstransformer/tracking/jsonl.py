@@ -1,0 +1,72 @@
+"""``metrics.jsonl``: the run's figures, an object a line, for programs and for eyes."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from dstransformer.tracking.tracker import RunStart, Sample, Tracker
+
+
+class MetricsLog(Tracker):
+    """Appends to a file; every line is complete on disk when the call returns.
+
+    A line has ``kind`` (``train``, ``checkpoint``, or the name of a held-out split), ``step``, ``time`` (Unix seconds)
+    and the figures under their short names; a figure that is not finite is null.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def start(self, run: RunStart) -> None:
+        """Drop what a resumed run will write again: lines beyond its step, and a line cut short by a crash."""
+        if self._path.exists():
+            aside = self._path.with_name(self._path.name + ".tmp")
+            with aside.open("w", encoding="utf-8") as file:
+                file.writelines(_lines_until(self._path, -1 if run.resume_step is None else run.resume_step))
+            aside.replace(self._path)
+
+    def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write a line of kind ``train``."""
+        self._write("train", step, metrics)
+
+    def log_eval(
+        self,
+        split: str,
+        step: int,
+        metrics: Mapping[str, float],
+        *,
+        signatures: Mapping[str, str] | None = None,
+        samples: Sequence[Sample] = (),
+    ) -> None:
+        """Write a line of the split's kind; a signature stands beside its score as ``<score>_signature``."""
+        del samples
+        named = {f"{name}_signature": signature for name, signature in (signatures or {}).items()}
+        self._write(split, step, {**metrics, **named})
+
+    def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
+        """Write a line of kind ``checkpoint``."""
+        self._write("checkpoint", step, {"path": str(path), "sha256": sha256, "score": score})
+
+    def _write(self, kind: str, step: int, values: Mapping[str, float | str | None]) -> None:
+        finite = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
+        line = json.dumps({"kind": kind, "step": step, "time": round(time.time(), 3), **finite}, ensure_ascii=False)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def _lines_until(path: Path, last_step: int) -> Iterator[str]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                step = json.loads(line)["step"]
+            except (ValueError, TypeError, KeyError):
+                continue
+            if isinstance(step, int) and step <= last_step:
+                yield line.rstrip("\n") + "\n"

@@ -1,0 +1,190 @@
+"""Applies records to an MLflow store. Loading this module loads mlflow, so it is imported where it is first needed.
+
+Sending a record twice leaves the store as sending it once did, because an answer may be lost on the way.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import mlflow.pyfunc
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModel, LoggedModelOutput, Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model, ModelSignature
+from mlflow.tracking import MlflowClient
+from mlflow.types import ColSpec, Schema
+
+from dstransformer.tracking.location import TrackingState, artifact_location
+from dstransformer.tracking.spool import Record
+
+logger = logging.getLogger(__name__)
+for chatty in ("mlflow", "alembic"):
+    logging.getLogger(chatty).setLevel(logging.ERROR)
+
+ENTRIES_PER_BATCH = 100  # the most parameters or tags that MLflow takes in one request
+MAX_VALUE_LENGTH = 6000
+KEY_TAG = "dst_key"  # marks what a record made, so that the same record does not make it twice
+BUNDLE_FOLDER = "bundle"
+LOADER_MODULE = "dstransformer.tracking.pyfunc"
+
+
+class MlflowStore:
+    """One run in an MLflow store. Every method raises whatever MLflow, the network or the disk raise."""
+
+    def __init__(self, state: TrackingState, run_folder: Path) -> None:
+        self._state = state
+        self._run_folder = run_folder
+        self._client = MlflowClient(state.tracking_uri)
+        self._operations: Mapping[str, Callable[[Record], None]] = {
+            "start": self._start,
+            "params": self._params,
+            "metrics": self._metrics,
+            "tags": self._tags,
+            "text": self._text,
+            "dataset": self._dataset,
+            "bundle": self._bundle,
+            "finish": self._finish,
+        }
+
+    @property
+    def run_id(self) -> str | None:
+        """The run's id, None as long as the store has not made the run."""
+        return self._state.run_id
+
+    def send(self, record: Record) -> None:
+        """Apply one record."""
+        self._operations[record["op"]](record)
+
+    def answers(self) -> bool:
+        """Whether the store knows the run, so that a record it refused is at fault and not the store."""
+        try:
+            return self.run_id is not None and self._find_run(self.run_id)
+        except Exception:
+            return False
+
+    def _start(self, record: Record) -> None:
+        known = self.run_id if record["resume"] else None
+        if known is not None and self._find_run(known):
+            self._client.update_run(known, status="RUNNING")
+            run_id = known
+        else:
+            run_id = self._create_run(record)
+        self._state = replace(self._state, run_id=run_id)
+        self._state.save(self._run_folder)
+        self._tags(record)
+
+    def _find_run(self, run_id: str) -> bool:
+        try:
+            return bool(self._client.get_run(run_id).info.lifecycle_stage == "active")
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return False
+            raise
+
+    def _create_run(self, record: Record) -> str:
+        experiment = self._experiment_id()
+        if made := self._client.search_runs([experiment], f"tags.{KEY_TAG} = '{record['key']}'", max_results=1):
+            return str(made[0].info.run_id)
+        tags = {KEY_TAG: record["key"], "mlflow.user": _user(), "mlflow.source.name": "dst train"}
+        run = self._client.create_run(experiment, record["time"], tags, record["run_name"])
+        return str(run.info.run_id)
+
+    def _experiment_id(self) -> str:
+        name = self._state.experiment
+        if (experiment := self._client.get_experiment_by_name(name)) is None:
+            location = artifact_location(self._state.tracking_uri, self._run_folder)
+            try:
+                return str(self._client.create_experiment(name, location))
+            except MlflowException as error:  # another run was faster
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                experiment = self._client.get_experiment_by_name(name)
+        return str(experiment.experiment_id)
+
+    def _params(self, record: Record) -> None:
+        """Log what is new. MLflow never changes a parameter, so a resumed run's other value becomes a tag."""
+        logged = self._client.get_run(self.run_id).data.params
+        wanted = {key: value[:MAX_VALUE_LENGTH] for key, value in record["params"].items()}
+        new = [Param(key, value) for key, value in wanted.items() if key not in logged]
+        for first in range(0, len(new), ENTRIES_PER_BATCH):
+            self._client.log_batch(self.run_id, params=new[first : first + ENTRIES_PER_BATCH])
+        changed = {f"changed.{key}": value for key, value in wanted.items() if logged.get(key, value) != value}
+        self._tags({"tags": changed})
+
+    def _metrics(self, record: Record) -> None:
+        metrics = [Metric(key, value, when, step) for key, value, when, step in record["metrics"]]
+        self._client.log_batch(self.run_id, metrics=metrics)
+
+    def _tags(self, record: Record) -> None:
+        tags = [RunTag(key, value[:MAX_VALUE_LENGTH]) for key, value in record["tags"].items()]
+        for first in range(0, len(tags), ENTRIES_PER_BATCH):
+            self._client.log_batch(self.run_id, tags=tags[first : first + ENTRIES_PER_BATCH])
+
+    def _text(self, record: Record) -> None:
+        self._client.log_text(self.run_id, record["text"], record["file"])
+
+    def _dataset(self, record: Record) -> None:
+        dataset = Dataset(
+            name=record["name"],
+            digest=record["digest"],
+            source_type="local",
+            source=json.dumps({"uri": record["path"]}),
+            profile=json.dumps(record["profile"]),
+        )
+        context = [InputTag("mlflow.data.context", "training")]
+        self._client.log_inputs(self.run_id, [DatasetInput(dataset, context)])
+
+    def _bundle(self, record: Record) -> None:
+        """Upload a bundle as a logged model that ``mlflow.pyfunc.load_model`` opens."""
+        bundle = self._run_folder / record["path"]
+        if not bundle.is_dir():
+            raise FileNotFoundError(f"the bundle {bundle} is gone")
+        model = self._logged_model(record, bundle.name)
+        self._client.log_model_artifacts(model.model_id, str(bundle), BUNDLE_FOLDER)
+        with tempfile.TemporaryDirectory() as folder:
+            description = Path(folder, "MLmodel")
+            self._model_description(model.model_id).save(str(description))
+            self._client.log_model_artifact(model.model_id, str(description))
+        outputs = self._client.get_run(self.run_id).outputs.model_outputs
+        if model.model_id not in {output.model_id for output in outputs}:
+            self._client.log_outputs(self.run_id, [LoggedModelOutput(model.model_id, record["step"])])
+        metrics = [
+            Metric(key, value, record["time"], record["step"], model_id=model.model_id, run_id=self.run_id)
+            for key, value in record["metrics"].items()
+        ]
+        self._client.log_batch(self.run_id, metrics=metrics)
+        self._client.finalize_logged_model(model.model_id, "READY")
+
+    def _logged_model(self, record: Record, name: str) -> LoggedModel:
+        experiment = self._client.get_run(self.run_id).info.experiment_id
+        if made := self._client.search_logged_models([experiment], f"tags.{KEY_TAG} = '{record['key']}'"):
+            return made[0]
+        return self._client.create_logged_model(
+            experiment,
+            name=name.replace(".", "-"),
+            source_run_id=self.run_id,
+            tags={KEY_TAG: record["key"], "path": str(record["path"])},
+            model_type="translation",
+        )
+
+    def _model_description(self, model_id: str) -> Model:
+        text = Schema([ColSpec("string")])
+        model = Model(run_id=self.run_id, model_id=model_id, signature=ModelSignature(inputs=text, outputs=text))
+        mlflow.pyfunc.add_to_model(model, loader_module=LOADER_MODULE, data=BUNDLE_FOLDER)
+        return model
+
+    def _finish(self, record: Record) -> None:
+        self._client.set_terminated(self.run_id, record["status"].upper(), record["time"])
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user id has no name
+        return "unknown"

@@ -1,0 +1,250 @@
+"""Tells MLflow, without ever making the training wait: calls leave records in the spool, a thread sends them."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import io
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dstransformer.config import dump_config
+from dstransformer.corpus import Manifest
+from dstransformer.tracking.courier import Courier, StoreUnreachableError
+from dstransformer.tracking.location import TrackingState
+from dstransformer.tracking.spool import FOLDER_NAME, Spool
+from dstransformer.tracking.tracker import RunStart, RunStatus, Sample, Tracker
+
+if TYPE_CHECKING:
+    from dstransformer.tracking.system_metrics import SystemMetrics
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 1.0
+RETRY_SECONDS = 15.0
+FINISH_SECONDS: Mapping[RunStatus, float] = {"finished": 60.0, "failed": 10.0, "killed": 10.0}
+SYSTEM_METRICS_SECONDS = 10.0
+
+
+class MlflowTracker(Tracker):
+    """An MLflow run for a run folder; a folder that is trained on keeps its run.
+
+    No method waits for the store or raises because of it, but ``finish``, which waits at most ``FINISH_SECONDS``.
+    OSError where the run folder itself cannot be written. MLflow names are ``train/loss``, ``valid/bleu`` and so on.
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        tracking_uri: str,
+        experiment: str,
+        *,
+        system_metrics: bool = True,
+        flush_seconds: float = FLUSH_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+        system_metrics_seconds: float = SYSTEM_METRICS_SECONDS,
+    ) -> None:
+        self._run_folder = run_folder
+        self._state = TrackingState(tracking_uri, experiment)
+        self._with_system_metrics = system_metrics
+        self._flush_seconds = flush_seconds
+        self._retry_seconds = retry_seconds
+        self._system_metrics_seconds = system_metrics_seconds
+        self._spool = Spool(run_folder)
+        self._step = 0
+        self._finishing = threading.Event()
+        self._down = False
+        self._retry_at = 0.0
+        self._worker: threading.Thread | None = None
+
+    def start(self, run: RunStart) -> None:
+        """Keep what describes the run, and begin to send. A resumed run goes on in the folder's MLflow run."""
+        self._step = run.resume_step or 0
+        resume = run.resume_step is not None
+        if resume:
+            self._state = self._state.of_same_run(self._run_folder)
+        elif leftovers := self._spool.pending():
+            logger.warning("%d unsent tracking records of an earlier run in this folder are dropped", len(leftovers))
+            self._spool.drop(leftovers)
+        self._state.save(self._run_folder)
+        tags = dict(run.tags)
+        if "git_revision" in tags:
+            tags["mlflow.source.git.commit"] = tags["git_revision"]
+        self._put("start", run_name=run.run_name, resume=resume, key=uuid.uuid4().hex, time=_now(), tags=tags)
+        self._put("params", params=flatten(run.config.model_dump(mode="json")))
+        self._put("text", file="config.yaml", text=dump_config(run.config))
+        self._put("text", file="ds_config.json", text=json.dumps(run.ds_config, indent=2) + "\n")
+        self._put("text", file="corpus_manifest.json", text=run.manifest.to_json())
+        self._put(
+            "dataset",
+            name=run.corpus.name,
+            digest=manifest_digest(run.manifest),
+            path=str(run.corpus.absolute()),
+            profile=_profile(run.manifest),
+        )
+        self._worker = threading.Thread(target=self._work, name="mlflow-courier", daemon=True)
+        self._worker.start()
+
+    def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log ``train/<name>`` metrics."""
+        self._step = step
+        self._put_metrics(step, {f"train/{name}": value for name, value in metrics.items()})
+
+    def log_eval(
+        self,
+        split: str,
+        step: int,
+        metrics: Mapping[str, float],
+        *,
+        signatures: Mapping[str, str] | None = None,
+        samples: Sequence[Sample] = (),
+    ) -> None:
+        """Log ``<split>/<name>`` metrics, signatures as tags, samples as a CSV artifact (shown as a table)."""
+        self._put_metrics(step, {f"{split}/{name}": value for name, value in metrics.items()})
+        if signatures:
+            self._put("tags", tags={f"{split}/{name}.signature": text for name, text in signatures.items()})
+        if samples:
+            self._put("text", file=f"samples/{split}-step-{step:08d}.csv", text=_samples_csv(samples))
+
+    def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
+        """Log where the checkpoint is and what it is, not its bytes."""
+        description = {"path": str(path), "sha256": sha256, "step": step, "score": score}
+        text = json.dumps(description, indent=2) + "\n"
+        self._put("text", file=f"checkpoints/step-{step:08d}.json", text=text)
+        self._put("tags", tags={"checkpoint": str(path)})
+
+    def log_bundle(self, bundle: Path, step: int, metrics: Mapping[str, float]) -> None:
+        """Log the bundle as a model of the run. It is read when it is sent, so it must stay where it is."""
+        inside = bundle.absolute().is_relative_to(self._run_folder.absolute())
+        path = bundle.absolute().relative_to(self._run_folder.absolute()) if inside else bundle.absolute()
+        self._put("bundle", path=str(path), step=step, metrics=dict(metrics), key=uuid.uuid4().hex, time=_now())
+
+    def finish(self, status: RunStatus) -> None:
+        """Send what is left and end the MLflow run; what cannot be sent in time stays in the run folder."""
+        try:
+            self._put("finish", status=status, time=_now())
+        finally:
+            self._finishing.set()
+        if self._worker is not None:
+            self._worker.join(FINISH_SECONDS[status])
+        self._spool.close()
+        if left := len(self._spool.pending()):
+            logger.warning(
+                "%d tracking records are not sent to %s yet; they are kept in %s and sent when the run is resumed",
+                left,
+                self._state.tracking_uri,
+                self._run_folder / FOLDER_NAME,
+            )
+
+    def _put(self, op: str, **values: Any) -> None:
+        self._spool.put({"op": op, **values})
+
+    def _put_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        now = _now()
+        self._put("metrics", metrics=[[name, float(value), now, step] for name, value in metrics.items()])
+
+    def _work(self) -> None:
+        courier = Courier(self._state, self._run_folder, self._spool)
+        monitor: SystemMetrics | None = None
+        while True:
+            finishing = self._finishing.is_set()
+            if finishing and monitor is not None:
+                monitor.stop()
+            self._deliver(courier, now_or_never=finishing)
+            if finishing:
+                return
+            if monitor is None and self._with_system_metrics and courier.run_id is not None and not self._down:
+                monitor = self._start_monitor(courier.run_id)
+            self._finishing.wait(self._flush_seconds)
+
+    def _deliver(self, courier: Courier, *, now_or_never: bool) -> None:
+        due = now_or_never or time.monotonic() >= self._retry_at
+        if self._down and not due:
+            return
+        try:
+            courier.deliver(again=due)
+        except (StoreUnreachableError, OSError) as error:
+            if not self._down:
+                logger.warning(
+                    "%s does not take tracking records, training goes on and they are kept in %s: %s",
+                    self._state.tracking_uri,
+                    self._run_folder / FOLDER_NAME,
+                    error,
+                )
+            self._down = True
+            with contextlib.suppress(OSError):  # a full disk: the records stay as they are
+                self._spool.compact()
+        else:
+            if self._down:
+                logger.warning("%s takes tracking records again", self._state.tracking_uri)
+            self._down = False
+        finally:
+            if due:
+                self._retry_at = time.monotonic() + self._retry_seconds
+
+    def _start_monitor(self, run_id: str) -> SystemMetrics | None:
+        from dstransformer.tracking.system_metrics import SystemMetrics
+
+        self._with_system_metrics = False
+        try:
+            return SystemMetrics(
+                run_id,
+                self._state.tracking_uri,
+                lambda figures: self._put_metrics(self._step, figures),
+                self._system_metrics_seconds,
+            )
+        except Exception as error:
+            logger.warning("system metrics are not measured: %r", error)
+            return None
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """A nested mapping as dotted names; text as it is, everything else as JSON."""
+    flat: dict[str, str] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{name}.")
+        else:
+            flat[name] = value if isinstance(value, str) else json.dumps(value)
+    return flat
+
+
+def manifest_digest(manifest: Manifest) -> str:
+    """32 hexadecimal digits that stand for the content of every shard, whatever command wrote them and where."""
+    digest = hashlib.sha256()
+    for split, info in sorted(manifest.splits.items()):
+        for shard in info.shards:
+            digest.update(f"{split}/{shard.name} {shard.sha256}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def _profile(manifest: Manifest) -> dict[str, Any]:
+    """The sizes that MLflow shows beside a dataset's name."""
+    return {
+        "languages": f"{manifest.src_lang}-{manifest.tgt_lang}",
+        "vocab_size": manifest.tokenizer.vocab_size,
+        "pairs": {name: split.pairs for name, split in manifest.splits.items()},
+        "src_tokens": {name: split.src_tokens for name, split in manifest.splits.items()},
+        "tgt_tokens": {name: split.tgt_tokens for name, split in manifest.splits.items()},
+    }
+
+
+def _samples_csv(samples: Sequence[Sample]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["source", "reference", "translation"])
+    writer.writerows([sample.source, sample.reference, sample.translation] for sample in samples)
+    return text.getvalue()
+
+
+def _now() -> int:
+    """Unix time in milliseconds, as MLflow counts."""
+    return int(time.time() * 1000)

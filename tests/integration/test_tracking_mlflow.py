@@ -1,0 +1,295 @@
+"""MLflow itself: a server process and a SQLite file, with everything that can go wrong with a server."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+from support.tracking import MlflowServer, make_start, wait_until
+
+from dstransformer.config import load_config
+from dstransformer.errors import DataError, StorageError
+from dstransformer.tracking import (
+    MlflowTracker,
+    Sample,
+    TrackingState,
+    resolve_tracking_uri,
+    send_pending,
+)
+
+EXPERIMENT = "translation"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    server = MlflowServer(tmp_path_factory.mktemp("mlflow"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(autouse=True)
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "base"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def make_tracker(run_folder: Path, uri: str, *, system_metrics: bool = False) -> MlflowTracker:
+    return MlflowTracker(
+        run_folder,
+        uri,
+        EXPERIMENT,
+        system_metrics=system_metrics,
+        flush_seconds=0.05,
+        retry_seconds=0.5,
+        system_metrics_seconds=0.2,
+    )
+
+
+def tracked_run(run_folder: Path) -> tuple[MlflowClient, Run]:
+    state = TrackingState.load(run_folder)
+    assert state is not None
+    assert state.run_id is not None
+    client = MlflowClient(state.tracking_uri)
+    return client, client.get_run(state.run_id)
+
+
+def has_run(run_folder: Path) -> bool:
+    state = TrackingState.load(run_folder)
+    return state is not None and state.run_id is not None
+
+
+def pending(run_folder: Path) -> list[Path]:
+    return list(run_folder.glob("tracking-pending/*.json"))
+
+
+def artifact_text(client: MlflowClient, run: Run, path: str, folder: Path) -> str:
+    return Path(client.download_artifacts(run.info.run_id, path, str(folder))).read_text(encoding="utf-8")
+
+
+def train_steps(client: MlflowClient, run: Run) -> list[int]:
+    return sorted(metric.step for metric in client.get_metric_history(run.info.run_id, "train/loss"))
+
+
+def make_bundle(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(bytes(range(256)) * 100)
+    (folder / "config.yaml").write_text("model: {}\n")
+    return folder
+
+
+def test_a_server_shows_the_whole_record_of_a_run(server: MlflowServer, run_folder: Path, tmp_path: Path) -> None:
+    tracker = make_tracker(run_folder, server.uri, system_metrics=True)
+    tracker.start(make_start())
+    tracker.log_train(10, {"loss": 4.5, "lr": 1e-3, "loss_scale": 65536.0})
+    tracker.log_train(20, {"loss": float("nan"), "lr": 2e-3, "loss_scale": 32768.0})
+    sample = Sample('A "dog", running.', "Ein Hund, der läuft.", "Ein Hund\nläuft.")
+    tracker.log_eval("valid", 20, {"loss": 3.5, "bleu": 12.5}, signatures={"bleu": "nrefs:1"}, samples=[sample])
+    tracker.log_checkpoint(run_folder / "checkpoints/step-00000020", "d" * 64, 20, 12.5)
+    bundle = make_bundle(run_folder / "averaged")
+    tracker.log_bundle(bundle, 20, {"test/bleu": 33.0})
+    wait_until(lambda: has_run(run_folder))
+    client, run = tracked_run(run_folder)
+    wait_until(lambda: "system/cpu_utilization_percentage" in client.get_run(run.info.run_id).data.metrics)
+    tracker.finish("finished")
+
+    run = client.get_run(run.info.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "base-seed1"
+    assert not (run_folder / "tracking-pending").exists()
+    assert run.data.params["model.d_model"] == "512"
+    assert run.data.params["deepspeed"] == '["zero1", "bf16"]'
+    assert run.data.tags["world_size"] == "8"
+    assert run.data.tags["mlflow.source.git.commit"] == "0123abc"
+    assert run.data.tags["valid/bleu.signature"] == "nrefs:1"
+    assert run.data.metrics["valid/bleu"] == 12.5
+    assert [m.value for m in client.get_metric_history(run.info.run_id, "train/lr")] == [1e-3, 2e-3]
+
+    dataset = run.inputs.dataset_inputs[0].dataset
+    assert dataset.name == "wmt14.en-de"
+    assert json.loads(dataset.profile)["pairs"] == {"train": 20}
+
+    assert json.loads(artifact_text(client, run, "ds_config.json", tmp_path)) == {"zero_optimization": {"stage": 2}}
+    assert "d_model: 512" in artifact_text(client, run, "config.yaml", tmp_path)
+    table = list(csv.reader(io.StringIO(artifact_text(client, run, "samples/valid-step-00000020.csv", tmp_path))))
+    assert table == [["source", "reference", "translation"], [sample.source, sample.reference, sample.translation]]
+    checkpoint = json.loads(artifact_text(client, run, "checkpoints/step-00000020.json", tmp_path))
+    assert checkpoint["sha256"] == "d" * 64
+
+    model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
+    assert model.name == "averaged"
+    assert model.status == "READY"
+    assert [(metric.key, metric.value) for metric in model.metrics] == [("test/bleu", 33.0)]
+    files = {file.path for file in client.list_logged_model_artifacts(model.model_id)}
+    assert files == {"MLmodel", "bundle"}
+
+
+def test_a_resumed_run_goes_on_in_the_same_mlflow_run(server: MlflowServer, run_folder: Path) -> None:
+    first = make_tracker(run_folder, server.uri)
+    first.start(make_start())
+    first.log_train(10, {"loss": 4.5})
+    first.finish("killed")
+    client, run = tracked_run(run_folder)
+    assert run.info.status == "KILLED"
+
+    second = make_tracker(run_folder, server.uri)
+    second.start(make_start(resume_step=10, config=load_config("base", ["training.max_updates=200000"])))
+    wait_until(lambda: client.get_run(run.info.run_id).info.status == "RUNNING")
+    second.log_train(20, {"loss": 4.0})
+    second.finish("finished")
+    _, resumed = tracked_run(run_folder)
+    assert resumed.info.run_id == run.info.run_id
+    assert resumed.info.status == "FINISHED"
+    assert train_steps(client, resumed) == [10, 20]
+    assert resumed.data.params["training.max_updates"] == "100000"
+    assert resumed.data.tags["changed.training.max_updates"] == "200000"
+    assert not any(name.startswith("changed.model") for name in resumed.data.tags)
+
+
+def test_a_run_from_the_start_in_a_used_folder_is_a_new_mlflow_run(run_folder: Path) -> None:
+    uri = resolve_tracking_uri(f"sqlite:///{run_folder.parent}/mlflow.db", run_folder)
+    ids = set()
+    for _ in range(2):
+        tracker = make_tracker(run_folder, uri)
+        tracker.start(make_start())
+        tracker.finish("finished")
+        ids.add(tracked_run(run_folder)[1].info.run_id)
+    assert len(ids) == 2
+
+
+def test_without_a_server_everything_lies_beside_the_run_folder(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    began = time.monotonic()
+    tracker = make_tracker(run_folder, resolve_tracking_uri(None, run_folder))
+    tracker.start(make_start())
+    assert time.monotonic() - began < 1.0  # the new database is migrated in the background
+    tracker.log_train(1, {"loss": 4.5})
+    tracker.log_bundle(make_bundle(run_folder / "averaged"), 1, {})
+    tracker.finish("finished")
+    client, run = tracked_run(run_folder)
+    assert train_steps(client, run) == [1]
+    assert run.info.artifact_uri.startswith((run_folder.parent / "mlartifacts").as_uri())
+    assert {path.name for path in run_folder.parent.iterdir()} == {"base", "mlflow.db", "mlartifacts"}
+    assert list(run_folder.parent.glob("mlartifacts/models/*/artifacts/bundle/model.safetensors"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_server_that_hangs_and_dies_costs_warnings_only(
+    server: MlflowServer, run_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracker = make_tracker(run_folder, server.uri)
+    tracker.start(make_start())
+    tracker.log_train(1, {"loss": 1.0})
+    wait_until(lambda: has_run(run_folder) and not pending(run_folder))
+
+    server.signal(signal.SIGSTOP)
+    slowest = 0.0
+    for step in range(2, 102):
+        began = time.monotonic()
+        tracker.log_train(step, {"loss": 1.0 / step})
+        slowest = max(slowest, time.monotonic() - began)
+    assert slowest < 1.0
+    wait_until(lambda: "does not take tracking records" in caplog.text)
+    assert pending(run_folder)
+
+    server.kill()
+    for step in range(102, 152):
+        tracker.log_train(step, {"loss": 1.0 / step})
+    wait_until(lambda: len(pending(run_folder)) == 1)  # joined, so that an outage leaves few files
+
+    server.start()
+    wait_until(lambda: not pending(run_folder))
+    tracker.finish("finished")
+    client, run = tracked_run(run_folder)
+    assert train_steps(client, run) == list(range(1, 152))
+    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len([text for text in warnings if "does not take tracking records" in text]) == 1
+    assert len([text for text in warnings if "takes tracking records again" in text]) == 1
+
+
+def test_a_run_that_never_reached_its_server_is_sent_later(server: MlflowServer, run_folder: Path) -> None:
+    server.kill()
+    began = time.monotonic()
+    tracker = make_tracker(run_folder, server.uri)
+    tracker.start(make_start())
+    for step in range(1, 11):
+        tracker.log_train(step, {"loss": 1.0 / step})
+    tracker.finish("finished")
+    assert time.monotonic() - began < 10.0
+    left = len(pending(run_folder))
+    assert left > 0
+    with pytest.raises(StorageError, match=f"{left} records of .* are still to be sent.*does not answer"):
+        send_pending(run_folder)
+
+    server.start()
+    assert send_pending(run_folder) == left
+    assert send_pending(run_folder) == 0
+    client, run = tracked_run(run_folder)
+    assert run.info.status == "FINISHED"
+    assert train_steps(client, run) == list(range(1, 11))
+
+
+def test_a_refused_record_is_kept_and_does_not_hold_up_the_others(
+    run_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracker = make_tracker(run_folder, f"sqlite:///{run_folder.parent}/mlflow.db")
+    tracker.start(make_start())
+    tracker.log_bundle(run_folder / "gone", 1, {})
+    tracker.log_train(1, {"loss": 1.0})
+    tracker.finish("finished")
+    client, run = tracked_run(run_folder)
+    assert run.info.status == "FINISHED"
+    assert train_steps(client, run) == [1]
+    assert caplog.text.count("refused 'bundle'") == 1
+    assert len(pending(run_folder)) == 1
+    with pytest.raises(StorageError, match="refused 1 records"):
+        send_pending(run_folder)
+    make_bundle(run_folder / "gone")
+    assert send_pending(run_folder) == 1
+    assert client.get_run(run.info.run_id).outputs.model_outputs
+
+
+def test_an_answer_lost_on_the_way_makes_nothing_twice(run_folder: Path) -> None:
+    tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens: every record stays
+    tracker.start(make_start())
+    tracker.log_train(1, {"loss": 1.0})
+    tracker.log_bundle(make_bundle(run_folder / "averaged"), 1, {"test/bleu": 3.0})
+    tracker.finish("finished")
+    copies = {path: path.read_bytes() for path in pending(run_folder)}
+    before = TrackingState(f"sqlite:///{run_folder.parent}/mlflow.db", EXPERIMENT)
+    for _ in range(2):
+        before.save(run_folder)
+        for path, content in copies.items():
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
+        assert send_pending(run_folder) == len(copies)
+
+    client, run = tracked_run(run_folder)
+    experiment = [run.info.experiment_id]
+    assert [found.info.run_id for found in client.search_runs(experiment)] == [run.info.run_id]
+    assert len(client.search_logged_models(experiment)) == 1
+    assert len(run.outputs.model_outputs) == 1
+    assert train_steps(client, run) == [1]
+
+
+def test_a_folder_that_was_never_tracked_has_nothing_to_send(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no tracked run"):
+        send_pending(tmp_path)

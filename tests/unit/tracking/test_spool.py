@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dstransformer.tracking.spool import METRICS_PER_BATCH, Record, Spool
+
+
+def metrics(step: int, count: int = 1) -> Record:
+    return {"op": "metrics", "metrics": [[f"m{index}", 1.0, 0, step] for index in range(count)]}
+
+
+def operations(spool: Spool) -> list[str]:
+    return [record["op"] for _, record in spool.batches(spool.pending())]
+
+
+def test_records_outlive_the_process_and_keep_their_order(tmp_path: Path) -> None:
+    Spool(tmp_path).put({"op": "start"})
+    Spool(tmp_path).put({"op": "finish"})
+    assert operations(Spool(tmp_path)) == ["start", "finish"]
+
+
+def test_neighbouring_metrics_travel_together(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    for record in (metrics(1), metrics(2), {"op": "tags"}, metrics(3)):
+        spool.put(record)
+    batches = list(spool.batches(spool.pending()))
+    assert [len(files) for files, _ in batches] == [2, 1, 1]
+    assert [len(record.get("metrics", [])) for _, record in batches] == [2, 0, 1]
+
+
+def test_a_batch_is_no_larger_than_mlflow_takes(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    for step in range(3):
+        spool.put(metrics(step, METRICS_PER_BATCH // 2))
+    sizes = [len(record["metrics"]) for _, record in spool.batches(spool.pending())]
+    assert sizes == [METRICS_PER_BATCH, METRICS_PER_BATCH // 2]
+
+
+def test_compacting_keeps_every_value_in_order_in_fewer_files(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.put({"op": "start"})
+    for step in range(50):
+        spool.put(metrics(step))
+    spool.put({"op": "finish"})
+    spool.compact()
+    assert len(spool.pending()) == 3
+    assert operations(spool) == ["start", "metrics", "finish"]
+    (joined,) = (record for _, record in spool.batches(spool.pending()) if record["op"] == "metrics")
+    assert [value[3] for value in joined["metrics"]] == list(range(50))
+
+
+def test_a_closed_spool_leaves_no_folder_unless_something_is_pending(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.close()
+    spool.put({"op": "start"})
+    spool.close()
+    assert operations(spool) == ["start"]
+    spool.drop(spool.pending())
+    spool.close()
+    assert list(tmp_path.iterdir()) == []
+    spool.put({"op": "tags"})
+    assert operations(spool) == ["tags"]
+
+
+def test_a_record_cut_short_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spool = Spool(tmp_path)
+    spool.put({"op": "start"})
+    spool.put({"op": "finish"})
+    spool.pending()[0].write_bytes(b"")
+    assert operations(spool) == ["finish"]
+    assert "is damaged" in caplog.text

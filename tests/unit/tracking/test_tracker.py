@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+from support.tracking import make_manifest, make_start
+
+from dstransformer.config import load_config
+from dstransformer.errors import ConfigError, DataError
+from dstransformer.tracking import (
+    ConsoleProgress,
+    FanOut,
+    MetricsLog,
+    NullTracker,
+    RunStart,
+    Sample,
+    Tracker,
+    TrackingState,
+    build_tracker,
+    resolve_tracking_uri,
+)
+from dstransformer.tracking.mlflow_tracker import flatten, manifest_digest
+from dstransformer.tracking.pyfunc import BundleModel
+
+
+def drive(tracker: Tracker, folder: Path) -> None:
+    """Everything that a run may say."""
+    tracker.start(make_start())
+    tracker.log_train(1, {"loss": 2.0})
+    tracker.log_eval("valid", 1, {"bleu": 1.0}, signatures={"bleu": "s"}, samples=[Sample("a", "b", "c")])
+    tracker.log_checkpoint(folder / "checkpoints/step-00000001", "0" * 64, 1, None)
+    tracker.log_bundle(folder / "averaged", 1, {"test/bleu": 1.0})
+    tracker.finish("finished")
+
+
+def test_a_null_tracker_leaves_no_trace(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    drive(NullTracker(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_other_ranks_get_a_null_tracker(tmp_path: Path) -> None:
+    config = load_config("base").tracking
+    assert type(build_tracker(config, rank=3, run_folder=tmp_path, max_updates=10)) is NullTracker
+
+
+def test_rank_0_without_mlflow_writes_metrics_and_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = load_config("base", ["tracking.enabled=false"]).tracking
+    drive(build_tracker(config, rank=0, run_folder=tmp_path, max_updates=10), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "update 1/10" in err
+
+
+class Broken(Tracker):
+    """Fails at the start or at training figures, and remembers what it heard."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+        self.heard: list[object] = []
+
+    def start(self, run: RunStart) -> None:
+        self._hear("start", run.run_name)
+
+    def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._hear("log_train", (step, metrics["loss"]))
+
+    def _hear(self, method: str, what: object) -> None:
+        self.heard.append(what)
+        if method == self.at:
+            raise OSError("no space left on device")
+
+
+def test_a_listener_that_fails_is_reported_once_and_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, unstarted = Broken("log_train"), Broken("start")
+    tracker = FanOut([unstarted, broken, MetricsLog(tmp_path / "metrics.jsonl")])
+    tracker.start(make_start())
+    for step in range(3):
+        tracker.log_train(step, {"loss": 1.0})
+    assert broken.heard == ["base-seed1", (0, 1.0), (1, 1.0), (2, 1.0)]
+    assert unstarted.heard == ["base-seed1"]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "Broken.start failed, training goes on without it: no space left on device",
+        "Broken.log_train failed, training goes on without it: no space left on device",
+    ]
+
+
+def read_lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_metrics_log_writes_an_object_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    log.start(make_start())
+    log.log_train(5, {"loss": float("inf"), "lr": 0.5, "src_tokens": 3})
+    log.log_eval("valid", 5, {"loss": 1.5, "bleu": 20.0}, signatures={"bleu": "tok:13a"})
+    log.log_checkpoint(Path("checkpoints/step-00000005"), "f" * 64, 5, 20.0)
+    train, valid, checkpoint = read_lines(path)
+    assert train == {"kind": "train", "step": 5, "time": train["time"], "loss": None, "lr": 0.5, "src_tokens": 3}
+    assert (valid["kind"], valid["bleu"], valid["bleu_signature"]) == ("valid", 20.0, "tok:13a")
+    assert (checkpoint["kind"], checkpoint["path"]) == ("checkpoint", "checkpoints/step-00000005")
+
+
+def test_a_resumed_metrics_log_has_every_step_once(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first = MetricsLog(path)
+    first.start(make_start())
+    for step in (10, 20, 30):
+        first.log_train(step, {"loss": 1.0})
+    with path.open("a") as file:
+        file.write('{"kind": "train", "step": 4')  # the process died while it wrote
+    second = MetricsLog(path)
+    second.start(make_start(resume_step=20))
+    second.log_train(30, {"loss": 0.5})
+    assert [(line["step"], line["loss"]) for line in read_lines(path)] == [(10, 1.0), (20, 1.0), (30, 0.5)]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_run_from_the_start_begins_a_new_metrics_log(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"kind": "valid", "step": 0}\n')
+    MetricsLog(path).start(make_start())
+    assert path.read_text() == ""
+
+
+def test_progress_without_a_terminal_is_a_plain_line_an_interval() -> None:
+    text = io.StringIO()
+    progress = ConsoleProgress(200, Console(file=text, width=40))
+    progress.start(make_start(resume_step=100))
+    progress.log_train(150, {"loss": 3.25, "lr": 7e-4, "tokens_per_second": 12345.6, "grad_norm": 1.0})
+    progress.log_eval(
+        "valid", 150, {"loss": 3.5, "bleu": 21.456}, samples=[Sample("[bold]A dog.", "Ein Hund.", "Hund.")]
+    )
+    progress.log_train(175, {"loss": 3.0})
+    progress.log_checkpoint(Path("checkpoints/step-00000175"), "0" * 64, 175, 21.456)
+    progress.finish("killed")
+    assert text.getvalue().splitlines() == [
+        "base-seed1: resumed at update 100",
+        "update 150/200 (75.0%)  loss 3.2500  lr 7.00e-04  12,346 tokens/s  ETA 0:00:00",
+        "update 150  valid  loss 3.5000  bleu 21.46",
+        "  source       [bold]A dog.",
+        "  reference    Ein Hund.",
+        "  translation  Hund.",
+        "update 175/200 (87.5%)  loss 3.0000  BLEU 21.46  ETA 0:00:00",
+        "update 175  checkpoint checkpoints/step-00000175  score 21.46",
+        "training killed after 0:00:00",
+    ]
+
+
+def test_progress_on_a_terminal_shows_a_bar() -> None:
+    text = io.StringIO()
+    progress = ConsoleProgress(200, Console(file=text, force_terminal=True, width=120))
+    progress.start(make_start())
+    progress.log_train(50, {"loss": 3.25, "tokens_per_second": 1000.0})
+    progress.finish("finished")
+    assert "50/200" in text.getvalue()
+    assert "loss 3.2500" in text.getvalue()
+    assert "training finished" in text.getvalue()
+
+
+def test_flatten_names_nested_values_with_dots() -> None:
+    assert flatten({"a": {"b": {"c": 1}, "d": "text"}, "e": [1, "x"], "f": None, "g": True}) == {
+        "a.b.c": "1",
+        "a.d": "text",
+        "e": '[1, "x"]',
+        "f": "null",
+        "g": "true",
+    }
+
+
+def test_the_digest_stands_for_the_shards_and_nothing_else() -> None:
+    digest = manifest_digest(make_manifest())
+    assert len(digest) == 32
+    assert manifest_digest(make_manifest(command="dst-prep build --workers 9")) == digest
+    assert manifest_digest(make_manifest(shard_hash="e" * 64)) != digest
+
+
+@pytest.mark.parametrize(
+    ("configured", "environment", "expected"),
+    [
+        ("http://tracker:5000", "http://other:5000", "http://tracker:5000"),
+        (None, "http://other:5000", "http://other:5000"),
+        (None, None, "sqlite:////data/runs/mlflow.db"),
+        ("postgresql+psycopg2://host/db", None, "postgresql+psycopg2://host/db"),
+    ],
+)
+def test_the_store_is_configured_or_from_the_environment_or_a_file(
+    monkeypatch: pytest.MonkeyPatch, configured: str | None, environment: str | None, expected: str
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    if environment is not None:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", environment)
+    assert resolve_tracking_uri(configured, Path("/data/runs/base")) == expected
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_address_of_no_store_is_an_error_on_every_rank(tmp_path: Path, rank: int) -> None:
+    config = load_config("base", ["tracking.uri=./mlruns"]).tracking
+    with pytest.raises(ConfigError, match=r"tracking\.uri is './mlruns', which names no tracking store"):
+        build_tracker(config, rank=rank, run_folder=tmp_path, max_updates=1)
+
+
+def test_a_damaged_tracking_state_is_named(tmp_path: Path) -> None:
+    assert TrackingState.load(tmp_path) is None
+    (tmp_path / "tracking.json").write_text('{"tracking_uri": ')
+    with pytest.raises(DataError, match=r"tracking\.json is damaged"):
+        TrackingState.load(tmp_path)
+
+
+class Shouting:
+    def translate(self, sentences: list[str], /) -> list[str]:
+        return [sentence.upper() for sentence in sentences]
+
+
+@pytest.mark.parametrize("model_input", [["a dog", "a cat"], pd.DataFrame(["a dog", "a cat"])])
+def test_a_logged_bundle_takes_a_list_or_what_mlflow_makes_of_it(model_input: list[str] | pd.DataFrame) -> None:
+    assert BundleModel(Shouting()).predict(model_input) == ["A DOG", "A CAT"]
+
+
+def test_importing_the_package_does_not_load_mlflow() -> None:
+    code = "import sys, dstransformer.tracking; sys.exit('mlflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
