@@ -202,8 +202,10 @@ def _translate(options: argparse.Namespace) -> int:
 
 def _evaluate(options: argparse.Namespace) -> int:
     from dstransformer.evaluation.commands import evaluate_files
+    from dstransformer.model import open_bundle
 
-    report = evaluate_files(options.src, options.ref, _load_translator(options), options.output)
+    language = open_bundle(options.bundle).provenance.get("tgt_lang")
+    report = evaluate_files(options.src, options.ref, _load_translator(options), options.output, language=language)
     print(json.dumps(report.as_json(), indent=2) if options.json else report.as_text())
     return 0
 

@@ -21,8 +21,8 @@ class LayerCache:
     """What a decoder layer remembers.
 
     Attributes:
-        keys: Of the positions so far and room for more, ``(n, num_heads, capacity * beam_size, d_k)``; position ``t`` of row
-            ``b`` of a sentence lies at ``t * beam_size + b``.
+        keys: Of the positions so far and room for more, ``(n, num_heads, capacity * beam_size, d_k)``; position ``t``
+            of row ``b`` of a sentence lies at ``t * beam_size + b``.
         values: ``(n, num_heads, capacity * beam_size, d_v)``.
         memory_keys: Of the memory, projected once, ``(n, num_heads, src_len, d_k)``.
         memory_values: ``(n, num_heads, src_len, d_v)``.
@@ -35,10 +35,11 @@ class LayerCache:
 
 
 class IncrementalDecoder:
-    """Decodes ``n`` sentences with ``beam_size`` rows each; row ``i * beam_size + b`` is hypothesis ``b`` of sentence ``i``.
+    """Decodes ``n`` sentences with ``beam_size`` rows each; row ``i * beam_size + b`` is hypothesis ``b`` of the ``i``-th.
 
-    Cached keys and values stay where they were written. The rows of a sentence attend together to all that its rows have
-    written, through a mask of what lies on each one's own path. So reordering hypotheses moves a few integers, not caches.
+    Cached keys and values stay where they were written. The rows of a sentence attend together to all that its rows
+    have written, through a mask of what lies on each one's own path. So reordering hypotheses moves a few integers
+    instead of the caches.
 
     Args:
         model: In eval mode.
@@ -74,7 +75,9 @@ class IncrementalDecoder:
             x = layer.self_attention_residual(
                 x, lambda y, a=layer.self_attention, c=cache: self._attend_past(a, c, y, visible)
             )
-            x = layer.memory_attention_residual(x, lambda y, a=layer.memory_attention, c=cache: self._attend_memory(a, c, y))
+            x = layer.memory_attention_residual(
+                x, lambda y, a=layer.memory_attention, c=cache: self._attend_memory(a, c, y)
+            )
             x = layer.feed_forward_residual(x, layer.feed_forward)
         self.length += 1
         if model.decoder_norm is not None:
@@ -120,7 +123,7 @@ class IncrementalDecoder:
 
     def _by_sentence(self, heads: Tensor) -> Tensor:
         """``(rows, num_heads, d)`` to ``(n, num_heads, beam_size, d)``: the rows of a sentence are its queries."""
-        return heads.unflatten(0, (-1, self.beam_size)).transpose(1, 2)
+        return heads.view(-1, self.beam_size, *heads.shape[1:]).transpose(1, 2)
 
     def _merge(self, attention: MultiHeadAttention, out: Tensor) -> Tensor:
         """``(n, num_heads, beam_size, d_v)`` to ``(rows, d_model)``."""

@@ -110,9 +110,7 @@ class Validator:
             yield from np.split(mine, np.flatnonzero(np.diff(filled)) + 1)
 
     def _translate(self, split: Split, count: int) -> list[str]:
-        mine = np.arange(self._world.rank, count, self._world.world_size)
-        ids, lengths, _, _ = split.gather(mine)
-        sentences = [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] if len(mine) else []
-        texts = self._tokenizer.decode(self._translator.translate_ids(sentences))
-        shares = self._world.gather(texts)
+        """Translations of the first sentences, in order: of the raw text, as ``dst translate`` would."""
+        sources = split.src_texts()[:count]
+        shares = self._world.gather(self._translator.translate(sources[self._world.rank :: self._world.world_size]))
         return [shares[index % self._world.world_size][index // self._world.world_size] for index in range(count)]

@@ -1,0 +1,1 @@
+"""data_prep: turns parallel text into cleaned, SentencePiece-encoded, sharded corpora for dstransformer."""

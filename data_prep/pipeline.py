@@ -1,0 +1,272 @@
+"""The stages in a row: read, clean, vocab, encode; and the corpus put in its place once it is whole."""
+
+import platform
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import dstransformer
+from data_prep.clean import clean_text
+from data_prep.encode import encode_held_out, encode_train
+from data_prep.options import CleanOptions, EncodeOptions, SourceOptions, VocabOptions
+from data_prep.progress import Progress
+from data_prep.read import ReadReport, read_text
+from data_prep.sources import Source, open_source
+from data_prep.vocab import make_tokenizer
+from data_prep.workspace import StageRecord, Workspace, make_folder, open_workspace, remove_folder, stage_key
+from dstransformer.corpus import (
+    FORMAT_VERSION,
+    CleaningReport,
+    Corpus,
+    CorpusWriter,
+    Manifest,
+    Option,
+    Tokenizer,
+    TokenizerInfo,
+)
+from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME
+from dstransformer.corpus.writer import sync
+from dstransformer.errors import DataError, StorageError, UserError
+
+_SENTENCEPIECE_RULES = {"nfkc": "nfkc", "none": "identity"}
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """The options of all stages."""
+
+    source: SourceOptions
+    clean: CleanOptions
+    vocab: VocabOptions
+    encode: EncodeOptions
+
+
+def build(
+    options: BuildOptions, out: Path, work: Path, *, workers: int, overwrite: bool, progress: Progress
+) -> Manifest:
+    """Make the corpus ``out``, reusing what an interrupted build with the same inputs and options left in ``work``.
+
+    Raises:
+        UserError, DataError: an option, a file or ``out`` cannot be used; finished stages stay in ``work``.
+        StorageError: the file system refused; ``work`` is removed.
+    """
+    _check_shard_size(options.encode)
+    source = open_source(options.source)
+    there = _find_corpus(out, _build_key(source, options), overwrite)
+    if there:
+        progress.note(f"{out} is already built from these inputs with these options")
+        return there
+    make_folder(out.parent)
+    with open_workspace(work, progress) as space, _tidy(space):
+        run_read(space, options.source, workers, source)
+        run_clean(space, options.clean, workers)
+        run_vocab(space, options.vocab)
+        manifest = run_encode(space, options.encode, out, workers=workers, overwrite=overwrite)
+        space.clear()
+    return manifest
+
+
+def run_read(space: Workspace, options: SourceOptions, workers: int, source: Source | None = None) -> StageRecord:
+    """Stage one; ``source`` is that of ``options`` where the caller has opened it already."""
+    opened = source or open_source(options)
+    make = partial(read_text, opened, options, workers=workers, progress=space.progress)
+    return space.run("read", "", _read_content(opened, options), options.record(), make)
+
+
+def run_clean(space: Workspace, options: CleanOptions, workers: int) -> StageRecord:
+    """Stage two, on what the work folder's first stage read."""
+    read = space.finished("read")
+    make = partial(clean_text, space.folder / "read", options=options, workers=workers, progress=space.progress)
+    return space.run("clean", read.key, options.record(), options.record(), make)
+
+
+def run_vocab(space: Workspace, options: VocabOptions) -> StageRecord:
+    """Stage three, on the cleaned training text."""
+    clean = _chained(space, "read", "clean")[-1]
+    rule = _SENTENCEPIECE_RULES[str(clean.options["normalise"])]
+
+    def make(folder: Path) -> TokenizerInfo:
+        train = space.folder / "clean" / "train.arrow"
+        return make_tokenizer(train, folder / TOKENIZER_NAME, options, rule, space.progress)
+
+    return space.run("vocab", clean.key, _vocab_content(options), options.record(), make)
+
+
+def run_encode(space: Workspace, options: EncodeOptions, out: Path, *, workers: int, overwrite: bool) -> Manifest:
+    """Stage four: the corpus, written beside ``out`` and renamed to it when it is whole and on disk."""
+    _check_shard_size(options)
+    records = _chained(space, "read", "clean", "vocab")
+    key = _encode_key(records[-1].key, options)
+    there = _find_corpus(out, key, overwrite)
+    if there:
+        space.progress.note(f"{out} is already built from these inputs with these options")
+        return there
+    make_folder(out.parent)
+    unfinished = out.with_name(f"{out.name}.partial")
+    remove_folder(unfinished)
+    try:
+        manifest = _write_corpus(space, records, options, unfinished, workers)
+        _install(unfinished, out)
+    except BaseException:
+        remove_folder(unfinished)
+        raise
+    return manifest
+
+
+def _write_corpus(
+    space: Workspace, records: list[StageRecord], options: EncodeOptions, folder: Path, workers: int
+) -> Manifest:
+    read, clean, vocab = records
+    read_report = ReadReport.model_validate(read.report)
+    cleaning = CleaningReport.model_validate(clean.report)
+    tokenizer = Tokenizer.load(space.folder / "vocab" / TOKENIZER_NAME)
+    writer = CorpusWriter(folder, tokenizer, shard_rows=options.shard_rows)
+    train = space.folder / "clean" / "train.arrow"
+    info, too_many = encode_train(
+        train, writer, tokenizer, max_tokens=options.max_tokens, workers=workers, progress=space.progress
+    )
+    splits = {"train": info}
+    for split in read_report.pairs:
+        if split != "train":
+            path = space.folder / "read" / f"{split}.arrow"
+            splits[split] = encode_held_out(path, writer, tokenizer, workers=workers, progress=space.progress)
+    given = {name: value for record in records for name, value in record.options.items()} | options.record()
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        build_key=_encode_key(vocab.key, options),
+        src_lang=str(read.options["src_lang"]),
+        tgt_lang=str(read.options["tgt_lang"]),
+        tokenizer=TokenizerInfo.model_validate(vocab.report),
+        splits=splits,
+        source=read_report.source,
+        cleaning=CleaningReport(
+            read=cleaning.read, kept=info.pairs, dropped=cleaning.dropped | {"too_many_tokens": too_many}
+        ),
+        options=given,
+        command=_command(given),
+        versions=_versions(),
+    )
+    writer.close(manifest)
+    return manifest
+
+
+def _build_key(source: Source, options: BuildOptions) -> str:
+    """The key of the corpus, before any stage has run."""
+    read = stage_key("read", "", _read_content(source, options.source))
+    clean = stage_key("clean", read, options.clean.record())
+    vocab = stage_key("vocab", clean, _vocab_content(options.vocab))
+    return _encode_key(vocab, options.encode)
+
+
+def _encode_key(vocab: str, options: EncodeOptions) -> str:
+    return stage_key("encode", vocab, options.record())
+
+
+def _read_content(source: Source, options: SourceOptions) -> dict[str, object]:
+    return {"source": source.info.model_dump(), "options": options.record(), "made_by": _made_by()}
+
+
+def _vocab_content(options: VocabOptions) -> dict[str, object]:
+    content: dict[str, object] = dict(options.record())
+    if options.tokenizer_model:
+        content["sha256"] = Tokenizer.load(options.tokenizer_model).sha256
+    return content
+
+
+def _made_by() -> dict[str, str | int]:
+    """What decides a corpus's bytes beside inputs and options."""
+    return {
+        "format": FORMAT_VERSION,
+        "dstransformer": dstransformer.__version__,
+        "sentencepiece": version("sentencepiece"),
+        "unicode": unicodedata.unidata_version,
+    }
+
+
+def _versions() -> dict[str, str]:
+    packages = {name: version(name) for name in ("datasets", "numpy", "pyarrow", "sentencepiece")}
+    own = {"dstransformer": dstransformer.__version__, "python": platform.python_version()}
+    return own | packages | {"unicode": unicodedata.unidata_version}
+
+
+def _command(options: dict[str, Option]) -> str:
+    words = ["dst-prep", "build"]
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(value)]
+    return " ".join(words)
+
+
+def _chained(space: Workspace, *names: str) -> list[StageRecord]:
+    """The finished stages ``names``; UserError where one was made before the one it builds on."""
+    records = [space.finished(name) for name in names]
+    for before, record, name in zip(records, records[1:], names[1:], strict=False):
+        if record.after != before.key:
+            raise UserError(
+                f"the stage {name!r} in {space.folder} was made from other text or options than are there now: "
+                f"run `dst-prep {name} --work {space.folder}` again"
+            )
+    return records
+
+
+def _check_shard_size(options: EncodeOptions) -> None:
+    if options.shard_rows * options.max_tokens >= 1 << 31:
+        raise UserError(
+            f"--shard-rows {options.shard_rows} with --max-tokens {options.max_tokens} may need more than 2^31 tokens "
+            f"in one shard: give at most --shard-rows {((1 << 31) - 1) // options.max_tokens}"
+        )
+
+
+def _find_corpus(out: Path, key: str, overwrite: bool) -> Manifest | None:
+    """The corpus ``out`` where it is what would be built; UserError where something else is in the way."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return None
+    if not (out / MANIFEST_NAME).is_file():
+        raise UserError(f"{out} exists and is not a corpus: choose another --out or remove it")
+    try:
+        manifest = Corpus.open(out).manifest
+    except DataError as error:
+        if overwrite:
+            return None
+        raise DataError(f"{error}; --overwrite replaces {out}") from None
+    if manifest.build_key == key:
+        return manifest
+    if not overwrite:
+        raise UserError(
+            f"{out} is a corpus of other inputs, options or versions: choose another --out, or --overwrite it"
+        )
+    return None
+
+
+def _install(unfinished: Path, out: Path) -> None:
+    old = out.with_name(f"{out.name}.old")
+    remove_folder(old)
+    if out.exists():
+        out.rename(old)
+    unfinished.rename(out)
+    sync(out.parent)
+    remove_folder(old)
+
+
+@contextmanager
+def _tidy(space: Workspace) -> Iterator[None]:
+    """Leave only finished stages after a user's mistake, nothing where the file system refused."""
+    try:
+        yield
+    except (OSError, StorageError):
+        space.clear()
+        raise
+    except UserError as error:
+        if not space.has_stages():
+            raise
+        raise type(error)(f"{error} (finished stages stay in {space.folder} for the next try)") from None
+    finally:
+        if not space.has_stages():
+            space.clear()

@@ -1,0 +1,80 @@
+"""Stage one: the source's text as Arrow files, one a split, with held-out sets taken out of the training text."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+from data_prep.clean import hash_texts, normalise
+from data_prep.options import FilesOptions, SourceOptions
+from data_prep.pairs import PairsWriter, map_pairs, select_pairs
+from data_prep.progress import Progress
+from data_prep.sources import Source
+from dstransformer.corpus import SourceInfo
+from dstransformer.errors import DataError, UserError
+
+
+class ReadReport(BaseModel):
+    """What was read: pairs a split."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: SourceInfo
+    pairs: dict[str, int]
+
+
+def read_text(source: Source, options: SourceOptions, folder: Path, workers: int, progress: Progress) -> ReadReport:
+    """Write ``folder/<split>.arrow`` for each split; DataError for a text that cannot be used."""
+    pairs = {}
+    for split, stream in source.splits.items():
+        with progress.task(f"read {split}") as task, PairsWriter(folder / f"{split}.arrow") as writer:
+            for table in stream():
+                writer.write(table)
+                task.advance(table.num_rows)
+        if not writer.rows:
+            raise DataError(f"the {split} text of the source {options.source} is empty: it has no sentence pair")
+        pairs[split] = writer.rows
+    if isinstance(options, FilesOptions):
+        sizes = {"validation": options.valid_size, "test": options.test_size}
+        held_out = {split: size for split, size in sizes.items() if size}
+        if held_out:
+            pairs |= _hold_out(folder, held_out, options.seed, workers, progress)
+    order = [split for split in ("train", "validation", "test") if split in pairs]
+    return ReadReport(source=source.info, pairs={split: pairs[split] for split in order})
+
+
+def _hold_out(folder: Path, sizes: dict[str, int], seed: int, workers: int, progress: Progress) -> dict[str, int]:
+    """Move random pairs out of the training text, and drop from it whatever shares their source sentences."""
+    train = folder / "train.arrow"
+    whole = folder / "whole.arrow"
+    train.rename(whole)
+    with progress.task("hold out") as task:
+        tables = list(map_pairs(whole, source_keys, workers, task))
+    keys = np.concatenate([table["key"].to_numpy() for table in tables])
+    usable = np.concatenate([table["usable"].to_numpy() for table in tables])
+    _, first = np.unique(keys, return_index=True)
+    candidates = np.sort(first[usable[first]])
+    wanted = sum(sizes.values())
+    if wanted >= len(candidates):
+        raise UserError(
+            f"cannot hold {wanted} pairs out of a training text of {len(candidates)} distinct source sentences: "
+            "choose a smaller --valid-size or --test-size"
+        )
+    chosen = np.random.default_rng(seed).choice(candidates, size=wanted, replace=False)
+    masks = {"train": ~np.isin(keys, keys[chosen])}
+    for split, rows in zip(sizes, np.split(chosen, np.cumsum(list(sizes.values()))[:-1]), strict=True):
+        masks[split] = np.zeros(len(keys), dtype=bool)
+        masks[split][rows] = True
+    for split, mask in masks.items():
+        select_pairs(whole, mask, folder / f"{split}.arrow")
+    whole.unlink()
+    return {split: int(mask.sum()) for split, mask in masks.items()}
+
+
+def source_keys(table: pa.Table) -> pa.Table:
+    """A ``key`` equal for equal source sentences, and whether a pair is ``usable``, that is, has text on both sides."""
+    src = [normalise(text, "nfkc") for text in table["src"].to_pylist()]
+    tgt = [normalise(text, "nfkc") for text in table["tgt"].to_pylist()]
+    usable = [bool(a and b) for a, b in zip(src, tgt, strict=True)]
+    return pa.table({"key": hash_texts(src), "usable": pa.array(usable, pa.bool_())})

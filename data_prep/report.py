@@ -1,0 +1,45 @@
+"""A corpus in a few tables, for the screen."""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from dstransformer.corpus import CleaningReport, Manifest
+
+
+def show_manifest(path: Path, manifest: Manifest) -> None:
+    """Print languages, tokenizer, splits and cleaning to stdout."""
+    console = build_console()
+    tokenizer = manifest.tokenizer
+    console.print(f"{path}: {manifest.src_lang}-{manifest.tgt_lang} from {manifest.source.name}")
+    console.print(f"tokenizer: {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, sha256 {tokenizer.sha256[:12]}")
+    splits = Table(box=None, pad_edge=False)
+    splits.add_column("split", no_wrap=True)
+    for heading in ("pairs", "src tokens", "tgt tokens", "src len (mean)", "tgt len (mean)", "shards"):
+        splits.add_column(heading, justify="right", no_wrap=True)
+    for name, info in manifest.splits.items():
+        lengths = [f"{stats.min}–{stats.max} ({stats.mean:.1f})" for stats in (info.src_lengths, info.tgt_lengths)]
+        counts = [f"{count:,}" for count in (info.pairs, info.src_tokens, info.tgt_tokens)]
+        splits.add_row(name, *counts, *lengths, str(len(info.shards)))
+    console.print(splits)
+    show_cleaning(manifest.cleaning)
+
+
+def show_cleaning(report: CleaningReport) -> None:
+    """Print the number of training pairs that each rule dropped."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("cleaning")
+    table.add_column("pairs", justify="right")
+    table.add_column("share", justify="right")
+    rows = {"read": report.read, **{f"dropped: {rule}": n for rule, n in report.dropped.items()}, "kept": report.kept}
+    for name, count in rows.items():
+        table.add_row(name, f"{count:,}", f"{count / report.read:.2%}")
+    build_console().print(table)
+
+
+def build_console() -> Console:
+    """Plain text on stdout, 100 columns wide where that is no terminal."""
+    width = None if sys.stdout.isatty() else 100
+    return Console(highlight=False, markup=False, width=width)

@@ -1,0 +1,292 @@
+"""Random sentences of the synchronous grammar, and their two sides as text."""
+
+from dataclasses import replace
+
+from data_prep.sources.toy import english_syntax, german_syntax, lexicon, verbs
+from data_prep.sources.toy.clauses import IT, ClauseSampler, Constraints
+from data_prep.sources.toy.entries import Adverbial, Verb
+from data_prep.sources.toy.features import Form, Gender, Number, Slot, Sort, Tense
+from data_prep.sources.toy.phrases import adjectives_for
+from data_prep.sources.toy.plan import (
+    Clause,
+    Common,
+    Embedded,
+    Name,
+    NounPhrase,
+    Pair,
+    Predicate,
+    Prepositional,
+    Pronoun,
+    Sentence,
+    Who,
+    definite,
+)
+
+_YOU = Pronoun(2, Number.PLURAL)
+_SAME_TIME = ((Tense.PRESENT, Tense.PRESENT), (Tense.PAST, Tense.PAST))
+_FUTURE_CONDITION = (Tense.FUTURE, Tense.PRESENT)
+_REASON_TENSES = (*_SAME_TIME, _FUTURE_CONDITION, (Tense.PRESENT, Tense.PERFECT), (Tense.PERFECT, Tense.PRESENT))
+_CONJUNCTIONS = (
+    (verbs.BECAUSE, 0.3),
+    (verbs.ALTHOUGH, 0.18),
+    (verbs.IF, 0.18),
+    (verbs.WHEN_NOW, 0.1),
+    (verbs.WHEN_ONCE, 0.1),
+    (verbs.WHILE, 0.08),
+    (verbs.BEFORE, 0.06),
+)
+_TENSES_WITH = {  # of the main and of the subordinate clause; "when" is "wenn" now and "als" once
+    verbs.BECAUSE: _REASON_TENSES,
+    verbs.ALTHOUGH: _REASON_TENSES,
+    verbs.IF: (_SAME_TIME[0], _FUTURE_CONDITION),
+    verbs.WHEN_NOW: (_SAME_TIME[0], _FUTURE_CONDITION),
+    verbs.WHEN_ONCE: (_SAME_TIME[1],),
+    verbs.WHILE: _SAME_TIME,
+    verbs.BEFORE: _SAME_TIME,
+}
+_EVENTS = tuple(v for v in (*verbs.INTRANSITIVE, *verbs.TRANSITIVE, *verbs.DITRANSITIVE) if not v.stative)
+_PLACED_EVENTS = tuple(v for v in (*verbs.INTRANSITIVE, *verbs.TRANSITIVE) if not v.stative)
+_OF_PERSONS = tuple(v for v in (*verbs.TRANSITIVE, *verbs.OBLIQUE) if v.objects & Sort.PERSON)
+_COUNTED = Sort.BEING | Sort.TEXT | Sort.GOODS | Sort.PLACE
+_OF_COUNTED = tuple(v for v in verbs.TRANSITIVE if v.objects & _COUNTED)
+_IN_ORDER = Adverbial("in order", "um")
+
+
+def pronoun_for(phrase: NounPhrase) -> Pronoun | None:
+    """The pronoun that takes up a subject, or None where "it" for a child or an animal would be odd."""
+    match phrase:
+        case Pronoun():
+            return phrase
+        case Name():
+            return Pronoun(3, Number.SINGULAR, phrase.gender)
+        case Pair():
+            return Pronoun(3, Number.PLURAL)
+        case Common() if phrase.noun.sorts & Sort.PERSON and phrase.determiner is not lexicon.NO:
+            if phrase.number is Number.PLURAL:
+                return Pronoun(3, Number.PLURAL)
+            gender = phrase.noun.german.gender
+            return None if gender is Gender.NEUTER else Pronoun(3, Number.SINGULAR, gender)
+        case _:
+            return None
+
+
+class SentenceSampler(ClauseSampler):
+    """Draws sentences."""
+
+    def sentence(self) -> Sentence:
+        """A random sentence."""
+        self.used.clear()
+        kinds = (
+            (self.statement, 0.42),
+            (self.question, 0.12),
+            (self.request, 0.05),
+            (self.with_adverbial_clause, 0.16),
+            (self.with_anaphora, 0.06),
+            (self.with_complement_clause, 0.09),
+            (self.with_infinitive, 0.06),
+            (self.coordination, 0.04),
+        )
+        return self.choose.weighted(kinds)()
+
+    def statement(self) -> Sentence:
+        """A declarative main clause."""
+        if self.choose.chance(0.005):
+            tense = self.choose.pick((Tense.PRESENT, Tense.PAST))
+            weather = self.weather(tense)
+            time = self.time(tense, None, habitual=False)
+            return Sentence(replace(weather, time=time, front=self.choose.pick((None, Slot.TIME))))
+        return Sentence(self.clause(Constraints(statement=True, relatives=True)))
+
+    def weather(self, tense: Tense) -> Clause:
+        """It is raining."""
+        return Clause(IT, self.choose.pick(verbs.WEATHER), tense)
+
+    def question(self) -> Sentence:
+        """A yes-no question, or one about a circumstance, a person or a thing."""
+        kind = self.choose.weighted((("yes-no", 0.4), ("adverb", 0.25), ("who", 0.1), ("whom", 0.1), ("which", 0.15)))
+        if kind == "yes-no":
+            plan = self.clause(Constraints(negation=0.1))
+        elif kind == "adverb":
+            plan = self.circumstance_question(
+                self.choose.weighted(((Tense.PRESENT, 1), (Tense.PAST, 1), (Tense.FUTURE, 1)))
+            )
+        elif kind == "who":
+            plan = self.clause(Constraints(subject=Who(), verb=self.choose.pick(_EVENTS[:2] + _OF_PERSONS), negation=0))
+            plan = replace(plan, front=Slot.SUBJECT)
+        elif kind == "whom":
+            plan = self._about_person()
+        else:
+            plan = self._about_one_of_several()
+        return Sentence(plan, Form.QUESTION)
+
+    def circumstance_question(self, tense: Tense) -> Clause:
+        """A clause behind "when", "where" or "why", for direct and indirect questions."""
+        word = self.choose.pick((lexicon.WHEN, lexicon.WHERE, lexicon.WHY))
+        verb = self._event(tense, placed=word is lexicon.WHERE)
+        plan = self.clause(Constraints(tense, verb, adverbials=False, object_pronouns=False, negation=0))
+        if word is lexicon.WHERE:
+            return replace(plan, place=word, front=Slot.PLACE)
+        return replace(plan, time=word, front=Slot.TIME)
+
+    def _event(self, tense: Tense, *, placed: bool = False) -> Verb:
+        pool = _PLACED_EVENTS if placed else _EVENTS
+        return self.choose.pick([verb for verb in pool if tense is not Tense.PAST or not verb.homograph])
+
+    def _about_person(self) -> Clause:
+        """Whom, to whom, for whom."""
+        if self.choose.chance(0.25):
+            plan = self.clause(
+                Constraints(verb=self.choose.pick(verbs.DITRANSITIVE), negation=0, object_pronouns=False)
+            )
+            return replace(plan, indirect=Who(), recipient_first=False, front=Slot.INDIRECT)
+        verb = self.choose.pick(_OF_PERSONS)
+        plan = self.clause(Constraints(verb=verb, negation=0))
+        if verb.preposition:
+            return replace(plan, oblique=Prepositional(verb.preposition, Who()), front=Slot.OBLIQUE)
+        return replace(plan, direct=Who(), front=Slot.DIRECT)
+
+    def _about_one_of_several(self) -> Clause:
+        """Which, how many."""
+        verb = self.choose.pick(_OF_COUNTED)
+        asked = self.common(verb.objects & _COUNTED, plural=0.4, owner=False)
+        many = asked.number is Number.PLURAL and self.choose.chance(0.6)
+        asked = replace(asked, determiner=lexicon.HOW_MANY if many else lexicon.WHICH)
+        plan = self.clause(Constraints(verb=verb, negation=0))
+        return replace(plan, direct=asked, front=Slot.DIRECT)
+
+    def request(self) -> Sentence:
+        """A polite imperative."""
+        wanted = Constraints(
+            tense=Tense.PRESENT,
+            verb=self.choose.pick(verbs.ACTIONS),
+            subject=_YOU,
+            modals=False,
+            relatives=True,
+            negation=0.12,
+        )
+        return Sentence(replace(self.clause(wanted), frequency=None), Form.IMPERATIVE)
+
+    def with_adverbial_clause(self) -> Sentence:
+        """A main clause before or after a subordinate clause with a conjunction."""
+        conjunction = self.choose.weighted(_CONJUNCTIONS)
+        main_tense, tense = self.choose.pick(_TENSES_WITH[conjunction])
+        reason = conjunction in (verbs.BECAUSE, verbs.ALTHOUGH)
+        verb = self._event(main_tense) if conjunction in (verbs.WHILE, verbs.BEFORE) else None
+        main = self.clause(Constraints(main_tense, verb, adverbials=self.choose.chance(0.35), negation=0.1))
+        if conjunction is not verbs.BEFORE and tense is not Tense.PERFECT and self.choose.chance(0.06):
+            inner = self.weather(tense)
+        else:
+            verb = None if reason or conjunction is verbs.IF else self._event(tense)
+            again = self.choose.chance(0.4) and (verb is None or verb.subjects & Sort.PERSON)
+            wanted = Constraints(
+                tense=tense,
+                verb=verb,
+                subject=pronoun_for(main.subject) if again else None,
+                modals=reason,
+                adverbials=reason and self.choose.chance(0.4),
+                object_pronouns=False,
+                negation=0.12 if reason else 0,
+            )
+            inner = self.clause(wanted)
+        return self._subordinate(main, inner, conjunction)
+
+    def _subordinate(self, main: Clause, inner: Clause, conjunction: Adverbial) -> Sentence:
+        """Join the clauses; if the subordinate one comes first, it is the front field of the main clause."""
+        front = Slot.EMBEDDED if self.choose.chance(0.4) else None
+        return Sentence(replace(main, embedded=Embedded(inner, Form.SUBORDINATE, conjunction), front=front))
+
+    def with_anaphora(self) -> Sentence:
+        """A pronoun in the reason takes up the object of the main clause, in the gender of its German noun."""
+        wanted_thing = self.choose.chance(0.6)
+        verb = self.choose.pick(verbs.WITH_NEED if wanted_thing else verbs.WITHOUT_NEED)
+        subject = self.name() if self.choose.chance(0.4) else self.agent(Sort.PERSON, known=True)
+        thing = self.common(verb.objects & (Sort.GOODS | Sort.TEXT), known=True, plural=0.25, owner=False)
+        tense = self.choose.pick((Tense.PRESENT, Tense.PAST))
+        wanted = Constraints(tense, verb, subject, modals=False, adverbials=False, negation=0)
+        main = replace(self.clause(wanted), direct=thing)
+        pronoun = Pronoun(3, thing.number, thing.noun.german.gender, animate=False)
+        owner = pronoun_for(subject)
+        because = self.choose.chance(0.6)
+        if owner and thing.noun.sorts & verbs.NEED.objects and self.choose.chance(0.5):
+            inner = Clause(owner, verbs.NEED, tense, negated=because is not wanted_thing, direct=pronoun)
+        else:
+            adjective = self.choose.pick(adjectives_for(thing.noun))
+            predicate = Predicate(adjective, very=self.choose.chance(0.3))
+            inner = Clause(pronoun, verbs.BE, tense, negated=self.choose.chance(0.15), predicate=predicate)
+        conjunction = verbs.BECAUSE if because else verbs.ALTHOUGH
+        return Sentence(replace(main, embedded=Embedded(inner, Form.SUBORDINATE, conjunction)))
+
+    def with_complement_clause(self) -> Sentence:
+        """A clause that is said, known, believed, hoped or asked."""
+        verb = self.choose.pick((verbs.SAY, verbs.SAY, verbs.KNOW, verbs.KNOW, verbs.BELIEVE, verbs.HOPE, verbs.ASK))
+        tense = self.choose.pick((Tense.PRESENT, Tense.PAST))
+        negated = verb in (verbs.KNOW, verbs.BELIEVE) and self.choose.chance(0.35)
+        subject = self.agent(Sort.PERSON, known=negated)
+        negated = negated and definite(subject)
+        inner_tense = (
+            self.choose.pick((Tense.PRESENT, Tense.PERFECT, Tense.FUTURE)) if tense is Tense.PRESENT else tense
+        )
+        open_question = verb is verbs.ASK or (verb is verbs.KNOW and negated)
+        if open_question and self.choose.chance(0.5):
+            inner_tense = Tense.FUTURE if inner_tense is Tense.PERFECT else inner_tense
+            embedded = Embedded(self.circumstance_question(inner_tense), Form.SUBORDINATE)
+        else:
+            again = pronoun_for(subject) if self.choose.chance(0.2) else None
+            inner = self.clause(
+                Constraints(inner_tense, subject=again, object_pronouns=False, negation=0 if open_question else 0.15)
+            )
+            embedded = Embedded(inner, Form.SUBORDINATE, verbs.WHETHER if open_question else verbs.THAT)
+        return Sentence(Clause(subject, verb, tense, negated=negated, embedded=embedded))
+
+    def with_infinitive(self) -> Sentence:
+        """An infinitive clause: what somebody tries, plans or forgets to do, or goes somewhere to do."""
+        purpose = self.choose.chance(0.5)
+        pool = verbs.MOTION if purpose else (verbs.TRY, verbs.TRY, verbs.FORGET, verbs.PLAN)
+        main = self.clause(Constraints(verb=self.choose.pick(pool), adverbials=False, negation=0))
+        action = self.choose.pick([verb for verb in verbs.ACTIONS if verb.english.base != "follow"])
+        wanted = Constraints(
+            Tense.PRESENT,
+            action,
+            main.subject,
+            modals=False,
+            adverbials=False,
+            object_pronouns=False,
+            negation=0,
+        )
+        embedded = Embedded(self.clause(wanted), Form.INFINITIVE, _IN_ORDER if purpose else None)
+        main = replace(main, embedded=embedded)
+        if self.choose.chance(0.3) and not main.verb.stative:
+            main = replace(main, time=self.time(main.tense, main.modal, habitual=True), front=Slot.TIME)
+        return Sentence(main)
+
+    def coordination(self) -> Sentence:
+        """Two main clauses joined by "and" or "but"."""
+        conjunction = self.choose.pick((verbs.AND, verbs.BUT))
+        tense = self.choose.weighted(((Tense.PRESENT, 0.5), (Tense.PAST, 0.5)))
+        first = self.clause(Constraints(tense, adverbials=self.choose.chance(0.3), negation=0.1))
+        again = pronoun_for(first.subject) if self.choose.chance(0.3) else None
+        negation = 0.4 if conjunction is verbs.BUT else 0.05
+        light = self.choose.chance(0.3)
+        second = self.clause(
+            Constraints(tense, subject=again, adverbials=light, object_pronouns=False, negation=negation)
+        )
+        return Sentence(first, Form.MAIN, conjunction, second)
+
+
+def _text(words: list[str], mark: str) -> str:
+    """Join words: a comma hangs on the word before it, is never doubled, and gives way to the final mark."""
+    text = ""
+    comma = False
+    for word in words:
+        if word == ",":
+            comma = True
+            continue
+        text += (", " if comma else " ") + word if text else word
+        comma = False
+    return text[0].upper() + text[1:] + mark
+
+
+def realise(plan: Sentence) -> tuple[str, str]:
+    """The English and the German sentence that express a plan."""
+    mark = "?" if plan.form is Form.QUESTION else "."
+    return _text(english_syntax.sentence(plan), mark), _text(german_syntax.sentence(plan), mark)

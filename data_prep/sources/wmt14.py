@@ -1,0 +1,98 @@
+"""WMT 2014 through `datasets`: from the hub, with its cache, or from a local copy in the same layout."""
+
+import os
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from data_prep.options import Wmt14Options
+from data_prep.sources import Source
+from data_prep.sources.records import pairs_of_table
+from dstransformer.corpus import InputFile, SourceInfo
+from dstransformer.corpus.manifest import file_sha256
+from dstransformer.errors import DataError, UserError
+
+_HUB_NAME = "wmt/wmt14"
+_SPLITS = ("train", "validation", "test")
+_BATCH_ROWS = 10_000
+
+
+def open_wmt14(options: Wmt14Options) -> Source:
+    """Find the data set and its revision; downloading waits until a split is read.
+
+    Raises:
+        UserError: the languages are not those of the pair.
+        DataError: neither hub nor cache, or the local copy, has the data set.
+    """
+    if {options.src_lang, options.tgt_lang} != set(options.pair.split("-")):
+        raise UserError(
+            f"--pair {options.pair} has no direction {options.src_lang}-{options.tgt_lang}: "
+            "--src-lang and --tgt-lang must be its two languages"
+        )
+    if not sys.stderr.isatty():
+        os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    if options.offline:
+        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    if options.hub_path:
+        info, builder = _open_copy(options.hub_path / options.pair)
+    else:
+        info, builder = _open_hub(options)
+    stream = partial(_stream, builder, options)
+    return Source(info=info, splits={name: partial(stream, name) for name in _SPLITS})
+
+
+def _open_copy(folder: Path) -> tuple[SourceInfo, Any]:
+    from datasets import load_dataset_builder
+
+    files = [path for name in _SPLITS for path in sorted(folder.glob(f"{name}-*.parquet"))]
+    lacking = [name for name in _SPLITS if not any(path.name.startswith(f"{name}-") for path in files)]
+    if lacking:
+        raise DataError(
+            f"{folder} has no {lacking[0]}-*.parquet: --hub-path must be a copy of the hub's {_HUB_NAME}, "
+            "with a folder of Parquet files a language pair"
+        )
+    inputs = tuple(InputFile(name=path.name, sha256=file_sha256(path)) for path in files)
+    return SourceInfo(name="wmt14", revision=None, inputs=inputs), load_dataset_builder(str(folder))
+
+
+def _open_hub(options: Wmt14Options) -> tuple[SourceInfo, Any]:
+    from datasets import load_dataset_builder
+
+    cache_dir = str(options.cache_dir) if options.cache_dir else None
+    try:
+        builder = load_dataset_builder(_HUB_NAME, options.pair, revision=options.revision, cache_dir=cache_dir)
+    except (OSError, ValueError) as error:
+        raise _unreachable(error) from None
+    return SourceInfo(name="wmt14", revision=builder.hash, inputs=()), builder
+
+
+def _stream(builder: Any, options: Wmt14Options, split: str) -> Iterator[pa.Table]:
+    if options.hub_path:
+        dataset = builder.as_streaming_dataset(split=split)
+        where = f"{options.hub_path / options.pair}, {split}"
+    else:
+        try:
+            builder.download_and_prepare()
+        except ConnectionError as error:
+            raise _unreachable(error) from None
+        dataset = builder.as_dataset(split=split)
+        where = f"{_HUB_NAME} {options.pair}, {split}"
+    first = 0
+    try:
+        for table in dataset.with_format("arrow").iter(batch_size=_BATCH_ROWS):
+            yield pairs_of_table(table, options.src_lang, options.tgt_lang, where, first)
+            first += table.num_rows
+    except pa.ArrowException as error:
+        raise DataError(f"{where}: not readable as Parquet ({error})") from None
+
+
+def _unreachable(error: Exception) -> DataError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return DataError(
+        f"cannot get {_HUB_NAME} ({reason}): check the network, point --cache-dir at a filled cache, "
+        "or give a local copy with --hub-path"
+    )

@@ -1,0 +1,39 @@
+"""The sharded corpus: token ids in memory-mapped Arrow shards, a SentencePiece tokenizer and a manifest. No torch."""
+
+from dstransformer.corpus.manifest import (
+    FORMAT_VERSION,
+    CleaningReport,
+    InputFile,
+    LengthStats,
+    Manifest,
+    Option,
+    Shard,
+    SourceInfo,
+    SplitInfo,
+    TokenizerInfo,
+)
+from dstransformer.corpus.reader import Corpus, Split
+from dstransformer.corpus.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from dstransformer.corpus.writer import CorpusWriter, SplitWriter
+
+__all__ = [
+    "BOS_ID",
+    "EOS_ID",
+    "FORMAT_VERSION",
+    "PAD_ID",
+    "UNK_ID",
+    "CleaningReport",
+    "Corpus",
+    "CorpusWriter",
+    "InputFile",
+    "LengthStats",
+    "Manifest",
+    "Option",
+    "Shard",
+    "SourceInfo",
+    "Split",
+    "SplitInfo",
+    "SplitWriter",
+    "Tokenizer",
+    "TokenizerInfo",
+]

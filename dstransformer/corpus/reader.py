@@ -1,0 +1,188 @@
+"""Reads a corpus: memory-mapped shards, rows gathered by index into flat arrays."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dstransformer.corpus.manifest import TOKENIZER_NAME, Manifest, Shard, SplitInfo, file_sha256
+from dstransformer.corpus.tokenizer import Tokenizer
+from dstransformer.errors import DataError
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+class Corpus:
+    """A complete corpus folder. Open it with `Corpus.open`."""
+
+    def __init__(self, path: Path, manifest: Manifest, tokenizer: Tokenizer) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.tokenizer = tokenizer
+        self._splits: dict[str, Split] = {}
+
+    @classmethod
+    def open(cls, path: str | Path, *, verify: bool = True) -> "Corpus":
+        """Check the format version and the tokenizer, and with ``verify`` the checksum of every shard.
+
+        Raises:
+            DataError: the folder is no corpus, of another version, has another tokenizer, or lacks or damages a shard.
+        """
+        path = Path(path)
+        manifest = Manifest.load(path)
+        tokenizer = Tokenizer.load(path / TOKENIZER_NAME)
+        if tokenizer.sha256 != manifest.tokenizer.sha256:
+            raise DataError(
+                f"{path / TOKENIZER_NAME} is not the tokenizer this corpus was encoded with (sha256 "
+                f"{tokenizer.sha256[:12]}, the manifest says {manifest.tokenizer.sha256[:12]}): "
+                "restore that file or build the corpus again"
+            )
+        shards = [(path / name / shard.name, shard) for name, info in manifest.splits.items() for shard in info.shards]
+        for file, _ in shards:
+            if not file.is_file():
+                raise DataError(f"{file} is missing: restore it or build the corpus again")
+        if verify:
+            with ThreadPoolExecutor() as pool:
+                for _ in pool.map(_check_shard, *zip(*shards, strict=True)):
+                    pass
+        return cls(path, manifest, tokenizer)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits, ``train`` first."""
+        return tuple(self.manifest.splits)
+
+    def split(self, name: str) -> "Split":
+        """The split ``name``; DataError names those there are."""
+        if name not in self.manifest.splits:
+            raise DataError(f"{self.path} has no split {name!r}; it has {', '.join(self.splits)}")
+        if name not in self._splits:
+            self._splits[name] = Split(self.path / name, self.manifest.splits[name])
+        return self._splits[name]
+
+
+class Split:
+    """Sentence pairs as token ids, without BOS and EOS, memory-mapped. Pickles as the path of its folder."""
+
+    def __init__(self, folder: Path, info: SplitInfo) -> None:
+        """Map the shards that ``info`` lists; DataError where one cannot be read."""
+        self.folder = folder
+        self.info = info
+        self._tables = [_map_shard(folder / shard.name, shard) for shard in info.shards]
+        self._src = [_Ragged(table["src"]) for table in self._tables]
+        self._tgt = [_Ragged(table["tgt"]) for table in self._tables]
+        self._ends: Int64 = np.cumsum([shard.rows for shard in info.shards], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self.info.pairs
+
+    @cached_property
+    def src_lengths(self) -> Int32:
+        """Source tokens of each pair, ``(pairs,)``."""
+        return np.concatenate([np.diff(shard.offsets) for shard in self._src])
+
+    @cached_property
+    def tgt_lengths(self) -> Int32:
+        """Target tokens of each pair, ``(pairs,)``."""
+        return np.concatenate([np.diff(shard.offsets) for shard in self._tgt])
+
+    def gather(self, indices: npt.NDArray[Any]) -> tuple[Int32, Int32, Int32, Int32]:
+        """The pairs ``indices``, in that order, without padding.
+
+        Returns:
+            Flat source ids ``(sum of source lengths,)``, source lengths ``(n,)``, and the same of the target.
+
+        Raises:
+            IndexError: an index outside ``[0, len(self))``.
+        """
+        rows = np.asarray(indices, dtype=np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
+            raise IndexError(f"pairs {rows.min()} to {rows.max()} asked of a split of {len(self)} pairs")
+        shard_of = np.searchsorted(self._ends, rows, side="right")
+        groups = list(_group(shard_of, rows, self._ends))
+        return *_gather_column(self._src, groups, rows.size), *_gather_column(self._tgt, groups, rows.size)
+
+    def src_texts(self) -> list[str]:
+        """The raw source sentences; DataError where the split holds token ids only."""
+        return self._texts("src_text")
+
+    def tgt_texts(self) -> list[str]:
+        """The raw target sentences; DataError where the split holds token ids only."""
+        return self._texts("tgt_text")
+
+    def _texts(self, column: str) -> list[str]:
+        if not self.info.has_text:
+            raise DataError(f"{self.folder} holds token ids only; raw text is kept for validation and test")
+        return [text for table in self._tables for text in table[column].to_pylist()]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Split, (self.folder, self.info)
+
+
+class _Ragged:
+    """A shard's list column as ``offsets`` ``(rows + 1,)`` into flat ``values``, both views of the mapped file."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        chunk = column.chunk(0)
+        self.offsets: Int32 = chunk.offsets.to_numpy(zero_copy_only=True)
+        self.values: npt.NDArray[Any] = chunk.values.to_numpy(zero_copy_only=True)
+
+
+# A shard's number, the positions in the result that it fills, and the rows of it that go there.
+_Group = tuple[int, Int64, Int64]
+
+
+def _group(shard_of: Int64, rows: Int64, ends: Int64) -> Iterator[_Group]:
+    for number in np.unique(shard_of).tolist():
+        places = np.flatnonzero(shard_of == number)
+        first = int(ends[number - 1]) if number else 0
+        yield number, places, rows[places] - first
+
+
+def _gather_column(shards: Sequence[_Ragged], groups: Sequence[_Group], size: int) -> tuple[Int32, Int32]:
+    lengths = np.empty(size, dtype=np.int32)
+    for number, places, rows in groups:
+        offsets = shards[number].offsets
+        lengths[places] = offsets[rows + 1] - offsets[rows]
+    begins = np.cumsum(lengths, dtype=np.int64) - lengths
+    flat = np.empty(int(lengths.sum(dtype=np.int64)), dtype=np.int32)
+    for number, places, rows in groups:
+        shard, counts = shards[number], lengths[places]
+        flat[_ranges(begins[places], counts)] = shard.values[_ranges(shard.offsets[rows], counts)]
+    return flat, lengths
+
+
+def _ranges(begins: npt.NDArray[Any], counts: Int32) -> Int64:
+    """The concatenation of ``range(begin, begin + count)`` over all rows."""
+    skipped = np.cumsum(counts, dtype=np.int64) - counts
+    return np.repeat(begins - skipped, counts) + np.arange(counts.sum(dtype=np.int64))
+
+
+def _map_shard(path: Path, shard: Shard) -> pa.Table:
+    try:
+        table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+    except OSError as error:
+        raise DataError(f"cannot read {path} ({error}): restore it or build the corpus again") from None
+    except pa.ArrowException as error:
+        raise DataError(f"{path} is damaged ({error}): restore it or build the corpus again") from None
+    if table.num_rows != shard.rows or table["src"].num_chunks != 1:
+        raise DataError(
+            f"{path} holds {table.num_rows} pairs in {table['src'].num_chunks} batches, the manifest says "
+            f"{shard.rows} in 1: restore it or build the corpus again"
+        )
+    return table
+
+
+def _check_shard(path: Path, shard: Shard) -> None:
+    found = file_sha256(path)
+    if found != shard.sha256:
+        raise DataError(
+            f"{path} is damaged: its sha256 is {found[:12]}, the manifest says {shard.sha256[:12]}: "
+            "restore it or build the corpus again"
+        )

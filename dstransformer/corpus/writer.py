@@ -1,0 +1,184 @@
+"""Writes a corpus in the layout of ``datasets.save_to_disk``, the same bytes for the same rows.
+
+A shard is an Arrow stream of one record batch, so that a reader addresses a whole shard as one flat array of ids.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME, LengthStats, Manifest, Shard, SplitInfo
+from dstransformer.corpus.tokenizer import Tokenizer
+
+
+class SplitWriter:
+    """Collects rows and writes them to ``folder`` as shards of ``shard_rows`` rows."""
+
+    def __init__(self, folder: Path, *, vocab_size: int, shard_rows: int, has_text: bool) -> None:
+        """Create ``folder``, which must not exist."""
+        from datasets import Features, List, Value
+
+        folder.mkdir()
+        ids = List(Value("uint16" if vocab_size <= 1 << 16 else "int32"))
+        columns: dict[str, Any] = {"src": ids, "tgt": ids}
+        if has_text:
+            columns |= {"src_text": Value("string"), "tgt_text": Value("string")}
+        self._features = Features(columns)
+        self.schema: pa.Schema = self._features.arrow_schema
+        self._folder = folder
+        self._shard_rows = shard_rows
+        self._has_text = has_text
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
+        self._written: list[tuple[Path, int, str]] = []
+        self._lengths = {"src": _RunningLengths(), "tgt": _RunningLengths()}
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows; ``table`` has the columns of ``schema``."""
+        table = table.select(self.schema.names).cast(self.schema)
+        for name, lengths in self._lengths.items():
+            lengths.add(pc.list_value_length(table[name]))
+        self._pending.append(table)
+        self._pending_rows += table.num_rows
+        while self._pending_rows >= self._shard_rows:
+            self._write_shard(self._shard_rows)
+
+    def close(self) -> SplitInfo:
+        """Write what is left and the files that ``datasets`` looks for; a split without rows is a ValueError."""
+        if self._pending_rows:
+            self._write_shard(self._pending_rows)
+        if not self._written:
+            raise ValueError(f"no row was written to {self._folder}")
+        shards = []
+        for number, (path, rows, sha256) in enumerate(self._written):
+            name = f"data-{number:05d}-of-{len(self._written):05d}.arrow"
+            path.rename(self._folder / name)
+            shards.append(Shard(name=name, rows=rows, sha256=sha256))
+        self._write_dataset_files(shards)
+        sync(self._folder)
+        src, tgt = self._lengths["src"], self._lengths["tgt"]
+        return SplitInfo(
+            pairs=src.count,
+            src_tokens=src.total,
+            tgt_tokens=tgt.total,
+            src_lengths=src.stats(),
+            tgt_lengths=tgt.stats(),
+            has_text=self._has_text,
+            shards=tuple(shards),
+        )
+
+    def _write_shard(self, rows: int) -> None:
+        table = pa.concat_tables(self._pending)
+        rest = table.slice(rows)
+        self._pending, self._pending_rows = [rest], rest.num_rows
+        columns = [
+            pa.concat_arrays(column.chunks) if column.num_chunks > 1 else column.chunk(0)
+            for column in table.slice(0, rows).columns
+        ]
+        path = self._folder / f"data-{len(self._written):05d}.partial"
+        with path.open("wb") as file:
+            hashed = _HashingFile(file)
+            with pa.ipc.new_stream(hashed, self.schema) as stream:
+                stream.write_batch(pa.record_batch(columns, schema=self.schema))
+            file.flush()
+            os.fsync(file.fileno())
+        self._written.append((path, rows, hashed.sha256.hexdigest()))
+
+    def _write_dataset_files(self, shards: list[Shard]) -> None:
+        content = hashlib.sha256("".join(shard.sha256 for shard in shards).encode()).hexdigest()
+        info = {"citation": "", "description": "", "features": self._features.to_dict(), "homepage": "", "license": ""}
+        state: dict[str, Any] = {
+            "_data_files": [{"filename": shard.name} for shard in shards],
+            "_fingerprint": content[:16],
+            "_format_columns": None,
+            "_format_kwargs": {},
+            "_format_type": None,
+            "_output_all_columns": False,
+            "_split": self._folder.name,
+        }
+        write_text(self._folder / "dataset_info.json", json.dumps(info, indent=2) + "\n")
+        write_text(self._folder / "state.json", json.dumps(state, indent=2) + "\n")
+
+
+class CorpusWriter:
+    """Writes a whole corpus into ``folder``, which must not exist; the caller renames it once it is complete."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, *, shard_rows: int) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._tokenizer = tokenizer
+        self._shard_rows = shard_rows
+
+    def split(self, name: str, *, has_text: bool) -> SplitWriter:
+        """A writer for the split ``name``."""
+        return SplitWriter(
+            self._folder / name,
+            vocab_size=self._tokenizer.vocab_size,
+            shard_rows=self._shard_rows,
+            has_text=has_text,
+        )
+
+    def close(self, manifest: Manifest) -> None:
+        """Write the tokenizer, ``dataset_dict.json`` and the manifest, and put everything on disk."""
+        self._tokenizer.save(self._folder / TOKENIZER_NAME)
+        sync(self._folder / TOKENIZER_NAME)
+        write_text(self._folder / "dataset_dict.json", json.dumps({"splits": list(manifest.splits)}))
+        write_text(self._folder / MANIFEST_NAME, manifest.to_json())
+        sync(self._folder)
+
+
+class _RunningLengths:
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0
+        self._min = 0
+        self._max = 0
+
+    def add(self, lengths: pa.ChunkedArray) -> None:
+        if not len(lengths):
+            return
+        bounds = pc.min_max(lengths).as_py()
+        self._min = min(self._min, bounds["min"]) if self.count else bounds["min"]
+        self._max = max(self._max, bounds["max"])
+        self.total += pc.sum(lengths).as_py()
+        self.count += len(lengths)
+
+    def stats(self) -> LengthStats:
+        return LengthStats(min=self._min, mean=round(self.total / self.count, 4), max=self._max)
+
+
+class _HashingFile:
+    """A binary file that hashes what is written to it."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file and put it on disk."""
+    path.write_text(text, encoding="utf-8")
+    sync(path)
+
+
+def sync(path: Path) -> None:
+    """Have the kernel put a file or a folder's entries on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

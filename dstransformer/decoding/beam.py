@@ -1,0 +1,202 @@
+"""Beam search (section 6.1) over many sentences at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dstransformer.config import DecodingConfig
+from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from dstransformer.decoding.scoring import best_reachable_score, length_penalty
+from dstransformer.model import IncrementalDecoder, Packing, Transformer
+
+#: Never in an output: no piece at all, or, for an unknown word, no translation.
+FORBIDDEN = (PAD_ID, UNK_ID, BOS_ID)
+
+#: Sentences that are over leave the batch once they are this share of it, since leaving copies the others' caches.
+DROP_SHARE = 0.125
+
+_NEVER = float("-inf")
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output of a sentence.
+
+    Attributes:
+        tokens: Without begin and end.
+        score: ``log_probability / length_penalty(len(tokens) + 1, alpha)``.
+        log_probability: Of the tokens and the end, in nats.
+    """
+
+    tokens: list[int]
+    score: float
+    log_probability: float
+
+
+@torch.inference_mode()
+def beam_search(
+    model: Transformer, src: Tensor, packing: Packing, settings: DecodingConfig, *, vocab_size: int, n_best: int = 1
+) -> list[list[Hypothesis]]:
+    """Translate ``n`` sentences.
+
+    At each step the ``2 * beam_size`` best continuations of a sentence's live hypotheses are its candidates. Those
+    among the best ``beam_size`` that end the sentence are finished; the best ``beam_size`` of the others live on, so
+    that finished hypotheses do not narrow the beam. A beam of one is greedy decoding: it is over when its hypothesis
+    ends.
+
+    An output has at most ``max_extra_tokens`` more tokens than its input. At that length a live hypothesis can only
+    end, at the model's own probability. A sentence is over as soon as no live hypothesis can still get into its
+    ``n_best`` (see :func:`best_reachable_score`), so that stopping early never changes the result.
+
+    Args:
+        model: In eval mode.
+        src: Source tokens, each sentence with its end, ``(src_tokens,)`` int64, on the model's device.
+        packing: The sentences of ``src``.
+        settings: Beam size, length penalty and limit.
+        vocab_size: Number of the tokenizer's pieces; the rows of the embedding beyond them are never an output.
+        n_best: Hypotheses wanted of a sentence, at most ``beam_size``.
+
+    Returns:
+        For each sentence its hypotheses, best first: ``n_best`` of them, or all where the search finished fewer. There
+        is at least one, unless the model computes NaN.
+    """
+    if not 1 <= n_best <= settings.beam_size:
+        raise ValueError(f"n_best is {n_best}, the beam has {settings.beam_size} hypotheses")
+    decoder = IncrementalDecoder(model, src, packing, settings.beam_size)
+    search = _Search(_limits(model, packing, settings), settings, n_best, src.device)
+    results: list[list[Hypothesis]] = [[] for _ in range(packing.sentences)]
+    tokens = torch.full((packing.sentences * settings.beam_size,), BOS_ID, device=src.device)
+    while True:
+        tokens, rows = search.advance(_log_probabilities(decoder.step(tokens), vocab_size))
+        over = search.is_over()
+        left = over.numel() - int(over.sum())
+        if left == 0:
+            search.collect(torch.arange(over.numel(), device=src.device), results)
+            return results
+        decoder.reorder(rows)
+        if over.numel() - left >= DROP_SHARE * over.numel():
+            search.collect(over.nonzero().squeeze(1), results)
+            kept = (~over).nonzero().squeeze(1)
+            search.keep(kept)
+            decoder.keep(kept)
+            tokens = tokens.view(-1, settings.beam_size)[kept].flatten()
+
+
+def _log_probabilities(logits: Tensor, vocab_size: int) -> Tensor:
+    """Log-softmax in fp32, and minus infinity where a piece is forbidden, ``(rows, pieces)``."""
+    log_probability = logits.log_softmax(dim=-1, dtype=torch.float32)
+    log_probability[:, list(FORBIDDEN)] = _NEVER
+    log_probability[:, vocab_size:] = _NEVER
+    return log_probability
+
+
+def _limits(model: Transformer, packing: Packing, settings: DecodingConfig) -> list[int]:
+    """Most tokens of each sentence's output, its end included, as the source's end is in its length."""
+    limits: list[int] = (packing.lengths + settings.max_extra_tokens).tolist()
+    if model.config.positions == "learned":
+        limits = [min(limit, model.config.max_positions) for limit in limits]
+    return limits
+
+
+class _Search:
+    """The hypotheses of ``n`` sentences: ``beam_size`` live ones each, and the ``n_best`` finished ones so far.
+
+    A place that holds no hypothesis has the log-probability and score minus infinity.
+    """
+
+    def __init__(self, limits: list[int], settings: DecodingConfig, n_best: int, device: torch.device) -> None:
+        n, beam = len(limits), settings.beam_size
+        self._beam = beam
+        self._alpha = settings.length_penalty
+        self._length = 0  # of every live hypothesis
+        self._limits = torch.tensor(limits, device=device)
+        self._limit_penalties = torch.tensor([length_penalty(limit, self._alpha) for limit in limits], device=device)
+        self._numbers = torch.arange(n, device=device)  # place of each sentence in the results
+        self._live = torch.full((n, beam), _NEVER, device=device)
+        self._live[:, 0] = 0.0
+        self._live_tokens = torch.full((n, beam, max(limits)), EOS_ID, device=device)
+        self._scores = torch.full((n, n_best), _NEVER, device=device)
+        self._finished = torch.full((n, n_best), _NEVER, device=device)
+        self._finished_tokens = torch.full((n, n_best, max(limits)), EOS_ID, device=device)
+
+    def advance(self, next_log_probability: Tensor) -> tuple[Tensor, Tensor]:
+        """One step.
+
+        Args:
+            next_log_probability: Of each next token of each live hypothesis, ``(n * beam, pieces)``.
+
+        Returns:
+            The tokens that make the new live hypotheses, and the rows that they continue, ``(n * beam,)`` each.
+        """
+        log_probability, tokens, parents = self._candidates(next_log_probability)
+        self._length += 1
+        ends = tokens == EOS_ID
+        self._finish(log_probability.masked_fill(~ends, _NEVER)[:, : self._beam], parents[:, : self._beam])
+        self._live, chosen = log_probability.masked_fill(ends, _NEVER).topk(self._beam)
+        if self._beam == 1:  # greedy
+            self._live = self._live.masked_fill(ends[:, :1], _NEVER)
+        tokens, parents = tokens.gather(1, chosen), parents.gather(1, chosen)
+        self._live_tokens = _rows_of(self._live_tokens, parents)
+        self._live_tokens[:, :, self._length - 1] = tokens
+        first_rows = torch.arange(0, parents.numel(), self._beam, device=parents.device)
+        return tokens.flatten(), (first_rows[:, None] + parents).flatten()
+
+    def is_over(self) -> Tensor:
+        """Sentences whose results are final, ``(n,)``; a model whose weights are not numbers finds nothing, at once."""
+        return ~(best_reachable_score(self._live[:, 0], self._limit_penalties) > self._scores[:, -1])
+
+    def collect(self, sentences: Tensor, results: list[list[Hypothesis]]) -> None:
+        """Hand out what these sentences have finished."""
+        numbers = self._numbers[sentences].tolist()
+        columns = (self._finished_tokens, self._scores, self._finished)
+        for number, *hypotheses in zip(numbers, *(column[sentences].tolist() for column in columns), strict=True):
+            results[number] = [
+                Hypothesis(tokens[: tokens.index(EOS_ID)], score, log_probability)
+                for tokens, score, log_probability in zip(*hypotheses, strict=True)
+                if score > _NEVER
+            ]
+
+    def keep(self, sentences: Tensor) -> None:
+        """Drop all sentences but these."""
+        self._limits, self._limit_penalties = self._limits[sentences], self._limit_penalties[sentences]
+        self._numbers = self._numbers[sentences]
+        self._live, self._live_tokens = self._live[sentences], self._live_tokens[sentences]
+        self._scores, self._finished = self._scores[sentences], self._finished[sentences]
+        self._finished_tokens = self._finished_tokens[sentences]
+
+    def _candidates(self, next_log_probability: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probability, last token and parent of the candidates, best first, ``(n, 2 * beam)`` each."""
+        n, beam = self._live.shape
+        # The best of a sentence are among the best of its rows.
+        of_row, token_of_row = next_log_probability.topk(min(2 * beam, next_log_probability.shape[1]))
+        per_row = of_row.shape[1]
+        log_probability, chosen = (of_row + self._live.view(-1, 1)).view(n, -1).topk(2 * beam)
+        tokens = token_of_row.view(n, -1).gather(1, chosen)
+        parents = chosen // per_row
+        # At the limit, to end is the only way on.
+        at_limit = (self._length + 1 >= self._limits)[:, None]
+        ends = self._live + next_log_probability[:, EOS_ID].view(n, beam)
+        only_ends = torch.cat((ends, torch.full_like(ends, _NEVER)), dim=1)
+        every_row = torch.arange(2 * beam, device=parents.device) % beam
+        return (
+            torch.where(at_limit, only_ends, log_probability),
+            tokens.masked_fill(at_limit, EOS_ID),
+            torch.where(at_limit, every_row, parents),
+        )
+
+    def _finish(self, log_probability: Tensor, parents: Tensor) -> None:
+        """Merge hypotheses that end now, ``(n, beam)``, into the ``n_best``."""
+        scores = torch.cat((self._scores, log_probability / length_penalty(self._length, self._alpha)), dim=1)
+        self._scores, chosen = scores.topk(self._scores.shape[1])
+        self._finished = torch.cat((self._finished, log_probability), dim=1).gather(1, chosen)
+        # Beyond its tokens a live hypothesis holds ends only.
+        tokens = torch.cat((self._finished_tokens, _rows_of(self._live_tokens, parents)), dim=1)
+        self._finished_tokens = _rows_of(tokens, chosen)
+
+
+def _rows_of(tokens: Tensor, rows: Tensor) -> Tensor:
+    """Choose hypotheses within each sentence: ``(n, rows, length)`` by ``(n, chosen)`` to ``(n, chosen, length)``."""
+    return tokens.gather(1, rows[:, :, None].expand(-1, -1, tokens.shape[2]))

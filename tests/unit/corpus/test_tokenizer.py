@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pickle
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.corpora import TEXT, small_tokenizer, train_model
+
+from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from dstransformer.corpus.text import plain_spaces
+from dstransformer.errors import DataError, StorageError
+
+
+def canonical(text: str) -> str:
+    """What cleaning makes of a sentence."""
+    words = unicodedata.normalize("NFKC", plain_spaces(text)).split(" ")
+    return " ".join(word for word in words if word)
+
+
+# U+2581 is SentencePiece's own sign for a space.
+sentences = st.text(st.characters(exclude_categories=("Cs", "Co", "Cn"), exclude_characters="▁")).map(canonical)
+
+
+@settings(deadline=None)
+@given(sentences)
+@example("Fünf 🦊 und 👨‍👩‍👧: 中文, ½ ﬁ … fertig!")
+@example("naïve café — “quoted” 100 %")
+def test_any_normalised_text_survives(text: str) -> None:
+    text = canonical(text)
+    assert small_tokenizer().decode(small_tokenizer().encode([text])) == [text]
+
+
+def test_ids_hold_no_special_pieces_and_cover_unseen_characters() -> None:
+    for ids in small_tokenizer().encode([*TEXT, "🦊 ж 中"]):
+        assert ids
+        assert all(EOS_ID < token < small_tokenizer().vocab_size for token in ids)
+
+
+def test_decoding_drops_padding_begin_and_end() -> None:
+    ids = small_tokenizer().encode(TEXT)
+    framed = [[BOS_ID, *row, EOS_ID, PAD_ID, PAD_ID] for row in ids]
+    assert small_tokenizer().decode(framed) == TEXT
+    assert small_tokenizer().decode([np.array(row, dtype=np.int32).tolist() for row in ids]) == TEXT
+    assert small_tokenizer().decode([[], [BOS_ID, EOS_ID]]) == ["", ""]
+    assert small_tokenizer().decode([[UNK_ID]]) == [" ⁇ "]
+
+
+def test_raw_text_is_normalised_as_training_text_is() -> None:
+    raw = "\ufeffTwo\tmen\u00a0are  talk\u00ading\x00 ﬁne\r\n"
+    assert small_tokenizer().encode([raw]) == small_tokenizer().encode(["Two men are talking fine"])
+
+
+def test_pickle_and_files_keep_the_model(tmp_path: Path) -> None:
+    small_tokenizer().save(tmp_path / "tokenizer.model")
+    for other in (pickle.loads(pickle.dumps(small_tokenizer())), Tokenizer.load(tmp_path / "tokenizer.model")):
+        assert other.sha256 == small_tokenizer().sha256
+        assert other.encode(TEXT) == small_tokenizer().encode(TEXT)
+
+
+def test_other_special_ids_are_refused() -> None:
+    with pytest.raises(DataError, match=r"\(pad, unk, bos, eos\) = \(-1, 0, 1, 2\)"):
+        Tokenizer(train_model(pad_id=-1, unk_id=0, bos_id=1, eos_id=2))
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot read"):
+        Tokenizer.load(tmp_path / "none.model")
+    (tmp_path / "text.model").write_text("no model")
+    with pytest.raises(DataError, match="not a SentencePiece model"):
+        Tokenizer.load(tmp_path / "text.model")
+    (tmp_path / "empty.model").touch()
+    with pytest.raises(DataError, match="not a SentencePiece model"):
+        Tokenizer.load(tmp_path / "empty.model")
+
+
+def test_a_folder_that_is_not_there_is_a_storage_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot write"):
+        small_tokenizer().save(tmp_path / "none" / "tokenizer.model")

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.clean import RULES, clean_text, normalise
+from data_prep.options import CleanOptions
+from data_prep.pairs import SCHEMA, PairsWriter, iter_pairs
+from data_prep.progress import LineProgress
+from dstransformer.corpus import CleaningReport
+from dstransformer.errors import DataError
+
+Pairs = list[tuple[str, str]]
+
+
+def write_pairs(path: Path, pairs: Pairs) -> None:
+    with PairsWriter(path) as writer:
+        writer.write(pa.table([[src for src, _ in pairs], [tgt for _, tgt in pairs]], schema=SCHEMA))
+
+
+def read_pairs(path: Path) -> Pairs:
+    return [pair for batch in iter_pairs(path) for pair in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
+
+
+def clean(folder: Path, pairs: Pairs, workers: int = 1, **changes: object) -> tuple[Pairs, CleaningReport]:
+    (folder / "read").mkdir(parents=True)
+    (folder / "clean").mkdir()
+    write_pairs(folder / "read" / "train.arrow", pairs)
+    options = {"normalise": "nfkc", "max_words": 5, "max_ratio": 2.0, "dedup": True} | changes
+    report = clean_text(
+        folder / "read", folder / "clean", CleanOptions(**options), workers=workers, progress=LineProgress()
+    )
+    assert [path.name for path in (folder / "clean").iterdir()] == ["train.arrow"]
+    return read_pairs(folder / "clean" / "train.arrow"), report
+
+
+def test_each_rule_drops_and_is_counted(tmp_path: Path) -> None:
+    pairs = [
+        ("one two", "eins zwei"),
+        ("", "leer"),
+        (" \t\u200b", "leer"),
+        ("one two", "zwei  eins"),
+        ("one two", "eins\u00a0zwei"),
+        ("a b c d e f", "a b c d e"),
+        ("a", "a b c"),
+        ("a", "a b"),
+        ("one two", "eins zwei"),
+    ]
+    kept, report = clean(tmp_path, pairs)
+    assert kept == [("one two", "eins zwei"), ("one two", "zwei eins"), ("a", "a b")]
+    assert report.dropped == {"empty": 2, "too_long": 1, "length_ratio": 1, "duplicate": 2}
+    assert tuple(report.dropped) == RULES
+    assert (report.read, report.kept) == (len(pairs), 3)
+
+
+def test_repeated_pairs_stay_where_asked(tmp_path: Path) -> None:
+    kept, report = clean(tmp_path, [("a", "b"), ("a", "b")], dedup=False)
+    assert kept == [("a", "b"), ("a", "b")]
+    assert report.dropped["duplicate"] == 0
+
+
+def test_without_a_unicode_form_characters_stay(tmp_path: Path) -> None:
+    kept, _ = clean(tmp_path, [("½ ﬁne\u00a0x", "a\x07b")], normalise="none")
+    assert kept == [("½ ﬁne\u00a0x", "a b")]
+
+
+def test_the_number_of_workers_changes_nothing(tmp_path: Path) -> None:
+    pairs = [(f"the number {n % 3000}", f"die Zahl {n % 3000}") for n in range(5000)]
+    one, report = clean(tmp_path / "one", pairs, workers=1)
+    two, other = clean(tmp_path / "two", pairs, workers=2)
+    assert one == two == pairs[:3000]
+    assert report == other
+    assert report.dropped["duplicate"] == 2000
+
+
+def test_a_text_of_which_nothing_is_left_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none of 2 training pairs \(empty 1, too_long 1\)"):
+        clean(tmp_path, [("", ""), ("a a a a a a", "b")])
+
+
+@settings(deadline=None)
+@given(st.text(), st.sampled_from(["nfkc", "none"]))
+def test_normalised_text_is_plain_and_stays_as_it_is(text: str, form: str) -> None:
+    once = normalise(text, form)
+    assert normalise(once, form) == once
+    assert "  " not in once
+    assert once == once.strip(" ")
+    assert not [c for c in once if unicodedata.category(c) == "Cc"]

@@ -1,0 +1,166 @@
+"""Every file format gives the pairs that it holds, or one error that names file and line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_prep.options import FilesOptions
+from data_prep.sources.files import open_files
+from dstransformer.errors import DataError, UserError
+
+PAIRS = [("a dog", "ein Hund"), ("", "leer"), ("two\u2028lines", "ein Männchen 🦊")]
+NOTHING = FilesOptions(
+    src_lang="en", tgt_lang="de", src=None, tgt=None, valid_src=None, valid_tgt=None, test_src=None, test_tgt=None,
+    train=None, valid=None, test=None, valid_size=2, test_size=0, seed=1,
+)  # fmt: skip
+
+
+def read(**given: Any) -> list[tuple[str, str]]:
+    source = open_files(replace(NOTHING, **given))
+    tables = list(source.splits["train"]())
+    return [pair for table in tables for pair in zip(*(c.to_pylist() for c in table.columns), strict=True)]
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def text(side: int, end: str = "\n") -> str:
+    return "".join(pair[side] + end for pair in PAIRS)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_two_texts(tmp_path: Path, ending: str, end: str) -> None:
+    src, tgt = write(tmp_path / f"x.en{ending}", text(0, end)), write(tmp_path / f"x.de{ending}", text(1, end))
+    assert read(src=src, tgt=tgt) == PAIRS
+
+
+def test_gzip_is_known_by_its_first_bytes(tmp_path: Path) -> None:
+    src, tgt = write(tmp_path / "x.en", gzip.compress(text(0).encode())), write(tmp_path / "x.de", text(1))
+    assert read(src=src, tgt=tgt) == PAIRS
+
+
+def test_a_byte_order_mark_and_a_missing_last_line_end_are_no_text(tmp_path: Path) -> None:
+    src, tgt = write(tmp_path / "x.en", "\ufeffa\nb"), write(tmp_path / "x.de", "c\nd\n")
+    assert read(src=src, tgt=tgt) == [("a", "c"), ("b", "d")]
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_tab_separated_lines(tmp_path: Path, ending: str) -> None:
+    lines = "".join(f"{src}\t{tgt}\n" for src, tgt in PAIRS)
+    assert read(train=write(tmp_path / f"x.tsv{ending}", lines)) == PAIRS
+
+
+@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_json_lines(tmp_path: Path, nested: bool, ending: str) -> None:
+    records: list[Any] = [{"de": tgt, "en": src, "id": 3} for src, tgt in PAIRS]
+    lines = "".join(json.dumps({"translation": r} if nested else r) + "\n" for r in records)
+    assert read(train=write(tmp_path / f"x.jsonl{ending}", lines)) == PAIRS
+
+
+@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_parquet(tmp_path: Path, nested: bool, kind: pa.DataType) -> None:
+    columns = pa.table({"de": pa.array([t for _, t in PAIRS], kind), "en": pa.array([s for s, _ in PAIRS], kind)})
+    table = pa.table({"translation": columns.to_struct_array()}) if nested else columns
+    pq.write_table(table, tmp_path / "x.parquet")
+    assert read(train=tmp_path / "x.parquet") == PAIRS
+
+
+def test_more_lines_than_a_batch(tmp_path: Path) -> None:
+    lines = [str(n) for n in range(25_000)]
+    path = write(tmp_path / "x", "\n".join(lines))
+    assert read(src=path, tgt=path) == list(zip(lines, lines, strict=True))
+
+
+@pytest.mark.parametrize("counts", [(3, 5), (25_000, 3), (10_000, 10_001), (10_000, 30_000)])
+def test_texts_of_different_length(tmp_path: Path, counts: tuple[int, int]) -> None:
+    src, tgt = write(tmp_path / "x.en", "a\n" * counts[0]), write(tmp_path / "x.de", "b\n" * counts[1])
+    with pytest.raises(DataError, match=rf"x\.en has {counts[0]} lines but .*x\.de has {counts[1]}"):
+        read(src=src, tgt=tgt)
+
+
+@pytest.mark.parametrize("before", [0, 12_345])
+def test_bytes_that_are_no_utf8(tmp_path: Path, before: int) -> None:
+    src = write(tmp_path / "x.en", b"a\n" * before + b"gr\xfc\xdf\n" + b"a\n" * 9)
+    tgt = write(tmp_path / "x.de", b"a\n" * (before + 10))
+    with pytest.raises(DataError, match=rf"x\.en, line {before + 1}, byte 3: not UTF-8"):
+        read(src=src, tgt=tgt)
+
+
+def test_broken_gzip(tmp_path: Path) -> None:
+    src = write(tmp_path / "x.en.gz", text(0))
+    src.write_bytes(src.read_bytes()[:-12])
+    with pytest.raises(DataError, match=r"x\.en\.gz: the gzip data are damaged or break off"):
+        read(src=src, tgt=write(tmp_path / "x.de", text(1)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.tsv", "a\tb\nc\n", r"x\.tsv, line 2: 1 columns"),
+        ("x.tsv", "a\tb\tc\n", r"x\.tsv, line 1: 3 columns"),
+        ("x.jsonl", '{"en": "a", "de": "b"}\n{"en"\n', r"x\.jsonl, line 2: not a JSON object"),
+        ("x.jsonl", '{"en": "a", "fr": "b"}\n', r"x\.jsonl, line 1: wanted an object with the strings 'en' and 'de'"),
+        ("x.jsonl", '{"en": "a", "de": null}\n', r"x\.jsonl, line 1: wanted"),
+        ("x.jsonl", '["a", "b"]\n', r"x\.jsonl, line 1: wanted"),
+        ("x.parquet", "PAR1 not", r"x\.parquet is not a readable Parquet file"),
+        ("x.csv", "a,b\n", r"x\.csv: \.csv is not \.tsv, \.jsonl or \.parquet"),
+        ("x", "a,b\n", r"x: no ending is not"),
+    ],
+)
+def test_malformed_files(tmp_path: Path, name: str, content: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read(train=write(tmp_path / name, content))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"en": ["a"], "fr": ["b"]}, "no column 'de'; it has en, fr"),
+        ({"en": ["a", "b"], "de": ["b", None]}, "row 2: column 'de' is null"),
+        ({"en": [1], "de": ["b"]}, "column 'en' holds int64, wanted text"),
+    ],
+)
+def test_parquet_without_the_text(tmp_path: Path, columns: dict[str, list[Any]], message: str) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=message):
+        read(train=tmp_path / "x.parquet")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    there = write(tmp_path / "x.de", "a\n")
+    for path, message in (
+        (tmp_path / "none", "none: No such file"),
+        (write(tmp_path / "empty", ""), "empty is empty"),
+        (tmp_path, "Is a directory"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read(src=path, tgt=there)
+
+
+def test_combinations_that_make_no_split(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.tsv", "a\tb\n")
+    for given, message in (
+        ({}, "no training text"),
+        ({"src": path}, "--src is given without --tgt"),
+        ({"train": path, "valid_tgt": path}, "--valid-tgt is given without --valid-src"),
+        ({"train": path, "src": path, "tgt": path}, "--train and --src or --tgt name the same split"),
+        ({"train": path, "valid_size": 0}, "no validation text"),
+        ({"train": path, "valid": path}, "--valid-size 2 .* a validation set is given too"),
+        ({"train": path, "tgt_lang": "en"}, "are both 'en'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read(**given)

@@ -1,0 +1,221 @@
+"""Beam search against the enumeration of every output, which shares no code with it."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dstransformer.config import DecodingConfig
+from dstransformer.corpus import BOS_ID, EOS_ID
+from dstransformer.decoding import Hypothesis, beam, beam_search
+from dstransformer.model import Transformer
+from support.packed import model_logits, pack, tiny_config
+
+VOCAB = 7  # the four special ids and three pieces; the embedding has an eighth row
+PIECES = (4, 5, 6)
+ALPHAS = [0.0, 0.6, 1.5]
+
+
+def decoding(beam_size: int, **changes: Any) -> DecodingConfig:
+    values = {"beam_size": beam_size, "length_penalty": 0.6, "max_extra_tokens": 2, "batch_tokens": 100}
+    return DecodingConfig.model_validate(values | changes)
+
+
+def toy_model(seed: int, **changes: Any) -> Transformer:
+    """Random weights, with a softmax sharp enough and an end unlikely enough for outputs of all lengths to win."""
+    torch.manual_seed(seed)
+    model = Transformer(tiny_config(tie_embeddings="none", **changes), VOCAB).eval()
+    with torch.no_grad():
+        model.softmax.weight.mul_(4.0)
+        model.decoder[-1].feed_forward_residual.norm.bias.fill_(1.0)
+        model.softmax.weight[EOS_ID] -= 4.0 / model.config.d_model
+    return model
+
+
+def draw_sources(lengths: tuple[int, ...] = (2, 0, 3, 1, 2)) -> list[Tensor]:
+    """Sources of so many random pieces, each with its end."""
+    generator = torch.Generator().manual_seed(3)
+    drawn = [torch.randint(4, VOCAB, (length,), generator=generator) for length in lengths]
+    return [torch.cat((sentence, torch.tensor([EOS_ID]))) for sentence in drawn]
+
+
+def search(model: Transformer, sources: list[Tensor], settings: DecodingConfig, n_best: int = 1) -> list[list[Hypothesis]]:
+    return beam_search(model, *pack(sources), settings, vocab_size=VOCAB, n_best=n_best)
+
+
+@torch.no_grad()
+def enumerate_outputs(model: Transformer, source: Tensor, most: int, alpha: float) -> list[Hypothesis]:
+    """Every output of at most ``most`` pieces, scored by the packed decoder, best first."""
+    outputs = [tokens for length in range(most + 1) for tokens in product(PIECES, repeat=length)]
+    targets = [torch.tensor((BOS_ID, *tokens)) for tokens in outputs]
+    logits = model_logits(model, [(source, target) for target in targets]).double()
+    found = []
+    for tokens, part in zip(outputs, logits.log_softmax(-1).split([len(target) for target in targets]), strict=True):
+        log_probability = sum(part[place, token].item() for place, token in enumerate((*tokens, EOS_ID)))
+        found.append(Hypothesis(list(tokens), log_probability / ((5 + len(tokens) + 1) / 6) ** alpha, log_probability))
+    return sorted(found, key=lambda hypothesis: -hypothesis.score)
+
+
+def assert_same(actual: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+    assert [[h.tokens for h in row] for row in actual] == [[h.tokens for h in row] for row in expected]
+    for ours, theirs in zip(sum(actual, []), sum(expected, []), strict=True):
+        assert ours.score == pytest.approx(theirs.score, abs=1e-4)
+        assert ours.log_probability == pytest.approx(theirs.log_probability, abs=1e-4)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_wide_beam_finds_what_enumeration_finds(seed: int, alpha: float) -> None:
+    model = toy_model(seed)
+    sources = draw_sources((2, 0, 1))
+    # At most 27 hypotheses are alive before the last step, each with four ways on.
+    found = search(model, sources, decoding(120, length_penalty=alpha), n_best=20)
+    expected = [enumerate_outputs(model, source, len(source) - 1 + 2, alpha)[:20] for source in sources]
+    assert_same(found, expected)
+
+
+def test_the_winners_of_the_toy_models_have_every_length() -> None:
+    winners = [row[0] for seed in range(16) for row in search(toy_model(seed), draw_sources((2, 1)), decoding(40))]
+    assert {len(winner.tokens) for winner in winners} == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_beam_of_one_is_greedy(seed: int, alpha: float) -> None:
+    model = toy_model(seed)
+    sources = draw_sources()
+    found = search(model, sources, decoding(1, length_penalty=alpha, max_extra_tokens=6))
+    for source, (hypothesis,) in zip(sources, found, strict=True):
+        tokens: list[int] = []
+        while len(tokens) < len(source) - 1 + 6:
+            logits = model_logits(model, [(source, torch.tensor([BOS_ID, *tokens]))])[-1]
+            best = max((*PIECES, EOS_ID), key=lambda piece: logits[piece].item())  # noqa: B023
+            if best == EOS_ID:
+                break
+            tokens.append(best)
+        assert hypothesis.tokens == tokens
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_together_equals_one_at_a_time(seed: int, beam_size: int) -> None:
+    model = toy_model(seed)
+    sources = draw_sources((2, 0, 9, 1, 5, 3))
+    settings = decoding(beam_size, max_extra_tokens=8)
+    alone = [search(model, [source], settings, beam_size)[0] for source in sources]
+    assert_same(search(model, sources, settings, beam_size), alone)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dropping_finished_sentences_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = toy_model(seed)
+    sources = draw_sources((2, 0, 9, 1, 5, 3))
+    settings = decoding(3, max_extra_tokens=8)
+    monkeypatch.setattr(beam, "DROP_SHARE", 0.0)
+    at_once = search(model, sources, settings, 3)
+    monkeypatch.setattr(beam, "DROP_SHARE", 2.0)
+    assert_same(at_once, search(model, sources, settings, 3))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+@pytest.mark.parametrize("n_best", [1, 3])
+def test_stopping_early_changes_nothing(n_best: int, alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = 0
+
+    class Counting(beam.IncrementalDecoder):
+        def step(self, tokens: Tensor) -> Tensor:
+            nonlocal steps
+            steps += 1
+            return super().step(tokens)
+
+    monkeypatch.setattr(beam, "IncrementalDecoder", Counting)
+    settings = decoding(3, length_penalty=alpha, max_extra_tokens=16)
+    models = [toy_model(seed) for seed in range(4)]
+    early = [search(model, draw_sources(), settings, n_best) for model in models]
+    steps_early, steps = steps, 0
+    monkeypatch.setattr(beam, "best_reachable_score", lambda live, _: live.masked_fill(live.isfinite(), math.inf))
+    late = [search(model, draw_sources(), settings, n_best) for model in models]
+    assert steps == 4 * (3 + 1 + 16), "without the bound the search goes on to the limit"
+    assert steps_early < steps
+    for ours, theirs in zip(early, late, strict=True):
+        assert_same(ours, theirs)
+
+
+def test_hypotheses_are_different_and_best_first() -> None:
+    for row in search(toy_model(1), draw_sources(), decoding(5, max_extra_tokens=6), n_best=5):
+        assert len(row) == 5
+        assert [h.score for h in row] == sorted((h.score for h in row), reverse=True)
+        assert len({tuple(h.tokens) for h in row}) == 5
+
+
+def biased_model(seed: int, piece: int) -> Transformer:
+    """A model that likes one piece best everywhere: the bias of the last norm gives every output its direction."""
+    model = toy_model(seed)
+    with torch.no_grad():
+        model.decoder[-1].feed_forward_residual.norm.bias.fill_(2.0)
+        model.softmax.weight[piece] = 3.0
+    return model
+
+
+@pytest.mark.parametrize("piece", [0, 1, 2, 7])
+def test_forbidden_pieces_are_never_generated(piece: int) -> None:
+    model = biased_model(0, piece)
+    source = draw_sources((2,))[0]
+    assert model_logits(model, [(source, torch.tensor([BOS_ID]))])[0].argmax() == piece
+    for row in search(model, draw_sources(), decoding(4), n_best=4):
+        for hypothesis in row:
+            assert set(hypothesis.tokens) <= set(PIECES)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_sentence_that_never_ends_is_cut_at_the_limit(beam_size: int) -> None:
+    found = search(biased_model(0, PIECES[0]), draw_sources((3, 0)), decoding(beam_size, length_penalty=9.0))
+    assert [row[0].tokens for row in found] == [[PIECES[0]] * 5, [PIECES[0]] * 2]
+
+
+def test_no_room_at_all_gives_an_empty_output() -> None:
+    assert search(toy_model(0), draw_sources((0,)), decoding(4, max_extra_tokens=0))[0][0].tokens == []
+
+
+def test_learned_positions_bound_the_output() -> None:
+    model = biased_model(0, PIECES[0])
+    bounded = Transformer(model.config.model_copy(update={"positions": "learned", "max_positions": 6}), VOCAB).eval()
+    bounded.load_state_dict(model.state_dict(), strict=False)
+    found = search(bounded, draw_sources((3,)), decoding(2, length_penalty=9.0, max_extra_tokens=50))
+    assert len(found[0][0].tokens) == 5
+
+
+def test_a_model_of_nan_finds_nothing() -> None:
+    model = toy_model(0)
+    with torch.no_grad():
+        model.softmax.weight.fill_(float("nan"))
+    assert search(model, draw_sources((2, 0)), decoding(4)) == [[], []]
+
+
+def test_half_precision_scores_are_summed_in_full() -> None:
+    model = toy_model(2).bfloat16()
+    (hypothesis,) = search(model, draw_sources((4,)), decoding(2, max_extra_tokens=20))[0]
+    target = torch.tensor([BOS_ID, *hypothesis.tokens])
+    logits = model_logits(model, [(draw_sources((4,))[0], target)]).float().log_softmax(-1)
+    expected = logits.gather(1, torch.tensor([*hypothesis.tokens, EOS_ID])[:, None]).sum().item()
+    assert hypothesis.log_probability == pytest.approx(expected, rel=0.02)
+
+
+def test_n_best_is_within_the_beam() -> None:
+    with pytest.raises(ValueError, match="n_best is 5, the beam has 4"):
+        search(toy_model(0), draw_sources(), decoding(4), n_best=5)
+
+
+def test_long_outputs_outgrow_the_first_caches() -> None:
+    model = biased_model(0, PIECES[0])
+    (hypothesis,) = search(model, draw_sources((3,)), decoding(3, length_penalty=9.0, max_extra_tokens=70))[0]
+    assert len(hypothesis.tokens) == 73
+    target = torch.tensor([BOS_ID, *hypothesis.tokens])
+    logits = model_logits(model, [(draw_sources((3,))[0], target)]).log_softmax(-1)
+    expected = logits.gather(1, torch.tensor([*hypothesis.tokens, EOS_ID])[:, None]).sum().item()
+    assert hypothesis.log_probability == pytest.approx(expected, abs=1e-2)
