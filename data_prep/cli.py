@@ -11,7 +11,7 @@ from dstransformer.errors import DstError, StorageError, UserError
 
 # What an option is where it is not given; by source where sources differ.
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "toy": {"src_lang": "en", "tgt_lang": "de", "vocab_size": 1000, "valid_size": 1000, "test_size": 1000},
+    "toy": {"src_lang": "en", "tgt_lang": "de", "vocab_size": 2000, "valid_size": 1000, "test_size": 1000},
     "files": {"vocab_size": 37_000, "valid_size": 0, "test_size": 0},
     "wmt14 de-en": {"vocab_size": 37_000, "character_coverage": 0.9998},
     "wmt14 fr-en": {"vocab_size": 32_000, "character_coverage": 0.9998, "tokenizer": "unigram"},
@@ -66,6 +66,11 @@ def _build_parser() -> argparse.ArgumentParser:
     info.add_argument("--json", action="store_true", help="print the manifest")
     verify = _add_command(commands, "verify", _verify, "check every checksum of a corpus")
     verify.add_argument("corpus", type=Path, metavar="CORPUS")
+    text = _add_command(commands, "text", _text, "write the raw text of a held-out split to two files")
+    text.add_argument("corpus", type=Path, metavar="CORPUS")
+    text.add_argument("--split", default="test", help="(default: test)")
+    text.add_argument("--src", required=True, type=Path, metavar="FILE", help="source text, a sentence a line")
+    text.add_argument("--tgt", required=True, type=Path, metavar="FILE", help="its translation, line by line")
     return parser
 
 
@@ -115,7 +120,7 @@ def _add_vocab(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("vocabulary, joint for both languages")
     group.add_argument("--tokenizer", choices=("bpe", "unigram"), help="(default: bpe; unigram for wmt14 fr-en)")
     group.add_argument(
-        "--vocab-size", type=_positive, help="(default: 37000; 32000 for wmt14 fr-en; 1000 for the toy source)"
+        "--vocab-size", type=_positive, help="(default: 37000; 32000 for wmt14 fr-en; 2000 for the toy source)"
     )
     group.add_argument(
         "--tokenizer-sample", type=_positive, default=5_000_000, metavar="N", help="lines (default: 5000000)"
@@ -226,6 +231,17 @@ def _verify(arguments: argparse.Namespace) -> None:
     corpus = Corpus.open(arguments.corpus)
     shards = sum(len(info.shards) for info in corpus.manifest.splits.values())
     print(f"{arguments.corpus}: format, tokenizer and {shards} shards are as the manifest says")
+
+
+def _text(arguments: argparse.Namespace) -> None:
+    from dstransformer.corpus import Corpus
+    from dstransformer.corpus.lines import writing_lines
+
+    split = Corpus.open(arguments.corpus, verify=False).split(arguments.split)
+    for path, texts in ((arguments.src, split.src_texts()), (arguments.tgt, split.tgt_texts())):
+        with writing_lines(path) as write:
+            for sentence in texts:
+                write(" ".join(sentence.splitlines()))
 
 
 def _defaults(source: str, pair: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return handler(options)
     except DstError as error:
-        _complain(str(error))
+        _complain(error)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -33,14 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _complain(message: str) -> None:
-    """One line. What every rank finds at the door is said by the first; later on a line says whose it is."""
-    rank = os.environ.get("RANK", "0")
-    torch = sys.modules.get("torch")
-    met = torch is not None and getattr(torch.distributed, "is_initialized", bool)()
-    if rank == "0" or met or "LOCAL_RANK" not in os.environ:
-        who = f"dst (rank {rank})" if rank != "0" else "dst"
-        print(f"{who}: error: {message}", file=sys.stderr, flush=True)
+def _is_first() -> bool:
+    """Whether this is the process that talks: the only one, or the first that a launcher or ``srun`` started."""
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+
+
+def _complain(error: DstError) -> None:
+    """One line. What every rank meets is said by the first; what one of them met, by that one."""
+    if error.rank:
+        print(f"dst (rank {error.rank}): error: {error}", file=sys.stderr, flush=True)
+    elif _is_first():
+        print(f"dst: error: {error}", file=sys.stderr, flush=True)
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -146,16 +149,15 @@ def _train(options: argparse.Namespace) -> int:
     )
     if options.dry_run:
         result = launch.dry_run(request)
-        if os.environ.get("RANK", "0") == "0":
+        if _is_first():
             _print_dry_run(result, options.json)
         return 0
     outcome = launch.train(request)
-    if outcome is None:
-        return 0
-    if options.json:
-        print(json.dumps(outcome, indent=2))
-    else:
-        _print_outcome(outcome)
+    if _is_first():
+        if options.json:
+            print(json.dumps(outcome, indent=2))
+        else:
+            _print_outcome(outcome)
     return 0 if outcome["stopped_by"] is None else STOPPED_BY_SIGNAL
 
 

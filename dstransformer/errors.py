@@ -2,9 +2,13 @@
 
 
 class DstError(Exception):
-    """A failure that is reported in one line, without a traceback. ``exit_code`` is the status of the process."""
+    """A failure that is reported in one line, without a traceback. ``exit_code`` is the status of the process.
+
+    ``rank`` is the process that met it, where the others of a run may not have; None where all meet the same.
+    """
 
     exit_code = 1
+    rank: int | None = None
 
 
 class UserError(DstError):

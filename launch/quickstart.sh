@@ -26,14 +26,15 @@ rm -rf "$OUT/run"  # what an earlier quickstart trained; MLflow keeps its record
   train toy --corpus "$OUT/corpus" --run "$OUT/run" --ds zero1 "$precision" --set batch.micro_batches="$ranks" --resume never
 
 say "3/4 translate the held-out sentences and score them"
-"$BIN/python" launch/held_out.py "$OUT/corpus" "$OUT/held-out"
+mkdir -p "$OUT/held-out"
+"$BIN/dst-prep" text "$OUT/corpus" --split test --src "$OUT/held-out/test.en" --tgt "$OUT/held-out/test.de"
 "$BIN/dst" evaluate "$OUT/run/bundle" --src "$OUT/held-out/test.en" --ref "$OUT/held-out/test.de" --json > "$OUT/scores.json"
 
 say "4/4 translate one sentence"
 echo "$SENTENCE"
 echo "$SENTENCE" | "$BIN/dst" translate "$OUT/run/bundle"
 
-bleu=$("$BIN/python" -c 'import json, sys; print(f"{json.load(open(sys.argv[1]))["bleu"]["value"]:.2f}")' "$OUT/scores.json")
+bleu=$("$BIN/python" -c 'import json, sys; print(f"{json.load(open(sys.argv[1]))["scores"][0]["value"]:.2f}")' "$OUT/scores.json")
 say "done"
 echo "BLEU $bleu on the held-out test set (no source sentence of it was trained on)"
 echo "run  $OUT/run (checkpoints, metrics.jsonl, bundle)"

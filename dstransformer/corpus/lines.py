@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -61,27 +63,37 @@ def writing_lines(path: str | Path | None) -> Iterator[Callable[[str], None]]:
     if path is None:
         yield lambda line: _write(sys.stdout.buffer, line, "standard output", flush=True)
         return
-    target = Path(path)
+    target, name = Path(path), str(path)
     aside = target.with_name(f".{target.name}.partial")
     try:
-        try:
+        with _storing(name):
             if target.is_dir():
-                raise IsADirectoryError(0, "it is a folder")
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             file = aside.open("wb")
-        except OSError as error:
-            raise StorageError(f"cannot write {path}: {error.strerror}") from None
-        with file:
-            yield lambda line: _write(file, line, str(path))
-        aside.replace(target)
+        try:
+            yield lambda line: _write(file, line, name)
+            with _storing(name):
+                file.flush()
+        finally:
+            with suppress(OSError):  # what could not be written has been said
+                file.close()
+        with _storing(name):
+            aside.replace(target)
     finally:
         aside.unlink(missing_ok=True)
 
 
 def _write(file: BinaryIO, line: str, name: str, *, flush: bool = False) -> None:
-    try:
+    with _storing(name):
         file.write(f"{line}\n".encode())
         if flush:
             file.flush()
+
+
+@contextmanager
+def _storing(name: str) -> Iterator[None]:
+    try:
+        yield
     except BrokenPipeError:
         raise  # the reader has had enough, which is no failure
     except OSError as error:

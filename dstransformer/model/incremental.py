@@ -35,7 +35,7 @@ class LayerCache:
 
 
 class IncrementalDecoder:
-    """Decodes ``n`` sentences with ``beam_size`` rows each; row ``i * beam_size + b`` is hypothesis ``b`` of the ``i``-th.
+    """Decodes ``n`` sentences with ``beam_size`` rows each, the rows of a sentence one after the other.
 
     Cached keys and values stay where they were written. The rows of a sentence attend together to all that its rows
     have written, through a mask of what lies on each one's own path. So reordering hypotheses moves a few integers

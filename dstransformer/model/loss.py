@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-#: Logits held at once, at most; a chunk of tokens is as long as fits.
-CHUNK_LOGITS = 1 << 23
+#: Logits held at once, at most; a chunk of tokens is as long as fits. On a CPU they should stay in its caches.
+CHUNK_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 27}
 
 
 def smoothed_cross_entropy(
@@ -38,7 +38,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
         rows = weight.shape[0]
-        chunk = max(1, CHUNK_LOGITS // rows)
+        chunk = max(1, CHUNK_LOGITS[hidden.device.type] // rows)
         needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         grad_hidden = torch.empty_like(hidden) if needs_grad else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_grad else None
@@ -47,13 +47,12 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
             reference = targets[part, None]
-            logits = F.linear(hidden[part], weight).float()
-            log_z = logits.logsumexp(dim=-1)
-            at_reference = logits.gather(1, reference).squeeze(1)
-            nll += (log_z - at_reference).sum()
-            loss += (log_z - (1.0 - epsilon) * at_reference - epsilon * logits.mean(dim=-1)).sum()
+            log_p = F.linear(hidden[part], weight).log_softmax(dim=-1, dtype=torch.float32)
+            at_reference = log_p.gather(1, reference)
+            nll -= at_reference.sum()
+            loss -= (1.0 - epsilon) * at_reference.sum() + epsilon * log_p.mean(dim=-1).sum()
             if grad_hidden is not None and grad_weight is not None:
-                grad = logits.sub_(log_z[:, None]).exp_().sub_(epsilon / rows)
+                grad = log_p.exp_().sub_(epsilon / rows)
                 grad.scatter_add_(1, reference, torch.full_like(reference, epsilon - 1.0, dtype=grad.dtype))
                 grad = grad.to(hidden.dtype)
                 torch.mm(grad, weight, out=grad_hidden[part])

@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import subprocess
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -16,7 +17,7 @@ from typing import Any
 from dstransformer import __version__
 from dstransformer.config import Config, compose, load_config, precision_of, read_config, write_config
 from dstransformer.corpus import Corpus
-from dstransformer.errors import ConfigError, DataError
+from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.tracking import RunStart, build_tracker
 from dstransformer.training.checkpoint import (
     Checkpoint,
@@ -75,8 +76,8 @@ def dry_run(request: TrainRequest) -> DryRun:
     return DryRun(config, ds_config, processes.world_size, estimate(config, corpus, processes.world_size, half))
 
 
-def train(request: TrainRequest) -> dict[str, Any] | None:
-    """Train; returns the outcome as plain data on rank 0, None on the others.
+def train(request: TrainRequest) -> dict[str, Any]:
+    """Train; returns the outcome as plain data, the same on every rank.
 
     Raises:
         UserError: Anything wrong with the request, its files or its environment, before the run's folder is touched.
@@ -93,7 +94,7 @@ def train(request: TrainRequest) -> dict[str, Any] | None:
 
         if world.is_first:
             _prepare_run(request.run, config, ds_config)
-        world.barrier()
+        _check_shared(request.run, corpus, checkpoint, world)
         tracker = build_tracker(
             config.tracking, rank=world.rank, run_folder=request.run, max_updates=config.training.max_updates
         )
@@ -114,12 +115,14 @@ def train(request: TrainRequest) -> dict[str, Any] | None:
         )
         try:
             outcome = trainer.run()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, DstError):
+                error.rank = world.rank
             tracker.finish("failed")
             raise
         tracker.finish("finished" if outcome.stopped_by is None else "killed")
         world.barrier()
-        return {**describe(outcome), "run": str(request.run)} if world.is_first else None
+        return {**describe(outcome), "run": str(request.run)}
     finally:
         leave_world()
 
@@ -213,6 +216,30 @@ def _prepare_run(run: Path, config: Config, ds_config: Mapping[str, Any]) -> Non
         run.mkdir(parents=True, exist_ok=True)
         write_config(config, run / "config.yaml")
         (run / "ds_config.json").write_text(json.dumps(ds_config, indent=2) + "\n", encoding="utf-8")
+
+
+def _check_shared(run: Path, corpus: Corpus, checkpoint: Checkpoint | None, world: World) -> None:
+    """All processes must write into one run folder, go on from one checkpoint and read one corpus. Collective."""
+    sign = run / world.from_first(f".rank-0-was-here-{uuid.uuid4().hex}")
+    if world.is_first:
+        with storage_errors(run):
+            sign.touch()
+    world.barrier()
+    step = None if checkpoint is None else checkpoint.state.step
+    views = world.gather((platform.node(), sign.exists(), step, corpus.manifest.build_key))
+    if world.is_first:
+        sign.unlink()
+    hosts, seen, steps, builds = zip(*views, strict=True)
+    blind = sorted({host for host, found in zip(hosts, seen, strict=True) if not found})
+    if blind:
+        raise ConfigError(
+            f"{', '.join(blind)} cannot see what rank 0 on {hosts[0]} writes into {run}: "
+            "put --run on a file system that all nodes share"
+        )
+    if len(set(steps)) > 1:
+        raise ConfigError(f"the processes see checkpoints of different steps in {run}: {steps}; start once more")
+    if len(set(builds)) > 1:
+        raise ConfigError(f"{corpus.path} is not the same corpus on all of {', '.join(hosts)}: copy one to every node")
 
 
 def _tags(origin: Mapping[str, Any], world: World) -> dict[str, str]:

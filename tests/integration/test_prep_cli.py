@@ -415,3 +415,20 @@ def test_real_text(tmp_path: Path) -> None:
     _, _, flat, lengths = test.gather(np.arange(1000))
     decoded = corpus.tokenizer.decode([part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])])
     assert decoded == [" ".join(unicodedata.normalize("NFKC", line).split()) for line in test.tgt_texts()]
+
+
+def test_text_writes_a_held_out_split_line_by_line(tmp_path: Path, toy_corpus: Path) -> None:
+    src, tgt = tmp_path / "test.en", tmp_path / "test.de"
+    assert main(["text", str(toy_corpus), "--src", str(src), "--tgt", str(tgt)]) == 0
+    split = Corpus.open(toy_corpus).split("test")
+    assert src.read_text().splitlines() == split.src_texts()
+    assert tgt.read_text().splitlines() == split.tgt_texts()
+
+
+def test_text_is_not_kept_of_the_training_split(
+    tmp_path: Path, toy_corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["--src", str(tmp_path / "a"), "--tgt", str(tmp_path / "b")]
+    assert main(["text", str(toy_corpus), "--split", "train", *files]) == 2
+    assert "token ids only" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

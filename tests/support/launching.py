@@ -28,7 +28,11 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def run_dst(
-    *arguments: str, ranks: int = 1, timeout: float = 300, cwd: Path | None = None, extra: Mapping[str, str] | None = None
+    *arguments: str,
+    ranks: int = 1,
+    timeout: float = 300,
+    cwd: Path | None = None,
+    extra: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """``dst`` in one process, or under the deepspeed launcher with several."""
     alone = [sys.executable, "-m", "dstransformer", *arguments]

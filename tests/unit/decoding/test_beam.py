@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import pytest
 import torch
+from support.packed import model_logits, pack, tiny_config
 from torch import Tensor
 
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import BOS_ID, EOS_ID
 from dstransformer.decoding import Hypothesis, beam, beam_search
 from dstransformer.model import Transformer
-from support.packed import model_logits, pack, tiny_config
 
 VOCAB = 7  # the four special ids and three pieces; the embedding has an eighth row
 PIECES = (4, 5, 6)
@@ -44,7 +44,9 @@ def draw_sources(lengths: tuple[int, ...] = (2, 0, 3, 1, 2)) -> list[Tensor]:
     return [torch.cat((sentence, torch.tensor([EOS_ID]))) for sentence in drawn]
 
 
-def search(model: Transformer, sources: list[Tensor], settings: DecodingConfig, n_best: int = 1) -> list[list[Hypothesis]]:
+def search(
+    model: Transformer, sources: list[Tensor], settings: DecodingConfig, n_best: int = 1
+) -> list[list[Hypothesis]]:
     return beam_search(model, *pack(sources), settings, vocab_size=VOCAB, n_best=n_best)
 
 
@@ -63,7 +65,7 @@ def enumerate_outputs(model: Transformer, source: Tensor, most: int, alpha: floa
 
 def assert_same(actual: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
     assert [[h.tokens for h in row] for row in actual] == [[h.tokens for h in row] for row in expected]
-    for ours, theirs in zip(sum(actual, []), sum(expected, []), strict=True):
+    for ours, theirs in zip(chain(*actual), chain(*expected), strict=True):
         assert ours.score == pytest.approx(theirs.score, abs=1e-4)
         assert ours.log_probability == pytest.approx(theirs.log_probability, abs=1e-4)
 
@@ -84,7 +86,7 @@ def test_the_winners_of_the_toy_models_have_every_length() -> None:
     assert {len(winner.tokens) for winner in winners} == {0, 1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("alpha", [*ALPHAS, 9.0])  # the last makes every longer output score higher
 @pytest.mark.parametrize("seed", range(5))
 def test_a_beam_of_one_is_greedy(seed: int, alpha: float) -> None:
     model = toy_model(seed)
@@ -94,7 +96,7 @@ def test_a_beam_of_one_is_greedy(seed: int, alpha: float) -> None:
         tokens: list[int] = []
         while len(tokens) < len(source) - 1 + 6:
             logits = model_logits(model, [(source, torch.tensor([BOS_ID, *tokens]))])[-1]
-            best = max((*PIECES, EOS_ID), key=lambda piece: logits[piece].item())  # noqa: B023
+            best = max((*PIECES, EOS_ID), key=lambda piece: logits[piece].item())
             if best == EOS_ID:
                 break
             tokens.append(best)

@@ -13,7 +13,7 @@ TOKENS, WIDTH, ROWS = 23, 8, 31
 
 @pytest.fixture(params=[1 << 23, 5 * ROWS, 1], ids=["one chunk", "five tokens", "one token"])
 def chunked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_module, "CHUNK_LOGITS", request.param)
+    monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", request.param)
 
 
 def draw() -> tuple[Tensor, Tensor, Tensor]:

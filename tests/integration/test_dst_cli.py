@@ -1,0 +1,303 @@
+"""``dst`` as a user runs it: train, average, translate, evaluate, resume, and every kind of bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlflow
+import pytest
+from support.launching import REPOSITORY, environment, run_dst
+
+TINY = ["model.d_model=32", "model.d_ff=64", "model.num_heads=2", "model.d_k=16", "model.d_v=16"]
+TINY += ["batch.src_tokens=1200", "batch.tgt_tokens=1200", "schedule.warmup_steps=10", "training.log_every=2"]
+TINY += ["training.max_updates=12", "validation.every=6", "validation.bleu_sentences=6", "checkpoint.every_updates=4"]
+TINY += ["decoding.beam_size=2", "decoding.max_extra_tokens=5"]
+
+
+def train_options(corpus: Path, run: Path, *overrides: str) -> list[str]:
+    return ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--set", *TINY, *overrides]
+
+
+@pytest.fixture(scope="module")
+def trained(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, trained on one process."""
+    run = tmp_path_factory.mktemp("runs") / "tiny"
+    done = run_dst(*train_options(toy_corpus, run), "--json")
+    assert done.returncode == 0, done.stderr
+    (run / "stdout.json").write_text(done.stdout)
+    return run
+
+
+@pytest.fixture(scope="module")
+def held_out(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("text")
+    src, ref = folder / "test.en", folder / "test.de"
+    command = [sys.executable, "-m", "data_prep", "text", str(toy_corpus), "--src", str(src), "--tgt", str(ref)]
+    subprocess.run(command, check=True, cwd=REPOSITORY)
+    return src, ref
+
+
+class TestRunFolder:
+    def test_it_holds_what_was_promised(self, trained: Path) -> None:
+        names = {path.name for path in trained.iterdir()}
+        assert {"config.yaml", "ds_config.json", "metrics.jsonl", "checkpoints", "bundle"} <= names
+        assert (trained / "checkpoints" / "latest").read_text().strip() == "step-00000012"
+        assert sorted(path.name for path in (trained / "checkpoints").glob("step-*")) == [
+            "step-00000004",
+            "step-00000008",
+            "step-00000012",
+        ]
+        assert {path.name for path in (trained / "bundle").iterdir()} == {
+            "model.safetensors",
+            "config.yaml",
+            "tokenizer.model",
+            "provenance.json",
+        }
+
+    def test_metrics_are_an_object_a_line(self, trained: Path) -> None:
+        lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+        training = [line for line in lines if line["kind"] == "train"]
+        assert [line["step"] for line in training] == [2, 4, 6, 8, 10, 12]
+        for line in training:
+            assert {"loss", "lr", "grad_norm", "src_tokens", "tgt_tokens", "tokens_per_second"} <= line.keys()
+        assert [line["step"] for line in lines if line["kind"] == "valid"] == [6, 12]
+        assert "nrefs:1" in next(line for line in lines if line["kind"] == "averaged_test")["bleu_signature"]
+
+    def test_json_is_all_that_is_on_stdout(self, trained: Path) -> None:
+        outcome = json.loads((trained / "stdout.json").read_text())
+        assert outcome["step"] == 12
+        assert outcome["stopped_by"] is None
+        assert {"bleu", "loss", "perplexity"} <= outcome["evaluations"]["test"]["metrics"].keys()
+
+    def test_mlflow_has_the_run(self, trained: Path) -> None:
+        client = mlflow.MlflowClient(f"sqlite:///{trained.parent / 'mlflow.db'}")
+        run_id = json.loads((trained / "tracking.json").read_text())["run_id"]
+        run = client.get_run(run_id)
+        assert run.info.status == "FINISHED"
+        assert run.data.params["model.d_model"] == "32"
+        assert {"train/loss", "valid/bleu", "averaged_test/bleu"} <= run.data.metrics.keys()
+        assert "checkpoint" in run.data.tags
+        assert run.data.tags["git_revision"]
+        assert run.inputs.dataset_inputs
+        assert run.outputs.model_outputs
+
+    def test_the_logged_model_translates(self, trained: Path) -> None:
+        client = mlflow.MlflowClient(f"sqlite:///{trained.parent / 'mlflow.db'}")
+        run_id = json.loads((trained / "tracking.json").read_text())["run_id"]
+        model_id = client.get_run(run_id).outputs.model_outputs[0].model_id
+        mlflow.set_tracking_uri(f"sqlite:///{trained.parent / 'mlflow.db'}")
+        model = mlflow.pyfunc.load_model(f"models:/{model_id}")
+        answer = model.predict(["The old man reads a book."])
+        assert len(answer) == 1
+        assert isinstance(answer[0], str)
+
+
+class TestDownstream:
+    def test_translate_a_file(self, trained: Path, held_out: tuple[Path, Path], tmp_path: Path) -> None:
+        out = tmp_path / "out.de"
+        done = run_dst("translate", str(trained / "bundle"), str(held_out[0]), "--output", str(out))
+        assert done.returncode == 0, done.stderr
+        assert len(out.read_text().splitlines()) == len(held_out[0].read_text().splitlines())
+
+    def test_translate_standard_input(self, trained: Path) -> None:
+        command = [sys.executable, "-m", "dstransformer", "translate", str(trained)]
+        done = subprocess.run(
+            command, input="The man reads.\n\nA book.\n", env=environment(), capture_output=True, text=True, check=True
+        )
+        lines = done.stdout.split("\n")
+        assert len(lines) == 4
+        assert lines[1] == ""
+
+    def test_evaluate_says_what_training_said(self, trained: Path, held_out: tuple[Path, Path]) -> None:
+        src, ref = held_out
+        done = run_dst("evaluate", str(trained / "bundle"), "--src", str(src), "--ref", str(ref), "--json")
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        bleu = report["scores"][0]
+        of_training = json.loads((trained / "stdout.json").read_text())["evaluations"]["test"]
+        assert bleu["value"] == pytest.approx(of_training["metrics"]["bleu"], abs=0.01)
+        assert bleu["signature"] == of_training["signatures"]["bleu"]
+        assert {score["name"] for score in report["scores"]} == {"BLEU", "chrF2", "BLEU (compound-split)"}
+
+    def test_average_gives_the_bundle_that_training_gave(self, trained: Path, tmp_path: Path) -> None:
+        done = run_dst("average", str(trained), "--last", "3", "--out", str(tmp_path / "bundle"))
+        assert done.returncode == 0, done.stderr
+        ours, theirs = (path / "model.safetensors" for path in (tmp_path / "bundle", trained / "bundle"))
+        assert ours.read_bytes() == theirs.read_bytes()
+        provenance = json.loads((tmp_path / "bundle" / "provenance.json").read_text())
+        assert provenance["averaged_steps"] == [4, 8, 12]
+
+
+class TestResume:
+    def test_a_longer_run_goes_on_in_the_same_mlflow_run(self, trained: Path, toy_corpus: Path, tmp_path: Path) -> None:
+        run = tmp_path / "tiny"
+        shutil.copytree(trained, run)
+        for name in ("mlflow.db", "mlartifacts"):
+            source = trained.parent / name
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+        tracking = json.loads((run / "tracking.json").read_text())
+        tracking["tracking_uri"] = f"sqlite:///{tmp_path / 'mlflow.db'}"
+        (run / "tracking.json").write_text(json.dumps(tracking))
+        done = run_dst(*train_options(toy_corpus, run, "training.max_updates=14"), "--resume", "auto")
+        assert done.returncode == 0, done.stderr
+        assert json.loads((run / "tracking.json").read_text())["run_id"] == tracking["run_id"]
+        steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in steps if line["kind"] == "train"] == [2, 4, 6, 8, 10, 12, 14]
+
+    def test_never_refuses_a_run_that_is_there(self, trained: Path, toy_corpus: Path) -> None:
+        done = run_dst(*train_options(toy_corpus, trained), "--resume", "never")
+        assert_refused(done, f"{trained} already holds a run, at step 12")
+
+    def test_a_changed_model_is_refused(self, trained: Path, toy_corpus: Path) -> None:
+        before = (trained / "config.yaml").read_text()
+        done = run_dst(*train_options(toy_corpus, trained, "model.d_ff=128"))
+        assert_refused(done, "model.d_ff is 128, but", "was trained with 64")
+        assert (trained / "config.yaml").read_text() == before
+
+    def test_a_folder_that_is_no_checkpoint_is_refused(self, toy_corpus: Path, tmp_path: Path) -> None:
+        done = run_dst(*train_options(toy_corpus, tmp_path / "run"), "--resume", str(tmp_path))
+        assert_refused(done, f"{tmp_path} is not a checkpoint")
+        assert not (tmp_path / "run").exists()
+
+    def test_another_number_of_processes_is_refused(self, trained: Path, toy_corpus: Path, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(trained, run)
+        done = run_dst(*train_options(toy_corpus, run), ranks=2)
+        assert done.returncode != 0
+        assert "was written with world_size 1, this run has world_size 2" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    """A user's mistake: exit code 2, one line that says what and where, no traceback."""
+    assert done.returncode == 2, (done.returncode, done.stderr)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("dst: error:")]
+    assert len(lines) == 1, done.stderr
+    for part in parts:
+        assert part in lines[0]
+    assert "Traceback" not in done.stderr
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(("arguments", "message"), [
+        (["train", "bsae"], "unknown preset 'bsae': did you mean 'base'"),
+        (["train", "toy", "--set", "model.width=3"], "there is no key 'model.width'"),
+        (["train", "toy", "--set", "training.seed=one"], "training.seed = 'one'"),
+        (["train", "toy", "--ds", "zero9"], "unknown DeepSpeed fragment 'zero9'"),
+        (["train", "toy", "--set", "batch.src_tokens=20"], "src tokens, more than an update may hold"),
+        (["train", "toy", "--resume", "nowhere"], "nowhere is not a checkpoint"),
+    ])  # fmt: skip
+    def test_a_request_that_cannot_be(
+        self, toy_corpus: Path, tmp_path: Path, arguments: list[str], message: str
+    ) -> None:
+        done = run_dst(*arguments, "--corpus", str(toy_corpus), "--run", str(tmp_path / "run"))
+        assert_refused(done, message)
+        assert not (tmp_path / "run").exists()
+
+    def test_a_fragment_that_states_an_owned_key(self, toy_corpus: Path, tmp_path: Path) -> None:
+        path = tmp_path / "mine.json"
+        path.write_text('{"gradient_clipping": 1.0}')
+        options = ["--corpus", str(toy_corpus), "--run", str(tmp_path / "run"), "--ds", str(path)]
+        done = run_dst("train", "toy", *options)
+        assert_refused(done, str(path), "'gradient_clipping'", "optimizer.clip_norm")
+
+    def test_a_world_that_does_not_divide_the_micro_batches(self, toy_corpus: Path, tmp_path: Path) -> None:
+        done = run_dst(*train_options(toy_corpus, tmp_path / "run", "batch.micro_batches=3"), ranks=2)
+        assert done.returncode != 0
+        assert done.stderr.count("batch.micro_batches = 3 cannot be dealt to 2 processes") == 1
+        assert "Traceback" not in done.stderr
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize("damage", ["missing", "tokenizer", "shard"])
+    def test_a_damaged_corpus(self, toy_corpus: Path, tmp_path: Path, damage: str) -> None:
+        corpus = tmp_path / "corpus"
+        if damage != "missing":
+            shutil.copytree(toy_corpus, corpus)
+        if damage == "tokenizer":
+            with (corpus / "tokenizer.model").open("ab") as file:
+                file.write(b"\x12\x00")
+        if damage == "shard":
+            shard = next((corpus / "train").glob("*.arrow"))
+            content = bytearray(shard.read_bytes())
+            content[len(content) // 2] ^= 4
+            shard.write_bytes(content)
+        done = run_dst(*train_options(corpus, tmp_path / "run"))
+        assert_refused(done, str(corpus))
+        assert not (tmp_path / "run").exists()
+
+    def test_text_that_cannot_be_translated(self, trained: Path, tmp_path: Path) -> None:
+        bad = tmp_path / "bad.en"
+        bad.write_bytes(b"fine\n\xff\xfe\n")
+        assert_refused(run_dst("translate", str(trained), str(bad)), f"{bad}, line 2")
+        assert_refused(run_dst("translate", str(trained), str(tmp_path / "none")), "cannot read")
+        assert_refused(run_dst("translate", str(tmp_path), str(bad)), "is not a bundle")
+
+    def test_files_of_different_length(self, trained: Path, tmp_path: Path) -> None:
+        src, ref = tmp_path / "a.en", tmp_path / "a.de"
+        src.write_text("one\ntwo\n")
+        ref.write_text("eins\n")
+        done = run_dst("evaluate", str(trained), "--src", str(src), "--ref", str(ref))
+        assert_refused(done, f"{src} has 2 lines but {ref} has 1")
+
+    def test_too_many_to_average(self, trained: Path, tmp_path: Path) -> None:
+        done = run_dst("average", str(trained), "--last", "9", "--out", str(tmp_path / "bundle"))
+        assert_refused(done, "has 3 checkpoints, fewer than the 9 to average")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=False)
+    if os.geteuid() != 0 or mounted.returncode != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_ends_the_run_and_leaves_what_was_complete(toy_corpus: Path, small_disk: Path) -> None:
+    run = small_disk / "run"
+    options = train_options(toy_corpus, run, "tracking.enabled=false", "checkpoint.keep_last=9", "model.d_ff=256")
+    done = run_dst(*options)
+    assert done.returncode == 1, done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("dst: error:")]
+    assert len(errors) == 1
+    assert "No space left on device" in errors[0]
+    assert "make room" in errors[0]
+    latest = run / "checkpoints" / "latest"
+    complete = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
+    assert (latest.read_text().strip() if latest.exists() else None) == (complete[-1] if complete else None)
+
+
+class TestDryRun:
+    def test_it_prints_figures_and_writes_nothing(self, toy_corpus: Path, tmp_path: Path) -> None:
+        done = run_dst(
+            "train", "base", "--corpus", str(toy_corpus), "--run", str(tmp_path / "run"), "--dry-run", "--json"
+        )
+        assert done.returncode == 0, done.stderr
+        figures = json.loads(done.stdout)
+        assert figures["estimate"]["pairs"] == 600
+        assert figures["estimate"]["updates_per_epoch"] >= 1
+        assert set(figures["estimate"]["model_state_gib"]) == {"zero0", "zero1", "zero2", "zero3"}
+        assert figures["ds_config"]["zero_optimization"]["stage"] == 1
+        assert figures["config"]["model"]["d_model"] == 512
+        assert list(tmp_path.iterdir()) == []
+
+    def test_for_people_too(self, toy_corpus: Path, tmp_path: Path) -> None:
+        done = run_dst("train", "toy", "--corpus", str(toy_corpus), "--run", str(tmp_path / "run"), "--dry-run")
+        assert done.returncode == 0, done.stderr
+        assert "updates an epoch" in done.stdout
+
+    def test_presets_and_ds_config(self) -> None:
+        presets = run_dst("presets")
+        assert presets.returncode == 0
+        assert {"base", "big", "toy", "multi30k"} <= {line.split()[0] for line in presets.stdout.splitlines()}
+        composed = run_dst("ds-config", "big", "--ds", "zero3", "fp16", "--world-size", "8")
+        assert json.loads(composed.stdout)["zero_optimization"]["stage"] == 3

@@ -1,0 +1,61 @@
+"""The wheel carries both packages, the presets and the DeepSpeed fragments, and works outside the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+    subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True)
+    return next(out.glob("*.whl"))
+
+
+def test_it_holds_packages_presets_and_fragments(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for name in (
+        "dstransformer/cli.py",
+        "data_prep/cli.py",
+        "data_prep/sources/toy/grammar.py",
+        "dstransformer/config/presets/base.yaml",
+        "dstransformer/config/ds_configs/zero3.json",
+    ):
+        assert name in names
+    assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)
+
+
+def test_it_trains_outside_the_checkout(wheel: Path, toy_corpus: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site)]
+    subprocess.run([*command, str(wheel)], check=True)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    where = "import dstransformer, data_prep; print(dstransformer.__file__, data_prep.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-c", where], cwd=elsewhere, env=environment, capture_output=True, text=True, check=True
+    )
+    assert all(path.startswith(str(site)) for path in found.stdout.split())
+    tiny = ["model.d_model=32", "model.num_heads=2", "training.max_updates=2", "validation.bleu_sentences=2"]
+    tiny += ["decoding.beam_size=1", "decoding.max_extra_tokens=1", "tracking.enabled=false"]
+    options = ["train", "toy", "--corpus", str(toy_corpus), "--run", "run", "--set", *tiny]
+    done = subprocess.run(
+        [sys.executable, "-m", "dstransformer", *options],
+        cwd=elsewhere,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (elsewhere / "run" / "bundle" / "model.safetensors").is_file()

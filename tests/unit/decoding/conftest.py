@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.corpora import small_tokenizer
+from support.packed import tiny_config
+
+from dstransformer.config import Config, load_config
+from dstransformer.model import Transformer, save_bundle
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tiny tensors are computed faster by one thread, by far so where several tests run at once."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def tiny_experiment(**model_changes: Any) -> Config:
+    base = load_config("base", ["decoding.max_extra_tokens=6", "decoding.batch_tokens=40"])
+    return base.model_copy(update={"model": tiny_config(tie_embeddings="none", **model_changes)})
+
+
+def random_model(config: Config) -> Transformer:
+    """Random weights whose output depends on the source."""
+    torch.manual_seed(11)
+    model = Transformer(config.model, small_tokenizer().vocab_size).eval()
+    with torch.no_grad():
+        model.softmax.weight.mul_(4.0)
+    return model
+
+
+@pytest.fixture
+def config() -> Config:
+    return tiny_experiment()
+
+
+@pytest.fixture
+def model(config: Config) -> Transformer:
+    return random_model(config)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, config: Config, model: Transformer) -> Path:
+    """A bundle of random weights."""
+    save_bundle(tmp_path / "bundle", model.state_dict(), config, small_tokenizer(), {"step": 0})
+    return tmp_path / "bundle"

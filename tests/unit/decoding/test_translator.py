@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, islice
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.corpora import TEXT, small_tokenizer
+from support.packed import pack
+
+from dstransformer.config import Config
+from dstransformer.corpus import EOS_ID
+from dstransformer.decoding import Translator, beam_search
+from dstransformer.decoding.translator import choose_device, plan_batches
+from dstransformer.errors import ConfigError, DataError
+from dstransformer.model import Transformer
+
+SENTENCES = [TEXT[0], "", "dog", *TEXT[1:], "   ", "The lazy dog jumps.", "fox fox fox"]
+
+
+@pytest.fixture
+def translator(model: Transformer, config: Config) -> Translator:
+    return Translator(model.double(), small_tokenizer(), config.decoding)
+
+
+def test_order_is_restored_and_empty_lines_stay_empty(translator: Translator) -> None:
+    together = translator.translate(SENTENCES)
+    assert together == [translator.translate([sentence])[0] for sentence in SENTENCES]
+    assert [place for place, text in enumerate(together) if not text] == [1, 6]
+    assert len(set(together)) == len(SENTENCES) - 1, "the test needs outputs that tell the sources apart"
+
+
+def test_ids_are_those_of_the_best_hypothesis(translator: Translator) -> None:
+    src = small_tokenizer().encode(TEXT)
+    packed = pack([torch.tensor([*ids, EOS_ID]) for ids in src])
+    vocab_size = small_tokenizer().vocab_size
+    found = beam_search(translator.model, *packed, translator.settings, vocab_size=vocab_size)
+    assert translator.translate_ids(src) == [row[0].tokens for row in found]
+    assert translator.translate_ids([]) == []
+    assert translator.translate_ids([[], []]) == [[], []]
+
+
+def test_progress_counts_every_sentence(translator: Translator) -> None:
+    counts: list[int] = []
+    translator.translate(SENTENCES, counts.append)
+    assert sum(counts) == len(SENTENCES)
+    assert len(counts) > 2, "with 40 tokens a batch there are several"
+
+
+def test_streams_are_translated_as_they_come(translator: Translator) -> None:
+    assert list(translator.iter_translate(iter(SENTENCES), buffer_lines=2)) == translator.translate(SENTENCES)
+    taken = count()
+
+    def endless() -> Iterator[str]:
+        for _ in taken:
+            yield "dog"
+
+    assert list(islice(translator.iter_translate(endless(), buffer_lines=3), 2)) == translator.translate(["dog"]) * 2
+    assert next(taken) == 3, "no more is read than is held at once"
+
+
+def test_a_training_model_is_left_as_it_was_and_trains_on(translator: Translator) -> None:
+    model = translator.model.train()
+    model.config = model.config.model_copy(update={"dropout": 0.5})
+    src, packing = pack([torch.tensor([5, 6, EOS_ID])])
+    assert translator.translate(["dog"]) == translator.translate(["dog"])
+    assert model.training
+    assert model.decoder[0].feed_forward_residual.norm.training
+    arguments = (src, packing.cu, packing.max_len)
+    model(*arguments, src, src, packing.cu, packing.max_len).loss.backward()
+    assert model.embedding.weight.grad is not None
+
+
+def test_a_translation_is_one_line(model: Transformer, config: Config) -> None:
+    tokenizer = small_tokenizer()
+    (line_feed,) = [token for token in range(4, tokenizer.vocab_size) if tokenizer.decode([[token]]) == ["\n"]]
+    with torch.no_grad():
+        model.decoder[-1].feed_forward_residual.norm.bias.fill_(2.0)
+        model.softmax.weight[line_feed] = 3.0
+    translator = Translator(model, tokenizer, config.decoding)
+    assert line_feed in translator.translate_ids([[5]])[0]
+    assert "\n" not in translator.translate(["dog"])[0]
+
+
+def test_a_broken_model_gives_empty_translations(translator: Translator) -> None:
+    with torch.no_grad():
+        translator.model.softmax.weight.fill_(float("nan"))
+    assert translator.translate(["dog", "fox"]) == ["", ""]
+
+
+def test_load_equals_the_model_that_was_saved(bundle: Path, model: Transformer, config: Config) -> None:
+    loaded = Translator.load(bundle, device="cpu", dtype=torch.float32)
+    assert loaded.settings == config.decoding
+    assert loaded.translate(TEXT) == Translator(model, small_tokenizer(), config.decoding).translate(TEXT)
+    greedy = config.decoding.model_copy(update={"beam_size": 1})
+    assert Translator.load(bundle, settings=greedy).settings.beam_size == 1
+    assert Translator.load(bundle, device="cpu", dtype=torch.bfloat16).model.embedding.weight.dtype == torch.bfloat16
+
+
+def test_a_sentence_beyond_the_learned_positions_is_named(model: Transformer, config: Config) -> None:
+    learned = model.config.model_copy(update={"positions": "learned", "max_positions": 8})
+    translator = Translator(Transformer(learned, small_tokenizer().vocab_size), small_tokenizer(), config.decoding)
+    assert len(translator.translate_ids([[5] * 7])[0]) <= 7
+    with pytest.raises(DataError, match=r"sentence 2 has 9 tokens .* positions for 8"):
+        translator.translate_ids([[5], [5] * 8])
+    with pytest.raises(DataError, match="sentence 4 "):
+        list(translator.iter_translate(["fox", "dog", "", TEXT[0]], buffer_lines=3))
+
+
+@pytest.mark.parametrize("device", ["toaster", "cuda:77"])
+def test_a_device_that_is_not_there(device: str) -> None:
+    with pytest.raises(ConfigError, match=f"cannot use the device '{device}'"):
+        choose_device(device)
+
+
+@given(st.lists(st.integers(0, 12), max_size=40), st.integers(1, 30))
+def test_batches_hold_every_sentence_once_within_the_budget(lengths: list[int], batch_tokens: int) -> None:
+    batches = plan_batches(lengths, batch_tokens)
+    placed = [number for batch in batches for number in batch]
+    assert sorted(placed) == [number for number, length in enumerate(lengths) if length]
+    assert [lengths[number] for number in placed] == sorted((length for length in lengths if length), reverse=True)
+    for batch in batches:
+        assert len(batch) == 1 or sum(lengths[number] + 1 for number in batch) <= batch_tokens

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dstransformer.errors import DataError
+from dstransformer.evaluation.commands import evaluate_files
+
+
+class UpperCase:
+    """A translator into capitals."""
+
+    def translate(self, sentences: Sequence[str]) -> list[str]:
+        return [sentence.upper() for sentence in sentences]
+
+
+class NeverAsked:
+    def translate(self, sentences: Sequence[str]) -> list[str]:
+        raise AssertionError(f"asked for {len(sentences)} translations; the input must be refused first")
+
+
+@pytest.fixture
+def src(tmp_path: Path) -> str:
+    (tmp_path / "src").write_text("a dog runs over there\n\nthe fox does not run\n", encoding="utf-8")
+    return str(tmp_path / "src")
+
+
+def test_a_test_set_is_translated_and_scored(src: str, tmp_path: Path) -> None:
+    ref = tmp_path / "ref.gz"
+    ref.write_bytes(gzip.compress(b"A DOG RUNS OVER THERE\n\nTHE FOX DOES NOT RUN\n"))
+    output = tmp_path / "out"
+    report = evaluate_files(src, str(ref), UpperCase(), str(output))
+    assert output.read_text() == "A DOG RUNS OVER THERE\n\nTHE FOX DOES NOT RUN\n"
+    assert report.sentences == 3
+    assert [(entry.name, round(entry.value, 6)) for entry in report.scores] == [("BLEU", 100.0), ("chrF2", 100.0)]
+    text = report.as_text().split("\n")
+    assert text[0] == f"BLEU 100.00 ({report.scores[0].signature})"
+    assert text[-1].startswith("3 sentences in ")
+    assert json.loads(json.dumps(report.as_json()))["scores"][0]["signature"] == report.scores[0].signature
+
+
+def test_the_papers_bleu_is_reported_where_the_language_is_known(src: str) -> None:
+    report = evaluate_files(src, src, UpperCase(), language="de")
+    assert [entry.name for entry in report.scores] == ["BLEU", "chrF2", "BLEU (compound-split)"]
+    assert report.scores[0].value < 1
+
+
+@pytest.mark.parametrize(("content", "complaint"), [
+    (b"one\ntwo\n", r"src has 3 lines but .*ref has 2: line n"),
+    (b"", "ref is empty"),
+    (b"one\ntwo\nthr\xe4\n", "ref, line 3, byte 4: not UTF-8"),
+    (None, "cannot read .*ref: No such file"),
+])  # fmt: skip
+def test_unusable_files_are_refused_before_translating(
+    src: str, tmp_path: Path, content: bytes | None, complaint: str
+) -> None:
+    if content is not None:
+        (tmp_path / "ref").write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        evaluate_files(src, str(tmp_path / "ref"), NeverAsked(), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dstransformer.errors import DataError
+from dstransformer.training.checkpoint import (
+    Checkpoint,
+    CheckpointFolder,
+    TrainState,
+    kept,
+    read_checkpoint,
+    replace_folder,
+    verify_checkpoint,
+)
+
+
+def state(step: int) -> TrainState:
+    return TrainState(step, 0, step, 1, 1, "fp32")
+
+
+def write(folder: CheckpointFolder, step: int, score: float | None = None) -> Checkpoint:
+    partial = folder.begin(step)
+    (partial / "bundle").mkdir()
+    (partial / "bundle" / "weights").write_text(f"weights of {step}")
+    return folder.publish(state(step), score)
+
+
+def steps(folder: CheckpointFolder) -> list[int]:
+    return [checkpoint.state.step for checkpoint in folder.checkpoints()]
+
+
+def test_a_checkpoint_is_visible_only_when_it_is_complete(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints", keep_last=2)
+    assert folder.latest() is None
+    partial = folder.begin(100)
+    (partial / "weights").write_text("half")
+    assert folder.checkpoints() == []
+    assert folder.latest() is None
+    write(folder, 100)
+    assert steps(folder) == [100]
+    assert (folder.path / "latest").read_text() == "step-00000100\n"
+    assert not list(folder.path.glob(".*"))
+
+
+def test_the_newest_and_the_best_stay(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=2, keep_best=1)
+    for step, score in ((1, 10.0), (2, 30.0), (3, 20.0), (4, None), (5, 25.0)):
+        write(folder, step, score)
+    assert steps(folder) == [2, 4, 5]
+    latest = folder.latest()
+    assert latest is not None
+    assert latest.state == state(5)
+    assert latest.score == 25.0
+
+
+def test_of_equal_scores_the_newer_is_the_better() -> None:
+    checkpoints = [Checkpoint(Path(str(step)), state(step), 5.0) for step in (1, 2, 3, 4)]
+    assert [c.state.step for c in kept(checkpoints, 1, 2)] == [3, 4]
+
+
+def test_a_step_that_is_written_again_replaces_the_old_one(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=2)
+    first = write(folder, 1)
+    again = write(folder, 1, 9.0)
+    assert steps(folder) == [1]
+    assert again.score == 9.0
+    assert first.path == again.path
+
+
+def test_every_file_is_checked_against_its_hash(tmp_path: Path) -> None:
+    checkpoint = write(CheckpointFolder(tmp_path), 7)
+    verify_checkpoint(checkpoint)
+    weights = checkpoint.path / "bundle" / "weights"
+    weights.write_text("weights of 8")
+    with pytest.raises(DataError, match=r"bundle/weights is missing or damaged"):
+        verify_checkpoint(checkpoint)
+    weights.unlink()
+    with pytest.raises(DataError, match=r"bundle/weights is missing or damaged"):
+        verify_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize("manifest", [None, "{", "{}", '{"state": {"step": 1}, "score": null}'])
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, manifest: str | None) -> None:
+    if manifest is not None:
+        (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(DataError, match=str(tmp_path)):
+        read_checkpoint(tmp_path)
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "bundle"
+
+    def good(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "file").write_text("new")
+
+    def bad(folder: Path) -> None:
+        good(folder)
+        raise DataError("no")
+
+    replace_folder(target, good)
+    (target / "file").write_text("old")
+    with pytest.raises(DataError):
+        replace_folder(target, bad)
+    assert (target / "file").read_text() == "old"
+    replace_folder(target, good)
+    assert (target / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from dstransformer.errors import UserError
+from dstransformer.training.world import Processes, read_processes
+
+DEEPSPEED = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_SIZE": "2", "MASTER_ADDR": "a"}
+TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a"}
+SLURM = {
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS": "4",
+    "SLURM_NTASKS_PER_NODE": "2",
+    "SLURM_STEP_NUM_TASKS": "4",
+}
+
+
+@pytest.mark.parametrize("variables", [DEEPSPEED, TORCHRUN, SLURM], ids=["deepspeed", "torchrun", "srun"])
+def test_every_launcher_is_understood(variables: dict[str, str]) -> None:
+    assert read_processes(variables) == Processes(rank=3, local_rank=1, world_size=4, local_world_size=2)
+
+
+@pytest.mark.parametrize("variables", [{}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}], ids=["none", "inside a job"])
+def test_without_a_launcher_there_is_one_process(variables: dict[str, str]) -> None:
+    assert read_processes(variables) == Processes(0, 0, 1, 1)
+
+
+def test_a_variable_that_is_no_number_is_named() -> None:
+    with pytest.raises(UserError, match="WORLD_SIZE is 'many'"):
+        read_processes({"WORLD_SIZE": "many"})
