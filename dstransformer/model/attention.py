@@ -152,7 +152,8 @@ def attention_product(
         q: ``(n, heads, len, d_k)``.
         k: ``(n, heads, key_len, d_k)``.
         v: ``(n, heads, key_len, d_v)``.
-        key_mask: ``(n, key_len)``, or ``(n, len, key_len)`` for each query its own; True where a key is seen, None for all.
+        key_mask: ``(n, key_len)``, or ``(n, len, key_len)`` for each query its own; True where a key is seen, None
+            for all.
         causal: Mask what comes after each query; ``len`` equals ``key_len``.
         dropout: Probability that a weight is dropped.
 

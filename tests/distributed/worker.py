@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
+from support.runs import TINY
 
 from dstransformer.config import compose, load_config
 from dstransformer.corpus import Corpus
@@ -19,28 +20,6 @@ from dstransformer.tracking import MetricsLog, NullTracker, RunStart
 from dstransformer.training.checkpoint import read_checkpoint
 from dstransformer.training.trainer import Trainer
 from dstransformer.training.world import join_world, leave_world, read_processes
-
-TINY = [
-    "model.d_model=32",
-    "model.d_ff=64",
-    "model.num_heads=2",
-    "model.d_k=16",
-    "model.d_v=16",
-    "model.dropout=0.0",
-    "batch.src_tokens=600",
-    "batch.tgt_tokens=600",
-    "batch.micro_batches=4",
-    "schedule.warmup_steps=40",
-    "training.log_every=1",
-    "validation.every=0",
-    "validation.bleu_sentences=4",
-    "checkpoint.every_updates=0",
-    "checkpoint.keep_last=3",
-    "checkpoint.average_last=1",
-    "decoding.beam_size=1",
-    "decoding.max_extra_tokens=2",
-    "tracking.enabled=false",
-]
 
 
 def main() -> None:

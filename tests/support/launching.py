@@ -20,7 +20,7 @@ def free_port() -> int:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a process that finds the packages of this checkout; one thread a rank, for speed on few cores."""
+    """The environment of a process that finds the packages of this checkout; one thread a rank, as cores are few."""
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH", "")])
     binaries = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}

@@ -32,8 +32,8 @@ def draw_pairs(lengths: tuple[tuple[int, int], ...] = ((5, 7), (1, 3), (9, 2), (
 def pack(sentences: list[Tensor]) -> tuple[Tensor, Packing]:
     """Sentences laid end to end, and where each begins."""
     lengths = torch.tensor([0, *map(len, sentences)])
-    cu = lengths.cumsum(0).int()
-    return torch.cat(sentences), Packing(cu, int(lengths.max()), int(cu[-1]))
+    cu = lengths.cumsum(0).int().to(sentences[0].device)
+    return torch.cat(sentences), Packing(cu, int(lengths.max()), int(lengths.sum()))
 
 
 def model_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:

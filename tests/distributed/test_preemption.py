@@ -1,0 +1,104 @@
+"""Being told to stop in the middle of a run, going on afterwards, and ranks that do not fit together: with real ranks."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from support.launching import environment, free_port, launcher, run_dst
+from support.runs import TINY, latest_state, losses
+
+UPDATES = 120
+STOPPED = 143
+
+Ranks = list["subprocess.Popen[str]"]
+
+
+def train_arguments(corpus: Path, run: Path) -> list[str]:
+    options = ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--ds", "zero2", "fp32", "--set", *TINY]
+    return [*options, "model.dropout=0.1", f"training.max_updates={UPDATES}"]
+
+
+@contextmanager
+def srun(*commands: Sequence[str]) -> Iterator[Ranks]:
+    """One process for each argument list of ``dst``, with the variables that srun gives to the tasks of a step."""
+    shared = {"SLURM_NTASKS": str(len(commands)), "SLURM_STEP_NUM_TASKS": str(len(commands))}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with ExitStack() as stack:
+        ranks = []
+        for rank, arguments in enumerate(commands):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dstransformer", *arguments],
+                env=environment({**shared, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            ranks.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        yield ranks
+
+
+def wait_for_update(run: Path, update: int, alive: Callable[[], bool]) -> None:
+    """Until a run has logged an update."""
+    metrics = run / "metrics.jsonl"
+    while not metrics.exists() or len(losses(run)) < update:
+        assert alive(), "the run ended before the signal"
+        time.sleep(0.05)
+
+
+def assert_stopped_whole(run: Path, after: int) -> int:
+    """The last update that was logged is the one of the checkpoint; returns its number."""
+    step = latest_state(run)["step"]
+    assert after < step == len(losses(run)) < UPDATES
+    assert not list((run / "checkpoints").glob(".*"))
+    return int(step)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_twice_equals_one_that_never_was(toy_corpus: Path, tmp_path: Path) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "preempted"
+    done = run_dst(*train_arguments(toy_corpus, whole), ranks=2)
+    assert done.returncode == 0, done.stderr
+    arguments = train_arguments(toy_corpus, run)
+
+    # SLURM's warning reaches one task: both stop after the same update, and both say that they have not finished.
+    with srun(arguments, arguments) as ranks:
+        wait_for_update(run, 5, lambda: ranks[0].poll() is None)
+        ranks[1].send_signal(signal.SIGUSR1)
+        outputs = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [STOPPED, STOPPED], outputs
+    stopped = assert_stopped_whole(run, after=4)
+    assert f"at step {stopped}; the same command goes on from there" in outputs[0][0]
+
+    # The same command goes on; a preempted machine sends SIGTERM, and the launcher passes the exit status on.
+    with subprocess.Popen(launcher(2, "--module", "dstransformer", *arguments), env=environment()) as program:
+        wait_for_update(run, stopped + 5, lambda: program.poll() is None)
+        first = [p for p in psutil.Process(program.pid).children(recursive=True) if "--local_rank=0" in p.cmdline()]
+        first[0].terminate()
+        assert program.wait(timeout=120) == STOPPED
+    assert_stopped_whole(run, after=stopped + 4)
+
+    done = run_dst(*arguments, ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert len(losses(run)) == UPDATES
+    assert losses(run) == losses(whole)
+
+
+@pytest.mark.slow
+def test_nodes_that_do_not_share_the_run_folder_are_told_so(toy_corpus: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / "disk-of-node-0" / "run", tmp_path / "disk-of-node-1" / "run"]
+    with srun(*(train_arguments(toy_corpus, folder) for folder in folders)) as ranks:
+        outputs = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [2, 2], outputs
+    assert "put --run on a file system that all nodes share" in outputs[0][1]
+    assert "error" not in outputs[1][1], "every rank meets it, the first one says it"
+    assert not (folders[0] / "metrics.jsonl").exists()
+    assert not folders[1].exists()

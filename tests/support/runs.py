@@ -1,0 +1,43 @@
+"""Tiny training runs, and what they leave behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+#: Overrides of the preset ``toy`` for a model that trains tens of updates a second on one core.
+TINY = [
+    "model.d_model=32",
+    "model.d_ff=64",
+    "model.num_heads=2",
+    "model.d_k=16",
+    "model.d_v=16",
+    "model.dropout=0.0",
+    "batch.src_tokens=600",
+    "batch.tgt_tokens=600",
+    "batch.micro_batches=4",
+    "schedule.warmup_steps=40",
+    "training.log_every=1",
+    "validation.every=0",
+    "validation.bleu_sentences=4",
+    "checkpoint.every_updates=0",
+    "checkpoint.keep_last=3",
+    "checkpoint.average_last=1",
+    "decoding.beam_size=1",
+    "decoding.max_extra_tokens=2",
+    "tracking.enabled=false",
+]
+
+
+def losses(run: Path) -> list[float]:
+    """The training loss of every update that a run logged."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if line["kind"] == "train"]
+
+
+def latest_state(run: Path) -> dict[str, int | str]:
+    """Where the newest checkpoint of a run stands."""
+    checkpoints = run / "checkpoints"
+    manifest = checkpoints / (checkpoints / "latest").read_text().strip() / "manifest.json"
+    state: dict[str, int | str] = json.loads(manifest.read_text())["state"]
+    return state
