@@ -21,6 +21,4 @@ def main() -> None:
         plan = plan_epoch(src, tgt, 1, 0, Budget(25_000, 25_000, 8))
         seconds = time.perf_counter() - began
         peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
-        print(
-            f"{name}: {pairs:,} pairs, {plan.updates:,} updates, {seconds:.2f} s, {peak:.2f} GiB on top of the lengths"
-        )
+        print(f"{name}: {pairs:,} pairs, {plan.updates:,} updates, {seconds:.2f} s, {peak:.2f} GiB beside the lengths")

@@ -96,6 +96,7 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", metavar="BUNDLE", help="folder of a bundle, a checkpoint or a run")
     parser.add_argument("--beam", type=int, help="beam size (the bundle's)")
     parser.add_argument("--length-penalty", type=float, help="alpha of the length penalty (the bundle's)")
+    parser.add_argument("--max-extra-tokens", type=int, help="most tokens that an output is longer (the bundle's)")
     parser.add_argument("--batch-tokens", type=int, help="source tokens translated at once (the bundle's)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 … (a GPU where there is one)")
     parser.add_argument(
@@ -219,6 +220,7 @@ def _load_translator(options: argparse.Namespace) -> Translator:  # type: ignore
         options.bundle,
         beam_size=options.beam,
         length_penalty=options.length_penalty,
+        max_extra_tokens=options.max_extra_tokens,
         batch_tokens=options.batch_tokens,
         device=options.device,
         precision=options.precision,

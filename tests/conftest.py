@@ -10,6 +10,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models; threads would only get into each other's way
 os.environ.pop("MLFLOW_TRACKING_URI", None)
 
 

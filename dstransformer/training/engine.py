@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,6 +179,8 @@ class Engine:
 
 
 def _import_deepspeed(precision: str, device: torch.device) -> Any:
+    # DeepSpeed still calls collectives under names that PyTorch has replaced; nothing a user could do about it.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     import deepspeed
     from deepspeed.accelerator import get_accelerator
     from deepspeed.utils import logger as deepspeed_logger

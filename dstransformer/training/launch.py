@@ -86,7 +86,7 @@ def train(request: TrainRequest) -> dict[str, Any]:
     processes = read_processes(os.environ)
     config, ds_config = _resolve(request, processes.world_size)
     corpus = _open_corpus(request.corpus, config, verify=processes.local_rank == 0)
-    checkpoint = _find_checkpoint(request, config)
+    checkpoint = _find_checkpoint(request, config, verify=processes.rank == 0)
     world = join_world(processes)
     try:
         # Imported late: it takes seconds, and a user's mistake should not wait for it.
@@ -178,7 +178,7 @@ def _open_corpus(path: Path, config: Config, *, verify: bool) -> Corpus:
     return corpus
 
 
-def _find_checkpoint(request: TrainRequest, config: Config) -> Checkpoint | None:
+def _find_checkpoint(request: TrainRequest, config: Config, *, verify: bool) -> Checkpoint | None:
     folder = CheckpointFolder(request.run / "checkpoints")
     latest = folder.latest()
     if request.resume == "never":
@@ -190,8 +190,9 @@ def _find_checkpoint(request: TrainRequest, config: Config) -> Checkpoint | None
         return None
     checkpoint = latest if request.resume == "auto" else read_checkpoint(Path(request.resume))
     if checkpoint is not None:
-        verify_checkpoint(checkpoint)
         _check_unchanged(checkpoint, config)
+        if verify:
+            verify_checkpoint(checkpoint)
     return checkpoint
 
 
