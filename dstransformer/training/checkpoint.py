@@ -11,8 +11,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from dstransformer.corpus.manifest import file_sha256
 from dstransformer.errors import DataError, StorageError
+
+_MAKE_ROOM = "make room, then resume with the same command"
+_ROOM = 1 << 20  # less free space than this is a full disk
 
 MANIFEST, LATEST, ENGINE, BUNDLE = "manifest.json", "latest", "zero", "bundle"
 
@@ -100,6 +105,10 @@ class CheckpointFolder:
             partial.mkdir(parents=True)
         return partial
 
+    def discard(self, step: int) -> None:
+        """Give up the checkpoint written aside, as far as the file system lets one."""
+        shutil.rmtree(self.aside(step), ignore_errors=True)
+
     def publish(self, state: TrainState, score: float | None) -> Checkpoint:
         """Make the checkpoint written aside visible: hash, rename, move ``latest``, prune. Rank 0 only."""
         partial = self.aside(state.step)
@@ -171,16 +180,23 @@ def verify_checkpoint(checkpoint: Checkpoint) -> None:
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses into one line."""
+    """Turn what the file system refuses, when ``path`` is written, into one line."""
     try:
         yield
     except OSError as error:
-        advice = (
-            "make room, then resume with the same command"
-            if error.errno in (errno.ENOSPC, errno.EDQUOT)
-            else ("check the path and its permissions")
-        )
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = _MAKE_ROOM if full else "check the path and its permissions"
         raise StorageError(f"cannot write {error.filename or path}: {error.strerror or error}; {advice}") from error
+    except (RuntimeError, SafetensorError) as error:  # how torch.save and safetensors report a full disk
+        if _free_bytes(path) >= _ROOM:
+            raise
+        raise StorageError(f"cannot write {path}: {os.strerror(errno.ENOSPC)}; {_MAKE_ROOM}") from error
+
+
+def _free_bytes(path: Path) -> int:
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
 
 
 def replace_folder(target: Path, write: Callable[[Path], None]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
@@ -85,7 +86,7 @@ class Engine:
         nll = torch.zeros_like(loss)
         for accumulation, batch in enumerate(update.batches):
             micro_batch = accumulation * self._world.world_size + self._world.rank
-            torch.manual_seed(hash((self._config.training.seed, number, micro_batch)) & (2**63 - 1))
+            torch.manual_seed(dropout_seed(self._config.training.seed, number, micro_batch))
             sums = self._engine(*batch.to(self._world.device).arguments())
             self._engine.backward(sums.loss * (micro_batches / update.tgt_tokens))
             if accumulation + 1 == len(update.batches):
@@ -176,6 +177,11 @@ class Engine:
             raise DataError(f"cannot resume from {folder}: {' '.join(str(error).split())[:300]}") from error
         if path is None:
             raise DataError(f"cannot resume from {folder}: it holds no DeepSpeed state")
+
+
+def dropout_seed(seed: int, update: int, micro_batch: int) -> int:
+    """A seed of its own for every micro-batch of every update, the same on every machine; 63 bits."""
+    return int(np.random.SeedSequence((seed, update, micro_batch)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def _import_deepspeed(precision: str, device: torch.device) -> Any:

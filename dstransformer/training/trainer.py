@@ -14,7 +14,7 @@ import torch
 from dstransformer.config import Config, precision_of, zero_stage
 from dstransformer.corpus import Corpus
 from dstransformer.data import Position, Update, UpdateLoader
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, StorageError
 from dstransformer.model import open_bundle, save_bundle
 from dstransformer.tracking import Tracker
 from dstransformer.training.averaging import average_newest
@@ -167,13 +167,11 @@ class Trainer:
         if self._world.is_first:
             self._folder.begin(step)
         self._world.barrier()
-        partial = self._folder.aside(step)
-        with storage_errors(partial):
-            self.engine.save(partial / ENGINE)
-            weights = {name: weight.to("cpu", copy=True) for name, weight in self.engine.iter_weights()}
-            if self._world.is_first:
-                provenance = {**self._provenance, "step": step}
-                save_bundle(partial / BUNDLE, weights, self._config, self._corpus.tokenizer, provenance)
+        try:
+            self._write_aside(self._folder.aside(step))
+        except StorageError:
+            self._folder.discard(step)
+            raise
         self._world.barrier()
         if self._world.is_first:
             scored = self._last_score is not None and self._last_score[0] == step
@@ -182,6 +180,17 @@ class Trainer:
         self._world.barrier()
         self._last_save = (step, time.monotonic())
         self._figures.pause()
+
+    def _write_aside(self, partial: Path) -> None:
+        with storage_errors(partial):
+            self.engine.save(partial / ENGINE)
+            weights = {}
+            for name, weight in self.engine.iter_weights():  # every rank takes part in gathering them
+                if self._world.is_first:
+                    weights[name] = weight.to("cpu", copy=True)
+            if self._world.is_first:
+                provenance = {**self._provenance, "step": self._state.step}
+                save_bundle(partial / BUNDLE, weights, self._config, self._corpus.tokenizer, provenance)
 
     def _finish(self) -> Outcome:
         """Validate and save the last update, average, and evaluate the average on all of the held-out text."""
