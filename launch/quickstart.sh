@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 BIN=${BIN:-.venv/bin}
 OUT=quickstart
 PAIRS=${QUICKSTART_PAIRS:-100000}
-SENTENCE="The little girl, who has three red balls, does not read the old book."
+SENTENCE="The teacher reads an old book because he wants to help the small girls."
 source launch/env.sh
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PATH="$PWD/$BIN:$PATH"
 unset MLFLOW_TRACKING_URI
@@ -18,7 +18,7 @@ if [ "$gpus" -gt 0 ]; then ranks=$gpus precision=bf16; else ranks=2 precision=fp
 port=$("$BIN/python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 
 say "1/4 prepare: $PAIRS sentence pairs of the embedded English-German grammar"
-"$BIN/dst-prep" build --source toy --pairs "$PAIRS" --out "$OUT/corpus" --overwrite
+"$BIN/dst-prep" build --source toy --pairs "$PAIRS" --valid-size 500 --out "$OUT/corpus" --overwrite
 
 say "2/4 train: DeepSpeed on $ranks processes ($([ "$gpus" -gt 0 ] && echo GPU || echo CPU)), $precision"
 rm -rf "$OUT/run"  # what an earlier quickstart trained; MLflow keeps its record
@@ -34,7 +34,7 @@ say "4/4 translate one sentence"
 echo "$SENTENCE"
 echo "$SENTENCE" | "$BIN/dst" translate "$OUT/run/bundle"
 
-bleu=$("$BIN/python" -c 'import json, sys; print(f"{json.load(open(sys.argv[1]))["scores"][0]["value"]:.2f}")' "$OUT/scores.json")
+bleu=$("$BIN/python" -c 'import json, sys; print(round(json.load(open(sys.argv[1]))["scores"][0]["value"], 2))' "$OUT/scores.json")
 say "done"
 echo "BLEU $bleu on the held-out test set (no source sentence of it was trained on)"
 echo "run  $OUT/run (checkpoints, metrics.jsonl, bundle)"

@@ -64,7 +64,9 @@ def writing_lines(path: str | Path | None) -> Iterator[Callable[[str], None]]:
         yield lambda line: _write(sys.stdout.buffer, line, "standard output", flush=True)
         return
     target, name = Path(path), str(path)
-    aside = target.with_name(f".{target.name}.partial")
+    # A device or a pipe is written to; only a file is replaced.
+    in_place = target.exists() and not (target.is_file() or target.is_dir())
+    aside = target if in_place else target.with_name(f".{target.name}.partial")
     try:
         with _storing(name):
             if target.is_dir():
@@ -77,10 +79,12 @@ def writing_lines(path: str | Path | None) -> Iterator[Callable[[str], None]]:
         finally:
             with suppress(OSError):  # what could not be written has been said
                 file.close()
-        with _storing(name):
-            aside.replace(target)
+        if not in_place:
+            with _storing(name):
+                aside.replace(target)
     finally:
-        aside.unlink(missing_ok=True)
+        if not in_place:
+            aside.unlink(missing_ok=True)
 
 
 def _write(file: BinaryIO, line: str, name: str, *, flush: bool = False) -> None:

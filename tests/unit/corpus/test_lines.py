@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -70,3 +72,15 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, length: int) -> 
     with pytest.raises(StorageError, match="No space left on device"), writing_lines(tmp_path / "out") as write:
         write("x" * length)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as reader:
+        answer = reader.submit(pipe.read_text, encoding="utf-8")
+        with writing_lines(pipe) as write:
+            write("über")
+        assert answer.result(timeout=30) == "über\n"
+    assert list(tmp_path.iterdir()) == [pipe]
+    assert pipe.is_fifo()
