@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -153,7 +154,8 @@ def _train(options: argparse.Namespace) -> int:
         if _is_first():
             _print_dry_run(result, options.json)
         return 0
-    outcome = launch.train(request)
+    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints; stdout is for the outcome
+        outcome = launch.train(request)
     if _is_first():
         if options.json:
             print(json.dumps(outcome, indent=2))

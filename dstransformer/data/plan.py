@@ -65,7 +65,7 @@ def plan_epoch(src_lengths: Lengths, tgt_lengths: Lengths, seed: int, epoch: int
         DataError: There are no pairs, a pair exceeds the budget on its own, or an update holds fewer pairs than it is
             to have micro-batches.
     """
-    _check(src_lengths, tgt_lengths, budget)
+    check_lengths(src_lengths, tgt_lengths, budget)
     order = np.random.default_rng((seed, epoch)).permutation(np.arange(len(src_lengths), dtype=np.int32))
     src_ends = _ends(src_lengths, order)
     tgt_ends = _ends(tgt_lengths, order)
@@ -118,7 +118,8 @@ def deal(micro_batches: int, rank: int, world_size: int) -> list[int]:
     return list(range(rank, micro_batches, world_size))
 
 
-def _check(src_lengths: Lengths, tgt_lengths: Lengths, budget: Budget) -> None:
+def check_lengths(src_lengths: Lengths, tgt_lengths: Lengths, budget: Budget) -> None:
+    """Refuse a split that cannot be planned: DataError where it is empty or a pair exceeds the budget on its own."""
     if not len(src_lengths):
         raise DataError("the training split holds no sentence pairs: build the corpus again")
     for side, lengths, tokens in (("src", src_lengths, budget.src_tokens), ("tgt", tgt_lengths, budget.tgt_tokens)):

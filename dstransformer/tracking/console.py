@@ -14,12 +14,20 @@ from rich.text import Text
 from dstransformer.tracking.tracker import RunStart, RunStatus, Sample, Tracker
 
 
+class LastingConsole(Console):
+    """Falls silent when nobody reads it any more, where rich would end the program."""
+
+    def on_broken_pipe(self) -> None:
+        """Called by rich after a write into a closed pipe."""
+        self.quiet = True
+
+
 class ConsoleProgress(Tracker):
     """Shows step, loss, learning rate, tokens a second, time left and the last BLEU, on standard error by default."""
 
     def __init__(self, max_updates: int, console: Console | None = None) -> None:
         self._max_updates = max_updates
-        self._console = console or Console(stderr=True)
+        self._console = console or LastingConsole(stderr=True)
         self._progress = Progress(
             TextColumn("update"),
             MofNCompleteColumn(),

@@ -33,8 +33,8 @@ def average_run(run: Path, last: int, out: Path) -> list[Checkpoint]:
             f"{run} has {len(checkpoints)} checkpoints, fewer than the {last} to average: lower --last, or keep more "
             "with checkpoint.keep_last"
         )
-    if out.exists():
-        open_bundle(out)
+    if out.exists() and not (out / "model.safetensors").is_file():
+        raise DataError(f"{out} is there already and is not a bundle: give another --out, or delete it")
     newest = checkpoints[-last:]
     _write_average(newest, out)
     return newest

@@ -105,6 +105,14 @@ class CheckpointFolder:
             partial.mkdir(parents=True)
         return partial
 
+    def drop_after(self, step: int) -> None:
+        """Delete what a run wrote after the checkpoint that it goes on from, which becomes ``latest``. Rank 0 only."""
+        with storage_errors(self.path):
+            self._point_at(f"step-{step:08d}")
+            for checkpoint in self.checkpoints():
+                if checkpoint.state.step > step:
+                    self._delete(checkpoint)
+
     def discard(self, step: int) -> None:
         """Give up the checkpoint written aside, as far as the file system lets one."""
         shutil.rmtree(self.aside(step), ignore_errors=True)
@@ -123,8 +131,7 @@ class CheckpointFolder:
             if final.exists():  # a run resumed from an earlier checkpoint writes this one anew
                 shutil.rmtree(final)
             partial.rename(final)
-            _write_durably(self.path / ".latest", final.name + "\n")
-            (self.path / ".latest").replace(self.path / LATEST)
+            self._point_at(final.name)
             self._prune()
         return read_checkpoint(final)
 
@@ -132,9 +139,16 @@ class CheckpointFolder:
         stay = {checkpoint.path for checkpoint in kept(self.checkpoints(), self._keep_last, self._keep_best)}
         for checkpoint in self.checkpoints():
             if checkpoint.path not in stay:
-                doomed = self.path / f".partial-{checkpoint.path.name}"
-                checkpoint.path.rename(doomed)
-                shutil.rmtree(doomed)
+                self._delete(checkpoint)
+
+    def _point_at(self, name: str) -> None:
+        _write_durably(self.path / ".latest", name + "\n")
+        (self.path / ".latest").replace(self.path / LATEST)
+
+    def _delete(self, checkpoint: Checkpoint) -> None:
+        doomed = self.path / f".partial-{checkpoint.path.name}"
+        checkpoint.path.rename(doomed)
+        shutil.rmtree(doomed)
 
 
 def kept(checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: int) -> list[Checkpoint]:

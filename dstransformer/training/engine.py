@@ -27,6 +27,11 @@ logger = logging.getLogger(__name__)
 #: DeepSpeed's name for the state inside the folder that it is given.
 _TAG = "state"
 
+_FP16_DIVERGED = (
+    "fp16 training diverged: gradients overflow at the smallest loss scale; use bf16, more warm-up "
+    "(schedule.warmup_steps), a lower schedule.scale, or resume from an earlier checkpoint"
+)
+
 
 @dataclass(frozen=True)
 class StepLoss:
@@ -63,6 +68,13 @@ class Engine:
             dist_init_required=False,
         )
         self._grad_norm: float | None = None
+        # Without ZeRO, DeepSpeed divides fp16 gradients by the loss scale but leaves multiplying the loss to us, and
+        # takes one step of Adam on zero gradients when it begins.
+        self._scales_loss = self._stage == 0 and precision_of(ds_config) == "fp16"
+        self._step_scale = 1.0
+        if self._stage == 0 and hasattr(self._optimizer, "fp32_groups"):
+            for state in self._optimizer.optimizer.state.values():
+                state["step"].zero_()
 
     def _build_scheduler(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
         # LambdaLR counts the updates that have been applied, from 0; fp16 does not count those it skips.
@@ -88,7 +100,8 @@ class Engine:
             micro_batch = accumulation * self._world.world_size + self._world.rank
             torch.manual_seed(dropout_seed(self._config.training.seed, number, micro_batch))
             sums = self._engine(*batch.to(self._world.device).arguments())
-            self._engine.backward(sums.loss * (micro_batches / update.tgt_tokens))
+            self._step_scale = self.loss_scale if self._scales_loss else 1.0
+            self._engine.backward(sums.loss * (self._step_scale * micro_batches / update.tgt_tokens))
             if accumulation + 1 == len(update.batches):
                 self._note_norm()
             self._step_engine()
@@ -107,11 +120,12 @@ class Engine:
             self._engine.step()
         except Exception as error:
             if "loss scale" in str(error).lower():
-                raise DstError(
-                    "fp16 training diverged: gradients overflow at the smallest loss scale; use bf16, more warm-up "
-                    "(schedule.warmup_steps), a lower schedule.scale, or resume from an earlier checkpoint"
-                ) from error
+                raise DstError(_FP16_DIVERGED) from error
             raise
+        if self._scales_loss and self._optimizer.overflow:
+            scaling = self._optimizer.loss_scale_config
+            if self._step_scale <= scaling.min_loss_scale:
+                raise DstError(_FP16_DIVERGED)
 
     @property
     def learning_rate(self) -> float:
@@ -124,7 +138,7 @@ class Engine:
         norm = self._engine.get_global_grad_norm()
         if norm is None:
             norm = self._grad_norm
-        return float("nan") if norm is None else float(norm)
+        return float("nan") if norm is None else float(norm) / self._step_scale
 
     @property
     def loss_scale(self) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 from dstransformer import __version__
 from dstransformer.config import Config, compose, load_config, precision_of, read_config, write_config
 from dstransformer.corpus import Corpus
+from dstransformer.data import check_lengths, training_lengths
 from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.tracking import RunStart, build_tracker
 from dstransformer.training.checkpoint import (
@@ -26,7 +27,7 @@ from dstransformer.training.checkpoint import (
     storage_errors,
     verify_checkpoint,
 )
-from dstransformer.training.estimate import Estimate, estimate
+from dstransformer.training.estimate import Estimate, build_budget, estimate
 from dstransformer.training.world import World, join_world, leave_world, read_processes
 
 logger = logging.getLogger(__name__)
@@ -166,6 +167,7 @@ def _open_corpus(path: Path, config: Config, *, verify: bool) -> Corpus:
     for split in ("train", "validation"):
         if split not in corpus.splits:
             raise DataError(f"{path} has no split {split!r}, which training needs: build it again with one")
+    check_lengths(*training_lengths(corpus.split("train")), build_budget(config))
     if config.model.positions == "learned":
         splits = corpus.manifest.splits.values()
         longest = max(max(split.src_lengths.max, split.tgt_lengths.max) for split in splits) + 1

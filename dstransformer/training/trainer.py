@@ -122,6 +122,9 @@ class Trainer:
                     f"this run has {name} {getattr(ours, name)}; start it as before"
                 )
         self.engine.load(checkpoint.engine)
+        if self._world.is_first and checkpoint.path.absolute().parent == self._folder.path.absolute():
+            self._folder.drop_after(theirs.step)
+        self._world.barrier()
         self._state = theirs
         self._last_save = (theirs.step, time.monotonic())
         self._figures.restart(self.engine.skipped)

@@ -1,4 +1,4 @@
-"""Being told to stop in the middle of a run, going on afterwards, and ranks that do not fit together: with real ranks."""
+"""Being told to stop in the middle of a run, going on afterwards, and nodes that share nothing: with real ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from support.launching import environment, free_port, launcher, run_dst
 from support.runs import TINY, latest_state, losses
 
-UPDATES = 120
+UPDATES = 80
 STOPPED = 143
 
 Ranks = list["subprocess.Popen[str]"]
@@ -90,6 +90,18 @@ def test_a_run_that_is_stopped_twice_equals_one_that_never_was(toy_corpus: Path,
     assert done.returncode == 0, done.stderr
     assert len(losses(run)) == UPDATES
     assert losses(run) == losses(whole)
+
+
+@pytest.mark.slow
+def test_a_run_outlives_who_watches_it(toy_corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "dstransformer", *train_arguments(toy_corpus, run)]
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as program:
+        assert program.stderr is not None
+        assert any(line.startswith("update 1/") for line in program.stderr)
+        program.stderr.close()
+        assert program.wait(timeout=120) == 0
+    assert len(losses(run)) == UPDATES
 
 
 @pytest.mark.slow

@@ -108,3 +108,16 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     replace_folder(target, good)
     assert (target / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_going_on_from_an_earlier_checkpoint_drops_the_later_ones(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=3, keep_best=1)
+    for step, score in ((1, 9.0), (2, 5.0), (3, 6.0)):
+        write(folder, step, score)
+    folder.drop_after(1)
+    assert steps(folder) == [1]
+    write(folder, 2)
+    latest = folder.latest()
+    assert latest is not None
+    assert latest.state.step == 2
+    assert steps(folder) == [1, 2]

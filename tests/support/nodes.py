@@ -1,0 +1,129 @@
+"""Two nodes on one machine: network namespaces joined by a cable, an sshd in each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.launching import environment
+from support.tools import UnavailableError, find_tools
+
+PRIVILEGE_SEPARATION = Path("/run/sshd")  # sshd wants this folder; a machine that never started one lacks it
+
+
+@dataclass(frozen=True)
+class Node:
+    """A network namespace and the address of its ``eth0``."""
+
+    namespace: str
+    address: str
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line that runs another one on this node."""
+        return ["ip", "netns", "exec", self.namespace, *arguments]
+
+
+@dataclass(frozen=True)
+class TwoNodes:
+    """The first node is the one that launches; ``environment`` lets its ssh log in to both without a question."""
+
+    nodes: tuple[Node, Node]
+    environment: dict[str, str]
+
+
+@contextmanager
+def two_nodes(folder: Path) -> Iterator[TwoNodes]:
+    """Set two nodes up and take them down again, with every process on them.
+
+    Args:
+        folder: Where keys and logs go.
+
+    Raises:
+        UnavailableError: Not root, a tool is missing, or the kernel refuses namespaces.
+    """
+    tools = find_tools(("ip", "ssh", "sshd", "ssh-keygen", "pdsh"), "iproute2 openssh-server openssh-client pdsh")
+    nodes = (Node(f"dst-{os.getpid()}-a", "198.18.0.1"), Node(f"dst-{os.getpid()}-b", "198.18.0.2"))
+    variables = environment()
+    variables["PATH"] = os.pathsep.join([str(_write_ssh(folder, tools)), variables["PATH"], "/usr/sbin", "/sbin"])
+    with ExitStack() as stack:
+        if not PRIVILEGE_SEPARATION.exists():
+            PRIVILEGE_SEPARATION.mkdir(mode=0o755)
+            stack.callback(PRIVILEGE_SEPARATION.rmdir)
+        for node in nodes:
+            _ip("netns", "add", node.namespace)
+            stack.callback(_remove, node)
+        _connect(*nodes)
+        for node in nodes:
+            _start_sshd(stack, node, folder, tools)
+        for node in nodes:
+            _wait_for_login(nodes[0], node, variables)
+        yield TwoNodes(nodes, variables)
+
+
+def _ip(*arguments: str) -> str:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise UnavailableError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _connect(first: Node, second: Node) -> None:
+    cable = ["type", "veth", "peer", "name", "eth0", "netns", second.namespace]
+    _ip("link", "add", "eth0", "netns", first.namespace, *cable)
+    for node in (first, second):
+        _ip("-n", node.namespace, "address", "add", f"{node.address}/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            _ip("-n", node.namespace, "link", "set", device, "up")
+
+
+def _write_ssh(folder: Path, tools: dict[str, str]) -> Path:
+    """Keys, and a folder for PATH whose ``ssh`` is the real one with them: what ``~/.ssh`` is on a cluster."""
+    for name in ("key", "host_key"):
+        subprocess.run([tools["ssh-keygen"], "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+    options = {"IdentityFile": folder / "key", "StrictHostKeyChecking": "no", "UserKnownHostsFile": "/dev/null"}
+    options |= {"LogLevel": "ERROR", "BatchMode": "yes"}
+    (folder / "ssh_config").write_text("".join(f"{name} {value}\n" for name, value in options.items()))
+    binaries = folder / "bin"
+    binaries.mkdir()
+    (binaries / "ssh").write_text(f'#!/bin/sh\nexec {tools["ssh"]} -F {folder / "ssh_config"} "$@"\n')
+    (binaries / "ssh").chmod(0o755)
+    return binaries
+
+
+def _start_sshd(stack: ExitStack, node: Node, folder: Path, tools: dict[str, str]) -> None:
+    options = {"ListenAddress": node.address, "HostKey": folder / "host_key", "AuthorizedKeysFile": folder / "key.pub"}
+    options |= {"PidFile": "none", "StrictModes": "no", "UsePAM": "no", "PasswordAuthentication": "no"}
+    config = folder / f"{node.namespace}.conf"
+    config.write_text("".join(f"{name} {value}\n" for name, value in options.items()))
+    log = stack.enter_context((folder / f"{node.namespace}.log").open("wb"))
+    sshd = subprocess.Popen(node.command(tools["sshd"], "-D", "-e", "-f", str(config)), stdout=log, stderr=log)
+    stack.callback(sshd.wait)
+    stack.callback(sshd.terminate)
+
+
+def _wait_for_login(origin: Node, target: Node, variables: dict[str, str], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        command = origin.command("ssh", target.address, "true")
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return
+        assert time.monotonic() < deadline, f"no login on {target.address}: {done.stderr}"
+        time.sleep(0.2)
+
+
+def _remove(node: Node) -> None:
+    """End every process on a node, then the node; the cable goes with it."""
+    deadline = time.monotonic() + 10.0
+    while (pids := _ip("netns", "pids", node.namespace).split()) and time.monotonic() < deadline:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        time.sleep(0.05)
+    _ip("netns", "delete", node.namespace)
