@@ -28,6 +28,7 @@ from dstransformer.training.checkpoint import (
     verify_checkpoint,
 )
 from dstransformer.training.estimate import Estimate, build_budget, estimate
+from dstransformer.training.signals import StopRequest
 from dstransformer.training.world import World, join_world, leave_world, read_processes
 
 logger = logging.getLogger(__name__)
@@ -90,40 +91,42 @@ def train(request: TrainRequest) -> dict[str, Any]:
     checkpoint = _find_checkpoint(request, config, verify=processes.rank == 0)
     world = join_world(processes)
     try:
-        # Imported late: it takes seconds, and a user's mistake should not wait for it.
-        from dstransformer.training.trainer import Trainer, describe
+        # From here on: a process killed while DeepSpeed loads an operator leaves a lock that the next run waits for.
+        with StopRequest() as stop:
+            # Imported late: it takes seconds, and a user's mistake should not wait for it.
+            from dstransformer.training.trainer import Trainer, describe
 
-        if world.is_first:
-            _prepare_run(request.run, config, ds_config)
-        _check_shared(request.run, corpus, checkpoint, world)
-        tracker = build_tracker(
-            config.tracking, rank=world.rank, run_folder=request.run, max_updates=config.training.max_updates
-        )
-        origin = describe_origin(request, corpus)
-        trainer = Trainer(config, ds_config, corpus, request.run, world, tracker, origin)
-        if checkpoint is not None:
-            trainer.resume(checkpoint)
-        tracker.start(
-            RunStart(
-                run_name=request.run.absolute().name,
-                config=config,
-                ds_config=ds_config,
-                manifest=corpus.manifest,
-                corpus=request.corpus,
-                tags=_tags(origin, world),
-                resume_step=None if checkpoint is None else checkpoint.state.step,
+            if world.is_first:
+                _prepare_run(request.run, config, ds_config)
+            _check_shared(request.run, corpus, checkpoint, world)
+            tracker = build_tracker(
+                config.tracking, rank=world.rank, run_folder=request.run, max_updates=config.training.max_updates
             )
-        )
-        try:
-            outcome = trainer.run()
-        except BaseException as error:
-            if isinstance(error, DstError):
-                error.rank = world.rank
-            tracker.finish("failed")
-            raise
-        tracker.finish("finished" if outcome.stopped_by is None else "killed")
-        world.barrier()
-        return {**describe(outcome), "run": str(request.run)}
+            origin = describe_origin(request, corpus)
+            trainer = Trainer(config, ds_config, corpus, request.run, world, tracker, origin)
+            if checkpoint is not None:
+                trainer.resume(checkpoint)
+            tracker.start(
+                RunStart(
+                    run_name=request.run.absolute().name,
+                    config=config,
+                    ds_config=ds_config,
+                    manifest=corpus.manifest,
+                    corpus=request.corpus,
+                    tags=_tags(origin, world),
+                    resume_step=None if checkpoint is None else checkpoint.state.step,
+                )
+            )
+            try:
+                outcome = trainer.run(stop)
+            except BaseException as error:
+                if isinstance(error, DstError):
+                    error.rank = world.rank
+                tracker.finish("failed")
+                raise
+            tracker.finish("finished" if outcome.stopped_by is None else "killed")
+            world.barrier()
+            return {**describe(outcome), "run": str(request.run)}
     finally:
         leave_world()
 

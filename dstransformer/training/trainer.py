@@ -89,23 +89,22 @@ class Trainer:
         self._last_score: tuple[int, float] | None = None
         self._last_save = (0, time.monotonic())
 
-    def run(self) -> Outcome:
-        """Train to the last update, or until asked to stop."""
+    def run(self, stop: StopRequest) -> Outcome:
+        """Train to the last update, or until asked to stop; a request that came before is heeded after one update."""
         state = self._state
-        with StopRequest() as stop:
-            for update in self._loader.iter_updates(Position(state.epoch, state.update)):
-                if self._state.step >= self._config.training.max_updates:
-                    break
-                self._step(update)
-                if self._is_due(self._config.training.log_every):
-                    self._log()
-                if self._is_due(self._config.validation.every):
-                    self._validate()
-                stopping, saving = self._world.any(stop.received is not None, self._time_to_save())
-                if stopping or saving or self._is_due(self._config.checkpoint.every_updates):
-                    self._save()
-                if stopping:
-                    return Outcome(self._state.step, stop.received or "a signal to another process", {})
+        for update in self._loader.iter_updates(Position(state.epoch, state.update)):
+            if self._state.step >= self._config.training.max_updates:
+                break
+            self._step(update)
+            if self._is_due(self._config.training.log_every):
+                self._log()
+            if self._is_due(self._config.validation.every):
+                self._validate()
+            stopping, saving = self._world.any(stop.received is not None, self._time_to_save())
+            if stopping or saving or self._is_due(self._config.checkpoint.every_updates):
+                self._save()
+            if stopping:
+                return Outcome(self._state.step, stop.received or "a signal to another process", {})
         return self._finish()
 
     def resume(self, checkpoint: Checkpoint) -> None:

@@ -18,7 +18,7 @@ from support.runs import TINY, latest_state, losses
 UPDATES = 80
 STOPPED = 143
 
-Ranks = list["subprocess.Popen[str]"]
+Ranks = list[subprocess.Popen[str]]
 
 
 def train_arguments(corpus: Path, run: Path) -> list[str]:
@@ -46,12 +46,14 @@ def srun(*commands: Sequence[str]) -> Iterator[Ranks]:
         yield ranks
 
 
-def wait_for_update(run: Path, update: int, alive: Callable[[], bool]) -> None:
-    """Until a run has logged an update."""
-    metrics = run / "metrics.jsonl"
-    while not metrics.exists() or len(losses(run)) < update:
-        assert alive(), "the run ended before the signal"
-        time.sleep(0.05)
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    while not condition():
+        assert process.poll() is None, "the run ended before the signal"
+        time.sleep(0.02)
+
+
+def has_logged(run: Path, update: int) -> bool:
+    return (run / "metrics.jsonl").exists() and len(losses(run)) >= update
 
 
 def assert_stopped_whole(run: Path, after: int) -> int:
@@ -69,20 +71,20 @@ def test_a_run_that_is_stopped_twice_equals_one_that_never_was(toy_corpus: Path,
     assert done.returncode == 0, done.stderr
     arguments = train_arguments(toy_corpus, run)
 
-    # SLURM's warning reaches one task: both stop after the same update, and both say that they have not finished.
+    # SLURM warns one task while DeepSpeed is still starting: both stop, and say that they have not finished.
     with srun(arguments, arguments) as ranks:
-        wait_for_update(run, 5, lambda: ranks[0].poll() is None)
-        ranks[1].send_signal(signal.SIGUSR1)
+        wait_until((run / "ds_config.json").exists, ranks[0])
+        ranks[0].send_signal(signal.SIGUSR1)
         outputs = [rank.communicate(timeout=120) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [STOPPED, STOPPED], outputs
-    stopped = assert_stopped_whole(run, after=4)
-    assert f"at step {stopped}; the same command goes on from there" in outputs[0][0]
+    stopped = assert_stopped_whole(run, after=0)
+    assert f"stopped by SIGUSR1 at step {stopped}; the same command goes on from there" in outputs[0][0]
 
-    # The same command goes on; a preempted machine sends SIGTERM, and the launcher passes the exit status on.
+    # The same command goes on; SIGTERM comes in the middle, to the other rank, and the launcher passes the status on.
     with subprocess.Popen(launcher(2, "--module", "dstransformer", *arguments), env=environment()) as program:
-        wait_for_update(run, stopped + 5, lambda: program.poll() is None)
-        first = [p for p in psutil.Process(program.pid).children(recursive=True) if "--local_rank=0" in p.cmdline()]
-        first[0].terminate()
+        wait_until(lambda: has_logged(run, stopped + 5), program)
+        (other,) = (p for p in psutil.Process(program.pid).children(recursive=True) if "--local_rank=1" in p.cmdline())
+        other.terminate()
         assert program.wait(timeout=120) == STOPPED
     assert_stopped_whole(run, after=stopped + 4)
 

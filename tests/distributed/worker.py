@@ -18,6 +18,7 @@ from dstransformer.config import compose, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.tracking import MetricsLog, NullTracker, RunStart
 from dstransformer.training.checkpoint import read_checkpoint
+from dstransformer.training.signals import StopRequest
 from dstransformer.training.trainer import Trainer
 from dstransformer.training.world import join_world, leave_world, read_processes
 
@@ -39,7 +40,7 @@ def main() -> None:
             trainer.resume(read_checkpoint(out / resumed))
         step = None if resumed is None else int(resumed.rpartition("-")[2])
         tracker.start(RunStart(case["name"], config, ds_config, corpus.manifest, corpus.path, resume_step=step))
-        outcome = trainer.run()
+        outcome = trainer.run(StopRequest())
         weights = {name: weight.cpu().clone() for name, weight in trainer.engine.iter_weights()}
         if world.is_first:
             torch.save(weights, run / "weights.pt")

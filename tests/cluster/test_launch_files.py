@@ -1,0 +1,108 @@
+"""The files of ``launch/`` say the same as the presets, and their commands run. There is no Kubernetes here: of its
+manifest the fields that matter are checked, and the pods' command line is run, in place of pods, as two processes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deepspeed.launcher.runner import fetch_hostfile
+from support.launching import REPOSITORY, environment, free_port
+from support.runs import TINY, latest_state, losses
+
+from dstransformer.config import compose, load_config
+
+LAUNCH = REPOSITORY / "launch"
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[str, Any]:
+    documents = yaml.safe_load_all((LAUNCH / "kubernetes.yaml").read_text())
+    return {document["kind"]: document for document in documents}
+
+
+@pytest.fixture(scope="module")
+def pod(manifests: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = manifests["Job"]["spec"]["template"]["spec"]
+    return spec
+
+
+def option(arguments: list[str], name: str) -> str:
+    (value,) = (argument.removeprefix(f"{name}=") for argument in arguments if argument.startswith(f"{name}="))
+    return value
+
+
+def sbatch_option(name: str) -> str:
+    (value,) = re.findall(rf"^#SBATCH --{name}=(\S+)$", (LAUNCH / "slurm.sbatch").read_text(), re.MULTILINE)
+    return str(value)
+
+
+def test_all_of_them_start_a_world_that_fits_the_base_preset(manifests: dict[str, Any], pod: dict[str, Any]) -> None:
+    arguments = pod["containers"][0]["args"]
+    worlds = {
+        sum(fetch_hostfile(str(LAUNCH / "hostfile")).values()),
+        int(sbatch_option("nodes")) * int(sbatch_option("ntasks-per-node")),
+        int(option(arguments, "--nnodes")) * int(option(arguments, "--nproc-per-node")),
+    }
+    assert len(worlds) == 1
+    compose(load_config("base"), worlds.pop())  # refuses a world that does not divide the micro-batches
+
+
+def test_pods_find_each_other_and_are_started_again(manifests: dict[str, Any], pod: dict[str, Any]) -> None:
+    service, job = manifests["Service"], manifests["Job"]
+    arguments = pod["containers"][0]["args"]
+    name = job["metadata"]["name"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert option(arguments, "--master-addr") == f"{name}-0.{pod['subdomain']}"
+    assert job["spec"]["completionMode"] == "Indexed"
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == int(option(arguments, "--nnodes"))
+    assert pod["restartPolicy"] == "Never", "a policy for failed pods requires it"
+    assert job["spec"]["backoffLimit"] > 0
+
+
+def test_ranks_get_their_gpus_their_volumes_and_time_for_a_checkpoint(pod: dict[str, Any]) -> None:
+    container = pod["containers"][0]
+    gpus = container["resources"]["limits"]["nvidia.com/gpu"]
+    assert gpus == int(option(container["args"], "--nproc-per-node"))
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(mounts) == volumes
+    for name in ("--corpus", "--run"):
+        path = container["args"][container["args"].index(name) + 1]
+        assert any(path.startswith(f"{mount}/") for mount in mounts.values()), path
+    patience = next(int(v["value"]) for v in container["env"] if v["name"] == "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+    assert patience < pod["terminationGracePeriodSeconds"]
+
+
+@pytest.mark.slow
+def test_the_command_of_the_pods_trains(pod: dict[str, Any], toy_corpus: Path, tmp_path: Path) -> None:
+    container, run = pod["containers"][0], tmp_path / "run"
+    replaced = {"--nproc-per-node": "1", "--master-addr": "127.0.0.1", "--master-port": str(free_port())}
+    follows = {"train": "toy", "--corpus": str(toy_corpus), "--run": str(run)}
+    arguments = list(container["args"])
+    for index, argument in enumerate(container["args"]):
+        name = argument.partition("=")[0]
+        if name in replaced:
+            arguments[index] = f"{name}={replaced[name]}"
+        if argument in follows:
+            arguments[index + 1] = follows[argument]
+    arguments += ["--ds", "zero2", "bf16", "--set", *TINY, "training.max_updates=5"]
+
+    with ExitStack() as stack:
+        pods = []
+        for rank in range(2):
+            command = [*container["command"], *(argument.replace("$(NODE_RANK)", str(rank)) for argument in arguments)]
+            process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+            pods.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        errors = [process.communicate(timeout=240)[1] for process in pods]
+    assert [process.returncode for process in pods] == [0, 0], errors
+    assert len(losses(run)) == 5
+    assert latest_state(run)["world_size"] == 2

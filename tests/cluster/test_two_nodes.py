@@ -1,0 +1,64 @@
+"""Training across two nodes, with the command of the README: pdsh, ssh, a hostfile."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.launching import run_dst
+from support.nodes import TwoNodes, two_nodes
+from support.runs import TINY, latest_state, losses
+from support.tools import UnavailableError
+
+UPDATES = 10
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[TwoNodes]:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    try:
+        with two_nodes(folder) as nodes:
+            yield nodes
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+
+
+def train_arguments(corpus: Path, run: Path) -> list[str]:
+    options = ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--ds", "zero2", "bf16", "--set", *TINY]
+    return [*options, f"training.max_updates={UPDATES}"]
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_two_nodes_train_as_two_local_ranks_do(cluster: TwoNodes, toy_corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "launch").mkdir()
+    (tmp_path / "launch" / "hostfile").write_text("".join(f"{node.address} slots=1\n" for node in cluster.nodes))
+    (tmp_path / ".deepspeed_env").write_text("GLOO_SOCKET_IFNAME=eth0\nOMP_NUM_THREADS=1\n")
+    launch = ["deepspeed", "--hostfile", "launch/hostfile", "--module", "dstransformer"]
+    done = subprocess.run(
+        cluster.nodes[0].command(*launch, *train_arguments(toy_corpus, tmp_path / "nodes")),
+        cwd=tmp_path,
+        env=cluster.environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-3000:]
+    # pdsh puts the node's name before every line of it; the ranks say where the launcher started them.
+    for rank, node in enumerate(cluster.nodes):
+        assert f"{node.address}: " in output
+        assert f"nnodes=2, num_local_procs=1, node_rank={rank}" in output
+
+    across_nodes = losses(tmp_path / "nodes")
+    assert len(across_nodes) == UPDATES
+    assert across_nodes[-1] < 0.95 * across_nodes[0]
+    assert latest_state(tmp_path / "nodes")["world_size"] == 2
+
+    local = run_dst(*train_arguments(toy_corpus, tmp_path / "local"), ranks=2)
+    assert local.returncode == 0, local.stderr[-3000:]
+    assert across_nodes == pytest.approx(losses(tmp_path / "local"), rel=1e-5)
