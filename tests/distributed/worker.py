@@ -1,7 +1,7 @@
 """Run by the deepspeed launcher: trains the cases of a JSON file one after the other, in one set of ranks.
 
-A case is ``{"name": …, "overrides": […], "fragments": […], "resume": STEP or null, "stop": STEP or null}``.
-Its run folder is ``OUT/name``; a case that resumes goes on in the folder of the case that it names with ``"of"``.
+A case is ``{"name": …, "overrides": […], "fragments": […], "resume": PATH or null}``; its run folder is ``OUT/name``.
+One that resumes goes on from the checkpoint ``OUT/PATH``, for example ``whole/checkpoints/step-00000005``.
 """
 
 from __future__ import annotations
