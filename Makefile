@@ -8,13 +8,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST_ARGS ?=
-# The cluster tests (two nodes, SLURM) are still being made reliable: `make test-cluster` runs them.
-SELECT ?= not cluster
 
 export HF_HUB_OFFLINE ?= 1
 export MLFLOW_DISABLE_TELEMETRY ?= true
 
-.PHONY: install quickstart test test-cluster check format bench clean
+.PHONY: install quickstart test check format bench clean
 
 install: $(INSTALLED)
 
@@ -33,10 +31,7 @@ quickstart: $(INSTALLED)
 
 test: $(INSTALLED) check
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m pytest -m "$(SELECT)" --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
-
-test-cluster: $(INSTALLED)
-	$(BIN)/python -m pytest -m cluster tests/cluster
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

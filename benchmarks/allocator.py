@@ -39,7 +39,7 @@ print(tokens / (time.perf_counter() - began))
 
 
 def main() -> None:
-    with_settings = dict(_settings())
+    with_settings = settings()
     plain = {name: value for name, value in os.environ.items() if name not in with_settings}
     rates: dict[str, list[float]] = {"without": [], "with": []}
     for _ in range(ROUNDS):
@@ -51,10 +51,11 @@ def main() -> None:
     print(f"ratio {statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})")
 
 
-def _settings() -> list[tuple[str, str]]:
+def settings() -> dict[str, str]:
+    """The variables of launch/env.sh, with its own values."""
     command = ["bash", "-c", f"env -i bash -c 'source {ENVIRONMENT}; env' | grep ^MALLOC_"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    return [(name, value) for name, _, value in (line.partition("=") for line in lines)]
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
 def _rate(environment: dict[str, str]) -> float:

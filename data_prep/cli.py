@@ -1,11 +1,12 @@
 """``dst-prep``: parallel text in, sharded corpus out. Handlers import lazily, so ``--help`` answers at once."""
 
 import argparse
+import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from dstransformer.errors import DstError, StorageError, UserError
 
@@ -19,11 +20,46 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 _COMMON_DEFAULTS: dict[str, Any] = {"tokenizer": "bpe", "character_coverage": 1.0}
 
 
+Number = TypeVar("Number", int, float)
+
+
+def _number(kind: Callable[[str], Number], allows: Callable[[Number], bool], wanted: str) -> Callable[[str], Number]:
+    """The type of an option: a number that ``allows`` agrees to, which is ``wanted`` in words."""
+
+    def read(text: str) -> Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not allows(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+        return value
+
+    return read
+
+
+_count = _number(int, lambda value: value >= 0, "a whole number of 0 or more")
+_positive = _number(int, lambda value: value >= 1, "a whole number of 1 or more")
+_ratio = _number(float, lambda value: 1 <= value < math.inf, "a number of 1 or more")
+_share = _number(float, lambda value: 0 < value <= 1, "a number above 0 and at most 1")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; ``--help`` has the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """A wrong option or value."""
+        self.exit(UserError.exit_code, f"dst-prep: error: {message}; see `{self.prog} --help`\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``dst-prep``; returns the process's exit status."""
     arguments = _build_parser().parse_args(argv)
     try:
         arguments.handler(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output has had enough
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     except DstError as error:
         print(f"dst-prep: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -40,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="dst-prep", description="Turn parallel text into a sharded, encoded corpus.")
+    parser = _Parser(prog="dst-prep", description="Turn parallel text into a sharded, encoded corpus.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     build = _add_command(commands, "build", _build, "all stages: text in, corpus out")
@@ -295,31 +331,3 @@ def _given(arguments: argparse.Namespace, names: set[str], defaults: dict[str, A
 
 def _absolute(path: Path) -> Path:
     return path.absolute()
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is negative")
-    return value
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not positive")
-    return value
-
-
-def _ratio(text: str) -> float:
-    value = float(text)
-    if not value >= 1:
-        raise argparse.ArgumentTypeError(f"{value} is less than 1")
-    return value
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{value} is not in (0, 1]")
-    return value

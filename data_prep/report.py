@@ -1,5 +1,6 @@
 """A corpus in a few tables, for the screen."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -39,7 +40,13 @@ def show_cleaning(report: CleaningReport) -> None:
     build_console().print(table)
 
 
+class _PlainConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader of our output has had enough, which ends nothing."""
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+
+
 def build_console() -> Console:
     """Plain text on stdout, 100 columns wide where that is no terminal."""
     width = None if sys.stdout.isatty() else 100
-    return Console(highlight=False, markup=False, width=width)
+    return _PlainConsole(highlight=False, markup=False, width=width)

@@ -10,28 +10,53 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from dstransformer.errors import DstError
+from dstransformer.errors import DstError, StorageError, UserError
 
 INTERRUPTED = 130
 STOPPED_BY_SIGNAL = 143
 
 
+#: What a handler comes back with: the exit status, and what there is to say on stdout.
+Answer = tuple[int, str]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; returns the exit status."""
-    options = _build_parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="dst: %(message)s", stream=sys.stderr)
-    handler: Callable[[argparse.Namespace], int] = options.handler
+    status = 0
     try:
-        return handler(options)
+        options = _build_parser().parse_args(arguments)
+        handler: Callable[[argparse.Namespace], Answer] = options.handler
+        status, text = handler(options)
+        _say(text)
     except DstError as error:
         _complain(error)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has had enough
+    return status
+
+
+def _say(text: str) -> None:
+    """Print the outcome. A reader that has had enough changes nothing about it."""
+    if not text:
+        return
+    try:
+        print(text, flush=True)
+    except OSError as error:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
-        return 0
+        if not isinstance(error, BrokenPipeError):
+            raise StorageError(f"cannot write to stdout: {error.strerror}") from None
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as for any other mistake; ``--help`` has the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """A wrong option or value."""
+        raise UserError(f"{message}; see `{self.prog} --help`")
 
 
 def _is_first() -> bool:
@@ -48,7 +73,7 @@ def _complain(error: DstError) -> None:
 
 
 def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="dst", description="Train, translate with and evaluate Transformers (Vaswani et al., 2017) on DeepSpeed."
     )
     parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)  # the deepspeed launcher's
@@ -57,12 +82,13 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_translate(commands)
     _add_evaluate(commands)
     _add_average(commands)
+    _add_track(commands)
     _add_presets(commands)
     _add_ds_config(commands)
     return parser
 
 
-Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands = "argparse._SubParsersAction[_Parser]"
 
 
 def _add_train(commands: Commands) -> None:  # type: ignore[valid-type]
@@ -131,6 +157,12 @@ def _add_average(commands: Commands) -> None:  # type: ignore[valid-type]
     parser.set_defaults(handler=_average)
 
 
+def _add_track(commands: Commands) -> None:  # type: ignore[valid-type]
+    parser = commands.add_parser("track", help="send what a run could not send to its tracking server")  # type: ignore[attr-defined]
+    parser.add_argument("run", metavar="RUN", type=Path)
+    parser.set_defaults(handler=_track)
+
+
 def _add_presets(commands: Commands) -> None:  # type: ignore[valid-type]
     parser = commands.add_parser("presets", help="list the presets")  # type: ignore[attr-defined]
     parser.set_defaults(handler=_presets)
@@ -143,7 +175,7 @@ def _add_ds_config(commands: Commands) -> None:  # type: ignore[valid-type]
     parser.set_defaults(handler=_ds_config)
 
 
-def _train(options: argparse.Namespace) -> int:
+def _train(options: argparse.Namespace) -> Answer:
     from dstransformer.training import launch
 
     request = launch.TrainRequest(
@@ -151,68 +183,66 @@ def _train(options: argparse.Namespace) -> int:
     )
     if options.dry_run:
         result = launch.dry_run(request)
-        if _is_first():
-            _print_dry_run(result, options.json)
-        return 0
+        return 0, _describe_dry_run(result, options.json) if _is_first() else ""
     with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints; stdout is for the outcome
         outcome = launch.train(request)
-    if _is_first():
-        if options.json:
-            print(json.dumps(outcome, indent=2))
-        else:
-            _print_outcome(outcome)
-    return 0 if outcome["stopped_by"] is None else STOPPED_BY_SIGNAL
+    status = 0 if outcome["stopped_by"] is None else STOPPED_BY_SIGNAL
+    if not _is_first():
+        return status, ""
+    return status, json.dumps(outcome, indent=2) if options.json else _describe_outcome(outcome)
 
 
-def _print_dry_run(result: launch.DryRun, as_json: bool) -> None:  # type: ignore[name-defined]  # noqa: F821
+def _describe_dry_run(result: launch.DryRun, as_json: bool) -> str:  # type: ignore[name-defined]  # noqa: F821
     from dstransformer.config import dump_config
     from dstransformer.training.launch import dry_run_as_json
 
     if as_json:
-        print(json.dumps(dry_run_as_json(result), indent=2))
-        return
+        return json.dumps(dry_run_as_json(result), indent=2)
     figures = result.estimate
-    print(dump_config(result.config))
-    print(f"DeepSpeed on {result.world_size} processes: {json.dumps(result.ds_config)}\n")
-    print(f"pairs              {figures.pairs:>14,}")
-    print(f"updates an epoch   {figures.updates_per_epoch:>14,}   epochs in all {figures.epochs:.1f}")
-    print(f"an update holds    {figures.pairs_per_update:>14,.0f}   pairs")
-    print(f"                   {figures.src_tokens_per_update:>14,.0f}   source tokens")
-    print(f"                   {figures.tgt_tokens_per_update:>14,.0f}   target tokens")
-    print(f"accumulation steps {figures.accumulation_steps:>14,}")
-    print(f"parameters         {figures.parameters:>14,}")
-    for stage, gib in figures.model_state_gib.items():
-        print(f"model states {stage} {gib:>14.3f}   GiB a process, activations not included")
+    lines = [
+        dump_config(result.config),
+        f"DeepSpeed on {result.world_size} processes: {json.dumps(result.ds_config)}\n",
+        f"pairs              {figures.pairs:>14,}",
+        f"updates an epoch   {figures.updates_per_epoch:>14,}   epochs in all {figures.epochs:.1f}",
+        f"an update holds    {figures.pairs_per_update:>14,.0f}   pairs",
+        f"                   {figures.src_tokens_per_update:>14,.0f}   source tokens",
+        f"                   {figures.tgt_tokens_per_update:>14,.0f}   target tokens",
+        f"accumulation steps {figures.accumulation_steps:>14,}",
+        f"parameters         {figures.parameters:>14,}",
+    ]
+    lines += [
+        f"model states {stage} {gib:>14.3f}   GiB a process, activations not included"
+        for stage, gib in figures.model_state_gib.items()
+    ]
+    return "\n".join(lines)
 
 
-def _print_outcome(outcome: dict[str, object]) -> None:
-    run = outcome["run"]
+def _describe_outcome(outcome: dict[str, object]) -> str:
     if outcome["stopped_by"] is not None:
-        print(f"stopped by {outcome['stopped_by']} at step {outcome['step']}; the same command goes on from there")
-        return
+        return f"stopped by {outcome['stopped_by']} at step {outcome['step']}; the same command goes on from there"
     evaluations = outcome["evaluations"]
     assert isinstance(evaluations, dict)
+    lines = []
     for split, evaluation in evaluations.items():
         bleu, signature = evaluation["metrics"]["bleu"], evaluation["signatures"]["bleu"]
-        print(f"{split} BLEU {bleu:.2f} ({signature})")
-    print(f"averaged model: {run}/bundle")
+        lines.append(f"{split} BLEU {bleu:.2f} ({signature})")
+    return "\n".join([*lines, f"averaged model: {outcome['run']}/bundle"])
 
 
-def _translate(options: argparse.Namespace) -> int:
+def _translate(options: argparse.Namespace) -> Answer:
     from dstransformer.decoding.commands import translate_files
 
     translate_files(options.file, options.output, _load_translator(options))
-    return 0
+    return 0, ""
 
 
-def _evaluate(options: argparse.Namespace) -> int:
+def _evaluate(options: argparse.Namespace) -> Answer:
     from dstransformer.evaluation.commands import evaluate_files
     from dstransformer.model import open_bundle
 
     language = open_bundle(options.bundle).provenance.get("tgt_lang")
     report = evaluate_files(options.src, options.ref, _load_translator(options), options.output, language=language)
-    print(json.dumps(report.as_json(), indent=2) if options.json else report.as_text())
-    return 0
+    return 0, json.dumps(report.as_json(), indent=2) if options.json else report.as_text()
 
 
 def _load_translator(options: argparse.Namespace) -> Translator:  # type: ignore[name-defined]  # noqa: F821
@@ -229,32 +259,35 @@ def _load_translator(options: argparse.Namespace) -> Translator:  # type: ignore
     )
 
 
-def _average(options: argparse.Namespace) -> int:
+def _average(options: argparse.Namespace) -> Answer:
     from dstransformer.training.averaging import average_run
 
     checkpoints = average_run(options.run, options.last, options.out)
     steps = ", ".join(str(checkpoint.state.step) for checkpoint in checkpoints)
-    print(f"{options.out}: the average of steps {steps}")
-    return 0
+    return 0, f"{options.out}: the average of steps {steps}"
 
 
-def _presets(options: argparse.Namespace) -> int:
+def _track(options: argparse.Namespace) -> Answer:
+    from dstransformer.tracking import send_pending
+
+    sent = send_pending(options.run)
+    return 0, f"{options.run}: {sent} records sent, none pending"
+
+
+def _presets(options: argparse.Namespace) -> Answer:
     from dstransformer.config import preset_names, preset_summary
 
     del options
     names = preset_names()
     width = max(map(len, names))
-    for name in names:
-        print(f"{name:<{width}}  {preset_summary(name)}")
-    return 0
+    return 0, "\n".join(f"{name:<{width}}  {preset_summary(name)}" for name in names)
 
 
-def _ds_config(options: argparse.Namespace) -> int:
+def _ds_config(options: argparse.Namespace) -> Answer:
     from dstransformer.config import compose, load_config
 
     config = load_config(options.preset, options.overrides, options.ds)
-    print(json.dumps(compose(config, options.world_size), indent=2))
-    return 0
+    return 0, json.dumps(compose(config, options.world_size), indent=2)
 
 
 if __name__ == "__main__":

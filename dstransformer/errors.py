@@ -5,10 +5,12 @@ class DstError(Exception):
     """A failure that is reported in one line, without a traceback. ``exit_code`` is the status of the process.
 
     ``rank`` is the process that met it, where the others of a run may not have; None where all meet the same.
+    ``shared`` says that the processes have told each other of it.
     """
 
     exit_code = 1
     rank: int | None = None
+    shared: bool = False
 
 
 class UserError(DstError):

@@ -28,6 +28,25 @@ OWNED = {
     "steps_per_print": "training.log_every",
 }
 
+#: What this package reads from the JSON itself, and what it may be there, as JSON.
+CHOICES = {
+    "zero_optimization.stage": ("0", "1", "2", "3"),
+    "zero_optimization.offload_optimizer.device": ('"cpu"', '"nvme"', '"none"'),
+    "zero_optimization.offload_param.device": ('"cpu"', '"nvme"', '"none"'),
+    "bf16.enabled": ("true", "false"),
+    "fp16.enabled": ("true", "false"),
+}
+
+#: Older names that DeepSpeed takes for what is read here under the newer one.
+OLD_NAMES = {
+    "bfloat16": "bf16",
+    "zero_optimization.cpu_offload": "zero_optimization.offload_optimizer",
+    "zero_optimization.cpu_offload_param": "zero_optimization.offload_param",
+}
+
+#: The lowest ZeRO stage that can offload each to CPU memory; NVMe needs stage 3.
+OFFLOAD_STAGES = {"offload_optimizer": 1, "offload_param": 3}
+
 
 def fragments_folder() -> Path:
     """The folder of the DeepSpeed fragments, in a wheel or in a checkout."""
@@ -46,24 +65,19 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
     counts as one sample for DeepSpeed, as its sentences are packed: ``train_batch_size`` is the number of them.
 
     Raises:
-        ConfigError: An unknown fragment, a key two fragments state, an owned key, an ``"auto"``, or a
-            number of processes that does not divide ``batch.micro_batches``.
+        ConfigError: An unknown fragment, a key two fragments state, an owned key, an ``"auto"``, a ZeRO stage, offload
+            or precision that DeepSpeed does not have, none at all or two of them, or a number of processes that does
+            not divide ``batch.micro_batches``.
     """
     merged: dict[str, Any] = {}
     stated_by: dict[tuple[str, ...], str] = {}
     for name in config.deepspeed:
         fragment, origin = _read(name)
+        _check_choices(fragment, origin)
         for path, value in _leaves(fragment):
-            if path[0] in OWNED:
-                raise ConfigError(
-                    f"{origin} states {'.'.join(path)!r}, which follows from {OWNED[path[0]]} of the experiment: "
-                    "remove it from the JSON and set it with a preset or --set"
-                )
-            if value == "auto":
-                raise ConfigError(
-                    f'{origin}: {".".join(path)} is "auto", which DeepSpeed silently replaces; write a value'
-                )
+            _check_leaf(path, value, origin)
             _state(merged, stated_by, path, value, origin)
+    _check_whole(merged, config.deepspeed)
     accumulation = accumulation_steps(config.batch.micro_batches, world_size)
     return merged | {
         "train_batch_size": config.batch.micro_batches,
@@ -75,7 +89,13 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
 
 
 def accumulation_steps(micro_batches: int, world_size: int) -> int:
-    """How many micro-batches of an update each process computes, one after the other."""
+    """How many micro-batches of an update each process computes, one after the other.
+
+    Raises:
+        ConfigError: A number of processes below 1, or one that does not divide ``micro_batches``.
+    """
+    if world_size < 1:
+        raise ConfigError(f"{world_size} processes cannot train: the world size is 1 or more")
     if micro_batches % world_size:
         divisors = [n for n in range(1, micro_batches + 1) if micro_batches % n == 0]
         raise ConfigError(
@@ -87,22 +107,24 @@ def accumulation_steps(micro_batches: int, world_size: int) -> int:
 
 
 def precision_of(ds_config: Mapping[str, Any]) -> Precision:
-    """The dtype the forward and backward pass run in."""
-    enabled: list[Precision] = [name for name in ("bf16", "fp16") if ds_config.get(name, {}).get("enabled", False)]
-    if len(enabled) > 1:
-        raise ConfigError("the DeepSpeed configuration enables both bf16 and fp16: choose one")
-    return enabled[0] if enabled else "fp32"
+    """The dtype the forward and backward pass run in, of what :func:`compose` made."""
+    halves: tuple[Precision, ...] = ("bf16", "fp16")
+    return next((name for name in halves if _is_enabled(ds_config, name)), "fp32")
 
 
 def zero_stage(ds_config: Mapping[str, Any]) -> int:
-    """The ZeRO stage, 0 where none is stated."""
-    return int(ds_config.get("zero_optimization", {}).get("stage", 0))
+    """The ZeRO stage of what :func:`compose` made."""
+    return int(ds_config["zero_optimization"]["stage"])
 
 
 def offloads_optimizer(ds_config: Mapping[str, Any]) -> bool:
-    """Whether optimizer states are kept in CPU memory or on NVMe."""
-    device = ds_config.get("zero_optimization", {}).get("offload_optimizer", {}).get("device", "none")
-    return bool(device != "none")
+    """Whether optimizer states are kept in CPU memory or on NVMe, by what :func:`compose` made."""
+    section = ds_config["zero_optimization"].get("offload_optimizer", {})
+    return bool(section.get("device", "none") != "none")
+
+
+def _is_enabled(ds_config: Mapping[str, Any], precision: str) -> bool:
+    return bool(ds_config.get(precision, {}).get("enabled", False))
 
 
 def _read(name: str) -> tuple[dict[str, Any], str]:
@@ -124,6 +146,61 @@ def _read(name: str) -> tuple[dict[str, Any], str]:
     if not isinstance(fragment, dict):
         raise ConfigError(f"{origin} holds a {type(fragment).__name__}, not a JSON object")
     return fragment, origin
+
+
+def _check_choices(fragment: Mapping[str, Any], origin: str) -> None:
+    for name, choices in CHOICES.items():
+        *sections, key = name.split(".")
+        node = fragment
+        for depth, section in enumerate(sections, start=1):
+            node = node.get(section, {})
+            if not isinstance(node, dict):
+                raise ConfigError(
+                    f"{origin}: {'.'.join(sections[:depth])} is {json.dumps(node)}: "
+                    f'write an object, such as {{"{key}": {choices[0]}}}'
+                )
+        if key in node and json.dumps(node[key]) not in choices:
+            raise ConfigError(f"{origin}: {name} is {json.dumps(node[key])}: write one of {', '.join(choices)}")
+
+
+def _check_leaf(path: Sequence[str], value: Any, origin: str) -> None:
+    name = ".".join(path)
+    if path[0] in OWNED:
+        raise ConfigError(
+            f"{origin} states {name!r}, which follows from {OWNED[path[0]]} of the experiment: "
+            "remove it from the JSON and set it with a preset or --set"
+        )
+    for old, new in OLD_NAMES.items():
+        if f"{name}.".startswith(f"{old}."):
+            raise ConfigError(f"{origin} states {old!r}, an older name: write {new!r}")
+    if value == "auto":
+        raise ConfigError(f'{origin}: {name} is "auto", which DeepSpeed silently replaces; write a value')
+
+
+def _check_whole(merged: Mapping[str, Any], names: Sequence[str]) -> None:
+    """What nobody states DeepSpeed would choose silently, and what contradicts itself it would find out late."""
+    fragments = f"the DeepSpeed fragments [{', '.join(names)}]"
+    if "stage" not in merged.get("zero_optimization", {}):
+        raise ConfigError(f"{fragments} state no ZeRO stage: add one of zero0, zero1, zero2, zero3")
+    if not any("enabled" in merged.get(name, {}) for name in ("bf16", "fp16")):
+        raise ConfigError(f"{fragments} state no precision: add one of fp32, bf16, fp16")
+    if _is_enabled(merged, "bf16") and _is_enabled(merged, "fp16"):
+        raise ConfigError(f"{fragments} enable both bf16 and fp16: choose one")
+    for part, least in OFFLOAD_STAGES.items():
+        _check_offload(merged["zero_optimization"], part, least, fragments)
+
+
+def _check_offload(zero: Mapping[str, Any], part: str, least: int, fragments: str) -> None:
+    section = zero.get(part, {})
+    device = section.get("device", "none")
+    needed = {"none": 0, "cpu": least, "nvme": 3}[device]
+    if zero["stage"] < needed:
+        raise ConfigError(
+            f"{fragments} ask for {part} to {device} at ZeRO stage {zero['stage']}, "
+            f"which needs stage {'3' if needed == 3 else '1, 2 or 3'}: name that stage, or leave {part} out"
+        )
+    if device == "nvme" and not isinstance(section.get("nvme_path"), str):
+        raise ConfigError(f"{fragments} ask for {part} to nvme: state its folder as zero_optimization.{part}.nvme_path")
 
 
 def _leaves(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

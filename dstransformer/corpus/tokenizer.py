@@ -8,7 +8,7 @@ from typing import Any
 import sentencepiece
 
 from dstransformer.corpus.text import plain_spaces
-from dstransformer.errors import DataError, StorageError
+from dstransformer.errors import DataError
 
 PAD_ID = 0
 UNK_ID = 1
@@ -56,11 +56,8 @@ class Tokenizer:
         return cls(model, str(path))
 
     def save(self, path: str | Path) -> None:
-        """Write the model's bytes, unchanged; StorageError where the file system refuses."""
-        try:
-            Path(path).write_bytes(self._model)
-        except OSError as error:
-            raise StorageError(f"cannot write the tokenizer {path}: {error.strerror}") from None
+        """Write the model's bytes, unchanged; OSError where the file system refuses."""
+        Path(path).write_bytes(self._model)
 
     def encode(self, texts: Sequence[str], *, threads: int = -1) -> list[list[int]]:
         """Token ids of each text, without BOS and EOS; ``threads`` -1 uses every core.

@@ -2,7 +2,7 @@
 
 from dstransformer.data.batch import PackedBatch, build_batch, pack
 from dstransformer.data.loader import Position, Update, UpdateLoader, training_lengths
-from dstransformer.data.plan import Budget, EpochPlan, check_lengths, cut_update, deal, plan_epoch
+from dstransformer.data.plan import Budget, EpochPlan, build_budget, check_lengths, cut_update, deal, plan_epoch
 
 __all__ = [
     "Budget",
@@ -12,6 +12,7 @@ __all__ = [
     "Update",
     "UpdateLoader",
     "build_batch",
+    "build_budget",
     "check_lengths",
     "cut_update",
     "deal",

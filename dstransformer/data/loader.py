@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -27,20 +27,16 @@ class Update:
     """One optimizer step, as far as this rank computes it.
 
     Attributes:
-        position: Where it stands in the data.
-        following: Where the next one stands.
+        following: Where the next one stands in the data.
         batches: This rank's micro-batches, one an accumulation step.
         src_tokens: Source tokens of the whole update, over all ranks.
         tgt_tokens: Target tokens of the whole update, over all ranks.
-        pairs: Sentence pairs of the whole update.
     """
 
-    position: Position
     following: Position
     batches: list[PackedBatch]
     src_tokens: int
     tgt_tokens: int
-    pairs: int
 
 
 class UpdateLoader:
@@ -71,9 +67,9 @@ class UpdateLoader:
         """The updates of an epoch."""
         return plan_epoch(self.src_lengths, self.tgt_lengths, self._seed, epoch, self._budget)
 
-    def iter_updates(self, start: Position) -> Iterator[Update]:
-        """The updates from ``start`` on, epoch after epoch, without end."""
-        # One thread assembles, the other plans the next epoch meanwhile.
+    def iter_updates(self, start: Position) -> Generator[Update, None, None]:
+        """The updates from ``start`` on, epoch after epoch, without end; closing the generator ends its threads."""
+        # Two threads: planning the next epoch holds up none of this one's updates.
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="loader") as worker:
             ready: deque[Future[Update]] = deque()
             try:
@@ -102,12 +98,10 @@ class UpdateLoader:
         parts = cut_update(pairs, self.src_lengths, self.tgt_lengths, self._budget.micro_batches)
         batches = [build_batch(self._split, parts[number]) for number in self._mine]
         return Update(
-            position=position,
             following=following,
             batches=[batch.pin_memory() for batch in batches] if self._pin_memory else batches,
             src_tokens=int(self.src_lengths[pairs].sum(dtype=np.int64)),
             tgt_tokens=int(self.tgt_lengths[pairs].sum(dtype=np.int64)),
-            pairs=len(pairs),
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dstransformer.config import BatchConfig
 from dstransformer.errors import DataError
 
 Lengths = npt.NDArray[np.int32]
@@ -24,6 +25,11 @@ class Budget:
     src_tokens: int
     tgt_tokens: int
     micro_batches: int
+
+
+def build_budget(batch: BatchConfig) -> Budget:
+    """The limits of an update, from the configuration."""
+    return Budget(batch.src_tokens, batch.tgt_tokens, batch.micro_batches)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The Transformer on packed batches, its loss, its incremental decoder, and bundles of trained weights."""
 
-from dstransformer.model.attention import Backend
+from dstransformer.model.attention import Backend, check_backend
 from dstransformer.model.bundle import Bundle, open_bundle, save_bundle
 from dstransformer.model.incremental import IncrementalDecoder
 from dstransformer.model.packing import Packing
@@ -13,6 +13,7 @@ __all__ = [
     "LossSums",
     "Packing",
     "Transformer",
+    "check_backend",
     "open_bundle",
     "parameter_count",
     "save_bundle",

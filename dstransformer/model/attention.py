@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dstransformer.config import ModelConfig
+from dstransformer.errors import ConfigError
 from dstransformer.model.dropout import keep_mask
 from dstransformer.model.packing import Packing
 
@@ -113,20 +114,51 @@ class MultiHeadAttention(nn.Module):
         return x.view(*x.shape[:-1], self.num_heads, width)
 
     def _use_varlen(self, x: Tensor, dropout: float) -> bool:
-        if self.backend == "padded":
-            return False
-        able = _varlen_can_run(x.device, x.dtype) and dropout == 0.0
-        if self.backend == "varlen" and not able:
-            raise RuntimeError(
-                "attention_backend 'varlen' needs CUDA of compute capability 8.0 or more, fp16 or bf16, "
-                "and no attention dropout"
-            )
-        return able
+        half = x.dtype in (torch.float16, torch.bfloat16)
+        return (
+            self.backend != "padded"
+            and dropout == 0.0
+            and max(self.d_k, self.d_v) <= MAX_VARLEN_WIDTH
+            and _varlen_can_run(x.device, half)
+        )
+
+
+#: The widest head that flash attention computes.
+MAX_VARLEN_WIDTH = 256
+
+
+def check_backend(config: ModelConfig, backend: Backend, device: torch.device, half: bool) -> None:
+    """Refuse an attention backend that cannot compute a model.
+
+    Args:
+        config: The architecture.
+        backend: Of its attention.
+        device: What it is computed on.
+        half: In bf16 or fp16.
+
+    Raises:
+        ConfigError: ``varlen`` is asked for and cannot be had.
+    """
+    if backend != "varlen":
+        return
+    lacks = [
+        what
+        for able, what in (
+            (_varlen_can_run(device, half), "a GPU of compute capability 8.0 or more in bf16 or fp16"),
+            (config.attention_dropout == 0.0, "model.attention_dropout=0.0"),
+            (max(config.d_k, config.d_v) <= MAX_VARLEN_WIDTH, f"model.d_k and d_v of at most {MAX_VARLEN_WIDTH}"),
+        )
+        if not able
+    ]
+    if lacks:
+        raise ConfigError(
+            f"training.attention_backend = varlen needs {' and '.join(lacks)}: set it to auto, which takes the best "
+            "that there is"
+        )
 
 
 @lru_cache
-def _varlen_can_run(device: torch.device, dtype: torch.dtype) -> bool:
-    half = dtype in (torch.float16, torch.bfloat16)
+def _varlen_can_run(device: torch.device, half: bool) -> bool:
     return device.type == "cuda" and half and torch.cuda.get_device_capability(device) >= (8, 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from dstransformer.config import Config, read_config, write_config
@@ -91,8 +92,9 @@ def save_bundle(
 ) -> str:
     """Write a bundle into a folder that does not exist yet; returns the sha256 of its weights."""
     folder.mkdir(parents=True)
-    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
-    digest = file_sha256(folder / WEIGHTS)
+    content = save({name: tensor.contiguous() for name, tensor in weights.items()})
+    (folder / WEIGHTS).write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
     write_config(config, folder / CONFIG)
     tokenizer.save(folder / TOKENIZER)
     text = json.dumps({**provenance, "weights_sha256": digest}, indent=2, ensure_ascii=False)

@@ -88,24 +88,30 @@ class Courier:
 def send_pending(run_folder: Path) -> int:
     """Send what a run could not send, and count the records sent.
 
-    DataError where the folder was never tracked; StorageError where the tracking server does not take everything.
+    DataError where the folder was never tracked; StorageError where the tracking server does not take everything, or
+    the run's folder cannot be written.
     """
     state = TrackingState.load(run_folder)
     if state is None:
         raise DataError(f"{run_folder} holds no tracked run: name a folder that `dst train` wrote with tracking on")
     spool = Spool(run_folder)
     courier = Courier(state, run_folder, spool)
+    before = len(spool.pending())
     try:
         sent = courier.deliver()
     except StoreUnreachableError as error:
+        left = len(spool.pending())
         raise StorageError(
-            f"{len(spool.pending())} records of {run_folder} are still to be sent, "
-            f"{state.tracking_uri} does not answer ({error}): try again when it does"
+            f"{run_folder}: {before - left} records sent, {left} still pending, as {state.tracking_uri} "
+            f"does not answer ({error}): try again when it does"
+        ) from None
+    except OSError as error:
+        raise StorageError(
+            f"cannot forget what was sent, {error.filename}: {error.strerror}; make {run_folder} writable"
         ) from None
     if courier.refused:
         raise StorageError(
-            f"{state.tracking_uri} refused {courier.refused} records of {run_folder}, which are kept; "
-            f"{sent} others were sent"
+            f"{run_folder}: {sent} records sent, {courier.refused} still pending, as {state.tracking_uri} refused them"
         )
     spool.close()
     return sent

@@ -27,7 +27,7 @@ class TrackingState:
         path = run_folder / STATE_NAME
         try:
             return cls(**json.loads(path.read_bytes()))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError) as error:
             raise DataError(f"{path} is damaged ({error}): delete it, and the run is tracked as a new one") from None

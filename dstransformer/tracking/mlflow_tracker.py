@@ -137,10 +137,11 @@ class MlflowTracker(Tracker):
         self._spool.close()
         if left := len(self._spool.pending()):
             logger.warning(
-                "%d tracking records are not sent to %s yet; they are kept in %s and sent when the run is resumed",
+                "%d tracking records are not sent to %s yet and are kept in %s: `dst track %s` sends them",
                 left,
                 self._state.tracking_uri,
                 self._run_folder / FOLDER_NAME,
+                self._run_folder,
             )
 
     def _put(self, op: str, **values: Any) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dstransformer.errors import DataError
 from dstransformer.model import Bundle, open_bundle, save_bundle
-from dstransformer.training.checkpoint import Checkpoint, CheckpointFolder, replace_folder
+from dstransformer.training.checkpoint import Checkpoint, CheckpointFolder
+from dstransformer.training.storage import replace_folder
 
 
 def average_run(run: Path, last: int, out: Path) -> list[Checkpoint]:
@@ -28,6 +29,8 @@ def average_run(run: Path, last: int, out: Path) -> list[Checkpoint]:
     if last < 1:
         raise DataError(f"--last {last}: at least one checkpoint is averaged")
     checkpoints = CheckpointFolder(run / "checkpoints").checkpoints()
+    if not checkpoints:
+        raise DataError(f"{run} holds no checkpoints: name the folder that `dst train --run` wrote")
     if len(checkpoints) < last:
         raise DataError(
             f"{run} has {len(checkpoints)} checkpoints, fewer than the {last} to average: lower --last, or keep more "

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
+import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from safetensors import SafetensorError
-
+from dstransformer.config import precision_of, zero_stage
+from dstransformer.corpus import Manifest
 from dstransformer.corpus.manifest import file_sha256
-from dstransformer.errors import DataError, StorageError
+from dstransformer.corpus.writer import sync
+from dstransformer.errors import DataError
+from dstransformer.training.storage import storage_errors, write_durably
 
-_MAKE_ROOM = "make room, then resume with the same command"
-_ROOM = 1 << 20  # less free space than this is a full disk
+logger = logging.getLogger(__name__)
 
 MANIFEST, LATEST, ENGINE, BUNDLE = "manifest.json", "latest", "zero", "bundle"
 
@@ -33,6 +33,7 @@ class TrainState:
         world_size: Processes that wrote the optimizer's state.
         zero_stage: ZeRO stage it was written under.
         precision: fp32, bf16 or fp16.
+        corpus: The key of the corpus's build, from its manifest.
     """
 
     step: int
@@ -41,6 +42,12 @@ class TrainState:
     world_size: int
     zero_stage: int
     precision: str
+    corpus: str
+
+    @classmethod
+    def fresh(cls, ds_config: Mapping[str, Any], world_size: int, manifest: Manifest) -> TrainState:
+        """Where a run stands before its first update."""
+        return cls(0, 0, 0, world_size, zero_stage(ds_config), precision_of(ds_config), manifest.build_key)
 
 
 @dataclass(frozen=True)
@@ -82,15 +89,33 @@ class CheckpointFolder:
         self._keep_best = keep_best
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The complete checkpoints, oldest first."""
-        return [read_checkpoint(folder) for folder in sorted(self.path.glob("step-*"))]
+        """The complete checkpoints, oldest first. DataError where a manifest is damaged."""
+        return [read_checkpoint(folder) for folder in self._folders()]
 
     def latest(self) -> Checkpoint | None:
-        """The checkpoint that ``latest`` names, or None where there is none yet."""
-        pointer = self.path / LATEST
-        if not pointer.is_file():
-            return None
-        return read_checkpoint(self.path / pointer.read_text(encoding="utf-8").strip())
+        """The checkpoint that ``latest`` names, or the newest where that is lost; None where there is none yet."""
+        folder = next(self._from_latest(), None)
+        return None if folder is None else read_checkpoint(folder)
+
+    def latest_sound(self) -> Checkpoint | None:
+        """The latest checkpoint whose files are all as they were written; damaged ones are passed over with a warning.
+
+        Raises:
+            DataError: There are checkpoints, and all are damaged.
+        """
+        damage: DataError | None = None
+        for folder in self._from_latest():
+            try:
+                checkpoint = read_checkpoint(folder)
+                verify_checkpoint(checkpoint)
+            except DataError as error:
+                logger.warning("%s; trying the checkpoint before it", error)
+                damage = error
+            else:
+                return checkpoint
+        if damage is not None:
+            raise DataError(f"every checkpoint in {self.path} is damaged, the oldest too: {damage}")
+        return None
 
     def aside(self, step: int) -> Path:
         """Where the checkpoint of an update is written before it becomes visible."""
@@ -109,45 +134,62 @@ class CheckpointFolder:
         """Delete what a run wrote after the checkpoint that it goes on from, which becomes ``latest``. Rank 0 only."""
         with storage_errors(self.path):
             self._point_at(f"step-{step:08d}")
-            for checkpoint in self.checkpoints():
-                if checkpoint.state.step > step:
-                    self._delete(checkpoint)
+            for folder in self._folders():
+                if folder.name > f"step-{step:08d}":
+                    self._delete(folder)
 
     def discard(self, step: int) -> None:
         """Give up the checkpoint written aside, as far as the file system lets one."""
         shutil.rmtree(self.aside(step), ignore_errors=True)
 
-    def publish(self, state: TrainState, score: float | None) -> Checkpoint:
-        """Make the checkpoint written aside visible: hash, rename, move ``latest``, prune. Rank 0 only."""
+    def publish(self, state: TrainState, score: float | None, files: Mapping[str, str]) -> Checkpoint:
+        """Make the checkpoint written aside visible: its manifest, a rename, ``latest`` moves, others go. Rank 0 only.
+
+        Args:
+            state: Where the run stands.
+            score: What the checkpoint is ranked by, None where it was not evaluated.
+            files: The sha256 of every file, by its path in the checkpoint.
+        """
         partial = self.aside(state.step)
         final = self.path / f"step-{state.step:08d}"
         with storage_errors(partial):
-            manifest = {
-                "state": asdict(state),
-                "score": score,
-                "files": {str(file.relative_to(partial)): file_sha256(file) for file in _files(partial)},
-            }
-            _write_durably(partial / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-            if final.exists():  # a run resumed from an earlier checkpoint writes this one anew
-                shutil.rmtree(final)
+            manifest = {"state": asdict(state), "score": score, "files": dict(sorted(files.items()))}
+            write_durably(partial / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
+            sync(partial)
+            if final.exists():  # a damaged one that the run has passed over
+                self._delete(final)
             partial.rename(final)
+            sync(self.path)
             self._point_at(final.name)
             self._prune()
         return read_checkpoint(final)
 
+    def _folders(self) -> list[Path]:
+        return sorted(self.path.glob("step-*"))
+
+    def _from_latest(self) -> Iterator[Path]:
+        """The folders from the one that ``latest`` names back to the oldest."""
+        pointer = self.path / LATEST
+        named = pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else ""
+        folders = self._folders()
+        names = [folder.name for folder in folders]
+        yield from reversed(folders[: names.index(named) + 1] if named in names else folders)
+
     def _prune(self) -> None:
-        stay = {checkpoint.path for checkpoint in kept(self.checkpoints(), self._keep_last, self._keep_best)}
-        for checkpoint in self.checkpoints():
+        complete = [checkpoint for folder in self._folders() if (checkpoint := _try_reading(folder)) is not None]
+        stay = {checkpoint.path for checkpoint in kept(complete, self._keep_last, self._keep_best)}
+        for checkpoint in complete:
             if checkpoint.path not in stay:
-                self._delete(checkpoint)
+                self._delete(checkpoint.path)
 
     def _point_at(self, name: str) -> None:
-        _write_durably(self.path / ".latest", name + "\n")
+        write_durably(self.path / ".latest", f"{name}\n".encode())
         (self.path / ".latest").replace(self.path / LATEST)
+        sync(self.path)
 
-    def _delete(self, checkpoint: Checkpoint) -> None:
-        doomed = self.path / f".partial-{checkpoint.path.name}"
-        checkpoint.path.rename(doomed)
+    def _delete(self, folder: Path) -> None:
+        doomed = self.path / f".partial-{folder.name}-deleted"
+        folder.rename(doomed)
         shutil.rmtree(doomed)
 
 
@@ -179,6 +221,13 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         ) from None
 
 
+def _try_reading(folder: Path) -> Checkpoint | None:
+    try:
+        return read_checkpoint(folder)
+    except DataError:
+        return None
+
+
 def verify_checkpoint(checkpoint: Checkpoint) -> None:
     """Compare every file with its hash.
 
@@ -190,52 +239,3 @@ def verify_checkpoint(checkpoint: Checkpoint) -> None:
         path = checkpoint.path / name
         if not path.is_file() or file_sha256(path) != digest:
             raise DataError(f"{path} is missing or damaged: resume from another checkpoint with --resume PATH")
-
-
-@contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses, when ``path`` is written, into one line."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = _MAKE_ROOM if full else "check the path and its permissions"
-        raise StorageError(f"cannot write {error.filename or path}: {error.strerror or error}; {advice}") from error
-    except (RuntimeError, SafetensorError) as error:  # how torch.save and safetensors report a full disk
-        if _free_bytes(path) >= _ROOM:
-            raise
-        raise StorageError(f"cannot write {path}: {os.strerror(errno.ENOSPC)}; {_MAKE_ROOM}") from error
-
-
-def _free_bytes(path: Path) -> int:
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free
-
-
-def replace_folder(target: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder aside and put it where ``target`` is, replacing what was there."""
-    aside, old = target.with_name(f".{target.name}.partial"), target.with_name(f".{target.name}.old")
-    with storage_errors(target):
-        for stale in (aside, old):
-            if stale.exists():
-                shutil.rmtree(stale)
-        try:
-            write(aside)
-            if target.exists():
-                target.rename(old)
-            aside.rename(target)
-        finally:
-            for stale in (aside, old):
-                shutil.rmtree(stale, ignore_errors=True)
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _write_durably(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import logging
+import os
+import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,12 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.cpp_extension import get_default_build_root
 
 from dstransformer.config import Config, offloads_optimizer, precision_of, zero_stage
 from dstransformer.data import Update
-from dstransformer.errors import DataError, DstError
+from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.model import Transformer
 from dstransformer.training.optimizer import build_optimizer
 from dstransformer.training.schedule import learning_rate
@@ -41,6 +48,31 @@ class StepLoss:
     nll: Tensor
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of one moment, in CPU memory.
+
+    Attributes:
+        states: What this rank writes of DeepSpeed's state, by file name.
+        weights: Every weight in fp32, by name; empty on ranks other than 0.
+    """
+
+    states: dict[str, Any]
+    weights: dict[str, Tensor]
+
+
+class _RefusedConfigError(ConfigError):
+    """Every rank meets it."""
+
+    shared = True
+
+
+class DivergedError(DstError):
+    """The weights are lost. Every rank meets it at the same update."""
+
+    shared = True
+
+
 class Engine:
     """One optimizer step at a time. All methods are collective: every rank calls them together.
 
@@ -52,7 +84,7 @@ class Engine:
     """
 
     def __init__(self, config: Config, ds_config: Mapping[str, Any], vocab_size: int, world: World) -> None:
-        deepspeed = _import_deepspeed(precision_of(ds_config), world.device)
+        deepspeed = _import_deepspeed(precision_of(ds_config), world)
         self._config = config
         self._world = world
         self._stage = zero_stage(ds_config)
@@ -60,13 +92,22 @@ class Engine:
         model = Transformer(config.model, vocab_size, config.loss.label_smoothing, config.training.attention_backend)
         model.to(world.device)
         optimizer = build_optimizer(model.parameters(), config.optimizer, offloaded=offloads_optimizer(ds_config))
-        self._engine, self._optimizer, _, _ = deepspeed.initialize(
-            model=model,
-            optimizer=optimizer,
-            lr_scheduler=self._build_scheduler,
-            config=dict(ds_config),
-            dist_init_required=False,
-        )
+        try:
+            self._engine, self._optimizer, _, _ = deepspeed.initialize(
+                model=model,
+                optimizer=optimizer,
+                lr_scheduler=self._build_scheduler,
+                config=dict(ds_config),
+                dist_init_required=False,
+            )
+        except (ValidationError, deepspeed.DeepSpeedConfigError) as error:
+            raise _RefusedConfigError(
+                f"DeepSpeed refuses its configuration: {' '.join(str(error).split())[:300]}; "
+                "mend the JSON that --ds names (`dst ds-config` prints the whole)"
+            ) from None
+        # DeepSpeed would write amid collective operations, where one rank with a full disk leaves the others waiting:
+        # it hands its state over instead (see `snapshot`).
+        self._engine.checkpoint_engine.makedirs = self._engine._copy_recovery_script = _do_nothing
         self._grad_norm: float | None = None
         # Without ZeRO, DeepSpeed divides fp16 gradients by the loss scale but leaves multiplying the loss to us, and
         # takes one step of Adam on zero gradients when it begins.
@@ -120,12 +161,12 @@ class Engine:
             self._engine.step()
         except Exception as error:
             if "loss scale" in str(error).lower():
-                raise DstError(_FP16_DIVERGED) from error
+                raise DivergedError(_FP16_DIVERGED) from error
             raise
         if self._scales_loss and self._optimizer.overflow:
             scaling = self._optimizer.loss_scale_config
             if self._step_scale <= scaling.min_loss_scale:
-                raise DstError(_FP16_DIVERGED)
+                raise DivergedError(_FP16_DIVERGED)
 
     @property
     def learning_rate(self) -> float:
@@ -175,12 +216,19 @@ class Engine:
             for half, master in zip(half_group, group, strict=True)
         }
 
-    def save(self, folder: Path) -> None:
-        """Write the state of model and optimizer, every rank its part."""
-        self._engine.save_checkpoint(str(folder), tag=_TAG, save_latest=False)
+    def snapshot(self) -> Snapshot:
+        """Copy what a checkpoint holds, every rank its part."""
+        states: dict[str, Any] = {}
+        self._engine.checkpoint_engine.save = lambda state_dict, path: states.update({path: _copy_to_cpu(state_dict)})
+        self._engine.save_checkpoint(".", tag=_TAG, save_latest=False)
+        weights = {}
+        for name, weight in self.iter_weights():  # every rank takes part in gathering them
+            if self._world.is_first:
+                weights[name] = weight.to("cpu", copy=True)
+        return Snapshot(states, weights)
 
     def load(self, folder: Path) -> None:
-        """Read what :meth:`save` wrote, on the same number of processes.
+        """Read the states of a snapshot, from the files in a folder, on the same number of processes.
 
         Raises:
             DataError: The state cannot be read.
@@ -198,17 +246,72 @@ def dropout_seed(seed: int, update: int, micro_batch: int) -> int:
     return int(np.random.SeedSequence((seed, update, micro_batch)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def _import_deepspeed(precision: str, device: torch.device) -> Any:
+def _do_nothing(*_: object, **__: object) -> None:
+    pass
+
+
+def _copy_to_cpu(state: Any) -> Any:
+    """A copy of nested containers whose tensors are in CPU memory and share nothing with the running model."""
+    if isinstance(state, Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        return {key: _copy_to_cpu(value) for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(map(_copy_to_cpu, state))
+    return copy.deepcopy(state)
+
+
+def _operator_folder() -> Path:
+    """Where DeepSpeed's C++ operators are built when they are first used."""
+    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
+
+
+def await_operator_builds(folder: Path, patience: float = 120.0) -> None:
+    """Wait for whoever builds an operator, but not for one that was killed: PyTorch would, for ever and silently.
+
+    Args:
+        folder: Where the operators are built.
+        patience: A lock older than this, in seconds, was left behind and is removed.
+    """
+    for lock in folder.glob("**/lock"):
+        logger.warning(
+            "waiting for another process to build or load the DeepSpeed operator in %s; where there is none, it was "
+            "killed, and its lock is removed %.0f s after it was made",
+            lock.parent,
+            patience,
+        )
+        with contextlib.suppress(FileNotFoundError):
+            while time.time() - lock.stat().st_mtime < patience:
+                time.sleep(0.2)
+            lock.unlink()
+
+
+def _unlink_shared_memory(world: World) -> None:
+    """DeepSpeed leaves the buffers of its reduction on a CPU, 66 MiB a rank, in memory when the processes end.
+
+    Every process has mapped them by now, and keeps them without their names.
+    """
+    world.barrier()
+    address = f"{os.environ['MASTER_ADDR']}_{os.environ['MASTER_PORT']}"
+    for buffer in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_*"):
+        buffer.unlink(missing_ok=True)
+
+
+def _import_deepspeed(precision: str, world: World) -> Any:
     # DeepSpeed still calls collectives under names that PyTorch has replaced; nothing a user could do about it.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    # Its operators are built by the ninja beside this Python: ssh and a path to the program bring no other.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     import deepspeed
     from deepspeed.accelerator import get_accelerator
     from deepspeed.utils import logger as deepspeed_logger
 
     deepspeed_logger.setLevel(logging.WARNING)
+    await_operator_builds(_operator_folder())
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
+    _unlink_shared_memory(world)
     accelerator = get_accelerator()
-    if device.type == "cpu" and precision == "fp16" and not accelerator.is_fp16_supported():
+    if world.device.type == "cpu" and precision == "fp16" and not accelerator.is_fp16_supported():
         logger.warning("this CPU has no fp16 instructions: PyTorch computes fp16 in software, slowly; bf16 is faster")
         accelerator.is_fp16_supported = lambda: True
     return deepspeed

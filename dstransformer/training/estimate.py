@@ -8,7 +8,7 @@ import numpy as np
 
 from dstransformer.config import Config, accumulation_steps
 from dstransformer.corpus import Corpus
-from dstransformer.data import Budget, plan_epoch, training_lengths
+from dstransformer.data import build_budget, plan_epoch, training_lengths
 from dstransformer.model import parameter_count
 
 GIB = 2**30
@@ -41,16 +41,11 @@ class Estimate:
     model_state_gib: dict[str, float]
 
 
-def build_budget(config: Config) -> Budget:
-    """The limits of an update, from the configuration."""
-    return Budget(config.batch.src_tokens, config.batch.tgt_tokens, config.batch.micro_batches)
-
-
 def estimate(config: Config, corpus: Corpus, world_size: int, half_precision: bool) -> Estimate:
     """Plan the first epoch and count."""
     split = corpus.split("train")
     src_lengths, tgt_lengths = training_lengths(split)
-    plan = plan_epoch(src_lengths, tgt_lengths, config.training.seed, 0, build_budget(config))
+    plan = plan_epoch(src_lengths, tgt_lengths, config.training.seed, 0, build_budget(config.batch))
     parameters = parameter_count(config.model, corpus.tokenizer.vocab_size)
     return Estimate(
         pairs=len(split),

@@ -17,19 +17,21 @@ from typing import Any
 from dstransformer import __version__
 from dstransformer.config import Config, compose, load_config, precision_of, read_config, write_config
 from dstransformer.corpus import Corpus
-from dstransformer.data import check_lengths, training_lengths
+from dstransformer.data import build_budget, check_lengths, training_lengths
 from dstransformer.errors import ConfigError, DataError, DstError
-from dstransformer.tracking import RunStart, build_tracker
+from dstransformer.model import check_backend
+from dstransformer.tracking import RunStart, build_tracker, resolve_tracking_uri
 from dstransformer.training.checkpoint import (
     Checkpoint,
     CheckpointFolder,
+    TrainState,
     read_checkpoint,
-    storage_errors,
     verify_checkpoint,
 )
-from dstransformer.training.estimate import Estimate, build_budget, estimate
+from dstransformer.training.estimate import Estimate, estimate
 from dstransformer.training.signals import StopRequest
-from dstransformer.training.world import World, join_world, leave_world, read_processes
+from dstransformer.training.storage import storage_errors
+from dstransformer.training.world import Processes, World, join_world, leave_world, read_processes
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +62,16 @@ class TrainRequest:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """A request that has passed every check that one process can make by itself."""
+
+    config: Config
+    ds_config: Mapping[str, Any]
+    corpus: Corpus
+    start: TrainState
+
+
+@dataclass(frozen=True)
 class DryRun:
     """What ``dst train --dry-run`` prints."""
 
@@ -72,10 +84,10 @@ class DryRun:
 def dry_run(request: TrainRequest) -> DryRun:
     """Resolve everything and plan the first epoch, without training or writing anything."""
     processes = read_processes(os.environ)
-    config, ds_config = _resolve(request, processes.world_size)
-    corpus = _open_corpus(request.corpus, config, verify=True)
-    half = precision_of(ds_config) != "fp32"
-    return DryRun(config, ds_config, processes.world_size, estimate(config, corpus, processes.world_size, half))
+    plan = _check_at_the_door(request, processes)
+    half = precision_of(plan.ds_config) != "fp32"
+    figures = estimate(plan.config, plan.corpus, processes.world_size, half)
+    return DryRun(plan.config, plan.ds_config, processes.world_size, figures)
 
 
 def train(request: TrainRequest) -> dict[str, Any]:
@@ -84,59 +96,76 @@ def train(request: TrainRequest) -> dict[str, Any]:
     Raises:
         UserError: Anything wrong with the request, its files or its environment, before the run's folder is touched.
         StorageError: The run's folder cannot be written.
+        DstError: The processes did not meet, or training diverged.
     """
     processes = read_processes(os.environ)
-    config, ds_config = _resolve(request, processes.world_size)
-    corpus = _open_corpus(request.corpus, config, verify=processes.local_rank == 0)
-    checkpoint = _find_checkpoint(request, config, verify=processes.rank == 0)
+    plan, mistake = None, None
+    try:
+        plan = _check_at_the_door(request, processes)
+    except DstError as error:
+        if processes.world_size == 1:
+            raise
+        mistake = error  # another node may not have met it, and would wait
     world = join_world(processes)
     try:
         # From here on: a process killed while DeepSpeed loads an operator leaves a lock that the next run waits for.
         with StopRequest() as stop:
-            # Imported late: it takes seconds, and a user's mistake should not wait for it.
-            from dstransformer.training.trainer import Trainer, describe
-
-            if world.is_first:
-                _prepare_run(request.run, config, ds_config)
-            _check_shared(request.run, corpus, checkpoint, world)
-            tracker = build_tracker(
-                config.tracking, rank=world.rank, run_folder=request.run, max_updates=config.training.max_updates
-            )
-            origin = describe_origin(request, corpus)
-            trainer = Trainer(config, ds_config, corpus, request.run, world, tracker, origin)
-            if checkpoint is not None:
-                trainer.resume(checkpoint)
-            tracker.start(
-                RunStart(
-                    run_name=request.run.absolute().name,
-                    config=config,
-                    ds_config=ds_config,
-                    manifest=corpus.manifest,
-                    corpus=request.corpus,
-                    tags=_tags(origin, world),
-                    resume_step=None if checkpoint is None else checkpoint.state.step,
-                )
-            )
-            try:
-                outcome = trainer.run(stop)
-            except BaseException as error:
-                if isinstance(error, DstError):
-                    error.rank = world.rank
-                tracker.finish("failed")
-                raise
-            tracker.finish("finished" if outcome.stopped_by is None else "killed")
-            world.barrier()
-            return {**describe(outcome), "run": str(request.run)}
+            world.share(mistake)
+            assert plan is not None
+            return _train(request, plan, world, stop)
+    except DstError as error:
+        if not error.shared:
+            error.rank = world.rank
+        raise
     finally:
         leave_world()
 
 
-def describe_origin(request: TrainRequest, corpus: Corpus) -> dict[str, Any]:
+def _train(request: TrainRequest, plan: Plan, world: World, stop: StopRequest) -> dict[str, Any]:
+    # Imported late: it takes seconds, and a user's mistake should not wait for it.
+    from dstransformer.training.trainer import Trainer, describe
+
+    half = precision_of(plan.ds_config) != "fp32"
+    with world.together():
+        check_backend(plan.config.model, plan.config.training.attention_backend, world.device, half)
+    path = _agree_on_checkpoint(request, plan, world)
+    _prepare_run(request.run, plan, world)
+    with world.together():
+        checkpoint = None if path is None else read_checkpoint(path)
+    tracker = build_tracker(
+        plan.config.tracking, rank=world.rank, run_folder=request.run, max_updates=plan.config.training.max_updates
+    )
+    origin = describe_origin(request, plan.corpus, git_revision() if world.is_first else None)
+    trainer = Trainer(plan.config, plan.ds_config, plan.corpus, request.run, world, tracker, origin)
+    if checkpoint is not None:
+        trainer.resume(checkpoint)
+    tracker.start(
+        RunStart(
+            run_name=request.run.absolute().name,
+            config=plan.config,
+            ds_config=plan.ds_config,
+            manifest=plan.corpus.manifest,
+            corpus=request.corpus,
+            tags=_tags(origin, world),
+            resume_step=None if checkpoint is None else checkpoint.state.step,
+        )
+    )
+    try:
+        outcome = trainer.run(stop)
+    except BaseException:
+        tracker.finish("failed")
+        raise
+    tracker.finish("finished" if outcome.stopped_by is None else "killed")
+    world.barrier()
+    return {**describe(outcome), "run": str(request.run)}
+
+
+def describe_origin(request: TrainRequest, corpus: Corpus, revision: str | None) -> dict[str, Any]:
     """Where a bundle comes from: versions, revision, preset and corpus."""
     manifest = corpus.manifest
     return {
         "dstransformer": __version__,
-        "git_revision": git_revision(),
+        "git_revision": revision,
         "versions": {name: version(name) for name in ("torch", "deepspeed", "sentencepiece")},
         "preset": request.preset,
         "overrides": list(request.overrides),
@@ -149,20 +178,34 @@ def describe_origin(request: TrainRequest, corpus: Corpus) -> dict[str, Any]:
 
 
 def git_revision() -> str | None:
-    """The commit of the checkout this package runs from, with ``-dirty`` where it was changed; None outside one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    """The commit of the checkout this package runs from, with ``-dirty`` where it was changed; None outside one.
+
+    A package installed somewhere inside another repository, in a virtual environment say, is not of its commit.
+    """
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None
+    return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None if found.returncode == 0 else None
+    return done.stdout.strip() or None if done.returncode == 0 else None
 
 
-def _resolve(request: TrainRequest, world_size: int) -> tuple[Config, dict[str, Any]]:
+def _check_at_the_door(request: TrainRequest, processes: Processes) -> Plan:
     config = load_config(request.preset, request.overrides, request.fragments)
-    ds_config = compose(config, world_size)
-    precision_of(ds_config)
-    return config, ds_config
+    ds_config = compose(config, processes.world_size)
+    if config.tracking.enabled:
+        resolve_tracking_uri(config.tracking.uri, request.run)
+    for folder in (request.run, *request.run.parents):
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"--run {request.run}: {folder} is a file; name a folder, new or of a run that goes on")
+    corpus = _open_corpus(request.corpus, config, verify=processes.local_rank == 0)
+    return Plan(config, ds_config, corpus, TrainState.fresh(ds_config, processes.world_size, corpus.manifest))
 
 
 def _open_corpus(path: Path, config: Config, *, verify: bool) -> Corpus:
@@ -170,7 +213,7 @@ def _open_corpus(path: Path, config: Config, *, verify: bool) -> Corpus:
     for split in ("train", "validation"):
         if split not in corpus.splits:
             raise DataError(f"{path} has no split {split!r}, which training needs: build it again with one")
-    check_lengths(*training_lengths(corpus.split("train")), build_budget(config))
+    check_lengths(*training_lengths(corpus.split("train")), build_budget(config.batch))
     if config.model.positions == "learned":
         splits = corpus.manifest.splits.values()
         longest = max(max(split.src_lengths.max, split.tgt_lengths.max) for split in splits) + 1
@@ -183,69 +226,88 @@ def _open_corpus(path: Path, config: Config, *, verify: bool) -> Corpus:
     return corpus
 
 
-def _find_checkpoint(request: TrainRequest, config: Config, *, verify: bool) -> Checkpoint | None:
+def _agree_on_checkpoint(request: TrainRequest, plan: Plan, world: World) -> Path | None:
+    """The checkpoint to go on from: rank 0 looks for it and reads every byte of it. Collective."""
+    found: Checkpoint | None = None
+    with world.together():
+        if world.is_first:
+            found = _find_checkpoint(request, plan)
+    path: Path | None = world.from_first(None if found is None else found.path)
+    return path
+
+
+def _find_checkpoint(request: TrainRequest, plan: Plan) -> Checkpoint | None:
     folder = CheckpointFolder(request.run / "checkpoints")
-    latest = folder.latest()
     if request.resume == "never":
+        latest = folder.latest()
         if latest is not None:
             raise ConfigError(
                 f"{request.run} already holds a run, at step {latest.state.step}: give another --run, delete the "
                 "folder, or go on from it with --resume auto"
             )
         return None
-    checkpoint = latest if request.resume == "auto" else read_checkpoint(Path(request.resume))
+    if request.resume == "auto":
+        checkpoint = folder.latest_sound()
+    else:
+        checkpoint = read_checkpoint(Path(request.resume))
+        verify_checkpoint(checkpoint)
     if checkpoint is not None:
-        _check_unchanged(checkpoint, config)
-        if verify:
-            verify_checkpoint(checkpoint)
+        _check_unchanged(checkpoint, plan)
     return checkpoint
 
 
-def _check_unchanged(checkpoint: Checkpoint, config: Config) -> None:
-    before, now = read_config(checkpoint.bundle / "config.yaml").model_dump(), config.model_dump()
-    pairs = [
-        (f"{section}.{key}", value, now[section][key])
-        for section in FIXED_SECTIONS
-        for key, value in before[section].items()
-    ]
-    pairs.append(("training.seed", before["training"]["seed"], now["training"]["seed"]))
-    for key, old, new in pairs:
-        if old != new:
+def _check_unchanged(checkpoint: Checkpoint, plan: Plan) -> None:
+    theirs = checkpoint.state
+    for name in ("world_size", "zero_stage", "precision"):
+        before, now = getattr(theirs, name), getattr(plan.start, name)
+        if before != now:
+            raise DataError(
+                f"cannot resume from {checkpoint.path}: it was written with {name} {before}, "
+                f"this run has {name} {now}; start it as before"
+            )
+    if theirs.corpus != plan.start.corpus:
+        raise DataError(
+            f"cannot resume from {checkpoint.path}: it was trained on another corpus than {plan.corpus.path} "
+            "(other text, tokenizer or cleaning); name that one with --corpus, or start another run with another --run"
+        )
+    old, new = read_config(checkpoint.bundle / "config.yaml").model_dump(), plan.config.model_dump()
+    fixed = [(section, key) for section in FIXED_SECTIONS for key in old[section]] + [("training", "seed")]
+    for section, key in fixed:
+        if old[section][key] != new[section][key]:
             raise ConfigError(
-                f"{key} is {new}, but {checkpoint.path} was trained with {old}: set {key}={old} to go on, "
-                "or start another run with another --run"
+                f"{section}.{key} is {new[section][key]}, but {checkpoint.path} was trained with {old[section][key]}: "
+                f"set {section}.{key}={old[section][key]} to go on, or start another run with another --run"
             )
 
 
-def _prepare_run(run: Path, config: Config, ds_config: Mapping[str, Any]) -> None:
-    with storage_errors(run):
-        run.mkdir(parents=True, exist_ok=True)
-        write_config(config, run / "config.yaml")
-        (run / "ds_config.json").write_text(json.dumps(ds_config, indent=2) + "\n", encoding="utf-8")
-
-
-def _check_shared(run: Path, corpus: Corpus, checkpoint: Checkpoint | None, world: World) -> None:
-    """All processes must write into one run folder, go on from one checkpoint and read one corpus. Collective."""
+def _prepare_run(run: Path, plan: Plan, world: World) -> None:
+    """Make the run's folder. All processes must write into the same one, and read the same corpus. Collective."""
     sign = run / world.from_first(f".rank-0-was-here-{uuid.uuid4().hex}")
-    if world.is_first:
-        with storage_errors(run):
-            sign.touch()
-    world.barrier()
-    step = None if checkpoint is None else checkpoint.state.step
-    views = world.gather((platform.node(), sign.exists(), step, corpus.manifest.build_key))
-    if world.is_first:
-        sign.unlink()
-    hosts, seen, steps, builds = zip(*views, strict=True)
-    blind = sorted({host for host, found in zip(hosts, seen, strict=True) if not found})
-    if blind:
-        raise ConfigError(
-            f"{', '.join(blind)} cannot see what rank 0 on {hosts[0]} writes into {run}: "
-            "put --run on a file system that all nodes share"
-        )
-    if len(set(steps)) > 1:
-        raise ConfigError(f"the processes see checkpoints of different steps in {run}: {steps}; start once more")
-    if len(set(builds)) > 1:
-        raise ConfigError(f"{corpus.path} is not the same corpus on all of {', '.join(hosts)}: copy one to every node")
+    with world.together():
+        if world.is_first:
+            with storage_errors(run):
+                run.mkdir(parents=True, exist_ok=True)
+                sign.touch()
+    views = world.gather((platform.node(), sign.exists(), plan.start.corpus))
+    hosts, seen, builds = zip(*views, strict=True)
+    with world.together():
+        if world.is_first:
+            sign.unlink()
+        blind = sorted({host for host, found in zip(hosts, seen, strict=True) if not found})
+        if blind:
+            raise ConfigError(
+                f"{', '.join(blind)} cannot see what rank 0 on {hosts[0]} writes into {run}: "
+                "put --run on a file system that all nodes share"
+            )
+        if len(set(builds)) > 1:
+            raise ConfigError(
+                f"{plan.corpus.path} is not the same corpus on all of {', '.join(hosts)}: copy one to every node"
+            )
+        if world.is_first:
+            with storage_errors(run):
+                write_config(plan.config, run / "config.yaml")
+                text = json.dumps(plan.ds_config, indent=2) + "\n"
+                (run / "ds_config.json").write_text(text, encoding="utf-8")
 
 
 def _tags(origin: Mapping[str, Any], world: World) -> dict[str, str]:

@@ -11,23 +11,15 @@ from typing import Any
 
 import torch
 
-from dstransformer.config import Config, precision_of, zero_stage
+from dstransformer.config import Config, precision_of
 from dstransformer.corpus import Corpus
-from dstransformer.data import Position, Update, UpdateLoader
-from dstransformer.errors import DataError, StorageError
-from dstransformer.model import open_bundle, save_bundle
+from dstransformer.data import Position, Update, UpdateLoader, build_budget
+from dstransformer.model import open_bundle
 from dstransformer.tracking import Tracker
 from dstransformer.training.averaging import average_newest
-from dstransformer.training.checkpoint import (
-    BUNDLE,
-    ENGINE,
-    Checkpoint,
-    CheckpointFolder,
-    TrainState,
-    storage_errors,
-)
-from dstransformer.training.engine import Engine, StepLoss
-from dstransformer.training.estimate import build_budget
+from dstransformer.training.checkpoint import Checkpoint, CheckpointFolder, TrainState
+from dstransformer.training.engine import DivergedError, Engine, StepLoss
+from dstransformer.training.saver import Saver
 from dstransformer.training.signals import StopRequest
 from dstransformer.training.validation import Evaluation, Validator
 from dstransformer.training.world import World
@@ -65,16 +57,15 @@ class Trainer:
         tracker: Tracker,
         provenance: Mapping[str, Any],
     ) -> None:
-        precision = precision_of(ds_config)
+        self._precision = precision_of(ds_config)
         self._config = config
         self._corpus = corpus
         self._run = run
         self._world = world
         self._tracker = tracker
-        self._provenance = provenance
         self._loader = UpdateLoader(
             corpus.split("train"),
-            build_budget(config),
+            build_budget(config.batch),
             seed=config.training.seed,
             rank=world.rank,
             world_size=world.world_size,
@@ -82,9 +73,10 @@ class Trainer:
             pin_memory=world.device.type == "cuda",
         )
         self.engine = Engine(config, ds_config, corpus.tokenizer.vocab_size, world)
-        self._validator = Validator(config, corpus.tokenizer, world, precision)
+        self._validator = Validator(config, corpus.tokenizer, world, self._precision)
         self._folder = CheckpointFolder(run / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_best)
-        self._state = TrainState(0, 0, 0, world.world_size, zero_stage(ds_config), precision)
+        self._saver = Saver(self._folder, world, config, corpus.tokenizer, provenance, self._announce)
+        self._state = TrainState.fresh(ds_config, world.world_size, corpus.manifest)
         self._figures = Figures(world)
         self._last_score: tuple[int, float] | None = None
         self._last_save = (0, time.monotonic())
@@ -96,36 +88,34 @@ class Trainer:
             if self._state.step >= self._config.training.max_updates:
                 break
             self._step(update)
+            stopping, saving, writing = self._world.any(
+                stop.received is not None, self._time_to_save(), self._saver.is_writing
+            )
+            if not writing:
+                self._saver.finish()
             if self._is_due(self._config.training.log_every):
                 self._log()
-            if self._is_due(self._config.validation.every):
+            if self._is_due(self._config.validation.every) and not stopping:
                 self._validate()
-            stopping, saving = self._world.any(stop.received is not None, self._time_to_save())
             if stopping or saving or self._is_due(self._config.checkpoint.every_updates):
                 self._save()
             if stopping:
+                self._saver.finish()
                 return Outcome(self._state.step, stop.received or "a signal to another process", {})
         return self._finish()
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint, as if the run had never stopped.
 
-        Raises:
-            DataError: It was written by another number of processes, ZeRO stage or precision.
+        Args:
+            checkpoint: Written by as many processes, under the same ZeRO stage and in the same precision.
         """
-        theirs, ours = checkpoint.state, self._state
-        for name in ("world_size", "zero_stage", "precision"):
-            if getattr(theirs, name) != getattr(ours, name):
-                raise DataError(
-                    f"cannot resume from {checkpoint.path}: it was written with {name} {getattr(theirs, name)}, "
-                    f"this run has {name} {getattr(ours, name)}; start it as before"
-                )
         self.engine.load(checkpoint.engine)
-        if self._world.is_first and checkpoint.path.absolute().parent == self._folder.path.absolute():
-            self._folder.drop_after(theirs.step)
-        self._world.barrier()
-        self._state = theirs
-        self._last_save = (theirs.step, time.monotonic())
+        with self._world.together():
+            if self._world.is_first and checkpoint.path.absolute().parent == self._folder.path.absolute():
+                self._folder.drop_after(checkpoint.state.step)
+        self._state = checkpoint.state
+        self._last_save = (checkpoint.state.step, time.monotonic())
         self._figures.restart(self.engine.skipped)
 
     def _step(self, update: Update) -> None:
@@ -145,6 +135,7 @@ class Trainer:
     def _log(self) -> None:
         record = self._figures.summarise(self.engine)
         self._tracker.log_train(self._state.step, {**record, "epoch": float(self._state.epoch)})
+        self._refuse_divergence(math.isfinite(record["loss"]))
 
     def _validate(self) -> None:
         self._validator.load(self.engine.iter_weights())
@@ -166,43 +157,33 @@ class Trainer:
         step = self._state.step
         if self._last_save[0] == step:
             return
-        if self._world.is_first:
-            self._folder.begin(step)
-        self._world.barrier()
-        try:
-            self._write_aside(self._folder.aside(step))
-        except StorageError:
-            self._folder.discard(step)
-            raise
-        self._world.barrier()
-        if self._world.is_first:
-            scored = self._last_score is not None and self._last_score[0] == step
-            checkpoint = self._folder.publish(self._state, self._last_score[1] if self._last_score and scored else None)
-            self._tracker.log_checkpoint(checkpoint.path, checkpoint.sha256, step, checkpoint.score)
-        self._world.barrier()
+        self._refuse_divergence(self._figures.are_finite())
+        scored = self._last_score is not None and self._last_score[0] == step
+        self._saver.begin(self.engine, self._state, self._last_score[1] if self._last_score and scored else None)
         self._last_save = (step, time.monotonic())
         self._figures.pause()
 
-    def _write_aside(self, partial: Path) -> None:
-        with storage_errors(partial):
-            self.engine.save(partial / ENGINE)
-            weights = {}
-            for name, weight in self.engine.iter_weights():  # every rank takes part in gathering them
-                if self._world.is_first:
-                    weights[name] = weight.to("cpu", copy=True)
-            if self._world.is_first:
-                provenance = {**self._provenance, "step": self._state.step}
-                save_bundle(partial / BUNDLE, weights, self._config, self._corpus.tokenizer, provenance)
+    def _announce(self, checkpoint: Checkpoint) -> None:
+        self._tracker.log_checkpoint(checkpoint.path, checkpoint.sha256, checkpoint.state.step, checkpoint.score)
+
+    def _refuse_divergence(self, finite: bool) -> None:
+        """Stop before lost weights take the place of good ones; fp16 skips such updates and lowers its scale."""
+        if not finite and self._precision != "fp16":
+            raise DivergedError(
+                f"training diverged: the loss is no number any more at update {self._state.step}; lower schedule.scale "
+                "or raise schedule.warmup_steps, and resume from an earlier checkpoint with --resume PATH"
+            )
 
     def _finish(self) -> Outcome:
         """Validate and save the last update, average, and evaluate the average on all of the held-out text."""
         if self._last_score is None or self._last_score[0] != self._state.step:
             self._validate()
         self._save()
+        self._saver.finish()
         bundle = self._run / "bundle"
-        if self._world.is_first:
-            average_newest(self._folder, self._config.checkpoint.average_last, bundle)
-        self._world.barrier()
+        with self._world.together():
+            if self._world.is_first:
+                average_newest(self._folder, self._config.checkpoint.average_last, bundle)
         self._validator.load(open_bundle(bundle).load_weights().items())
         evaluations: dict[str, Evaluation] = {
             name: self._validator.evaluate(self._corpus.split(name), 0)
@@ -248,7 +229,7 @@ class Figures:
 
     def summarise(self, engine: Engine) -> dict[str, float]:
         """The record of the updates since the last one. Collective."""
-        loss, nll = self._world.sum(torch.stack(self._losses).double().sum(dim=0).cpu()).tolist()
+        loss, nll = self._sums().tolist()
         seconds = time.monotonic() - self._began
         skipped = engine.skipped
         record = {
@@ -267,6 +248,13 @@ class Figures:
         self._skipped = skipped
         self._clear()
         return record
+
+    def are_finite(self) -> bool:
+        """Whether the losses since the last record are numbers. Collective."""
+        return not self._losses or bool(self._sums().isfinite().all())
+
+    def _sums(self) -> torch.Tensor:
+        return self._world.sum(torch.stack(self._losses).double().sum(dim=0).cpu())
 
     def _clear(self) -> None:
         self._losses: list[torch.Tensor] = []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import socket
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,10 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dstransformer.errors import UserError
+from dstransformer.errors import DstError, UserError
 
-#: A validation or a checkpoint on rank 0 may keep the others waiting this long.
-TIMEOUT = timedelta(hours=1)
+#: How long the processes wait for each other to start, and for each other's part of an update.
+STEP_TIMEOUT = timedelta(minutes=10)
+
+#: Averaging, or hashing a checkpoint, on one process may keep the others waiting this long.
+CONTROL_TIMEOUT = timedelta(hours=1)
 
 _SLURM = {
     "RANK": "SLURM_PROCID",
@@ -39,28 +44,38 @@ def read_processes(environment: Mapping[str, str]) -> Processes:
     """Read the variables that ``deepspeed``, ``torchrun`` and ``srun`` set; one process where there are none.
 
     Raises:
-        UserError: A variable that is no number.
+        UserError: A variable that is no number or out of its range, by name.
     """
     given = _with_slurm(environment)
+    world_size = _number(given, "WORLD_SIZE", 1, least=1)
+    rank = _number(given, "RANK", 0, least=0)
+    if rank >= world_size:
+        raise UserError(
+            f"the environment says RANK={rank} of WORLD_SIZE={world_size}, but ranks count from 0: "
+            "unset both or use a launcher"
+        )
+    local_size = "LOCAL_WORLD_SIZE" if "LOCAL_WORLD_SIZE" in given else "LOCAL_SIZE"
+    return Processes(
+        rank,
+        _number(given, "LOCAL_RANK", 0, least=0),
+        world_size,
+        _number(given, local_size, world_size, least=1),
+    )
 
-    def number(name: str, default: int) -> int:
-        text = given.get(name, str(default))
-        try:
-            return int(text)
-        except ValueError:
-            raise UserError(
-                f"the environment variable {name} is {text!r}, not a number: unset it or use a launcher"
-            ) from None
 
-    world_size = number("WORLD_SIZE", 1)
-    local = number("LOCAL_WORLD_SIZE", number("LOCAL_SIZE", world_size))
-    return Processes(number("RANK", 0), number("LOCAL_RANK", 0), world_size, local)
+def _number(environment: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+    text = environment.get(name, str(default))
+    if not text.isdecimal() or int(text) < least:
+        raise UserError(
+            f"the environment variable {name} is {text!r}, not a number from {least} on: unset it or use a launcher"
+        )
+    return int(text)
 
 
 def _with_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables, those of SLURM under PyTorch's names. A step of several tasks is one that ``srun`` launched."""
     given = dict(environment)
-    if "RANK" not in given and int(given.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+    if "RANK" not in given and _number(given, "SLURM_STEP_NUM_TASKS", 1, least=1) > 1:
         given |= {name: given[slurm] for name, slurm in _SLURM.items() if slurm in given}
     return given
 
@@ -78,8 +93,8 @@ class World:
         self.rank = processes.rank
         self.world_size = processes.world_size
         self.device = device
-        # Small agreements go through CPU memory, so that they never wait for the GPU.
-        self._control = dist.new_group(backend="gloo", timeout=TIMEOUT) if device.type == "cuda" else None
+        # Small agreements go through CPU memory, so that they never wait for the GPU, and may take long.
+        self._control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
 
     @property
     def is_first(self) -> bool:
@@ -114,12 +129,52 @@ class World:
         """Wait for all."""
         dist.barrier(group=self._control)
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Do something that may fail on some ranks only, and end it in agreement: it also waits for all.
+
+        Nothing collective may happen inside. Where it fails anywhere, every rank raises what the first one met.
+        """
+        met: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            met = error
+        self.share(met)
+
+    def share(self, met: Exception | None) -> None:
+        """Raise on every rank what the first of them has met, if any has. Collective.
+
+        Raises:
+            DstError: As it is where every rank has met one, else with the name of who did.
+        """
+        failures = [failure for failure in self.gather(self._describe(met)) if failure is not None]
+        if not failures:
+            return
+        if met is not None and not isinstance(met, DstError):
+            raise met
+        kind, text, who = failures[0]
+        error = kind(text if len(failures) == self.world_size else f"{who}: {text}")
+        error.shared = True
+        raise error from met
+
+    def _describe(self, met: Exception | None) -> tuple[type[DstError], str, str] | None:
+        if met is None:
+            return None
+        who = f"rank {self.rank} on {platform.node()}"
+        if isinstance(met, DstError):
+            return type(met), str(met), who
+        return DstError, f"{type(met).__name__}: {met}", who
+
 
 def join_world(processes: Processes, environment: MutableMapping[str, str] = os.environ) -> World:
     """Meet the other processes.
 
     Sets what PyTorch and DeepSpeed read from the environment, where the launcher has not, and shares a machine's cores
     evenly between its processes where ``OMP_NUM_THREADS`` does not say otherwise.
+
+    Raises:
+        DstError: The processes did not meet in time, or there is no GPU for this one.
     """
     environment.update(_with_slurm(environment))
     environment.setdefault("RANK", str(processes.rank))
@@ -127,20 +182,45 @@ def join_world(processes: Processes, environment: MutableMapping[str, str] = os.
     environment.setdefault("WORLD_SIZE", str(processes.world_size))
     environment.setdefault("MASTER_ADDR", "127.0.0.1")
     environment.setdefault("MASTER_PORT", str(_free_port()) if processes.world_size == 1 else "29500")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", processes.local_rank)
+    device = _choose_device(processes)
+    if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
-        device = torch.device("cpu")
         environment.setdefault("DS_ACCELERATOR", "cpu")
         if "OMP_NUM_THREADS" not in environment:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes.local_world_size))
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        timeout=TIMEOUT,
-        device_id=device if device.type == "cuda" else None,
-    )
-    return World(processes, device)
+    try:
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            timeout=STEP_TIMEOUT,
+            device_id=device if device.type == "cuda" else None,
+        )
+        return World(processes, device)
+    except (RuntimeError, ValueError, OSError) as error:
+        address = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
+        failure = DstError(
+            f"the {processes.world_size} processes did not meet at {address}: {_first_line(error)}; look for the one "
+            "that failed, and see that every node reaches that address (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)"
+        )
+        failure.rank = processes.rank
+        raise failure from error
+
+
+def _choose_device(processes: Processes) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if processes.local_rank >= torch.cuda.device_count():
+        failure = UserError(
+            f"{platform.node()} has {torch.cuda.device_count()} GPUs but its process {processes.local_rank} (from 0) "
+            "was started: start one process a GPU, or hide the GPUs with CUDA_VISIBLE_DEVICES="
+        )
+        failure.rank = processes.rank
+        raise failure
+    return torch.device("cuda", processes.local_rank)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def leave_world() -> None:

@@ -4,15 +4,14 @@ manifest the fields that matter are checked, and the pods' command line is run, 
 from __future__ import annotations
 
 import re
-import subprocess
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from deepspeed.launcher.runner import fetch_hostfile
-from support.launching import REPOSITORY, environment, free_port
+from support.launching import REPOSITORY, free_port, run_command
 from support.runs import TINY, latest_state, losses
 
 from dstransformer.config import compose, load_config
@@ -95,14 +94,10 @@ def test_the_command_of_the_pods_trains(pod: dict[str, Any], toy_corpus: Path, t
             arguments[index + 1] = follows[argument]
     arguments += ["--ds", "zero2", "bf16", "--set", *TINY, "training.max_updates=5"]
 
-    with ExitStack() as stack:
-        pods = []
-        for rank in range(2):
-            command = [*container["command"], *(argument.replace("$(NODE_RANK)", str(rank)) for argument in arguments)]
-            process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
-            pods.append(stack.enter_context(process))
-            stack.callback(process.kill)
-        errors = [process.communicate(timeout=240)[1] for process in pods]
-    assert [process.returncode for process in pods] == [0, 0], errors
+    command = [*container["command"], *arguments]
+    pods = [[argument.replace("$(NODE_RANK)", str(rank)) for argument in command] for rank in range(2)]
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(run_command, pods))
+    assert [pod.returncode for pod in done] == [0, 0], [pod.stderr[-3000:] for pod in done]
     assert len(losses(run)) == 5
     assert latest_state(run)["world_size"] == 2

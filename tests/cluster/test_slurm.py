@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.launching import REPOSITORY
+from support.launching import LIMIT, REPOSITORY
 from support.runs import TINY, latest_state, losses
 from support.slurm import Slurm, slurm_cluster
 from support.tools import UnavailableError
@@ -26,8 +26,7 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
         pytest.skip(str(reason))
 
 
-def wait_until(condition: Callable[[], bool], log: Path, seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(condition: Callable[[], bool], log: Path, deadline: float) -> None:
     while not condition():
         assert time.monotonic() < deadline, log.read_text()[-3000:] if log.exists() else "the job did not start"
         time.sleep(0.1)
@@ -36,7 +35,7 @@ def wait_until(condition: Callable[[], bool], log: Path, seconds: float = 240.0)
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_a_warned_job_is_queued_again_and_finishes(slurm: Slurm, toy_corpus: Path, tmp_path: Path) -> None:
-    run, log = tmp_path / "run", tmp_path / "job.log"
+    run, log, deadline = tmp_path / "run", tmp_path / "job.log", time.monotonic() + LIMIT
     size = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--cpus-per-task=1"]
     # The nodes are this machine, and their names stand in no DNS.
     size += ["--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={log}"]
@@ -44,14 +43,14 @@ def test_a_warned_job_is_queued_again_and_finishes(slurm: Slurm, toy_corpus: Pat
     train += [f"training.max_updates={UPDATES}"]
     job = slurm.run("sbatch", "--parsable", *size, str(REPOSITORY / "launch" / "slurm.sbatch"), *train).strip()
 
-    wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= 5, log)
+    wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= 5, log, deadline)
     slurm.run("scancel", "--signal=USR1", job)  # reaches the tasks and not the script, as sbatch --signal does
-    wait_until(lambda: slurm.job(job)["Restarts"] == "1", log)
+    wait_until(lambda: slurm.job(job)["Restarts"] == "1", log, deadline)
     stopped = latest_state(run)["step"]
     assert stopped == len(losses(run)) < UPDATES
     assert f"at step {stopped}; the same command goes on from there" in log.read_text()
 
-    wait_until(lambda: slurm.job(job)["JobState"] == "COMPLETED", log)
+    wait_until(lambda: slurm.job(job)["JobState"] == "COMPLETED", log, deadline)
     assert slurm.job(job)["ExitCode"] == "0:0"
     assert f"resumed at update {stopped}" in log.read_text()
     assert len(losses(run)) == UPDATES

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.launching import run_dst
+from support.launching import run_command, run_dst
 from support.nodes import TwoNodes, two_nodes
 from support.runs import TINY, latest_state, losses
 from support.tools import UnavailableError
@@ -38,15 +37,8 @@ def test_two_nodes_train_as_two_local_ranks_do(cluster: TwoNodes, toy_corpus: Pa
     (tmp_path / "launch" / "hostfile").write_text("".join(f"{node.address} slots=1\n" for node in cluster.nodes))
     (tmp_path / ".deepspeed_env").write_text("GLOO_SOCKET_IFNAME=eth0\nOMP_NUM_THREADS=1\n")
     launch = ["deepspeed", "--hostfile", "launch/hostfile", "--module", "dstransformer"]
-    done = subprocess.run(
-        cluster.nodes[0].command(*launch, *train_arguments(toy_corpus, tmp_path / "nodes")),
-        cwd=tmp_path,
-        env=cluster.environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = cluster.nodes[0].command(*launch, *train_arguments(toy_corpus, tmp_path / "nodes"))
+    done = run_command(command, env=cluster.environment, cwd=tmp_path)
     output = done.stdout + done.stderr
     assert done.returncode == 0, output[-3000:]
     # pdsh puts the node's name before every line of it; the ranks say where the launcher started them.

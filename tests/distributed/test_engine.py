@@ -63,7 +63,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def two_ranks(train: Callable[[int, list[Case]], Path]) -> Path:
+def two_ranks(train: Callable[[int, list[Case]], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     matrix = [
         case(f"zero{stage}-{precision}", "training.max_updates=30", fragments=(f"zero{stage}", precision))
         for stage in STAGES
@@ -76,7 +76,18 @@ def two_ranks(train: Callable[[int, list[Case]], Path]) -> Path:
         for stage in STAGES
         for precision in PRECISIONS
     ]
-    return train(2, [*matrix, *clipped, *LAYOUTS])
+    # The first scales are too large for fp16, so that its first updates are skipped.
+    folder = tmp_path_factory.mktemp("json")
+    overflowing, scattering = folder / "overflowing.json", folder / "scattering.json"
+    overflowing.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 32, "hysteresis": 1}}))
+    overflows = [
+        case(f"overflow-{stage}", "training.max_updates=30", fragments=(f"zero{stage}", str(overflowing)))
+        for stage in STAGES
+    ]
+    # Every weight, however small, is cut into parts, and gathered when it is needed.
+    scattering.write_text(json.dumps({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}))
+    scattered = case("scattered", "training.max_updates=30", fragments=(str(scattering), "fp32"))
+    return train(2, [*matrix, *clipped, *overflows, scattered, *LAYOUTS])
 
 
 @pytest.mark.slow
@@ -93,6 +104,26 @@ class TestStagesAndPrecisions:
         expected, actual = two_ranks / "zero0-fp32", two_ranks / f"zero{stage}-fp32"
         assert losses(actual) == pytest.approx(losses(expected), rel=1e-5)
         torch.testing.assert_close(weights(actual), weights(expected), rtol=1e-3, atol=1e-4)
+
+    def test_zero_3_agrees_where_every_weight_is_cut(self, two_ranks: Path) -> None:
+        expected, actual = two_ranks / "zero0-fp32", two_ranks / "scattered"
+        assert losses(actual) == pytest.approx(losses(expected), rel=1e-5)
+        torch.testing.assert_close(weights(actual), weights(expected), rtol=1e-3, atol=1e-4)
+
+    @pytest.mark.parametrize("stage", STAGES)
+    def test_fp16_skips_updates_that_overflow_and_finds_its_scale(self, two_ranks: Path, stage: int) -> None:
+        lines = trace(two_ranks / f"overflow-{stage}")
+        skipped = [int(line["skipped_share"]) for line in lines]
+        found = skipped.index(0)
+        assert 5 <= found <= 25
+        assert sum(skipped[found:]) <= 3
+        scales = [line["loss_scale"] for line in lines]
+        assert scales == [2.0 ** (32 - sum(skipped[: update + 1])) for update in range(30)]
+        applied = [line["lr"] for line, skip in zip(lines, skipped, strict=True) if not skip]
+        expected = [line["lr"] for line in trace(two_ranks / f"zero{stage}-fp16")]
+        assert applied == expected[: len(applied)], "updates that are skipped do not count for the schedule"
+        values = losses(two_ranks / f"overflow-{stage}")
+        assert sum(values[-3:]) / 3 < 0.95 * values[0]
 
     @pytest.mark.parametrize("precision", PRECISIONS[1:])
     @pytest.mark.parametrize("stage", STAGES)

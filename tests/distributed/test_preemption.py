@@ -6,44 +6,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from support.launching import environment, free_port, launcher, run_dst
+from support.launching import launcher, run_dst, started
+from support.ranks import srun
 from support.runs import TINY, latest_state, losses
 
 UPDATES = 80
 STOPPED = 143
 
-Ranks = list[subprocess.Popen[str]]
-
 
 def train_arguments(corpus: Path, run: Path) -> list[str]:
     options = ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--ds", "zero2", "fp32", "--set", *TINY]
     return [*options, "model.dropout=0.1", f"training.max_updates={UPDATES}"]
-
-
-@contextmanager
-def srun(*commands: Sequence[str]) -> Iterator[Ranks]:
-    """One process for each argument list of ``dst``, with the variables that srun gives to the tasks of a step."""
-    shared = {"SLURM_NTASKS": str(len(commands)), "SLURM_STEP_NUM_TASKS": str(len(commands))}
-    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    with ExitStack() as stack:
-        ranks = []
-        for rank, arguments in enumerate(commands):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "dstransformer", *arguments],
-                env=environment({**shared, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            ranks.append(stack.enter_context(process))
-            stack.callback(process.kill)
-        yield ranks
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
@@ -81,7 +59,7 @@ def test_a_run_that_is_stopped_twice_equals_one_that_never_was(toy_corpus: Path,
     assert f"stopped by SIGUSR1 at step {stopped}; the same command goes on from there" in outputs[0][0]
 
     # The same command goes on; SIGTERM comes in the middle, to the other rank, and the launcher passes the status on.
-    with subprocess.Popen(launcher(2, "--module", "dstransformer", *arguments), env=environment()) as program:
+    with started(launcher(2, "--module", "dstransformer", *arguments)) as program:
         wait_until(lambda: has_logged(run, stopped + 5), program)
         (other,) = (p for p in psutil.Process(program.pid).children(recursive=True) if "--local_rank=1" in p.cmdline())
         other.terminate()
@@ -98,7 +76,7 @@ def test_a_run_that_is_stopped_twice_equals_one_that_never_was(toy_corpus: Path,
 def test_a_run_outlives_who_watches_it(toy_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-m", "dstransformer", *train_arguments(toy_corpus, run)]
-    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as program:
+    with started(command, stderr=subprocess.PIPE) as program:
         assert program.stderr is not None
         assert any(line.startswith("update 1/") for line in program.stderr)
         program.stderr.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 import mlflow
 import pytest
 from support.launching import REPOSITORY, environment, run_dst
+from support.tracking import wait_until
 
 TINY = ["model.d_model=32", "model.d_ff=64", "model.num_heads=2", "model.d_k=16", "model.d_v=16"]
 TINY += ["batch.src_tokens=1200", "batch.tgt_tokens=1200", "schedule.warmup_steps=10", "training.log_every=2"]
@@ -248,6 +249,88 @@ class TestBadInput:
     def test_too_many_to_average(self, trained: Path, tmp_path: Path) -> None:
         done = run_dst("average", str(trained), "--last", "9", "--out", str(tmp_path / "bundle"))
         assert_refused(done, "has 3 checkpoints, fewer than the 9 to average")
+
+    @pytest.mark.parametrize("run", ["nowhere", "file", "folder"])
+    def test_nothing_to_average(self, tmp_path: Path, run: str) -> None:
+        (tmp_path / "file").touch()
+        (tmp_path / "folder").mkdir()
+        done = run_dst("average", run, "--out", "bundle", cwd=tmp_path)
+        assert_refused(done, f"{run} holds no checkpoints: name the folder that `dst train --run` wrote")
+        assert not (tmp_path / "bundle").exists()
+
+    def test_an_average_never_replaces_what_is_no_bundle(self, trained: Path, tmp_path: Path) -> None:
+        out = tmp_path / "notes.txt"
+        out.write_text("keep me")
+        done = run_dst("average", str(trained), "--last", "1", "--out", str(out))
+        assert_refused(done, f"{out} is there already and is not a bundle: give another --out, or delete it")
+        assert out.read_text() == "keep me"
+        assert list(tmp_path.iterdir()) == [out]
+
+    def test_a_bundle_that_is_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "model").touch()
+        assert_refused(run_dst("translate", "model", cwd=tmp_path), "model is not a folder: expected a bundle")
+
+    @pytest.mark.parametrize(("arguments", "parts"), [
+        (["ds-config", "base", "--world-size", "0"], ["0 processes cannot train"]),
+        (["ds-config", "base", "--world-size", "-1"], ["-1 processes cannot train"]),
+        (["ds-config", "base", "--world-size", "two"], ["--world-size", "'two'", "see `dst ds-config --help`"]),
+        (["ds-config", "base", "--ds", "zero3"], ["[zero3] state no precision: add one of fp32, bf16, fp16"]),
+        (["ds-config", "base", "--ds", "bf16"], ["[bf16] state no ZeRO stage: add one of zero0, zero1"]),
+        (["ds-config", "base", "--ds", "zero0", "fp32", "offload_optimizer"], ["which needs stage 1, 2 or 3"]),
+        (["ds-config", "base", "--ds", "wrong.json", "bf16"], ["wrong.json: zero_optimization.stage is 7"]),
+        (["train", "base"], ["the following arguments are required: --corpus, --run", "`dst train --help`"]),
+        ([], ["COMMAND", "`dst --help`"]),
+        (["track", "."], [". holds no tracked run"]),
+        (["track", "wrong.json"], ["wrong.json holds no tracked run"]),
+        (["track", "nowhere"], ["nowhere holds no tracked run: name a folder that `dst train` wrote"]),
+    ])  # fmt: skip
+    def test_a_line_that_cannot_be(self, tmp_path: Path, arguments: list[str], parts: list[str]) -> None:
+        (tmp_path / "wrong.json").write_text('{"zero_optimization": {"stage": 7}}')
+        done = run_dst(*arguments, cwd=tmp_path)
+        assert_refused(done, *parts)
+        assert done.stderr.count("\n") == 1
+        assert done.stdout == ""
+
+
+def unread(*arguments: str) -> subprocess.Popen[str]:
+    """``dst`` whose standard output nobody reads any more, as after ``| head``."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "dstransformer", *arguments]
+    process = subprocess.Popen(command, env=environment(), stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    return process
+
+
+class TestReaderThatHasHadEnough:
+    def test_it_is_no_failure(self) -> None:
+        process = unread("ds-config", "base")
+        assert process.communicate(timeout=60)[1] == ""
+        assert process.returncode == 0
+
+    def test_a_stopped_run_still_says_so(self, toy_corpus: Path, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        endless = ["training.max_updates=100000", "tracking.enabled=false"]
+        process = unread(*train_options(toy_corpus, run, *endless), "--json")
+        wait_until(lambda: (run / "metrics.jsonl").exists() or process.poll() is not None, 120)
+        process.terminate()
+        errors = process.communicate(timeout=120)[1]
+        assert process.returncode == 143, errors
+        assert "Traceback" not in errors
+        assert "BrokenPipe" not in errors
+
+    def test_a_mistake_still_says_so(self) -> None:
+        process = unread("ds-config", "bsae")
+        assert "unknown preset" in process.communicate(timeout=60)[1]
+        assert process.returncode == 2
+
+
+def test_an_output_that_takes_nothing_is_an_error() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "dstransformer", "presets"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment(), text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "dst: error: cannot write to stdout: No space left on device\n"
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
+from support.launching import run_dst
 from support.tracking import MlflowServer, make_start, wait_until
 
 from dstransformer.config import load_config
@@ -236,7 +237,7 @@ def test_a_run_that_never_reached_its_server_is_sent_later(server: MlflowServer,
     assert time.monotonic() - began < 10.0
     left = len(pending(run_folder))
     assert left > 0
-    with pytest.raises(StorageError, match=f"{left} records of .* are still to be sent.*does not answer"):
+    with pytest.raises(StorageError, match=rf"0 records sent, {left} still pending, as .* does not answer"):
         send_pending(run_folder)
 
     server.start()
@@ -245,6 +246,28 @@ def test_a_run_that_never_reached_its_server_is_sent_later(server: MlflowServer,
     client, run = tracked_run(run_folder)
     assert run.info.status == "FINISHED"
     assert train_steps(client, run) == list(range(1, 11))
+
+
+def test_dst_track_says_what_is_pending_and_sends_it(run_folder: Path) -> None:
+    tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens: every record stays
+    tracker.start(make_start())
+    tracker.log_train(1, {"loss": 4.5})
+    tracker.finish("finished")
+    left = len(pending(run_folder))
+    down = run_dst("track", str(run_folder))
+    assert (down.returncode, down.stdout) == (1, "")
+    wanted = f"dst: error: {run_folder}: 0 records sent, {left} still pending, as http://127.0.0.1:9 does not answer"
+    assert down.stderr.startswith(wanted)
+    assert down.stderr.count("\n") == 1
+    assert len(pending(run_folder)) == left
+
+    TrackingState(f"sqlite:///{run_folder.parent}/mlflow.db", EXPERIMENT).save(run_folder)
+    up = run_dst("track", str(run_folder))
+    assert (up.returncode, up.stdout) == (0, f"{run_folder}: {left} records sent, none pending\n"), up.stderr
+    assert run_dst("track", str(run_folder)).stdout == f"{run_folder}: 0 records sent, none pending\n"
+    client, run = tracked_run(run_folder)
+    assert run.info.status == "FINISHED"
+    assert train_steps(client, run) == [1]
 
 
 def test_a_refused_record_is_kept_and_does_not_hold_up_the_others(
@@ -260,7 +283,7 @@ def test_a_refused_record_is_kept_and_does_not_hold_up_the_others(
     assert train_steps(client, run) == [1]
     assert caplog.text.count("refused 'bundle'") == 1
     assert len(pending(run_folder)) == 1
-    with pytest.raises(StorageError, match="refused 1 records"):
+    with pytest.raises(StorageError, match=r"0 records sent, 1 still pending, as .* refused them"):
         send_pending(run_folder)
     make_bundle(run_folder / "gone")
     assert send_pending(run_folder) == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from dstransformer.corpus import (
     Tokenizer,
     TokenizerInfo,
 )
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 Rows = list[tuple[list[int], list[int]]]
 
@@ -82,3 +86,11 @@ def write_corpus(folder: Path, rows: Rows) -> Path:
     )
     writer.close(manifest)
     return folder
+
+
+def build_toy(out: Path, pairs: int) -> Path:
+    """A corpus of the embedded grammar with 40 pairs to validate and 40 to test, as ``dst-prep`` builds it."""
+    command = [sys.executable, "-m", "data_prep", "build", "--source", "toy", "--pairs", str(pairs)]
+    command += ["--valid-size", "40", "--test-size", "40", "--vocab-size", "400", "--workers", "1", "--out", str(out)]
+    subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True)
+    return out

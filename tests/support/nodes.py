@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.launching import environment
+from support.launching import environment, started
 from support.tools import UnavailableError, find_tools
 
 PRIVILEGE_SEPARATION = Path("/run/sshd")  # sshd wants this folder; a machine that never started one lacks it
@@ -56,7 +56,7 @@ def two_nodes(folder: Path) -> Iterator[TwoNodes]:
             PRIVILEGE_SEPARATION.mkdir(mode=0o755)
             stack.callback(PRIVILEGE_SEPARATION.rmdir)
         for node in nodes:
-            _ip("netns", "add", node.namespace)
+            _set_up("netns", "add", node.namespace)
             stack.callback(_remove, node)
         _connect(*nodes)
         for node in nodes:
@@ -66,28 +66,32 @@ def two_nodes(folder: Path) -> Iterator[TwoNodes]:
         yield TwoNodes(nodes, variables)
 
 
-def _ip(*arguments: str) -> str:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+def _ip(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=10, check=False)
+
+
+def _set_up(*arguments: str) -> None:
+    done = _ip(*arguments)
     if done.returncode != 0:
         raise UnavailableError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def _connect(first: Node, second: Node) -> None:
     cable = ["type", "veth", "peer", "name", "eth0", "netns", second.namespace]
-    _ip("link", "add", "eth0", "netns", first.namespace, *cable)
+    _set_up("link", "add", "eth0", "netns", first.namespace, *cable)
     for node in (first, second):
-        _ip("-n", node.namespace, "address", "add", f"{node.address}/24", "dev", "eth0")
+        _set_up("-n", node.namespace, "address", "add", f"{node.address}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
-            _ip("-n", node.namespace, "link", "set", device, "up")
+            _set_up("-n", node.namespace, "link", "set", device, "up")
 
 
 def _write_ssh(folder: Path, tools: dict[str, str]) -> Path:
     """Keys, and a folder for PATH whose ``ssh`` is the real one with them: what ``~/.ssh`` is on a cluster."""
     for name in ("key", "host_key"):
-        subprocess.run([tools["ssh-keygen"], "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+        command = [tools["ssh-keygen"], "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+        subprocess.run(command, check=True, timeout=10)
     options = {"IdentityFile": folder / "key", "StrictHostKeyChecking": "no", "UserKnownHostsFile": "/dev/null"}
-    options |= {"LogLevel": "ERROR", "BatchMode": "yes"}
+    options |= {"LogLevel": "ERROR", "BatchMode": "yes", "ConnectTimeout": "5"}
     (folder / "ssh_config").write_text("".join(f"{name} {value}\n" for name, value in options.items()))
     binaries = folder / "bin"
     binaries.mkdir()
@@ -102,16 +106,15 @@ def _start_sshd(stack: ExitStack, node: Node, folder: Path, tools: dict[str, str
     config = folder / f"{node.namespace}.conf"
     config.write_text("".join(f"{name} {value}\n" for name, value in options.items()))
     log = stack.enter_context((folder / f"{node.namespace}.log").open("wb"))
-    sshd = subprocess.Popen(node.command(tools["sshd"], "-D", "-e", "-f", str(config)), stdout=log, stderr=log)
-    stack.callback(sshd.wait)
-    stack.callback(sshd.terminate)
+    command = node.command(tools["sshd"], "-D", "-e", "-f", str(config))
+    stack.enter_context(started(command, stdout=log, stderr=log))
 
 
 def _wait_for_login(origin: Node, target: Node, variables: dict[str, str], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while True:
         command = origin.command("ssh", target.address, "true")
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=seconds, check=False)
         if done.returncode == 0:
             return
         assert time.monotonic() < deadline, f"no login on {target.address}: {done.stderr}"
@@ -121,9 +124,11 @@ def _wait_for_login(origin: Node, target: Node, variables: dict[str, str], secon
 def _remove(node: Node) -> None:
     """End every process on a node, then the node; the cable goes with it."""
     deadline = time.monotonic() + 10.0
-    while (pids := _ip("netns", "pids", node.namespace).split()) and time.monotonic() < deadline:
+    while pids := _ip("netns", "pids", node.namespace).stdout.split():
+        assert time.monotonic() < deadline, f"cannot be killed on {node.namespace}: {pids}"
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         time.sleep(0.05)
-    _ip("netns", "delete", node.namespace)
+    done = _ip("netns", "delete", node.namespace)
+    assert done.returncode == 0, done.stderr

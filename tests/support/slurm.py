@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.launching import environment, free_port
+from support.launching import environment, free_port, marked, started
 from support.tools import find_tools
 
 TOOLS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue")
@@ -26,7 +26,7 @@ class Slurm:
     def run(self, *command: str, cwd: Path | None = None) -> str:
         """What a tool of SLURM prints."""
         done = subprocess.run(
-            command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+            command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=30, check=False
         )
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
@@ -51,8 +51,9 @@ def slurm_cluster(folder: Path) -> Iterator[Slurm]:
     socket = folder / "munge.socket"
     config = folder / "slurm.conf"
     config.write_text(_configuration(folder, socket))
-    slurm = Slurm(environment({"SLURM_CONF": str(config)}))
     with ExitStack() as stack:
+        # sbatch hands its environment on to the job: what a job started is known by the mark.
+        slurm = Slurm(stack.enter_context(marked(environment({"SLURM_CONF": str(config)}))))
         _start(stack, folder, [tools["munged"], *_munge(folder, socket, tools)])
         _wait_until(socket.exists, "munged made no socket", folder)
         _start(stack, folder, [tools["slurmctld"], "-D", "-i", "-f", str(config)])
@@ -96,7 +97,7 @@ def _configuration(folder: Path, socket: Path) -> str:
 
 def _munge(folder: Path, socket: Path, tools: dict[str, str]) -> list[str]:
     key = folder / "munge.key"
-    subprocess.run([tools["mungekey"], "--create", f"--keyfile={key}"], check=True)
+    subprocess.run([tools["mungekey"], "--create", f"--keyfile={key}"], check=True, timeout=10)
     files = {"socket": socket, "key-file": key, "pid-file": folder / "munged.pid", "seed-file": folder / "munge.seed"}
     # --force: temporary folders are not as private as munged wants them.
     return ["--foreground", "--force", *(f"--{name}={path}" for name, path in files.items())]
@@ -104,23 +105,22 @@ def _munge(folder: Path, socket: Path, tools: dict[str, str]) -> list[str]:
 
 def _start(stack: ExitStack, folder: Path, command: Sequence[str]) -> None:
     log = stack.enter_context((folder / f"{Path(command[0]).name}.log").open("ab"))
-    process = subprocess.Popen(command, stdout=log, stderr=log)
-    stack.callback(process.wait)
-    stack.callback(process.terminate)
+    stack.enter_context(started(command, stdout=log, stderr=log))
 
 
 def _cancel_all(slurm: Slurm, folder: Path) -> None:
+    """End every job while the daemons live: without them the ``slurmstepd`` of a job stays, and bears no mark."""
     slurm.run("scancel", "--me")
     _wait_until(lambda: slurm.run("squeue", "--noheader") == "", "a job does not end", folder)
 
 
 def _idle(slurm: Slurm) -> int:
     command = ["scontrol", "show", "nodes", "--oneliner"]
-    done = subprocess.run(command, env=slurm.environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=slurm.environment, capture_output=True, text=True, timeout=30, check=False)
     return done.stdout.count("State=IDLE ")
 
 
-def _wait_until(condition: Callable[[], bool], complaint: str, folder: Path, seconds: float = 60.0) -> None:
+def _wait_until(condition: Callable[[], bool], complaint: str, folder: Path, seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         logs = "\n".join(f"{log.name}: {log.read_text()[-1000:]}" for log in folder.glob("*.log"))

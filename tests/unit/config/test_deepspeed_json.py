@@ -14,6 +14,7 @@ from dstransformer.config import (
     load_config,
     offloads_optimizer,
     precision_of,
+    preset_names,
     zero_stage,
 )
 from dstransformer.config.deepspeed_json import OWNED
@@ -59,7 +60,9 @@ def test_a_json_of_ones_own_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", fragment_names())
 def test_no_packaged_fragment_states_an_owned_key_or_auto(name: str) -> None:
-    assert compose(load_config("base", (), [name]), 1)
+    stage = [] if name.startswith("zero") else ["zero3"]
+    precision = [] if name in ("fp32", "bf16", "fp16") else ["bf16"]
+    assert compose(load_config("base", (), [name, *stage, *precision]), 1)
 
 
 @pytest.mark.parametrize("key", sorted(OWNED))
@@ -96,11 +99,95 @@ def test_broken_json_and_unknown_names_are_refused(tmp_path: Path) -> None:
 
 
 def test_both_half_precisions_are_refused() -> None:
-    with pytest.raises(ConfigError, match="both bf16 and fp16"):
-        precision_of(compose(with_fragments("bf16", "fp16"), 1))
+    with pytest.raises(ConfigError, match=r"\[zero1, bf16, fp16\] enable both bf16 and fp16: choose one"):
+        compose(with_fragments("zero1", "bf16", "fp16"), 1)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ({"bf16": True}, 'bf16 is true: write an object, such as {"enabled": true}'),
+    ({"fp16": {"enabled": "yes"}}, 'fp16.enabled is "yes": write one of true, false'),
+    ({"bf16": {"enabled": 1}}, "bf16.enabled is 1: write one of true, false"),
+    ({"bf16": {"enabled": "auto"}}, 'bf16.enabled is "auto": write one of true, false'),
+    ({"zero_optimization": True}, 'zero_optimization is true: write an object, such as {"stage": 0}'),
+    ({"zero_optimization": {"stage": "three"}}, 'zero_optimization.stage is "three": write one of 0, 1, 2, 3'),
+    ({"zero_optimization": {"stage": 7}}, "zero_optimization.stage is 7: write one of 0, 1, 2, 3"),
+    ({"zero_optimization": {"stage": True}}, "zero_optimization.stage is true: write one of 0, 1, 2, 3"),
+    ({"zero_optimization": {"offload_optimizer": "cpu"}},
+     'zero_optimization.offload_optimizer is "cpu": write an object, such as {"device": "cpu"}'),
+    ({"zero_optimization": {"offload_param": {"device": "gpu"}}},
+     'zero_optimization.offload_param.device is "gpu": write one of "cpu", "nvme", "none"'),
+])  # fmt: skip
+def test_a_value_that_deepspeed_has_no_use_for_is_refused(tmp_path: Path, content: Any, message: str) -> None:
+    path = write(tmp_path / "mine.json", content)
+    with pytest.raises(ConfigError) as caught:
+        compose(with_fragments(path, "bf16"), 1)
+    assert str(caught.value) == f"{path}: {message}"
+
+
+@pytest.mark.parametrize(("content", "old", "new"), [
+    ({"bfloat16": {"enabled": True}}, "bfloat16", "bf16"),
+    ({"zero_optimization": {"cpu_offload": True}}, "zero_optimization.cpu_offload", "offload_optimizer"),
+    ({"zero_optimization": {"cpu_offload_param": True}}, "zero_optimization.cpu_offload_param", "offload_param"),
+])  # fmt: skip
+def test_an_older_name_is_refused_with_the_newer(tmp_path: Path, content: Any, old: str, new: str) -> None:
+    with pytest.raises(ConfigError, match=rf"states '{old}', an older name: write '.*{new}'"):
+        compose(with_fragments(write(tmp_path / "mine.json", content), "zero1", "fp32"), 1)
+
+
+@pytest.mark.parametrize(("names", "message"), [
+    (["bf16"], "[bf16] state no ZeRO stage: add one of zero0, zero1, zero2, zero3"),
+    (["offload_optimizer", "bf16"], "[offload_optimizer, bf16] state no ZeRO stage"),
+    (["zero3"], "[zero3] state no precision: add one of fp32, bf16, fp16"),
+])  # fmt: skip
+def test_stage_and_precision_must_be_stated(names: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(with_fragments(*names), 1)
+    assert message in str(caught.value)
+
+
+def test_a_section_without_a_word_on_whether_it_is_enabled_states_no_precision(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.json", {"fp16": {"loss_scale_window": 500}})
+    with pytest.raises(ConfigError, match="state no precision"):
+        compose(with_fragments("zero1", path), 1)
+    assert precision_of(compose(with_fragments("zero1", "bf16", path), 1)) == "bf16"
+
+
+@pytest.mark.parametrize(("stage", "part", "device", "needed"), [
+    (0, "offload_optimizer", "cpu", "1, 2 or 3"),
+    (0, "offload_param", "cpu", "3"),
+    (2, "offload_param", "cpu", "3"),
+    (2, "offload_optimizer", "nvme", "3"),
+])  # fmt: skip
+def test_offloading_needs_a_stage_that_can(tmp_path: Path, stage: int, part: str, device: str, needed: str) -> None:
+    path = write(tmp_path / "mine.json", {"zero_optimization": {part: {"device": device}}})
+    message = f"ask for {part} to {device} at ZeRO stage {stage}, which needs stage {needed}: "
+    with pytest.raises(ConfigError, match=message):
+        compose(with_fragments(f"zero{stage}", "fp32", path), 1)
+
+
+def test_offloading_can_be_stated_as_none_at_any_stage(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.json", {"zero_optimization": {"offload_optimizer": {"device": "none"}}})
+    assert not offloads_optimizer(compose(with_fragments("zero0", "fp32", path), 1))
+
+
+def test_nvme_needs_a_folder(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.json", {"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})
+    with pytest.raises(ConfigError, match=r"state its folder as zero_optimization.offload_optimizer.nvme_path"):
+        compose(with_fragments("zero3", "bf16", path), 1)
 
 
 def test_micro_batches_are_dealt_evenly_or_not_at_all() -> None:
     assert [accumulation_steps(8, n) for n in (1, 2, 4, 8)] == [8, 4, 2, 1]
     with pytest.raises(ConfigError, match=r"batch.micro_batches = 8 cannot be dealt to 3 processes.*=9"):
         accumulation_steps(8, 3)
+
+
+@pytest.mark.parametrize("world_size", [0, -2])
+def test_no_processes_cannot_train(world_size: int) -> None:
+    with pytest.raises(ConfigError, match=f"{world_size} processes cannot train: the world size is 1 or more"):
+        accumulation_steps(8, world_size)
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_preset_composes(preset: str) -> None:
+    assert compose(load_config(preset), 1)

@@ -12,7 +12,7 @@ from support.corpora import TEXT, small_tokenizer, train_model
 
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from dstransformer.corpus.text import plain_spaces
-from dstransformer.errors import DataError, StorageError
+from dstransformer.errors import DataError
 
 
 def canonical(text: str) -> str:
@@ -75,8 +75,3 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.model").touch()
     with pytest.raises(DataError, match="not a SentencePiece model"):
         Tokenizer.load(tmp_path / "empty.model")
-
-
-def test_a_folder_that_is_not_there_is_a_storage_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="cannot write"):
-        small_tokenizer().save(tmp_path / "none" / "tokenizer.model")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dstransformer.corpus.manifest import file_sha256
 from dstransformer.errors import DataError
 from dstransformer.training.checkpoint import (
     Checkpoint,
@@ -11,20 +12,20 @@ from dstransformer.training.checkpoint import (
     TrainState,
     kept,
     read_checkpoint,
-    replace_folder,
     verify_checkpoint,
 )
 
 
 def state(step: int) -> TrainState:
-    return TrainState(step, 0, step, 1, 1, "fp32")
+    return TrainState(step, 0, step, 1, 1, "fp32", "the corpus")
 
 
 def write(folder: CheckpointFolder, step: int, score: float | None = None) -> Checkpoint:
     partial = folder.begin(step)
     (partial / "bundle").mkdir()
-    (partial / "bundle" / "weights").write_text(f"weights of {step}")
-    return folder.publish(state(step), score)
+    weights = partial / "bundle" / "weights"
+    weights.write_text(f"weights of {step}")
+    return folder.publish(state(step), score, {"bundle/weights": file_sha256(weights)})
 
 
 def steps(folder: CheckpointFolder) -> list[int]:
@@ -89,27 +90,6 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, manifest: str
         read_checkpoint(tmp_path)
 
 
-def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
-    target = tmp_path / "bundle"
-
-    def good(folder: Path) -> None:
-        folder.mkdir()
-        (folder / "file").write_text("new")
-
-    def bad(folder: Path) -> None:
-        good(folder)
-        raise DataError("no")
-
-    replace_folder(target, good)
-    (target / "file").write_text("old")
-    with pytest.raises(DataError):
-        replace_folder(target, bad)
-    assert (target / "file").read_text() == "old"
-    replace_folder(target, good)
-    assert (target / "file").read_text() == "new"
-    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
-
-
 def test_going_on_from_an_earlier_checkpoint_drops_the_later_ones(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep_last=3, keep_best=1)
     for step, score in ((1, 9.0), (2, 5.0), (3, 6.0)):
@@ -121,3 +101,47 @@ def test_going_on_from_an_earlier_checkpoint_drops_the_later_ones(tmp_path: Path
     assert latest is not None
     assert latest.state.step == 2
     assert steps(folder) == [1, 2]
+
+
+def test_where_latest_is_lost_the_newest_is_taken(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=3)
+    write(folder, 1)
+    write(folder, 2)
+    for lost in ("step-00000009\n", None):
+        if lost is None:
+            (tmp_path / "latest").unlink()
+        else:
+            (tmp_path / "latest").write_text(lost)
+        latest = folder.latest()
+        assert latest is not None
+        assert latest.state.step == 2
+
+
+def test_damaged_checkpoints_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=4)
+    for step in (1, 2, 3, 4):
+        write(folder, step)
+    folder.drop_after(3)
+    (tmp_path / "step-00000003" / "manifest.json").write_text("{")
+    (tmp_path / "step-00000002" / "bundle" / "weights").write_text("other weights")
+    sound = folder.latest_sound()
+    assert sound is not None
+    assert sound.state.step == 1
+    assert [record.message.partition(" ")[0] for record in caplog.records] == [
+        str(tmp_path / "step-00000003" / "manifest.json"),
+        str(tmp_path / "step-00000002" / "bundle" / "weights"),
+    ]
+    folder.drop_after(1)
+    assert [path.name for path in tmp_path.glob("*step-*")] == ["step-00000001"]
+    (tmp_path / "step-00000001" / "bundle" / "weights").unlink()
+    with pytest.raises(DataError, match=r"every checkpoint in .* is damaged"):
+        folder.latest_sound()
+
+
+def test_pruning_leaves_a_damaged_checkpoint_alone(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=1)
+    write(folder, 1)
+    (tmp_path / "step-00000001" / "manifest.json").write_text("{")
+    write(folder, 2)
+    write(folder, 3)
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000001", "step-00000003"]

@@ -26,6 +26,16 @@ def test_without_a_launcher_there_is_one_process(variables: dict[str, str]) -> N
     assert read_processes(variables) == Processes(0, 0, 1, 1)
 
 
-def test_a_variable_that_is_no_number_is_named() -> None:
-    with pytest.raises(UserError, match="WORLD_SIZE is 'many'"):
-        read_processes({"WORLD_SIZE": "many"})
+@pytest.mark.parametrize("variables", [
+    {"WORLD_SIZE": "many"}, {"WORLD_SIZE": "0"}, {"LOCAL_RANK": "-1", "WORLD_SIZE": "2"},
+    {"SLURM_STEP_NUM_TASKS": "two"}, {"LOCAL_SIZE": "0", "WORLD_SIZE": "2"},
+])  # fmt: skip
+def test_a_variable_that_is_no_number_is_named(variables: dict[str, str]) -> None:
+    name, value = next(iter(variables.items()))
+    with pytest.raises(UserError, match=f"{name} is '{value}', not a number"):
+        read_processes(variables)
+
+
+def test_a_rank_beyond_the_world_is_refused() -> None:
+    with pytest.raises(UserError, match="RANK=2 of WORLD_SIZE=2"):
+        read_processes({"RANK": "2", "WORLD_SIZE": "2"})

@@ -1,0 +1,159 @@
+"""What one process meets, all of them hear: mistakes, full disks, damage and divergence, with real ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.corpora import build_toy
+from support.launching import run_dst
+from support.ranks import srun
+from support.runs import TINY, latest_state, losses
+
+HALF = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
+
+
+def train_arguments(corpus: Path, run: Path, *overrides: str, ds: tuple[str, ...] = ("zero2", "fp32")) -> list[str]:
+    options = ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--ds", *ds, "--set", *TINY]
+    return [*options, "training.max_updates=6", "checkpoint.every_updates=2", *overrides]
+
+
+@pytest.fixture(scope="module")
+def trained(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two ranks, with checkpoints at updates 2, 4 and 6."""
+    run = tmp_path_factory.mktemp("runs") / "trained"
+    done = run_dst(*train_arguments(toy_corpus, run), ranks=2)
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+@pytest.fixture
+def again(trained: Path, tmp_path: Path) -> Path:
+    """A copy of that run, to go on with."""
+    run = tmp_path / "again"
+    shutil.copytree(trained, run)
+    return run
+
+
+def one_error(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    """All ranks failed, and one of them said why, in one line."""
+    lines = [line for line in done.stderr.splitlines() if "error:" in line and line.startswith("dst")]
+    assert len(lines) == 1, done.stderr
+    for part in parts:
+        assert part in lines[0]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+class TestMistakes:
+    def test_of_one_node_are_heard_by_all(self, toy_corpus: Path, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        with srun(train_arguments(toy_corpus, run), train_arguments(tmp_path / "no-corpus", run)) as ranks:
+            outputs = [rank.communicate(timeout=120) for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [2, 2], outputs
+        (line,) = (line for line in outputs[0][1].splitlines() if line.startswith("dst: error:"))
+        assert "rank 1 on" in line
+        assert f"{tmp_path / 'no-corpus'} is not a corpus" in line
+        assert "error" not in outputs[1][1]
+        assert not run.exists()
+
+    def test_a_json_that_deepspeed_refuses(self, toy_corpus: Path, tmp_path: Path) -> None:
+        wrong = tmp_path / "wrong.json"
+        wrong.write_text(json.dumps({"zero_optimization": {"stage": 2, "reduce_bucket_size": "many"}, **HALF}))
+        done = run_dst(*train_arguments(toy_corpus, tmp_path / "run", ds=(str(wrong),)), ranks=2)
+        assert done.returncode != 0
+        one_error(done, "DeepSpeed refuses its configuration", "reduce_bucket_size")
+
+    @pytest.mark.parametrize(("ranks", "ds", "message"), [
+        (1, ("zero2", "fp32"), "was written with world_size 2, this run has world_size 1"),
+        (2, ("zero3", "fp32"), "was written with zero_stage 2, this run has zero_stage 3"),
+        (2, ("zero2", "bf16"), "was written with precision fp32, this run has precision bf16"),
+    ])  # fmt: skip
+    def test_another_layout_does_not_go_on(
+        self, again: Path, toy_corpus: Path, ranks: int, ds: tuple[str, ...], message: str
+    ) -> None:
+        before = {path.name: path.read_bytes() for path in again.glob("*.*")}
+        done = run_dst(*train_arguments(toy_corpus, again, "training.max_updates=8", ds=ds), ranks=ranks)
+        assert done.returncode == 2 if ranks == 1 else done.returncode != 0
+        one_error(done, message)
+        assert {path.name: path.read_bytes() for path in again.glob("*.*")} == before
+
+    def test_another_corpus_does_not_go_on(self, again: Path, tmp_path: Path) -> None:
+        other = build_toy(tmp_path / "other", pairs=300)
+        done = run_dst(*train_arguments(other, again, "training.max_updates=8"), ranks=2)
+        assert done.returncode != 0
+        one_error(done, "it was trained on another corpus than")
+
+
+@pytest.mark.slow
+class TestDamage:
+    def test_the_checkpoint_before_a_damaged_one_is_taken(self, again: Path, trained: Path, toy_corpus: Path) -> None:
+        weights = again / "checkpoints" / "step-00000006" / "bundle" / "model.safetensors"
+        content = bytearray(weights.read_bytes())
+        content[-5] ^= 1
+        weights.write_bytes(content)
+        done = run_dst(*train_arguments(toy_corpus, again), ranks=2)
+        assert done.returncode == 0, done.stderr
+        assert f"{weights} is missing or damaged" in done.stderr
+        assert latest_state(again)["step"] == 6
+        assert losses(again) == losses(trained)
+        assert weights.read_bytes() == (trained / weights.relative_to(again)).read_bytes()
+
+    def test_no_sound_checkpoint_is_an_error(self, again: Path, toy_corpus: Path) -> None:
+        for manifest in again.glob("checkpoints/*/manifest.json"):
+            manifest.write_text("{")
+        done = run_dst(*train_arguments(toy_corpus, again), ranks=2)
+        assert done.returncode != 0
+        one_error(done, "every checkpoint in", "is damaged")
+        assert len(list(again.glob("checkpoints/step-*"))) == 3
+
+
+@pytest.mark.slow
+class TestDivergence:
+    def test_the_last_good_checkpoint_stays(self, toy_corpus: Path, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        overrides = ("schedule.scale=1e30", "checkpoint.every_updates=1", "training.max_updates=30")
+        done = run_dst(*train_arguments(toy_corpus, run, *overrides), ranks=2)
+        assert done.returncode == 1, done.stderr
+        one_error(done, "training diverged: the loss is no number any more at update")
+        assert latest_state(run)["step"] < len(losses(run))
+        assert not list(run.glob("checkpoints/.*"))
+
+    @pytest.mark.parametrize("stage", ["zero0", "zero2"])
+    def test_fp16_gives_up_at_the_smallest_scale(self, toy_corpus: Path, tmp_path: Path, stage: str) -> None:
+        half = tmp_path / "half.json"
+        half.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 3, "hysteresis": 1}}))
+        overrides = ("schedule.scale=1e30", "training.max_updates=30", "checkpoint.every_updates=0")
+        arguments = train_arguments(toy_corpus, tmp_path / "run", *overrides, ds=(stage, str(half)))
+        done = run_dst(*arguments, ranks=2)
+        assert done.returncode == 1, done.stderr
+        one_error(done, "fp16 training diverged: gradients overflow at the smallest loss scale")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], check=False)
+    if os.geteuid() != 0 or mounted.returncode != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_every_rank_and_leaves_what_was_complete(toy_corpus: Path, small_disk: Path) -> None:
+    run = small_disk / "run"
+    done = run_dst(*train_arguments(toy_corpus, run, "training.max_updates=60", "checkpoint.keep_last=30"), ranks=2)
+    assert done.returncode == 1, done.stderr
+    one_error(done, "No space left on device", "make room")
+    complete = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
+    assert complete
+    assert (run / "checkpoints" / "latest").read_text().strip() == complete[-1]
+    assert not list((run / "checkpoints").glob(".partial*"))

@@ -1,0 +1,153 @@
+"""``dst-prep build`` as a user runs it: what a corpus holds, from every source; ``dst-prep text``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unicodedata
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.launching import REPOSITORY, run_command
+from support.prep import ENGLISH, FRENCH, WriteText, build, contents, refuses, sentence, without_vocab
+
+from data_prep.cli import main
+from dstransformer.corpus import Corpus
+
+SHARED_DATA = Path(os.environ.get("DST_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
+MULTI30K = SHARED_DATA / "multi30k"
+
+
+def test_a_build_holds_what_was_given(tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "corpora" / "corpus"
+    assert build(*text(), "--shard-rows", "250", "--out", out) == 0
+    assert "length_ratio" in capsys.readouterr().out
+    assert sorted(path.name for path in out.parent.iterdir()) == ["corpus"]
+    corpus = Corpus.open(out)
+    train, validation = corpus.split("train"), corpus.split("validation")
+    assert (len(train), len(validation)) == (600, 30)
+    assert [shard.rows for shard in train.info.shards] == [250, 250, 100]
+    flat, lengths, _, _ = train.gather(np.arange(600))
+    decoded = corpus.tokenizer.decode([part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])])
+    assert decoded == (tmp_path / "text" / "src.txt").read_text().splitlines()
+    assert validation.tgt_texts() == (tmp_path / "text" / "valid-tgt.txt").read_text().splitlines()
+    assert datasets.load_from_disk(str(out))["train"].num_rows == 600
+    assert main(["verify", str(out)]) == main(["info", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["info", "--json", str(out)]) == 0
+    assert json.loads(capsys.readouterr().out)["splits"]["train"]["pairs"] == 600
+
+
+def test_builds_and_single_stages_give_the_same_bytes(tmp_path: Path, text: WriteText) -> None:
+    options = text(5000)
+    assert build(*options, "--out", tmp_path / "one") == 0
+    assert main(["build", "--workers", "2", *options, "--out", str(tmp_path / "elsewhere" / "two")]) == 0
+    work = ["--work", str(tmp_path / "work")]
+    assert main(["read", *work, *without_vocab(options)]) == 0
+    assert main(["clean", *work]) == 0
+    assert main(["vocab", *work, "--vocab-size", "400"]) == 0
+    assert main(["encode", *work, "--out", str(tmp_path / "three")]) == 0
+    one = contents(tmp_path / "one")
+    assert one == contents(tmp_path / "elsewhere" / "two")
+    assert one == contents(tmp_path / "three")
+    assert not [name for name, content in one.items() if str(tmp_path).encode() in content]
+
+
+def test_a_tokenizer_is_reused(tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]) -> None:
+    options = text()
+    assert build(*options, "--out", tmp_path / "one") == 0
+    model = tmp_path / "one" / "tokenizer.model"
+    given = ["--tokenizer-model", model, "--out", tmp_path / "two"]
+    assert "leave out --tokenizer and --vocab-size" in refuses(capsys, build(*options, *given))
+    assert build(*without_vocab(options), *given) == 0
+    one, two = Corpus.open(tmp_path / "one"), Corpus.open(tmp_path / "two")
+    assert one.tokenizer.sha256 == two.tokenizer.sha256
+    assert two.manifest.tokenizer.kind == "given"
+    assert one.manifest.splits == two.manifest.splits
+
+
+def test_long_pairs_are_dropped_from_training_only(tmp_path: Path, text: WriteText) -> None:
+    options = text()
+    for side in ("src", "tgt"):
+        with (tmp_path / "text" / f"{side}.txt").open("a") as file:
+            file.write("x " * 200 + "\n")
+        (tmp_path / "text" / f"valid-{side}.txt").write_text("x " * 200 + "\n\n")
+    assert build(*options, "--max-tokens", "100", "--out", tmp_path / "corpus") == 0
+    corpus = Corpus.open(tmp_path / "corpus")
+    assert corpus.manifest.cleaning.dropped["too_many_tokens"] == 1
+    assert len(corpus.split("train")) == corpus.manifest.cleaning.kept == 600
+    assert corpus.split("validation").src_lengths.tolist() == [200, 0]
+    assert corpus.split("validation").src_texts() == ["x " * 200, ""]
+
+
+def test_the_toy_corpus(toy_corpus: Path) -> None:
+    corpus = Corpus.open(toy_corpus)
+    assert corpus.splits == ("train", "validation", "test")
+    assert len(corpus.split("train")) == corpus.manifest.cleaning.kept > 550
+    assert len(corpus.split("validation")) == len(corpus.split("test")) == 40
+    assert not set(corpus.split("validation").src_texts()) & set(corpus.split("test").src_texts())
+
+
+def test_wmt14_from_a_local_copy(tmp_path: Path) -> None:
+    copy = tmp_path / "copy" / "fr-en"
+    copy.mkdir(parents=True)
+    for split, numbers in (("train", range(500)), ("validation", range(500, 520)), ("test", range(520, 530))):
+        english = [sentence(number, ENGLISH) for number in numbers]
+        french = [sentence(number, FRENCH) for number in numbers]
+        records = [{"en": en, "fr": fr} for en, fr in zip(english, french, strict=True)]
+        pq.write_table(pa.table({"translation": records}), copy / f"{split}-00000-of-00001.parquet")
+    options = ["--source", "wmt14", "--pair", "fr-en", "--hub-path", copy.parent, "--vocab-size", "330"]
+    assert build(*options, "--out", tmp_path / "corpus") == 0
+    manifest = Corpus.open(tmp_path / "corpus").manifest
+    assert (manifest.src_lang, manifest.tgt_lang, manifest.tokenizer.kind) == ("en", "fr", "unigram")
+    assert {name: info.pairs for name, info in manifest.splits.items()} == {"train": 500, "validation": 20, "test": 10}
+    assert [file.name for file in manifest.source.inputs][::2] == [
+        "train-00000-of-00001.parquet",
+        "test-00000-of-00001.parquet",
+    ]
+
+
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no {MULTI30K}; set DST_SHARED_DATA")
+def test_real_text(tmp_path: Path) -> None:
+    options = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--vocab-size", "8000"]
+    for flag, name in (("", "train"), ("valid-", "val"), ("test-", "test_2016")):
+        options += [f"--{flag}src", str(MULTI30K / f"{name}.en.gz"), f"--{flag}tgt", str(MULTI30K / f"{name}.de.gz")]
+    assert main(["build", *options, "--out", str(tmp_path / "corpus")]) == 0
+    corpus = Corpus.open(tmp_path / "corpus")
+    assert corpus.manifest.cleaning.read == 29_000
+    assert len(corpus.split("train")) > 28_900
+    test = corpus.split("test")
+    assert len(test) == 1000
+    _, _, flat, lengths = test.gather(np.arange(1000))
+    decoded = corpus.tokenizer.decode([part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])])
+    assert decoded == [" ".join(unicodedata.normalize("NFKC", line).split()) for line in test.tgt_texts()]
+
+
+def test_text_writes_a_held_out_split_line_by_line(tmp_path: Path, toy_corpus: Path) -> None:
+    src, tgt = tmp_path / "test.en", tmp_path / "test.de"
+    assert main(["text", str(toy_corpus), "--src", str(src), "--tgt", str(tgt)]) == 0
+    split = Corpus.open(toy_corpus).split("test")
+    assert src.read_text().splitlines() == split.src_texts()
+    assert tgt.read_text().splitlines() == split.tgt_texts()
+
+
+def test_text_is_not_kept_of_the_training_split(
+    tmp_path: Path, toy_corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["--src", str(tmp_path / "a"), "--tgt", str(tmp_path / "b")]
+    assert main(["text", str(toy_corpus), "--split", "train", *files]) == 2
+    assert "token ids only" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_loads_no_heavy_library() -> None:
+    program = "import sys, data_prep.cli as c\ntry: c.main(['build', '--help'])\nexcept SystemExit: pass\n"
+    program += "print(sorted({'numpy', 'pyarrow', 'datasets', 'sentencepiece', 'rich', 'torch'} & set(sys.modules)))"
+    finished = run_command([sys.executable, "-c", program])
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,128 @@
+"""``dst-prep`` refuses bad input, and a disk that cannot take a corpus, with one line and without a trace."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.launching import run_command
+from support.prep import WriteText, build, refuses
+
+from data_prep.cli import main
+
+
+def spoil_length(folder: Path) -> str:
+    with (folder / "tgt.txt").open("a") as file:
+        file.write("noch einer\n")
+    return "src.txt has 600 lines but "
+
+
+def spoil_encoding(folder: Path) -> str:
+    (folder / "src.txt").write_bytes((folder / "src.txt").read_bytes().replace(b" 34.", b" \xf6 34.", 1))
+    return "src.txt, line 35, byte "
+
+
+def spoil_empty(folder: Path) -> str:
+    (folder / "valid-tgt.txt").write_text("")
+    return "valid-tgt.txt is empty"
+
+
+def spoil_missing(folder: Path) -> str:
+    (folder / "src.txt").unlink()
+    return "src.txt: No such file or directory"
+
+
+def spoil_everything(folder: Path) -> str:
+    for side in ("src", "tgt"):
+        (folder / f"{side}.txt").write_text(" \n" * 5)
+    return "cleaning left none of 5 training pairs (empty 5)"
+
+
+@pytest.mark.parametrize("spoil", [spoil_length, spoil_encoding, spoil_empty, spoil_missing, spoil_everything])
+def test_bad_text_is_refused_and_leaves_no_corpus(
+    tmp_path: Path,
+    text: WriteText,
+    capsys: pytest.CaptureFixture[str],
+    spoil: Callable[[Path], str],
+) -> None:
+    options, out = text(), tmp_path / "corpus"
+    wanted = spoil(tmp_path / "text")
+    assert wanted in refuses(capsys, build(*options, "--out", out))
+    left = {path.name for path in tmp_path.iterdir()} - {"text"}
+    assert left == ({"corpus.work"} if spoil is spoil_everything else set())
+    assert not list(tmp_path.glob("corpus.work/*.partial"))
+
+
+def test_bad_options_are_refused(tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "corpus"
+    for options, wanted in (
+        (["--source", "files", "--src-lang", "en"], "--tgt-lang is missing"),
+        (["--source", "toy", "--src-lang", "fr"], "the toy source has English and German, not fr-de"),
+        (["--source", "wmt14", "--pair", "fr-en", "--tgt-lang", "de"], "--pair fr-en has no direction en-de"),
+        ([*text(), "--shard-rows", "9000000"], "more than 2^31 tokens"),
+    ):
+        assert wanted in refuses(capsys, build(*options, "--out", out))
+    with pytest.raises(SystemExit, match="2"):
+        build(*text(), "--max-ratio", "0.5", "--out", out)
+    assert {path.name for path in tmp_path.iterdir()} == {"text"}
+
+
+def test_commands_on_what_is_no_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("info", "verify"):
+        assert "is not a corpus" in refuses(capsys, main([command, str(tmp_path)]))
+        assert "is not a corpus" in refuses(capsys, main([command, str(tmp_path / "none")]))
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a file system in memory with the given options; needs root."""
+    folder = tmp_path / "mount"
+    folder.mkdir()
+
+    def mount(options: str) -> Path:
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("mounting a tmpfs needs root")
+        return folder
+
+    yield mount
+    subprocess.run(["umount", str(folder)], capture_output=True, check=False)
+
+
+@pytest.mark.parametrize("size", ["200k", "1m", "5m"])
+def test_no_room_on_disk(
+    text: WriteText, mount: Callable[[str], Path], capsys: pytest.CaptureFixture[str], size: str
+) -> None:
+    folder = mount(f"size={size}")
+    message = refuses(capsys, build(*text(40_000), "--out", folder / "corpus"), code=1)
+    assert "No space left on device" in message
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written(
+    tmp_path: Path,
+    text: WriteText,
+    mount: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").touch()
+    assert "is not a folder" in refuses(capsys, build(*text(), "--out", tmp_path / "file" / "corpus"))
+    if os.geteuid():
+        (tmp_path / "locked").mkdir(mode=0o555)
+        assert "Permission denied" in refuses(capsys, build(*text(), "--out", tmp_path / "locked" / "corpus"))
+    folder = mount("ro,size=1m")
+    assert "Read-only file system" in refuses(capsys, build(*text(), "--out", folder / "corpus"))
+
+
+def test_wmt14_offline_without_a_cache(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "data_prep", "build", "--source", "wmt14", "--offline"]
+    command += ["--cache-dir", str(tmp_path / "cache"), "--out", str(tmp_path / "corpus")]
+    finished = run_command(command)
+    assert finished.returncode == 2
+    assert finished.stderr.splitlines()[-1].startswith("dst-prep: error: cannot get wmt/wmt14 (")
+    assert not (tmp_path / "corpus").exists()

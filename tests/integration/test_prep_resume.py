@@ -1,0 +1,124 @@
+"""Builds that are interrupted, repeated, resumed, or run stage by stage or side by side."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support.launching import run_command, started
+from support.prep import WriteText, build, contents, refuses, without_vocab
+
+from data_prep.cli import main
+from data_prep.progress import LineProgress
+from data_prep.workspace import open_workspace
+from dstransformer.corpus import Corpus
+
+
+def wait_for(stage: Path, process: subprocess.Popen[str]) -> None:
+    while not stage.exists():
+        assert process.poll() is None, "the build ended before the signal"
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("stage", ["read", "clean", "vocab"])
+def test_a_killed_build_leaves_no_corpus_and_goes_on(tmp_path: Path, text: WriteText, stage: str) -> None:
+    options, out, work = text(60_000), tmp_path / "corpus", tmp_path / "corpus.work"
+    command = [sys.executable, "-m", "data_prep", "build", *options, "--workers", "2", "--out", str(out)]
+    with started(command, stderr=subprocess.DEVNULL) as process:
+        wait_for(work / stage, process)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert psutil.wait_procs(children, timeout=20)[1] == []
+    assert not out.exists()
+    resumed = run_command(command)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"{stage}: finished before, reused" in resumed.stderr
+    assert build(*options, "--out", tmp_path / "uninterrupted") == 0
+    assert contents(out) == contents(tmp_path / "uninterrupted")
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "corpus", "uninterrupted"}
+
+
+def test_an_interrupt_from_the_keyboard_says_how_to_go_on(tmp_path: Path, text: WriteText) -> None:
+    options, out, work = text(60_000), tmp_path / "corpus", tmp_path / "corpus.work"
+    command = [sys.executable, "-m", "data_prep", "build", *options, "--workers", "2", "--out", str(out)]
+    with started(command, stderr=subprocess.PIPE, start_new_session=True) as process:
+        wait_for(work / "vocab", process)
+        os.killpg(process.pid, signal.SIGINT)
+        lines = process.communicate(timeout=60)[1].splitlines()
+    assert process.returncode == 130
+    assert lines[-1] == "dst-prep: interrupted; the same command goes on from the last finished stage"
+    assert not any("Traceback" in line for line in lines)
+    assert not out.exists()
+    assert {path.name for path in work.iterdir()} == {"read", "clean", "vocab", "lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "corpus.work"}
+
+
+def test_other_inputs_start_over(tmp_path: Path, text: WriteText) -> None:
+    options, out, work = text(), tmp_path / "corpus", tmp_path / "corpus.work"
+    assert build(*options, "--vocab-size", "90000", "--out", out) == 2
+    assert {path.name for path in work.iterdir()} == {"read", "clean", "lock"}
+    text(700)
+    assert build(*options, "--out", out) == 0
+    assert len(Corpus.open(out).split("train")) == 700
+    assert not work.exists()
+
+
+def test_a_vocabulary_that_is_too_large_names_the_largest(
+    tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, options = tmp_path / "corpus", text()
+    message = refuses(capsys, build(*options, "--vocab-size", "90000", "--out", out))
+    largest = message.split("at most ")[1].split(",")[0]
+    assert build(*options, "--vocab-size", largest, "--out", out) == 0
+    assert "clean: finished before, reused" in capsys.readouterr().err
+    assert Corpus.open(out).tokenizer.vocab_size == int(largest)
+
+
+def test_stages_out_of_order_are_refused(tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]) -> None:
+    work = ["--work", str(tmp_path / "work")]
+    assert "has no finished stage 'read'" in refuses(capsys, main(["clean", *work]))
+    assert main(["read", *work, *without_vocab(text())]) == main(["clean", *work]) == 0
+    assert main(["vocab", *work, "--vocab-size", "400"]) == 0
+    assert main(["clean", *work, "--no-dedup"]) == 0
+    message = refuses(capsys, main(["encode", *work, "--out", str(tmp_path / "corpus")]))
+    assert "the stage 'vocab'" in message
+    assert "was made from other text or options" in message
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_an_existing_corpus_is_kept_or_replaced_only_when_asked(
+    tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, options = tmp_path / "corpus", text()
+    assert build(*options, "--out", out) == 0
+    made = out.stat().st_ino
+    assert build(*options, "--out", out) == 0
+    assert "is already built from these inputs" in capsys.readouterr().err
+    assert "--overwrite" in refuses(capsys, build(*options, "--max-words", "9", "--out", out))
+    assert out.stat().st_ino == made
+    assert build(*options, "--max-words", "9", "--out", out, "--overwrite") == 0
+    assert out.stat().st_ino != made
+    shard = out / "train" / "data-00000-of-00001.arrow"
+    shard.write_bytes(shard.read_bytes()[:-9] + b"x" + shard.read_bytes()[-8:])
+    assert "is damaged" in refuses(capsys, build(*options, "--max-words", "9", "--out", out))
+    assert "is damaged" in refuses(capsys, main(["verify", str(out)]))
+    assert build(*options, "--max-words", "9", "--out", out, "--overwrite") == 0
+    assert main(["verify", str(out)]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "corpus"}
+    assert "is not a corpus" in refuses(capsys, build(*options, "--out", tmp_path / "text", "--overwrite"))
+
+
+def test_a_second_build_at_the_same_time_is_refused(
+    tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "corpus"
+    with open_workspace(tmp_path / "corpus.work", LineProgress()):
+        assert "another build is at work in" in refuses(capsys, build(*text(), "--out", out))
+    assert build(*text(), "--out", out) == 0
