@@ -26,6 +26,7 @@ OWNED = {
     "optimizer": "the optimizer section",
     "scheduler": "the schedule section",
     "steps_per_print": "training.log_every",
+    "checkpoint": "the checkpoint section",
 }
 
 #: What this package reads from the JSON itself, and what it may be there, as JSON.
@@ -193,14 +194,16 @@ def _check_whole(merged: Mapping[str, Any], names: Sequence[str]) -> None:
 def _check_offload(zero: Mapping[str, Any], part: str, least: int, fragments: str) -> None:
     section = zero.get(part, {})
     device = section.get("device", "none")
-    needed = {"none": 0, "cpu": least, "nvme": 3}[device]
-    if zero["stage"] < needed:
+    if device == "nvme":
         raise ConfigError(
-            f"{fragments} ask for {part} to {device} at ZeRO stage {zero['stage']}, "
-            f"which needs stage {'3' if needed == 3 else '1, 2 or 3'}: name that stage, or leave {part} out"
+            f"{fragments} ask for {part} to nvme, whose files no checkpoint would hold: write "
+            f'zero_optimization.{part}.device "cpu"'
         )
-    if device == "nvme" and not isinstance(section.get("nvme_path"), str):
-        raise ConfigError(f"{fragments} ask for {part} to nvme: state its folder as zero_optimization.{part}.nvme_path")
+    if device == "cpu" and zero["stage"] < least:
+        raise ConfigError(
+            f"{fragments} ask for {part} to cpu at ZeRO stage {zero['stage']}, "
+            f"which needs stage {'3' if least == 3 else '1, 2 or 3'}: name that stage, or leave {part} out"
+        )
 
 
 def _leaves(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

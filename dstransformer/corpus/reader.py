@@ -43,15 +43,20 @@ class Corpus:
                 f"{tokenizer.sha256[:12]}, the manifest says {manifest.tokenizer.sha256[:12]}): "
                 "restore that file or build the corpus again"
             )
-        shards = [(path / name / shard.name, shard) for name, info in manifest.splits.items() for shard in info.shards]
-        for file, _ in shards:
+        for file in (path / name / shard.name for name, info in manifest.splits.items() for shard in info.shards):
             if not file.is_file():
                 raise DataError(f"{file} is missing: restore it or build the corpus again")
+        corpus = cls(path, manifest, tokenizer)
         if verify:
-            with ThreadPoolExecutor() as pool:
-                for _ in pool.map(_check_shard, *zip(*shards, strict=True)):
-                    pass
-        return cls(path, manifest, tokenizer)
+            corpus.verify()
+        return corpus
+
+    def verify(self) -> None:
+        """Compare the checksum of every shard; DataError where one is damaged."""
+        shards = [(self.path / name / s.name, s) for name, info in self.manifest.splits.items() for s in info.shards]
+        with ThreadPoolExecutor() as pool:
+            for _ in pool.map(_check_shard, *zip(*shards, strict=True)):
+                pass
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dstransformer.config import Config, read_config, write_config
@@ -90,11 +91,21 @@ def open_bundle(path: str | Path) -> Bundle:
 def save_bundle(
     folder: Path, weights: Mapping[str, Tensor], config: Config, tokenizer: Tokenizer, provenance: Mapping[str, Any]
 ) -> str:
-    """Write a bundle into a folder that does not exist yet; returns the sha256 of its weights."""
+    """Write a bundle into a folder that does not exist yet; returns the sha256 of its weights.
+
+    Raises:
+        OSError: The file system refuses.
+    """
     folder.mkdir(parents=True)
-    content = save({name: tensor.contiguous() for name, tensor in weights.items()})
-    (folder / WEIGHTS).write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
+    except SafetensorError as error:
+        refusal = re.search(r"os error (\d+)", str(error))
+        if refusal is None:
+            raise
+        number = int(refusal[1])
+        raise OSError(number, os.strerror(number), str(folder / WEIGHTS)) from None
+    digest = file_sha256(folder / WEIGHTS)
     write_config(config, folder / CONFIG)
     tokenizer.save(folder / TOKENIZER)
     text = json.dumps({**provenance, "weights_sha256": digest}, indent=2, ensure_ascii=False)

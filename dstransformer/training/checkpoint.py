@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from dstransformer.corpus import Manifest
 from dstransformer.corpus.manifest import file_sha256
 from dstransformer.corpus.writer import sync
 from dstransformer.errors import DataError
-from dstransformer.training.storage import storage_errors, write_durably
+from dstransformer.training.storage import replace_file, storage_errors, write_durably
 
 logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"step-\d{8,}")
 
 MANIFEST, LATEST, ENGINE, BUNDLE = "manifest.json", "latest", "zero", "bundle"
 
@@ -89,22 +92,28 @@ class CheckpointFolder:
         self._keep_best = keep_best
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The complete checkpoints, oldest first. DataError where a manifest is damaged."""
-        return [read_checkpoint(folder) for folder in self._folders()]
+        """The complete checkpoints, oldest first; one whose manifest is damaged is left out, with a warning."""
+        readable = []
+        for folder in self._folders():
+            try:
+                readable.append(read_checkpoint(folder))
+            except DataError as error:
+                logger.warning("%s; it is left as it is", error)
+        return readable
 
     def latest(self) -> Checkpoint | None:
-        """The checkpoint that ``latest`` names, or the newest where that is lost; None where there is none yet."""
-        folder = next(self._from_latest(), None)
-        return None if folder is None else read_checkpoint(folder)
+        """The newest complete checkpoint, which ``latest`` names; None where there is none yet."""
+        folders = self._folders()
+        return read_checkpoint(folders[-1]) if folders else None
 
     def latest_sound(self) -> Checkpoint | None:
-        """The latest checkpoint whose files are all as they were written; damaged ones are passed over with a warning.
+        """The newest checkpoint whose files are all as they were written; damaged ones are passed over with a warning.
 
         Raises:
             DataError: There are checkpoints, and all are damaged.
         """
         damage: DataError | None = None
-        for folder in self._from_latest():
+        for folder in reversed(self._folders()):
             try:
                 checkpoint = read_checkpoint(folder)
                 verify_checkpoint(checkpoint)
@@ -126,17 +135,17 @@ class CheckpointFolder:
         partial = self.aside(step)
         with storage_errors(partial):
             for stale in self.path.glob(".partial-*"):
-                shutil.rmtree(stale)
+                _remove(stale)
             partial.mkdir(parents=True)
         return partial
 
     def drop_after(self, step: int) -> None:
         """Delete what a run wrote after the checkpoint that it goes on from, which becomes ``latest``. Rank 0 only."""
         with storage_errors(self.path):
-            self._point_at(f"step-{step:08d}")
-            for folder in self._folders():
+            for folder in reversed(self._folders()):
                 if folder.name > f"step-{step:08d}":
                     self._delete(folder)
+            self._point_at(f"step-{step:08d}")
 
     def discard(self, step: int) -> None:
         """Give up the checkpoint written aside, as far as the file system lets one."""
@@ -155,7 +164,8 @@ class CheckpointFolder:
         with storage_errors(partial):
             manifest = {"state": asdict(state), "score": score, "files": dict(sorted(files.items()))}
             write_durably(partial / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
-            sync(partial)
+            for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
+                sync(folder)
             if final.exists():  # a damaged one that the run has passed over
                 self._delete(final)
             partial.rename(final)
@@ -165,32 +175,22 @@ class CheckpointFolder:
         return read_checkpoint(final)
 
     def _folders(self) -> list[Path]:
-        return sorted(self.path.glob("step-*"))
-
-    def _from_latest(self) -> Iterator[Path]:
-        """The folders from the one that ``latest`` names back to the oldest."""
-        pointer = self.path / LATEST
-        named = pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else ""
-        folders = self._folders()
-        names = [folder.name for folder in folders]
-        yield from reversed(folders[: names.index(named) + 1] if named in names else folders)
+        return sorted(path for path in self.path.glob("step-*") if _NAME.fullmatch(path.name))
 
     def _prune(self) -> None:
-        complete = [checkpoint for folder in self._folders() if (checkpoint := _try_reading(folder)) is not None]
+        complete = self.checkpoints()
         stay = {checkpoint.path for checkpoint in kept(complete, self._keep_last, self._keep_best)}
         for checkpoint in complete:
             if checkpoint.path not in stay:
                 self._delete(checkpoint.path)
 
     def _point_at(self, name: str) -> None:
-        write_durably(self.path / ".latest", f"{name}\n".encode())
-        (self.path / ".latest").replace(self.path / LATEST)
-        sync(self.path)
+        replace_file(self.path / LATEST, f"{name}\n")
 
     def _delete(self, folder: Path) -> None:
         doomed = self.path / f".partial-{folder.name}-deleted"
         folder.rename(doomed)
-        shutil.rmtree(doomed)
+        _remove(doomed)
 
 
 def kept(checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: int) -> list[Checkpoint]:
@@ -221,13 +221,6 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         ) from None
 
 
-def _try_reading(folder: Path) -> Checkpoint | None:
-    try:
-        return read_checkpoint(folder)
-    except DataError:
-        return None
-
-
 def verify_checkpoint(checkpoint: Checkpoint) -> None:
     """Compare every file with its hash.
 
@@ -239,3 +232,11 @@ def verify_checkpoint(checkpoint: Checkpoint) -> None:
         path = checkpoint.path / name
         if not path.is_file() or file_sha256(path) != digest:
             raise DataError(f"{path} is missing or damaged: resume from another checkpoint with --resume PATH")
+
+
+def _remove(folder: Path) -> None:
+    """Delete what is not needed any more; a reader on a network file system may keep some of it for a while."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        logger.warning("cannot delete %s yet: %s", error.filename or folder, error.strerror)

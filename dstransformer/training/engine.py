@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -27,17 +28,19 @@ from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.model import Transformer
 from dstransformer.training.optimizer import build_optimizer
 from dstransformer.training.schedule import learning_rate
-from dstransformer.training.world import World
+from dstransformer.training.world import World, losing_a_peer
 
 logger = logging.getLogger(__name__)
 
 #: DeepSpeed's name for the state inside the folder that it is given.
 _TAG = "state"
 
-_FP16_DIVERGED = (
-    "fp16 training diverged: gradients overflow at the smallest loss scale; use bf16, more warm-up "
-    "(schedule.warmup_steps), a lower schedule.scale, or resume from an earlier checkpoint"
+#: What to do when training has diverged.
+ADVICE = (
+    "lower schedule.scale or raise schedule.warmup_steps in a new run, or go on from an earlier checkpoint with "
+    "--resume PATH"
 )
+_FP16_DIVERGED = f"fp16 training diverged: gradients overflow at the smallest loss scale; use bf16, {ADVICE}"
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Snapshot:
 
 
 class _RefusedConfigError(ConfigError):
-    """Every rank meets it."""
+    """Every rank meets it, as all have the same configuration."""
 
     shared = True
 
@@ -134,6 +137,10 @@ class Engine:
             update: This rank's share of it.
             number: Of the update, from 1; dropout masks are a function of seed, update and micro-batch.
         """
+        with losing_a_peer():
+            return self._step(update, number)
+
+    def _step(self, update: Update, number: int) -> StepLoss:
         micro_batches = self._config.batch.micro_batches
         loss = torch.zeros((), dtype=torch.float32, device=self._world.device)
         nll = torch.zeros_like(loss)
@@ -235,7 +242,7 @@ class Engine:
         """
         try:
             path, _ = self._engine.load_checkpoint(str(folder), tag=_TAG)
-        except (OSError, RuntimeError, KeyError, AssertionError, EOFError) as error:
+        except (OSError, EOFError, UnpicklingError) as error:
             raise DataError(f"cannot resume from {folder}: {' '.join(str(error).split())[:300]}") from error
         if path is None:
             raise DataError(f"cannot resume from {folder}: it holds no DeepSpeed state")
@@ -271,17 +278,17 @@ def await_operator_builds(folder: Path, patience: float = 120.0) -> None:
 
     Args:
         folder: Where the operators are built.
-        patience: A lock older than this, in seconds, was left behind and is removed.
+        patience: A lock beside which nothing has been written for so many seconds was left behind, and is removed.
     """
-    for lock in folder.glob("**/lock"):
+    for lock in folder.glob("**/deepspeed_*/lock"):
         logger.warning(
             "waiting for another process to build or load the DeepSpeed operator in %s; where there is none, it was "
-            "killed, and its lock is removed %.0f s after it was made",
+            "killed, and its lock is removed after %.0f s",
             lock.parent,
             patience,
         )
         with contextlib.suppress(FileNotFoundError):
-            while time.time() - lock.stat().st_mtime < patience:
+            while lock.exists() and time.time() - max(p.stat().st_mtime for p in lock.parent.iterdir()) < patience:
                 time.sleep(0.2)
             lock.unlink()
 

@@ -8,14 +8,15 @@ import os
 import platform
 import subprocess
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from dstransformer import __version__
-from dstransformer.config import Config, compose, load_config, precision_of, read_config, write_config
+from dstransformer.config import Config, compose, dump_config, load_config, precision_of, read_config
 from dstransformer.corpus import Corpus
 from dstransformer.data import build_budget, check_lengths, training_lengths
 from dstransformer.errors import ConfigError, DataError, DstError
@@ -30,7 +31,7 @@ from dstransformer.training.checkpoint import (
 )
 from dstransformer.training.estimate import Estimate, estimate
 from dstransformer.training.signals import StopRequest
-from dstransformer.training.storage import storage_errors
+from dstransformer.training.storage import lock_run, replace_file, storage_errors
 from dstransformer.training.world import Processes, World, join_world, leave_world, read_processes
 
 logger = logging.getLogger(__name__)
@@ -85,13 +86,14 @@ def dry_run(request: TrainRequest) -> DryRun:
     """Resolve everything and plan the first epoch, without training or writing anything."""
     processes = read_processes(os.environ)
     plan = _check_at_the_door(request, processes)
+    _check_corpus(plan.corpus, plan.config, verify=True)
     half = precision_of(plan.ds_config) != "fp32"
     figures = estimate(plan.config, plan.corpus, processes.world_size, half)
     return DryRun(plan.config, plan.ds_config, processes.world_size, figures)
 
 
 def train(request: TrainRequest) -> dict[str, Any]:
-    """Train; returns the outcome as plain data, the same on every rank.
+    """Train; returns the outcome as plain data.
 
     Raises:
         UserError: Anything wrong with the request, its files or its environment, before the run's folder is touched.
@@ -99,26 +101,29 @@ def train(request: TrainRequest) -> dict[str, Any]:
         DstError: The processes did not meet, or training diverged.
     """
     processes = read_processes(os.environ)
-    plan, mistake = None, None
+    plan: Plan | None = None
+    mistake: Exception | None = None
     try:
         plan = _check_at_the_door(request, processes)
-    except DstError as error:
+    except Exception as error:
         if processes.world_size == 1:
             raise
         mistake = error  # another node may not have met it, and would wait
     world = join_world(processes)
-    try:
-        # From here on: a process killed while DeepSpeed loads an operator leaves a lock that the next run waits for.
-        with StopRequest() as stop:
+    # A process killed while DeepSpeed loads an operator would leave a lock that the next run waits for.
+    with StopRequest() as stop:
+        try:
             world.share(mistake)
             assert plan is not None
-            return _train(request, plan, world, stop)
-    except DstError as error:
-        if not error.shared:
-            error.rank = world.rank
-        raise
-    finally:
-        leave_world()
+            outcome = _train(request, plan, world, stop)
+        except DstError as error:
+            if error.shared:
+                leave_world()
+            else:  # the others do not know: leaving in good order would wait for them
+                error.rank = world.rank
+            raise
+    leave_world()
+    return outcome
 
 
 def _train(request: TrainRequest, plan: Plan, world: World, stop: StopRequest) -> dict[str, Any]:
@@ -127,36 +132,37 @@ def _train(request: TrainRequest, plan: Plan, world: World, stop: StopRequest) -
 
     half = precision_of(plan.ds_config) != "fp32"
     with world.together():
+        _check_corpus(plan.corpus, plan.config, verify=world.local_rank == 0)
         check_backend(plan.config.model, plan.config.training.attention_backend, world.device, half)
     path = _agree_on_checkpoint(request, plan, world)
-    _prepare_run(request.run, plan, world)
-    with world.together():
-        checkpoint = None if path is None else read_checkpoint(path)
-    tracker = build_tracker(
-        plan.config.tracking, rank=world.rank, run_folder=request.run, max_updates=plan.config.training.max_updates
-    )
-    origin = describe_origin(request, plan.corpus, git_revision() if world.is_first else None)
-    trainer = Trainer(plan.config, plan.ds_config, plan.corpus, request.run, world, tracker, origin)
-    if checkpoint is not None:
-        trainer.resume(checkpoint)
-    tracker.start(
-        RunStart(
-            run_name=request.run.absolute().name,
-            config=plan.config,
-            ds_config=plan.ds_config,
-            manifest=plan.corpus.manifest,
-            corpus=request.corpus,
-            tags=_tags(origin, world),
-            resume_step=None if checkpoint is None else checkpoint.state.step,
+    with _prepared_run(request.run, plan, world):
+        with world.together():
+            checkpoint = None if path is None else read_checkpoint(path)
+        tracker = build_tracker(
+            plan.config.tracking, rank=world.rank, run_folder=request.run, max_updates=plan.config.training.max_updates
         )
-    )
-    try:
-        outcome = trainer.run(stop)
-    except BaseException:
-        tracker.finish("failed")
-        raise
-    tracker.finish("finished" if outcome.stopped_by is None else "killed")
-    world.barrier()
+        origin = describe_origin(request, plan.corpus, git_revision() if world.is_first else None)
+        trainer = Trainer(plan.config, plan.ds_config, plan.corpus, request.run, world, tracker, origin)
+        if checkpoint is not None:
+            trainer.resume(checkpoint)
+        tracker.start(
+            RunStart(
+                run_name=request.run.absolute().name,
+                config=plan.config,
+                ds_config=plan.ds_config,
+                manifest=plan.corpus.manifest,
+                corpus=request.corpus,
+                tags=_tags(origin, world),
+                resume_step=None if checkpoint is None else checkpoint.state.step,
+            )
+        )
+        try:
+            outcome = trainer.run(stop)
+        except BaseException:
+            tracker.finish("failed")
+            raise
+        tracker.finish("finished" if outcome.stopped_by is None else "killed")
+        world.barrier()
     return {**describe(outcome), "run": str(request.run)}
 
 
@@ -201,18 +207,21 @@ def _check_at_the_door(request: TrainRequest, processes: Processes) -> Plan:
     ds_config = compose(config, processes.world_size)
     if config.tracking.enabled:
         resolve_tracking_uri(config.tracking.uri, request.run)
-    for folder in (request.run, *request.run.parents):
-        if folder.exists() and not folder.is_dir():
-            raise ConfigError(f"--run {request.run}: {folder} is a file; name a folder, new or of a run that goes on")
-    corpus = _open_corpus(request.corpus, config, verify=processes.local_rank == 0)
+    if processes.rank == 0:  # network file systems remember for a while that a folder was not there
+        for folder in (request.run, *request.run.parents):
+            if folder.exists() and not folder.is_dir():
+                raise ConfigError(f"--run {request.run}: {folder} is a file; name a folder")
+    corpus = Corpus.open(request.corpus, verify=False)
     return Plan(config, ds_config, corpus, TrainState.fresh(ds_config, processes.world_size, corpus.manifest))
 
 
-def _open_corpus(path: Path, config: Config, *, verify: bool) -> Corpus:
-    corpus = Corpus.open(path, verify=verify)
+def _check_corpus(corpus: Corpus, config: Config, *, verify: bool) -> None:
+    path = corpus.path
     for split in ("train", "validation"):
         if split not in corpus.splits:
             raise DataError(f"{path} has no split {split!r}, which training needs: build it again with one")
+    if verify:
+        corpus.verify()
     check_lengths(*training_lengths(corpus.split("train")), build_budget(config.batch))
     if config.model.positions == "learned":
         splits = corpus.manifest.splits.values()
@@ -223,7 +232,6 @@ def _open_corpus(path: Path, config: Config, *, verify: bool) -> Corpus:
                 f"model.max_positions = {config.model.max_positions}, but {path} holds sentences of {longest} tokens "
                 f"and translations may be {config.decoding.max_extra_tokens} longer: set model.max_positions={needed}"
             )
-    return corpus
 
 
 def _agree_on_checkpoint(request: TrainRequest, plan: Plan, world: World) -> Path | None:
@@ -249,7 +257,12 @@ def _find_checkpoint(request: TrainRequest, plan: Plan) -> Checkpoint | None:
     if request.resume == "auto":
         checkpoint = folder.latest_sound()
     else:
-        checkpoint = read_checkpoint(Path(request.resume))
+        checkpoint = read_checkpoint(Path(request.resume).resolve())
+        if checkpoint.path.parent != folder.path.resolve() and folder.latest() is not None:
+            raise ConfigError(
+                f"--resume {request.resume} is not of {request.run}, which holds checkpoints of its own: "
+                "give another --run"
+            )
         verify_checkpoint(checkpoint)
     if checkpoint is not None:
         _check_unchanged(checkpoint, plan)
@@ -280,34 +293,51 @@ def _check_unchanged(checkpoint: Checkpoint, plan: Plan) -> None:
             )
 
 
-def _prepare_run(run: Path, plan: Plan, world: World) -> None:
-    """Make the run's folder. All processes must write into the same one, and read the same corpus. Collective."""
+@contextmanager
+def _prepared_run(run: Path, plan: Plan, world: World) -> Iterator[None]:
+    """Make the run's folder and hold it. Collective.
+
+    All processes must write into the same folder, and go by the same configuration, program and corpus.
+    """
     sign = run / world.from_first(f".rank-0-was-here-{uuid.uuid4().hex}")
-    with world.together():
-        if world.is_first:
-            with storage_errors(run):
-                run.mkdir(parents=True, exist_ok=True)
-                sign.touch()
-    views = world.gather((platform.node(), sign.exists(), plan.start.corpus))
-    hosts, seen, builds = zip(*views, strict=True)
-    with world.together():
-        if world.is_first:
-            sign.unlink()
-        blind = sorted({host for host, found in zip(hosts, seen, strict=True) if not found})
-        if blind:
-            raise ConfigError(
-                f"{', '.join(blind)} cannot see what rank 0 on {hosts[0]} writes into {run}: "
-                "put --run on a file system that all nodes share"
-            )
-        if len(set(builds)) > 1:
-            raise ConfigError(
-                f"{plan.corpus.path} is not the same corpus on all of {', '.join(hosts)}: copy one to every node"
-            )
-        if world.is_first:
-            with storage_errors(run):
-                write_config(plan.config, run / "config.yaml")
-                text = json.dumps(plan.ds_config, indent=2) + "\n"
-                (run / "ds_config.json").write_text(text, encoding="utf-8")
+    with ExitStack() as held:
+        with world.together():
+            if world.is_first:
+                with storage_errors(run):
+                    run.mkdir(parents=True, exist_ok=True)
+                    held.enter_context(lock_run(run))
+                    sign.touch()
+        settings = json.dumps([__version__, plan.config.model_dump(), plan.ds_config], sort_keys=True)
+        views = world.gather((platform.node(), sign.exists(), settings, plan.start.corpus))
+        with world.together():
+            if world.is_first:
+                sign.unlink()
+            _compare(views, run, plan.corpus.path)
+            if world.is_first:
+                with storage_errors(run):
+                    replace_file(run / "config.yaml", dump_config(plan.config))
+                    replace_file(run / "ds_config.json", json.dumps(plan.ds_config, indent=2) + "\n")
+        yield
+
+
+def _compare(views: Sequence[tuple[str, bool, str, str]], run: Path, corpus: Path) -> None:
+    hosts, seen, settings, builds = zip(*views, strict=True)
+
+    def others(marks: Sequence[object], expected: object) -> str:
+        return ", ".join(sorted({host for host, mark in zip(hosts, marks, strict=True) if mark != expected}))
+
+    if blind := others(seen, True):
+        raise ConfigError(
+            f"{blind} cannot see what rank 0 on {hosts[0]} writes into {run}: "
+            "put --run on a file system that all nodes share"
+        )
+    if strays := others(settings, settings[0]):
+        raise ConfigError(
+            f"{strays} has another preset, DeepSpeed JSON or version of this package than {hosts[0]}: "
+            "bring all nodes to the same"
+        )
+    if strays := others(builds, builds[0]):
+        raise ConfigError(f"{corpus} is not the same corpus on {strays} as on {hosts[0]}: copy one to every node")
 
 
 def _tags(origin: Mapping[str, Any], world: World) -> dict[str, str]:

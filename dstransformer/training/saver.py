@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,10 +15,9 @@ import torch
 from dstransformer.config import Config
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.manifest import file_sha256
-from dstransformer.corpus.writer import sync
 from dstransformer.model import save_bundle
 from dstransformer.training.checkpoint import BUNDLE, ENGINE, Checkpoint, CheckpointFolder, TrainState
-from dstransformer.training.engine import Engine, Snapshot
+from dstransformer.training.engine import ADVICE, DivergedError, Engine, Snapshot
 from dstransformer.training.storage import storage_errors, sync_tree, write_durably
 from dstransformer.training.world import World
 
@@ -32,7 +32,7 @@ class _Pending:
 
 
 class Saver:
-    """Writes the checkpoints of a run. Every rank holds one; all its methods are collective.
+    """Writes the checkpoints of a run. Every rank holds one; its methods are collective.
 
     A checkpoint is begun, written by every rank in its own thread, and finished: it becomes visible when every rank
     has written its part, or is given up by all where one could not.
@@ -88,6 +88,7 @@ class Saver:
 
         Raises:
             StorageError: A part could not be written; nothing of the checkpoint stays.
+            DivergedError: The weights are no numbers any more; likewise.
         """
         pending, self._pending = self._pending, None
         if pending is None:
@@ -107,18 +108,26 @@ class Saver:
 
     def _write_part(self, partial: Path, snapshot: Snapshot, step: int) -> dict[str, str]:
         with storage_errors(partial):
-            written = []
-            for name, state in snapshot.states.items():
+            digests = {}
+            while snapshot.states:
+                name, state = snapshot.states.popitem()
                 path = partial / ENGINE / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                content = io.BytesIO()  # in memory, so that a full disk is the file system's error and not torch's
-                torch.save(state, content)
-                write_durably(path, content.getbuffer())
-                sync(path.parent)
-                written.append(path)
+                digests[str(path.relative_to(partial))] = _write_state(path, state)
             if self._world.is_first:
+                if not all(bool(weight.isfinite().all()) for weight in snapshot.weights.values()):
+                    raise DivergedError(f"training diverged: a weight is no number any more at update {step}; {ADVICE}")
                 provenance = {**self._provenance, "step": step}
                 save_bundle(partial / BUNDLE, snapshot.weights, self._config, self._tokenizer, provenance)
                 sync_tree(partial / BUNDLE)
-                written += (partial / BUNDLE).iterdir()
-            return {str(path.relative_to(partial)): file_sha256(path) for path in written}
+                bundle = (partial / BUNDLE).iterdir()
+                digests |= {str(path.relative_to(partial)): file_sha256(path) for path in bundle}
+            return digests
+
+
+def _write_state(path: Path, state: Any) -> str:
+    """Write what DeepSpeed keeps, and return its hash. In memory first: a full disk is then the file system's error."""
+    content = io.BytesIO()
+    torch.save(state, content)
+    write_durably(path, content.getbuffer())
+    return hashlib.sha256(content.getbuffer()).hexdigest()

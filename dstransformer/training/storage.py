@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import logging
+import os
+import platform
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from dstransformer.corpus.writer import sync
-from dstransformer.errors import StorageError
+from dstransformer.errors import ConfigError, StorageError
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -33,6 +39,14 @@ def write_durably(path: Path, content: bytes | memoryview) -> None:
     sync(path)
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Put a file where another may be, in one step."""
+    aside = path.with_name(f".{path.name}.partial")
+    write_durably(aside, text.encode())
+    aside.replace(path)
+    sync(path.parent)
+
+
 def sync_tree(folder: Path) -> None:
     """Wait until every file under a folder, and the folders themselves, are on the disk."""
     for path in folder.rglob("*"):
@@ -54,13 +68,35 @@ def replace_folder(target: Path, write: Callable[[Path], None]) -> None:
             sync_tree(aside)
             if target.exists():
                 target.rename(old)
-            try:
-                aside.rename(target)
-            except OSError:
-                if old.exists():
-                    old.rename(target)
-                raise
+            aside.rename(target)
             sync(target.parent)
         finally:
+            if old.exists() and not target.exists():
+                old.rename(target)
             for stale in (aside, old):
                 shutil.rmtree(stale, ignore_errors=True)
+
+
+@contextmanager
+def lock_run(run: Path) -> Iterator[None]:
+    """Keep other trainers out of a run's folder; the lock goes with the process, however it ends.
+
+    Raises:
+        ConfigError: Another process trains there.
+    """
+    with (run / ".lock").open("a+") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                logger.warning("%s cannot be locked (%s): start no second run in it", run, error.strerror)
+            else:
+                lock.seek(0)
+                raise ConfigError(
+                    f"another process trains in {run} ({lock.read().strip() or 'unknown'}): wait for it, stop it, or "
+                    "give another --run"
+                ) from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {platform.node()}\n")
+        lock.flush()
+        yield

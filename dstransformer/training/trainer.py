@@ -18,7 +18,7 @@ from dstransformer.model import open_bundle
 from dstransformer.tracking import Tracker
 from dstransformer.training.averaging import average_newest
 from dstransformer.training.checkpoint import Checkpoint, CheckpointFolder, TrainState
-from dstransformer.training.engine import DivergedError, Engine, StepLoss
+from dstransformer.training.engine import ADVICE, DivergedError, Engine, StepLoss
 from dstransformer.training.saver import Saver
 from dstransformer.training.signals import StopRequest
 from dstransformer.training.validation import Evaluation, Validator
@@ -82,7 +82,19 @@ class Trainer:
         self._last_save = (0, time.monotonic())
 
     def run(self, stop: StopRequest) -> Outcome:
-        """Train to the last update, or until asked to stop; a request that came before is heeded after one update."""
+        """Train to the last update, or until asked to stop; a request that came before is heeded after one update.
+
+        Raises:
+            DivergedError: The weights are lost; the checkpoints from before are not.
+            StorageError: A checkpoint could not be written.
+        """
+        try:
+            return self._train(stop)
+        except DivergedError:
+            self._saver.finish()
+            raise
+
+    def _train(self, stop: StopRequest) -> Outcome:
         state = self._state
         for update in self._loader.iter_updates(Position(state.epoch, state.update)):
             if self._state.step >= self._config.training.max_updates:
@@ -112,7 +124,7 @@ class Trainer:
         """
         self.engine.load(checkpoint.engine)
         with self._world.together():
-            if self._world.is_first and checkpoint.path.absolute().parent == self._folder.path.absolute():
+            if self._world.is_first and checkpoint.path.resolve().parent == self._folder.path.resolve():
                 self._folder.drop_after(checkpoint.state.step)
         self._state = checkpoint.state
         self._last_save = (checkpoint.state.step, time.monotonic())
@@ -170,8 +182,7 @@ class Trainer:
         """Stop before lost weights take the place of good ones; fp16 skips such updates and lowers its scale."""
         if not finite and self._precision != "fp16":
             raise DivergedError(
-                f"training diverged: the loss is no number any more at update {self._state.step}; lower schedule.scale "
-                "or raise schedule.warmup_steps, and resume from an earlier checkpoint with --resume PATH"
+                f"training diverged: the loss is no number any more at update {self._state.step}; {ADVICE}"
             )
 
     def _finish(self) -> Outcome:
@@ -184,7 +195,9 @@ class Trainer:
         with self._world.together():
             if self._world.is_first:
                 average_newest(self._folder, self._config.checkpoint.average_last, bundle)
-        self._validator.load(open_bundle(bundle).load_weights().items())
+        with self._world.together():
+            weights = open_bundle(bundle).load_weights()
+        self._validator.load(weights.items())
         evaluations: dict[str, Evaluation] = {
             name: self._validator.evaluate(self._corpus.split(name), 0)
             for name in ("validation", "test")

@@ -80,17 +80,34 @@ def _with_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
+@contextmanager
+def losing_a_peer() -> Iterator[None]:
+    """Say in one line that another process of the run has ended, which gloo tells from the connection.
+
+    Raises:
+        DstError: It has.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "gloo/" not in str(error):
+            raise
+        raise DstError(f"another process of the run has ended or hangs; its own message says why ({error})") from error
+
+
 class World:
     """The process group. Build it with :func:`join_world`.
 
     Attributes:
         rank: Of this process among all.
+        local_rank: Of this process among those of its machine.
         world_size: Number of processes.
         device: What this process computes on.
     """
 
     def __init__(self, processes: Processes, device: torch.device) -> None:
         self.rank = processes.rank
+        self.local_rank = processes.local_rank
         self.world_size = processes.world_size
         self.device = device
         # Small agreements go through CPU memory, so that they never wait for the GPU, and may take long.
@@ -104,30 +121,35 @@ class World:
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """The sum of a CPU tensor over all processes."""
         total = values.clone()
-        dist.all_reduce(total, group=self._control)
+        with losing_a_peer():
+            dist.all_reduce(total, group=self._control)
         return total
 
     def any(self, *flags: bool) -> list[bool]:
         """For each flag, whether any process raised it."""
         raised = torch.tensor(flags, dtype=torch.int32)
-        dist.all_reduce(raised, op=dist.ReduceOp.MAX, group=self._control)
+        with losing_a_peer():
+            dist.all_reduce(raised, op=dist.ReduceOp.MAX, group=self._control)
         return [bool(flag) for flag in raised.tolist()]
 
     def gather(self, item: Any) -> list[Any]:
         """What every process brought, in order of rank."""
         items: list[Any] = [None] * self.world_size
-        dist.all_gather_object(items, item, group=self._control)
+        with losing_a_peer():
+            dist.all_gather_object(items, item, group=self._control)
         return items
 
     def from_first(self, item: Any) -> Any:
         """What rank 0 brought."""
         items = [item]
-        dist.broadcast_object_list(items, src=0, group=self._control)
+        with losing_a_peer():
+            dist.broadcast_object_list(items, src=0, group=self._control)
         return items[0]
 
     def barrier(self) -> None:
         """Wait for all."""
-        dist.barrier(group=self._control)
+        with losing_a_peer():
+            dist.barrier(group=self._control)
 
     @contextmanager
     def together(self) -> Iterator[None]:

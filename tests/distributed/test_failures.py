@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,11 +84,56 @@ class TestMistakes:
         one_error(done, message)
         assert {path.name: path.read_bytes() for path in again.glob("*.*")} == before
 
+    def test_a_checkpoint_of_another_run_is_no_way_back(self, again: Path, trained: Path, toy_corpus: Path) -> None:
+        there = trained / "checkpoints" / "step-00000002"
+        done = run_dst(*train_arguments(toy_corpus, again), "--resume", str(there), ranks=2)
+        assert done.returncode != 0
+        one_error(done, f"--resume {there} is not of {again}, which holds checkpoints of its own")
+        assert latest_state(again)["step"] == 6
+
+    def test_another_preset_on_one_node(self, toy_corpus: Path, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        with srun(
+            train_arguments(toy_corpus, run), train_arguments(toy_corpus, run, "training.max_updates=7")
+        ) as ranks:
+            outputs = [rank.communicate(timeout=120) for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [2, 2], outputs
+        assert "has another preset, DeepSpeed JSON or version of this package than" in outputs[0][1]
+        assert not (run / "config.yaml").exists()
+
     def test_another_corpus_does_not_go_on(self, again: Path, tmp_path: Path) -> None:
         other = build_toy(tmp_path / "other", pairs=300)
         done = run_dst(*train_arguments(other, again, "training.max_updates=8"), ranks=2)
         assert done.returncode != 0
         one_error(done, "it was trained on another corpus than")
+
+
+@pytest.mark.slow
+class TestPeers:
+    def test_two_trainers_do_not_share_a_run(self, toy_corpus: Path, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        arguments = train_arguments(toy_corpus, run, "training.max_updates=3000", "checkpoint.every_updates=0")
+        with srun(arguments) as (first,):
+            while not (run / "metrics.jsonl").exists():
+                assert first.poll() is None
+                time.sleep(0.1)
+            second = run_dst(*arguments)
+            assert second.returncode == 2, second.stderr
+            one_error(second, f"another process trains in {run} (process {first.pid} on")
+            assert first.poll() is None
+
+    def test_one_that_is_killed_ends_the_others(self, toy_corpus: Path, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        arguments = train_arguments(toy_corpus, run, "training.max_updates=3000", "checkpoint.every_updates=0")
+        with srun(arguments, arguments) as ranks:
+            while not (run / "metrics.jsonl").exists():
+                assert ranks[0].poll() is None
+                time.sleep(0.1)
+            ranks[1].kill()
+            _, errors = ranks[0].communicate(timeout=120)
+        assert ranks[0].returncode == 1, errors
+        assert "dst: error: another process of the run has ended or hangs" in errors
+        assert "Traceback" not in errors
 
 
 @pytest.mark.slow

@@ -142,6 +142,11 @@ def test_pruning_leaves_a_damaged_checkpoint_alone(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep_last=1)
     write(folder, 1)
     (tmp_path / "step-00000001" / "manifest.json").write_text("{")
+    (tmp_path / "step-00000001-mine").mkdir()
     write(folder, 2)
     write(folder, 3)
-    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000001", "step-00000003"]
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == [
+        "step-00000001",
+        "step-00000001-mine",
+        "step-00000003",
+    ]

@@ -13,7 +13,7 @@ from dstransformer.training.engine import await_operator_builds
 
 
 def lock_in(folder: Path, age: float) -> Path:
-    lock = folder / "py311_cpu" / "operator" / "lock"
+    lock = folder / "py311_cpu" / "deepspeed_operator" / "lock"
     lock.parent.mkdir(parents=True)
     lock.touch()
     made = time.time() - age
