@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import logging
 import os
 import sys
@@ -268,9 +269,12 @@ def _copy_to_cpu(state: Any) -> Any:
     return copy.deepcopy(state)
 
 
-def _operator_folder() -> Path:
-    """Where DeepSpeed's C++ operators are built when they are first used."""
-    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
+def _operator_folder() -> str:
+    """Where DeepSpeed's C++ operators are built when they are first used.
+
+    A folder for each installation: they are built from its headers, and two that share one build them over and over.
+    """
+    return str(Path(get_default_build_root(), hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]))
 
 
 def await_operator_builds(folder: Path, patience: float = 120.0) -> None:
@@ -309,12 +313,13 @@ def _import_deepspeed(precision: str, world: World) -> Any:
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     # Its operators are built by the ninja beside this Python: ssh and a path to the program bring no other.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", _operator_folder())
     import deepspeed
     from deepspeed.accelerator import get_accelerator
     from deepspeed.utils import logger as deepspeed_logger
 
     deepspeed_logger.setLevel(logging.WARNING)
-    await_operator_builds(_operator_folder())
+    await_operator_builds(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
     _unlink_shared_memory(world)
     accelerator = get_accelerator()
