@@ -17,7 +17,15 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "wmt14 de-en": {"vocab_size": 37_000, "character_coverage": 0.9998},
     "wmt14 fr-en": {"vocab_size": 32_000, "character_coverage": 0.9998, "tokenizer": "unigram"},
 }
-_COMMON_DEFAULTS: dict[str, Any] = {"tokenizer": "bpe", "character_coverage": 1.0}
+_COMMON_DEFAULTS: dict[str, Any] = {
+    "tokenizer": "bpe",
+    "character_coverage": 1.0,
+    "pairs": 100_000,
+    "pair": "de-en",
+    "revision": "main",
+    "offline": False,
+    "seed": 1,
+}
 
 
 Number = TypeVar("Number", int, float)
@@ -121,12 +129,12 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--source", choices=("toy", "files", "wmt14"), required=True)
     group.add_argument("--src-lang", metavar="CODE", help="for example en")
     group.add_argument("--tgt-lang", metavar="CODE", help="for example de")
-    group.add_argument("--seed", type=_count, default=1, help="of the toy sentences and of held-out pairs (default: 1)")
+    group.add_argument("--seed", type=_count, help="of the toy sentences and of held-out pairs (default: 1)")
     group.add_argument("--valid-size", type=_count, metavar="N", help="toy: validation pairs; files: pairs held out")
     group.add_argument("--test-size", type=_count, metavar="N", help="the same for the test set")
 
     group = parser.add_argument_group("source toy: an English-German grammar")
-    group.add_argument("--pairs", type=_positive, default=100_000, help="training pairs (default: 100000)")
+    group.add_argument("--pairs", type=_positive, help="training pairs (default: 100000)")
 
     group = parser.add_argument_group("source files, plain or gzipped: two texts a split, a sentence a line")
     for flag in ("--src", "--tgt", "--valid-src", "--valid-tgt", "--test-src", "--test-tgt"):
@@ -137,11 +145,11 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
         group.add_argument(flag, type=Path, metavar="FILE")
 
     group = parser.add_argument_group("source wmt14")
-    group.add_argument("--pair", choices=("de-en", "fr-en"), default="de-en", help="(default: de-en)")
-    group.add_argument("--revision", default="main", help="of the hub's data set (default: main)")
+    group.add_argument("--pair", choices=("de-en", "fr-en"), help="(default: de-en)")
+    group.add_argument("--revision", help="of the hub's data set (default: main)")
     group.add_argument("--hub-path", type=Path, metavar="DIR", help="a local copy in the hub's layout")
     group.add_argument("--cache-dir", type=Path, metavar="DIR", help="where `datasets` keeps downloads")
-    group.add_argument("--offline", action="store_true", help="use the cache only")
+    group.add_argument("--offline", action="store_true", default=None, help="use the cache only")
 
 
 def _add_clean(parser: argparse.ArgumentParser) -> None:
@@ -232,7 +240,7 @@ def _vocab(arguments: argparse.Namespace) -> None:
 
     with open_workspace(arguments.work, build_progress()) as space:
         read = space.finished("read")
-        defaults = _defaults(str(read.options["source"]), str(read.options.get("pair")))
+        defaults = _defaults(str(read.options["source"]), read.options.get("pair"))  # type: ignore[arg-type]
         run_vocab(space, _vocab_options(arguments, defaults))
 
 
@@ -280,7 +288,8 @@ def _text(arguments: argparse.Namespace) -> None:
                 write(" ".join(sentence.splitlines()))
 
 
-def _defaults(source: str, pair: str) -> dict[str, Any]:
+def _defaults(source: str, pair: str | None) -> dict[str, Any]:
+    pair = pair or _COMMON_DEFAULTS["pair"]
     return _COMMON_DEFAULTS | _DEFAULTS[f"{source} {pair}" if source == "wmt14" else source]
 
 
@@ -289,11 +298,15 @@ def _source_options(arguments: argparse.Namespace) -> Any:
 
     from data_prep.options import FilesOptions, ToyOptions, Wmt14Options
 
-    kind: Any = {"toy": ToyOptions, "files": FilesOptions, "wmt14": Wmt14Options}[arguments.source]
+    kinds: dict[str, Any] = {"toy": ToyOptions, "files": FilesOptions, "wmt14": Wmt14Options}
+    kind = kinds[arguments.source]
     names = {field.name for field in fields(kind)}
+    for name in sorted({field.name for other in kinds.values() for field in fields(other)} - names):
+        if getattr(arguments, name) is not None:
+            raise UserError(f"--{name.replace('_', '-')} is not an option of source {arguments.source}: leave it out")
     values = _given(arguments, names, _defaults(arguments.source, arguments.pair))
     if arguments.source == "wmt14":
-        english = {"src_lang": "en", "tgt_lang": arguments.pair.removesuffix("-en")}
+        english = {"src_lang": "en", "tgt_lang": values["pair"].removesuffix("-en")}
         values |= {name: values[name] or language for name, language in english.items()}
     for name in ("src_lang", "tgt_lang"):
         if not values[name]:

@@ -201,7 +201,7 @@ def _describe_dry_run(result: launch.DryRun, as_json: bool) -> str:  # type: ign
     figures = result.estimate
     lines = [
         dump_config(result.config),
-        f"DeepSpeed on {result.world_size} processes: {json.dumps(result.ds_config)}\n",
+        f"DeepSpeed, world size {result.world_size}: {json.dumps(result.ds_config)}\n",
         f"pairs              {figures.pairs:>14,}",
         f"updates an epoch   {figures.updates_per_epoch:>14,}   epochs in all {figures.epochs:.1f}",
         f"an update holds    {figures.pairs_per_update:>14,.0f}   pairs",
@@ -226,7 +226,8 @@ def _describe_outcome(outcome: dict[str, object]) -> str:
     for split, evaluation in evaluations.items():
         bleu, signature = evaluation["metrics"]["bleu"], evaluation["signatures"]["bleu"]
         lines.append(f"{split} BLEU {bleu:.2f} ({signature})")
-    return "\n".join([*lines, f"averaged model: {outcome['run']}/bundle"])
+    steps = ", ".join(map(str, outcome["averaged_steps"]))  # type: ignore[call-overload]
+    return "\n".join([*lines, f"{outcome['run']}/bundle: the average of steps {steps}"])
 
 
 def _translate(options: argparse.Namespace) -> Answer:

@@ -115,5 +115,5 @@ def _decode(line: bytes, name: str, number: int) -> str:
     except UnicodeDecodeError as error:
         raise DataError(
             f"{name}, line {number}, byte {error.start + 1}: not UTF-8 ({error.reason}); convert it, "
-            "for example with `iconv -t UTF-8`"
+            "for example with `iconv -f LATIN1 -t UTF-8`"
         ) from None

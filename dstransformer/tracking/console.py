@@ -91,7 +91,8 @@ class ConsoleProgress(Tracker):
         """Close the bar and say how the run ended."""
         if self._task is not None:
             self._progress.stop()
-        self._say(f"training {status} after {timedelta(seconds=round(time.monotonic() - self._began))}")
+        ended = "stopped" if status == "killed" else status
+        self._say(f"training {ended} after {timedelta(seconds=round(time.monotonic() - self._began))}")
 
     def _say(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)

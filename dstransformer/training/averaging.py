@@ -31,10 +31,12 @@ def average_run(run: Path, last: int, out: Path) -> list[Checkpoint]:
     checkpoints = CheckpointFolder(run / "checkpoints").checkpoints()
     if not checkpoints:
         raise DataError(f"{run} holds no checkpoints: name the folder that `dst train --run` wrote")
+    # What stays of the others, stays as one of the best: between it and the last ones some are gone.
+    checkpoints = checkpoints[-open_bundle(checkpoints[-1].bundle).config.checkpoint.keep_last :]
     if len(checkpoints) < last:
         raise DataError(
-            f"{run} has {len(checkpoints)} checkpoints, fewer than the {last} to average: lower --last, or keep more "
-            "with checkpoint.keep_last"
+            f"{run} has the last {len(checkpoints)} checkpoints, fewer than the {last} to average: lower --last, or "
+            "keep more with checkpoint.keep_last"
         )
     if out.exists() and not (out / "model.safetensors").is_file():
         raise DataError(f"{out} is there already and is not a bundle: give another --out, or delete it")

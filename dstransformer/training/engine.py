@@ -286,8 +286,8 @@ def await_operator_builds(folder: Path, patience: float = 120.0) -> None:
     """
     for lock in folder.glob("**/deepspeed_*/lock"):
         logger.warning(
-            "waiting for another process to build or load the DeepSpeed operator in %s; where there is none, it was "
-            "killed, and its lock is removed after %.0f s",
+            "another process builds or loads the DeepSpeed operator in %s, and this one waits for it; if that process "
+            "was killed, this one goes on in %.0f s",
             lock.parent,
             patience,
         )
@@ -319,7 +319,10 @@ def _import_deepspeed(precision: str, world: World) -> Any:
     from deepspeed.utils import logger as deepspeed_logger
 
     deepspeed_logger.setLevel(logging.WARNING)
-    await_operator_builds(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
+    operators = Path(os.environ["TORCH_EXTENSIONS_DIR"])
+    await_operator_builds(operators)
+    if world.is_first and world.device.type == "cpu" and not any(operators.glob("**/*.so")):
+        logger.warning("DeepSpeed builds its operators, once for this installation: this may take a minute")
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
     _unlink_shared_memory(world)
     accelerator = get_accelerator()

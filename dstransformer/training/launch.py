@@ -283,6 +283,11 @@ def _check_unchanged(checkpoint: Checkpoint, plan: Plan) -> None:
             f"cannot resume from {checkpoint.path}: it was trained on another corpus than {plan.corpus.path} "
             "(other text, tokenizer or cleaning); name that one with --corpus, or start another run with another --run"
         )
+    if theirs.step > plan.config.training.max_updates:
+        raise ConfigError(
+            f"training.max_updates is {plan.config.training.max_updates}, but {checkpoint.path} is further: raise it, "
+            "or go on from an earlier checkpoint with --resume PATH"
+        )
     old, new = read_config(checkpoint.bundle / "config.yaml").model_dump(), plan.config.model_dump()
     fixed = [(section, key) for section in FIXED_SECTIONS for key in old[section]] + [("training", "seed")]
     for section, key in fixed:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import signal
 from types import FrameType, TracebackType
 
-STOPS = (signal.SIGTERM, signal.SIGUSR1)
+STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class StopRequest:
-    """Notes SIGTERM (preemption, the launcher) and SIGUSR1 (SLURM's warning) while it is entered."""
+    """Notes SIGTERM (preemption, the launcher), SIGUSR1 (SLURM's warning) and Ctrl-C while it is entered.
+
+    A second Ctrl-C is as everywhere: it ends the process at once.
+    """
 
     def __init__(self) -> None:
         self.received: str | None = None
@@ -23,5 +26,6 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        del frame
+        if number == signal.SIGINT and self.received == signal.SIGINT.name:
+            signal.default_int_handler(number, frame)
         self.received = signal.Signals(number).name

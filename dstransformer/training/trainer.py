@@ -27,11 +27,12 @@ from dstransformer.training.world import World
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: the reason it was stopped, or None where it reached its last update."""
+    """How a run ended: the reason it was stopped, or None where it reached its last update and was averaged."""
 
     step: int
     stopped_by: str | None
     evaluations: dict[str, Evaluation]
+    averaged_steps: list[int]
 
 
 class Trainer:
@@ -113,7 +114,7 @@ class Trainer:
                 self._save()
             if stopping:
                 self._saver.finish()
-                return Outcome(self._state.step, stop.received or "a signal to another process", {})
+                return Outcome(self._state.step, stop.received or "a signal to another process", {}, [])
         return self._finish()
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -196,7 +197,8 @@ class Trainer:
             if self._world.is_first:
                 average_newest(self._folder, self._config.checkpoint.average_last, bundle)
         with self._world.together():
-            weights = open_bundle(bundle).load_weights()
+            averaged = open_bundle(bundle)
+            weights = averaged.load_weights()
         self._validator.load(weights.items())
         evaluations: dict[str, Evaluation] = {
             name: self._validator.evaluate(self._corpus.split(name), 0)
@@ -208,7 +210,7 @@ class Trainer:
             self._report(f"averaged_{name}", evaluation)
             metrics |= {f"averaged_{name}/{key}": value for key, value in evaluation.metrics.items()}
         self._tracker.log_bundle(bundle, self._state.step, metrics)
-        return Outcome(self._state.step, None, evaluations)
+        return Outcome(self._state.step, None, evaluations, averaged.provenance["averaged_steps"])
 
 
 class Figures:

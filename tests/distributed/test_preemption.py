@@ -73,6 +73,18 @@ def test_a_run_that_is_stopped_twice_equals_one_that_never_was(toy_corpus: Path,
 
 
 @pytest.mark.slow
+def test_ctrl_c_leaves_a_checkpoint(toy_corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "dstransformer", *train_arguments(toy_corpus, run)]
+    with started(command, stdout=subprocess.PIPE) as program:
+        wait_until(lambda: has_logged(run, 5), program)
+        program.send_signal(signal.SIGINT)
+        output, _ = program.communicate(timeout=120)
+    assert program.returncode == STOPPED
+    assert f"stopped by SIGINT at step {assert_stopped_whole(run, after=4)}" in output
+
+
+@pytest.mark.slow
 def test_a_run_outlives_who_watches_it(toy_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-m", "dstransformer", *train_arguments(toy_corpus, run)]

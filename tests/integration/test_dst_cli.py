@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -161,6 +162,12 @@ class TestResume:
         assert_refused(done, "model.d_ff is 128, but", "was trained with 64")
         assert (trained / "config.yaml").read_text() == before
 
+    def test_fewer_updates_than_are_done_is_refused(self, trained: Path, toy_corpus: Path) -> None:
+        before = (trained / "config.yaml").read_text()
+        done = run_dst(*train_options(toy_corpus, trained, "training.max_updates=10"))
+        assert_refused(done, "training.max_updates is 10, but", "step-00000012 is further")
+        assert (trained / "config.yaml").read_text() == before
+
     def test_a_folder_that_is_no_checkpoint_is_refused(self, toy_corpus: Path, tmp_path: Path) -> None:
         done = run_dst(*train_options(toy_corpus, tmp_path / "run"), "--resume", str(tmp_path))
         assert_refused(done, f"{tmp_path} is not a checkpoint")
@@ -246,9 +253,17 @@ class TestBadInput:
         done = run_dst("evaluate", str(trained), "--src", str(src), "--ref", str(ref))
         assert_refused(done, f"{src} has 2 lines but {ref} has 1")
 
+    def test_one_of_the_best_is_none_of_the_last(self, trained: Path, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(trained, run)
+        for config in run.glob("checkpoints/*/bundle/config.yaml"):
+            config.write_text(re.sub("(keep|average)_last: .*", r"\1_last: 2", config.read_text()))
+        done = run_dst("average", str(run), "--last", "3", "--out", str(tmp_path / "bundle"))
+        assert_refused(done, "has the last 2 checkpoints, fewer than the 3 to average")
+
     def test_too_many_to_average(self, trained: Path, tmp_path: Path) -> None:
         done = run_dst("average", str(trained), "--last", "9", "--out", str(tmp_path / "bundle"))
-        assert_refused(done, "has 3 checkpoints, fewer than the 9 to average")
+        assert_refused(done, "has the last 3 checkpoints, fewer than the 9 to average")
 
     @pytest.mark.parametrize("run", ["nowhere", "file", "folder"])
     def test_nothing_to_average(self, tmp_path: Path, run: str) -> None:

@@ -60,3 +60,14 @@ def test_a_reader_that_has_had_enough_is_no_failure(toy_corpus: Path) -> None:
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("source", "option"), [
+    ("files", ["--pair", "fr-en"]), ("toy", ["--src", "text.en"]), ("wmt14", ["--pairs", "5"]), ("toy", ["--offline"]),
+])  # fmt: skip
+def test_an_option_of_another_source_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, option: list[str]
+) -> None:
+    assert main(["build", "--source", source, "--out", str(tmp_path / "corpus"), *option]) == 2
+    assert f"{option[0]} is not an option of source {source}: leave it out" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -158,7 +158,7 @@ def test_progress_without_a_terminal_is_a_plain_line_an_interval() -> None:
         "  translation  Hund.",
         "update 175/200 (87.5%)  loss 3.0000  BLEU 21.46  ETA 0:00:00",
         "update 175  checkpoint checkpoints/step-00000175  score 21.46",
-        "training killed after 0:00:00",
+        "training stopped after 0:00:00",
     ]
 
 
