@@ -1,0 +1,120 @@
+"""What a driver is asked for and what it answers: the same clock and the same count of tokens for every system.
+
+Standard library only: this runs in the environment of every peer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+#: Updates that pass before the clock starts: they trace, allocate, and choose kernels.
+WARM_UP_UPDATES = 3
+
+#: The clock runs for at least this many updates, however long they take.
+LEAST_UPDATES = 3
+
+
+@dataclass(frozen=True)
+class Request:
+    """One measurement.
+
+    Attributes:
+        text: Folder with ``{train,valid}.{src,tgt}`` (pieces, separated by spaces) and ``vocabulary.txt``.
+        work: Empty folder for whatever the system writes.
+        tokens: Target tokens of an update, about.
+        seconds: That the clock runs, at least.
+    """
+
+    text: str
+    work: str
+    layers: int
+    d_model: int
+    d_ff: int
+    heads: int
+    precision: str
+    tokens: int
+    dropout: float
+    label_smoothing: float
+    seconds: float
+
+    def lines(self, name: str) -> Iterator[list[str]]:
+        """The sentences of a file of the text, as pieces."""
+        with (Path(self.text) / name).open(encoding="utf-8") as file:
+            for line in file:
+                yield line.split()
+
+    def vocabulary(self) -> list[str]:
+        """The pieces in the order of their ids; the first four are pad, unknown, begin and end of sentence."""
+        return (Path(self.text) / "vocabulary.txt").read_text(encoding="utf-8").split("\n")[:-1]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What happened while the clock ran. Tokens are pieces of real sentences plus one end of sentence on each side."""
+
+    updates: int
+    src_tokens: int
+    tgt_tokens: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return (self.src_tokens + self.tgt_tokens) / self.seconds
+
+
+class Complete(BaseException):
+    """Unwinds the training loop of a peer once the measurement is complete."""
+
+
+class Meter:
+    """Counts while a peer trains: ``count`` each batch, ``end_update`` after each optimizer step."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._began = 0.0
+        self._updates = -WARM_UP_UPDATES
+        self._clear()
+
+    def _clear(self) -> None:
+        self._src_tokens = self._tgt_tokens = 0
+
+    def count(self, src_tokens: int, tgt_tokens: int) -> None:
+        """Add a batch, ends of sentences included."""
+        self._src_tokens += int(src_tokens)
+        self._tgt_tokens += int(tgt_tokens)
+
+    def end_update(self) -> None:
+        """Look at the clock; raises ``Complete`` once it has run long enough."""
+        self._updates += 1
+        now = time.perf_counter()
+        if self._updates <= 0:
+            self._began = now
+            self._clear()
+        elif now - self._began >= self._seconds and self._updates >= LEAST_UPDATES:
+            self.measurement = Measurement(self._updates, self._src_tokens, self._tgt_tokens, now - self._began)
+            raise Complete
+
+    @contextmanager
+    def until_complete(self) -> Iterator[None]:
+        """Around the peer's own training entry: it ends by ``Complete`` and by nothing else."""
+        try:
+            yield
+        except Complete:
+            return
+        raise RuntimeError("training ended before the measurement was complete")
+
+
+def main(train: Callable[[Request, Meter], None]) -> None:
+    """A driver's main program: request as JSON on the command line, measurement as JSON on the last line."""
+    request = Request(**json.loads(sys.argv[1]))
+    sys.argv[1:] = []
+    meter = Meter(request.seconds)
+    with meter.until_complete():
+        train(request, meter)
+    print("\n" + json.dumps(asdict(meter.measurement)), flush=True)

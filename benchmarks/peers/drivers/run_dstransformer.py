@@ -1,0 +1,114 @@
+"""dstransformer: ``dst train`` as a user starts it, under the ``deepspeed`` launcher where there are several ranks.
+
+The clock is that of its ``metrics.jsonl``, a line an update.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.peers.drivers.harness import LEAST_UPDATES, WARM_UP_UPDATES, Measurement, Request
+
+ROOT = Path(__file__).parents[3]
+
+#: Micro-batches of an update that a rank computes; one is the fastest where the memory allows it, as on a CPU.
+ACCUMULATION = 1
+
+
+def measure(request: Request, corpus: Path, ranks: int, threads: int, environment: Mapping[str, str]) -> Measurement:
+    run, log, port = Path(request.work) / "run", Path(request.work) / "log", _free_port()
+    command = [*_launcher(ranks, port), *build_arguments(request, corpus, run, ranks)]
+    variables = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    with log.open("w") as output:
+        process = subprocess.Popen(command, env={**environment, **variables}, stdout=output, stderr=output)
+    try:
+        return _read_metrics(run / "metrics.jsonl", request.seconds, process, log)
+    finally:
+        _stop(process, port)
+
+
+def build_arguments(request: Request, corpus: Path, run: Path, ranks: int) -> list[str]:
+    width = request.d_model // request.heads
+    values = {
+        "model.num_layers": request.layers,
+        "model.d_model": request.d_model,
+        "model.d_ff": request.d_ff,
+        "model.num_heads": request.heads,
+        "model.d_k": width,
+        "model.d_v": width,
+        "model.dropout": request.dropout,
+        "loss.label_smoothing": request.label_smoothing,
+        "batch.src_tokens": request.tokens,
+        "batch.tgt_tokens": request.tokens,
+        "batch.micro_batches": ranks * ACCUMULATION,
+        "training.max_updates": 1_000_000,
+        "training.log_every": 1,
+        "validation.every": 0,
+        "checkpoint.every_updates": 0,
+        "checkpoint.every_minutes": 0,
+        "tracking.enabled": "false",
+    }
+    settings = [f"{name}={value}" for name, value in values.items()]
+    where = ["--corpus", str(corpus), "--run", str(run), "--resume", "never"]
+    return ["train", "base", *where, "--ds", "zero1", request.precision, "--set", *settings]
+
+
+def _launcher(ranks: int, port: int) -> list[str]:
+    if ranks == 1:
+        return [sys.executable, "-m", "dstransformer"]
+    deepspeed = str(Path(sys.executable).with_name("deepspeed"))
+    return [deepspeed, "--num_gpus", str(ranks), "--master_port", str(port), "--module", "dstransformer"]
+
+
+def _read_metrics(path: Path, seconds: float, process: subprocess.Popen[bytes], log: Path) -> Measurement:
+    """Follow the file until the updates after the warm-up have taken long enough."""
+    while process.poll() is None:
+        updates = _updates(path)[WARM_UP_UPDATES:]
+        took = sum((line["src_tokens"] + line["tgt_tokens"]) / line["tokens_per_second"] for line in updates)
+        if len(updates) >= LEAST_UPDATES and took >= seconds:
+            src, tgt = (sum(line[f"{side}_tokens"] for line in updates) for side in ("src", "tgt"))
+            return Measurement(len(updates), src, tgt, took)
+        time.sleep(0.5)
+    raise SystemExit(f"dstransformer failed with exit code {process.returncode}:\n{log.read_text()[-3000:]}")
+
+
+def _updates(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return [record for record in map(json.loads, lines) if record["kind"] == "train"]
+
+
+def _stop(process: subprocess.Popen[bytes], port: int) -> None:
+    """Kill the ranks, for the run is not wanted; a launcher above them sees it, waits for them and ends too."""
+    tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    _kill([member for member in tree if not member.children()])
+    try:
+        process.wait(timeout=15)
+    except subprocess.TimeoutExpired:
+        _kill(tree)
+        process.wait()
+    for buffer in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):
+        buffer.unlink()
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -1,0 +1,110 @@
+"""What the machine can do, and what a training step asks of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+#: The share of the machine that others may take before a measurement counts as disturbed.
+DISTURBED = 0.05
+
+_PRODUCT = 2048
+_PRODUCTS = 12
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a model; heads are ``d_model / heads`` wide."""
+
+    layers: int
+    d_model: int
+    d_ff: int
+    heads: int
+
+
+def describe() -> str:
+    """CPU, cores, memory and the PyTorch that all systems use."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        fields = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
+        cpu = next((value.strip() for name, value in fields.items() if name.strip() == "model name"), cpu)
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GiB, torch {torch.__version__}"
+
+
+def measure_peak(precision: str) -> float:
+    """FLOP/s of a square matrix product on all cores: the best of a dozen, about a second."""
+    left, right = (torch.randn(_PRODUCT, _PRODUCT).to(PRECISIONS[precision]) for _ in range(2))
+    best = float("inf")
+    for _ in range(_PRODUCTS):
+        began = time.perf_counter()
+        torch.mm(left, right)
+        best = min(best, time.perf_counter() - began)
+    return 2 * _PRODUCT**3 / best
+
+
+def flops_per_token(sizes: Sizes, vocabulary: int, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> float:
+    """Floating-point operations of forward and backward, a source or target token, on average over a text.
+
+    Backward costs twice forward, and a weight costs two operations a token forward, so ``6`` operations for
+
+    - each weight of the matrices that a source token meets: encoder, and keys and values of the attention to it;
+    - each weight of the matrices that a target token meets: the rest of the decoder, and the softmax.
+
+    Attention adds ``12 d_model`` for each pair of a query and a key that it may see, a layer: two products of
+    ``2 d_model`` forward. Embedding look-ups, norms, activations and the optimizer count nothing.
+    """
+    d_model, d_ff, layers = sizes.d_model, sizes.d_ff, sizes.layers
+    src, tgt = src_lengths.astype(np.int64), tgt_lengths.astype(np.int64)
+    src_weights = layers * ((4 * d_model + 2 * d_ff) * d_model + 2 * d_model**2)
+    tgt_weights = layers * ((4 * d_model + 2 * d_ff) * d_model + 2 * d_model**2) + vocabulary * d_model
+    seen = int((src * src).sum() + (tgt * (tgt + 1) // 2).sum() + (src * tgt).sum())
+    products = 6 * (src_weights * int(src.sum()) + tgt_weights * int(tgt.sum()))
+    return (products + 12 * d_model * layers * seen) / int(src.sum() + tgt.sum())
+
+
+def wait_for_quiet(patience: float) -> None:
+    """Wait until other processes leave the machine alone for two seconds, ``patience`` seconds at most."""
+    end = time.monotonic() + patience
+    while psutil.cpu_percent(interval=2) > 100 * DISTURBED and time.monotonic() < end:
+        pass
+
+
+@dataclass
+class Others:
+    """How much of the machine processes that are not ours took, from 0 to 1; known after the ``with`` block."""
+
+    share: float = 0.0
+
+
+@contextmanager
+def watch_others() -> Iterator[Others]:
+    """Around a child process from its start until it has been waited for."""
+    others = Others()
+    began, busy, own = time.perf_counter(), _busy_seconds(), _own_seconds()
+    yield others
+    wall = (time.perf_counter() - began) * (os.cpu_count() or 1)
+    others.share = max(0.0, _busy_seconds() - busy - (_own_seconds() - own)) / wall
+
+
+def _busy_seconds() -> float:
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
+
+
+def _own_seconds() -> float:
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -1,0 +1,78 @@
+"""The systems that are compared, behind one interface: prepare once, then measure."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.peers.drivers import run_dstransformer
+from benchmarks.peers.drivers.harness import Measurement, Request
+from benchmarks.peers.environments import python_of
+from benchmarks.peers.text import Text
+
+DRIVERS = Path(__file__).with_name("drivers")
+PEERS = ("huggingface", "eole", "sockeye")
+
+
+class System(ABC):
+    """Something that trains."""
+
+    def __init__(self, name: str, *, ours: bool) -> None:
+        self.name = name
+        self.ours = ours
+
+    @abstractmethod
+    def prepare(self, cache: Path) -> None:
+        """Install what is not there yet, into ``cache``."""
+
+    @abstractmethod
+    def measure(self, request: Request, text: Text, environment: Mapping[str, str]) -> Measurement:
+        """Train as ``request`` says, in processes of its own with these environment variables."""
+
+
+class Peer(System):
+    """A driver that runs in the peer's own environment."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, ours=False)
+
+    def prepare(self, cache: Path) -> None:
+        self._python = python_of(self.name, cache)
+
+    def measure(self, request: Request, text: Text, environment: Mapping[str, str]) -> Measurement:
+        del text  # the request names the folder of pieces
+        command = [str(self._python), str(DRIVERS / f"run_{self.name}.py"), json.dumps(asdict(request))]
+        with tempfile.TemporaryFile("w+") as errors:
+            done = subprocess.run(
+                command, env=dict(environment), stdout=subprocess.PIPE, stderr=errors, text=True, check=False
+            )
+            if done.returncode:
+                errors.seek(0)
+                raise SystemExit(f"{self.name} failed with exit code {done.returncode}:\n{errors.read()[-3000:]}")
+        return Measurement(**json.loads(done.stdout.splitlines()[-1]))
+
+
+class Dstransformer(System):
+    """``dst train`` on ranks × threads that fill the cores."""
+
+    def __init__(self, ranks: int, threads: int) -> None:
+        plural = "" if threads == 1 else "s"
+        super().__init__(f"dstransformer, {ranks} rank{'s' if ranks > 1 else ''} × {threads} thread{plural}", ours=True)
+        self._ranks = ranks
+        self._threads = threads
+
+    def prepare(self, cache: Path) -> None:
+        pass
+
+    def measure(self, request: Request, text: Text, environment: Mapping[str, str]) -> Measurement:
+        return run_dstransformer.measure(request, text.corpus, self._ranks, self._threads, environment)
+
+
+def build_systems(names: list[str], cores: int) -> list[System]:
+    """The peers named, then both layouts of ours."""
+    return [*(Peer(name) for name in names), *(Dstransformer(ranks, cores // ranks) for ranks in sorted({cores, 1}))]
