@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from dstransformer.config import ModelConfig
 from dstransformer.errors import ConfigError
+from dstransformer.model import cpu
 from dstransformer.model.dropout import keep_mask
 from dstransformer.model.packing import Packing
 
@@ -83,6 +84,9 @@ class MultiHeadAttention(nn.Module):
         if self._use_varlen(projected, dropout):
             q, k, v = self._split(projected, keys_values)
             attended = _varlen_attention(q, k, v, packing, key_packing, self.causal)
+        elif self.backend == "auto" and dropout == 0.0 and cpu.can_compute(projected):
+            heads = cpu.HeadShape(self.num_heads, self.d_k, self.d_v, self.causal)
+            attended = cpu.packed_attention(projected, keys_values, packing, key_packing, heads)
         else:
             padded = packing.pad(projected)
             q, k, v = self._split(padded, None if keys_values is None else key_packing.pad(keys_values))

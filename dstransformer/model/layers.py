@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dstransformer.config import ModelConfig
+from dstransformer.model import cpu
 from dstransformer.model.attention import Backend, MultiHeadAttention
 from dstransformer.model.dropout import Dropout
 from dstransformer.model.packing import Packing
@@ -31,10 +32,16 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """``(…, d_model)`` to the same shape."""
         if self.post:
-            normed: Tensor = self.norm(x + self.dropout(sublayer(x)))
-            return normed
+            return self._norm_sum(x, sublayer(x))
         summed: Tensor = x + self.dropout(sublayer(self.norm(x)))
         return summed
+
+    def _norm_sum(self, x: Tensor, y: Tensor) -> Tensor:
+        if x.shape[-1] % cpu.LANES == 0 and cpu.can_compute(x, y, self.norm.weight):
+            dropout = self.dropout.p if self.training else 0.0
+            return cpu.residual_norm(x, y, self.norm.weight, self.norm.bias, self.norm.eps, dropout)
+        normed: Tensor = self.norm(x + self.dropout(y))
+        return normed
 
 
 class FeedForward(nn.Module):

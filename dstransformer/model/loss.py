@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-#: Logits held at once, at most; a chunk of tokens is as long as fits. On a CPU they should stay in its caches.
-CHUNK_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 27}
+from dstransformer.model import cpu
+
+#: Logits held at once, at most; a chunk of tokens is as long as fits.
+CHUNK_LOGITS = {"cpu": 1 << 24, "cuda": 1 << 27}
 
 
 def smoothed_cross_entropy(
@@ -37,27 +39,22 @@ def smoothed_cross_entropy(
 class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-        rows = weight.shape[0]
-        chunk = max(1, CHUNK_LOGITS[hidden.device.type] // rows)
         needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         grad_hidden = torch.empty_like(hidden) if needs_grad else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_grad else None
+        grad_weight: Tensor | None = None
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         nll = torch.zeros_like(loss)
+        chunk = max(1, CHUNK_LOGITS[hidden.device.type] // weight.shape[0])
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
-            reference = targets[part, None]
-            log_p = F.linear(hidden[part], weight).log_softmax(dim=-1, dtype=torch.float32)
-            at_reference = log_p.gather(1, reference)
-            nll -= at_reference.sum()
-            loss -= (1.0 - epsilon) * at_reference.sum() + epsilon * log_p.mean(dim=-1).sum()
-            if grad_hidden is not None and grad_weight is not None:
-                grad = log_p.exp_().sub_(epsilon / rows)
-                grad.scatter_add_(1, reference, torch.full_like(reference, epsilon - 1.0, dtype=grad.dtype))
-                grad = grad.to(hidden.dtype)
+            chunk_loss, chunk_nll, grad = _of_chunk(F.linear(hidden[part], weight), targets[part], epsilon, needs_grad)
+            loss += chunk_loss
+            nll += chunk_nll
+            if grad is not None and grad_hidden is not None:
                 torch.mm(grad, weight, out=grad_hidden[part])
-                grad_weight += grad.t() @ hidden[part]
-        if grad_hidden is not None and grad_weight is not None:
+                of_weight = grad.t() @ hidden[part]
+                grad_weight = of_weight.float() if grad_weight is None else grad_weight.add_(of_weight)
+        if needs_grad:
             ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.weight_dtype = weight.dtype
         ctx.mark_non_differentiable(nll)
@@ -69,3 +66,22 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         # In fp32, since the scale of an fp16 loss may be more than fp16 can hold.
         scaled = (grad_hidden.float() * grad_loss).to(grad_hidden.dtype)
         return scaled, (grad_weight * grad_loss).to(ctx.weight_dtype), None, None
+
+
+def _of_chunk(
+    logits: Tensor, targets: Tensor, epsilon: float, needs_grad: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Loss, negative log-likelihood, and the gradient with respect to the logits, whose memory it may take."""
+    if needs_grad and cpu.can_compute(logits):
+        loss, nll = cpu.cross_entropy_(logits, targets, epsilon)
+        return loss.sum(), nll.sum(), logits
+    reference = targets[:, None]
+    log_p = logits.log_softmax(dim=-1, dtype=torch.float32)
+    at_reference = log_p.gather(1, reference)
+    nll = -at_reference.sum()
+    loss = (1.0 - epsilon) * nll - epsilon * log_p.mean(dim=-1).sum()
+    if not needs_grad:
+        return loss, nll, None
+    grad = log_p.exp_().sub_(epsilon / logits.shape[1])
+    grad.scatter_add_(1, reference, torch.full_like(reference, epsilon - 1.0, dtype=grad.dtype))
+    return loss, nll, grad.to(logits.dtype)

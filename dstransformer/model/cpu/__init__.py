@@ -1,0 +1,12 @@
+"""Kernels for training on a CPU, in C++; what they compute is defined by the PyTorch code that stands beside them."""
+
+from dstransformer.model.cpu.functions import (
+    LANES,
+    HeadShape,
+    can_compute,
+    cross_entropy_,
+    packed_attention,
+    residual_norm,
+)
+
+__all__ = ["LANES", "HeadShape", "can_compute", "cross_entropy_", "packed_attention", "residual_norm"]

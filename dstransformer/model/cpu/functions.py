@@ -1,0 +1,166 @@
+"""The kernels as differentiable functions of tensors."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dstransformer.model.cpu.library import NAMES, kernels
+from dstransformer.model.packing import Packing
+
+#: Elements of a vector in the kernels.
+LANES = 16
+
+_LEVELS = 1 << 16
+
+
+class HeadShape(NamedTuple):
+    """Of an attention; see :class:`dstransformer.model.attention.MultiHeadAttention`."""
+
+    heads: int
+    d_k: int
+    d_v: int
+    causal: bool
+
+
+def can_compute(*tensors: Tensor) -> bool:
+    """Whether the kernels take these tensors: on a CPU, and all in one precision that they have."""
+    dtype = tensors[0].dtype
+    return (
+        all(tensor.device.type == "cpu" and tensor.dtype == dtype for tensor in tensors)
+        and dtype in NAMES
+        and kernels() is not None
+    )
+
+
+def residual_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, dropout: float) -> Tensor:
+    """``LayerNorm(x + Dropout(y))`` in one pass over memory each way (sections 3.1 and 5.4).
+
+    The dropout mask is drawn from one number of PyTorch's generator, and drawn again for the gradient: nothing of it
+    is stored. ``dropout`` is met within 2^-17.
+
+    Args:
+        x: ``(…, d_model)``, ``d_model`` a multiple of ``LANES``.
+        y: Of the same shape.
+        gain: ``(d_model,)``.
+        bias: ``(d_model,)``.
+        eps: Added to the variance.
+        dropout: Probability that an element of ``y`` is dropped, less than 1.
+    """
+    normed: Tensor = _ResidualNorm.apply(x, y, gain, bias, eps, dropout)  # type: ignore[no-untyped-call]
+    return normed
+
+
+def cross_entropy_(logits: Tensor, targets: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+    """Label-smoothed cross-entropy of every row; its gradient with respect to the logits takes their place.
+
+    Args:
+        logits: ``(tokens, pieces)``, contiguous.
+        targets: ``(tokens,)`` int64.
+        label_smoothing: epsilon, spread evenly over all pieces.
+
+    Returns:
+        The smoothed loss and the negative log-likelihood of each token, ``(tokens,)`` fp32.
+    """
+    rows, pieces = logits.shape
+    loss, nll = torch.empty(2, rows)
+    _call("cross_entropy", logits, logits, targets.contiguous(), rows, pieces, label_smoothing, loss, nll)
+    return loss, nll
+
+
+def packed_attention(
+    queries: Tensor, keys_values: Tensor | None, packing: Packing, key_packing: Packing, shape: HeadShape
+) -> Tensor:
+    """Scaled dot-product attention within each sentence (equation 1), without padding.
+
+    Args:
+        queries: ``(tokens, heads * d_k)``; for self-attention keys and values follow in each row,
+            ``(tokens, heads * (2 * d_k + d_v))``.
+        keys_values: ``(memory_tokens, heads * (d_k + d_v))``, or None for self-attention.
+        packing: The sentences of the queries.
+        key_packing: The sentences of the keys, as many.
+        shape: Of the heads.
+
+    Returns:
+        ``(tokens, heads * d_v)``.
+    """
+    attended: Tensor = _PackedAttention.apply(queries, keys_values, packing.cu, key_packing.cu, shape)  # type: ignore[no-untyped-call]
+    return attended
+
+
+class _ResidualNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, dropout: float) -> Tensor:
+        x, y = x.contiguous(), y.contiguous()
+        width = x.shape[-1]
+        rows = x.numel() // width
+        seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout else 0
+        ctx.drop = (seed, round(dropout * _LEVELS), 1.0 / (1.0 - dropout))
+        out, summed = torch.empty_like(x), torch.empty_like(x)
+        mean, rstd = torch.empty(2, rows)
+        _call("residual_norm", x, x, y, gain, bias, rows, width, eps, *ctx.drop, out, summed, mean, rstd)
+        ctx.save_for_backward(summed, gain, mean, rstd)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        summed, gain, mean, rstd = ctx.saved_tensors
+        grad = grad.contiguous()
+        dropped = ctx.drop[1] > 0
+        grad_x = torch.empty_like(grad)
+        grad_y = torch.empty_like(grad) if dropped else grad_x
+        grad_gain, grad_bias = torch.zeros(2, len(gain))
+        _call(
+            "residual_norm_backward", grad, grad, summed, gain, mean, rstd, len(mean), len(gain), *ctx.drop,
+            grad_x, grad_y, grad_gain, grad_bias,
+        )  # fmt: skip
+        return grad_x, grad_y, grad_gain.to(grad.dtype), grad_bias.to(grad.dtype), None, None
+
+
+class _PackedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, queries: Tensor, keys_values: Tensor | None, q_cu: Tensor, k_cu: Tensor, shape: HeadShape
+    ) -> Tensor:
+        queries = queries.contiguous()
+        keys_values = None if keys_values is None else keys_values.contiguous()
+        out = queries.new_empty(queries.shape[0], shape.heads * shape.d_v)
+        log_masses = torch.empty(queries.shape[0], shape.heads)
+        heads = _heads(queries, keys_values, shape)
+        _call("attention", queries, *heads, *_sentences(q_cu, k_cu, shape), out, log_masses)
+        ctx.shape = shape
+        ctx.save_for_backward(queries, keys_values, q_cu, k_cu, log_masses)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        queries, keys_values, q_cu, k_cu, log_masses = ctx.saved_tensors
+        grad_queries = torch.empty_like(queries)
+        grad_keys_values = None if keys_values is None else torch.empty_like(keys_values)
+        heads = _heads(queries, keys_values, ctx.shape)
+        grad_q, _, grad_k, grad_v, _ = _heads(grad_queries, grad_keys_values, ctx.shape)
+        sentences = _sentences(q_cu, k_cu, ctx.shape)
+        _call("attention_backward", grad, grad.contiguous(), *heads, log_masses, *sentences, grad_q, grad_k, grad_v)
+        return grad_queries, grad_keys_values, None, None, None
+
+
+def _heads(queries: Tensor, keys_values: Tensor | None, shape: HeadShape) -> tuple[Tensor, int, Tensor, Tensor, int]:
+    """Where queries, keys and values begin, and the elements between two of their rows."""
+    key_width = shape.heads * shape.d_k
+    keys = queries[:, key_width:] if keys_values is None else keys_values
+    return queries, queries.stride(0), keys, keys[:, key_width:], keys.stride(0)
+
+
+def _sentences(q_cu: Tensor, k_cu: Tensor, shape: HeadShape) -> tuple[Tensor, Tensor, int, int, int, int, int]:
+    return q_cu, k_cu, q_cu.numel() - 1, shape.heads, shape.d_k, shape.d_v, int(shape.causal)
+
+
+def _call(kernel: str, like: Tensor, *arguments: Tensor | int | float) -> None:
+    """Run a kernel in the precision of ``like``; of a tensor it gets the address."""
+    library = kernels()
+    assert library is not None
+    function = getattr(library, f"{kernel}_{NAMES[like.dtype]}")
+    plain = (argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments)
+    function(*plain, torch.get_num_threads())

@@ -1,0 +1,92 @@
+"""The C++ kernels of this folder, compiled for this machine when they are first used."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
+
+#: The precisions that the kernels compute in; others are left to PyTorch.
+NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
+
+_POINTER, _SIZE, _FLOAT, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
+_DROPOUT = [ctypes.c_uint64, ctypes.c_uint32, _FLOAT]
+_HEADS = [_POINTER, _SIZE, _POINTER, _POINTER, _SIZE]
+_SENTENCES = [_POINTER, _POINTER, _SIZE, _SIZE, _SIZE, _SIZE, _INT]
+
+#: The types of each kernel's arguments.
+ARGUMENTS = {
+    "residual_norm": [*[_POINTER] * 4, _SIZE, _SIZE, _FLOAT, *_DROPOUT, *[_POINTER] * 4, _INT],
+    "residual_norm_backward": [*[_POINTER] * 5, _SIZE, _SIZE, *_DROPOUT, *[_POINTER] * 4, _INT],
+    "cross_entropy": [_POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER, _POINTER, _INT],
+    "attention": [*_HEADS, *_SENTENCES, _POINTER, _POINTER, _INT],
+    "attention_backward": [_POINTER, *_HEADS, _POINTER, *_SENTENCES, *[_POINTER] * 3, _INT],
+}
+
+
+def kernels() -> ctypes.CDLL | None:
+    """The kernels, or None where they cannot be compiled: PyTorch computes the same then, in more time.
+
+    The variable ``DST_CPU_KERNELS=0`` does without them.
+    """
+    return None if os.environ.get("DST_CPU_KERNELS") == "0" else _load()
+
+
+@lru_cache(maxsize=1)
+def _load() -> ctypes.CDLL | None:
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if compiler is None:
+        logger.warning("no C++ compiler (g++): training on the CPU is slower without compiled kernels")
+        return None
+    try:
+        library = ctypes.CDLL(str(_compiled(compiler)))
+    except (OSError, subprocess.CalledProcessError) as error:
+        output = getattr(error, "stderr", None) or str(error)
+        logger.warning("the CPU kernels cannot be compiled, training is slower: %s", " ".join(output.split())[:300])
+        return None
+    for name, types in ARGUMENTS.items():
+        for suffix in NAMES.values():
+            function = getattr(library, f"{name}_{suffix}")
+            function.argtypes, function.restype = types, None
+    return library
+
+
+def _compiled(compiler: str) -> Path:
+    """The shared library: made once for this source, compiler and processor, and kept in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dstransformer")
+    library = cache / f"kernels-{_fingerprint(compiler)}.so"
+    if not library.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            fresh = Path(folder, library.name)
+            subprocess.run(
+                [compiler, *FLAGS, "-o", str(fresh), str(SOURCE)], check=True, capture_output=True, text=True
+            )
+            fresh.replace(library)  # whole, whoever else makes it
+    return library
+
+
+def _fingerprint(compiler: str) -> str:
+    version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
+    return hashlib.sha256("\n".join([SOURCE.read_text(), *FLAGS, version, _processor()]).encode()).hexdigest()[:16]
+
+
+def _processor() -> str:
+    """What the compiled code depends on: nodes that share a home folder may have different processors."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else [platform.processor()]
+    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))

@@ -1,0 +1,225 @@
+"""The C++ kernels compute what PyTorch does."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support.packed import VOCAB, draw_pairs, pack, tiny_config
+from torch import Tensor
+from torch.nn import functional as F
+
+from dstransformer.model import Packing, Transformer, cpu
+from dstransformer.model.cpu import library
+
+PRECISIONS = [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)]
+LENGTHS, MEMORY_LENGTHS = [1, 5, 17, 33, 16, 40], [3, 8, 16, 50, 2, 1]
+
+
+@pytest.fixture(autouse=True)
+def _compiled() -> None:
+    assert library.kernels() is not None
+
+
+def packing_of(lengths: list[int]) -> Packing:
+    return Packing(torch.tensor([0, *lengths]).cumsum(0).int(), max(lengths), sum(lengths))
+
+
+def draw(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(*shape).to(dtype).requires_grad_()
+
+
+def model_loss(model: Transformer) -> Tensor:
+    src, src_packing = pack([src for src, _ in draw_pairs()])
+    tgt, tgt_packing = pack([tgt for _, tgt in draw_pairs()])
+    lengths = (src_packing.cu, src_packing.max_len), (tgt_packing.cu, tgt_packing.max_len)
+    loss: Tensor = model(src, *lengths[0], tgt, tgt.roll(-1), *lengths[1]).loss
+    return loss
+
+
+def exact(tensor: Tensor) -> Tensor:
+    return tensor.detach().double().requires_grad_()
+
+
+def assert_near(actual: Tensor, expected: Tensor, tolerance: float) -> None:
+    assert float((actual - expected).detach().abs().max()) <= tolerance * float(expected.detach().abs().max())
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing, keys: Packing, shape: cpu.HeadShape) -> Tensor:
+    """Sentence by sentence, by PyTorch."""
+    outputs = []
+    for part, key_part in zip(packing.cu.int().unfold(0, 2, 1), keys.cu.int().unfold(0, 2, 1), strict=True):
+        rows, key_rows = slice(*part.tolist()), slice(*key_part.tolist())
+        heads = [
+            tensor[chosen].view(-1, shape.heads, width).transpose(0, 1)
+            for tensor, chosen, width in ((q, rows, shape.d_k), (k, key_rows, shape.d_k), (v, key_rows, shape.d_v))
+        ]
+        out = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=shape.causal)
+        outputs.append(out.transpose(0, 1).flatten(1))
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("widths", [(4, 16, 16), (2, 4, 12), (8, 64, 64), (3, 20, 33)], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_self_attention(dtype: torch.dtype, tolerance: float, widths: tuple[int, int, int], causal: bool) -> None:
+    shape, packing = cpu.HeadShape(*widths, causal), packing_of(LENGTHS)
+    key_width, value_width = shape.heads * shape.d_k, shape.heads * shape.d_v
+    qkv = draw(packing.tokens, 2 * key_width + value_width, dtype=dtype)
+    out = cpu.packed_attention(qkv, None, packing, packing, shape)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+    reference = exact(qkv)
+    expected = attend(*reference.split([key_width, key_width, value_width], 1), packing, packing, shape)
+    expected.backward(grad.double())
+    assert_near(out, expected, tolerance)
+    assert_near(qkv.grad, reference.grad, tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("widths", [(4, 16, 16), (2, 4, 12), (3, 20, 33)], ids=str)
+def test_attention_over_the_memory(dtype: torch.dtype, tolerance: float, widths: tuple[int, int, int]) -> None:
+    shape, packing, keys = cpu.HeadShape(*widths, False), packing_of(LENGTHS), packing_of(MEMORY_LENGTHS)
+    key_width, value_width = shape.heads * shape.d_k, shape.heads * shape.d_v
+    q, kv = draw(packing.tokens, key_width, dtype=dtype), draw(keys.tokens, key_width + value_width, dtype=dtype)
+    out = cpu.packed_attention(q, kv, packing, keys, shape)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+    exact_q, exact_kv = exact(q), exact(kv)
+    expected = attend(exact_q, *exact_kv.split([key_width, value_width], 1), packing, keys, shape)
+    expected.backward(grad.double())
+    for actual, wanted in ((out, expected), (q.grad, exact_q.grad), (kv.grad, exact_kv.grad)):
+        assert_near(actual, wanted, tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_residual_norm(dtype: torch.dtype, tolerance: float, dropout: float) -> None:
+    tensors = [draw(300, 64, dtype=dtype), draw(300, 64, dtype=dtype), draw(64, dtype=dtype), draw(64, dtype=dtype)]
+    out = cpu.residual_norm(*tensors, 1e-6, dropout)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+    x, y, gain, bias = map(exact, tensors)
+    assert tensors[1].grad is not None
+    kept = (tensors[1].grad != 0).double()  # the gradient meets the mask of the output
+    expected = F.layer_norm(x + y * kept / (1 - dropout), (64,), gain, bias, 1e-6)
+    expected.backward(grad.double())
+    assert_near(out, expected, tolerance)
+    for actual, wanted in zip(tensors, (x, y, gain, bias), strict=True):
+        assert_near(actual.grad, wanted.grad, tolerance)
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.5])
+def test_the_mask_drops_the_share_asked_for_and_follows_the_seed(dropout: float) -> None:
+    def masks(seed: int) -> list[Tensor]:
+        torch.manual_seed(seed)
+        drawn = []
+        for _ in range(2):
+            x, y = torch.randn(2000, 512), torch.randn(2000, 512).requires_grad_()
+            cpu.residual_norm(x, y, torch.ones(512), torch.zeros(512), 1e-6, dropout).backward(x)
+            assert y.grad is not None
+            drawn.append(y.grad != 0)
+        return drawn
+
+    first, second = masks(1)
+    for mask in (first, second):
+        assert abs(float(mask.double().mean()) - (1 - dropout)) < 5 * (dropout * (1 - dropout) / mask.numel()) ** 0.5
+        assert abs(float(mask.double().mean(0).std()) - (dropout * (1 - dropout) / 2000) ** 0.5) < 1e-3
+    assert abs(float((first & second).double().mean()) - (1 - dropout) ** 2) < 2e-3
+    assert abs(float((first[:, 1:] & first[:, :-1]).double().mean()) - (1 - dropout) ** 2) < 2e-3
+    assert torch.equal(torch.stack(masks(1)), torch.stack((first, second)))
+    assert not torch.equal(masks(2)[0], first)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("pieces", [37, 50, 8000])
+def test_cross_entropy(dtype: torch.dtype, tolerance: float, pieces: int) -> None:
+    logits, targets = (torch.randn(70, pieces) * 3).to(dtype), torch.randint(0, pieces, (70,))
+    reference = exact(logits)
+    loss, nll = cpu.cross_entropy_(logits, targets, 0.1)
+    expected = F.cross_entropy(reference, targets, reduction="none", label_smoothing=0.1)
+    expected.sum().backward()
+    assert_near(loss, expected, 1e-5)
+    assert_near(nll, F.cross_entropy(reference, targets, reduction="none"), 1e-5)
+    assert_near(logits, reference.grad, tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_not_a_number_stays_so(dtype: torch.dtype) -> None:
+    broken = torch.full((4, 64), float("nan"), dtype=dtype)
+    sound = torch.ones(4, 64, dtype=dtype)
+    normed = cpu.residual_norm(broken, sound, sound[0], sound[0], 1e-6, 0.1)
+    attended = cpu.packed_attention(broken, None, packing_of([4]), packing_of([4]), cpu.HeadShape(2, 8, 16, True))
+    loss, nll = cpu.cross_entropy_(broken, torch.zeros(4, dtype=torch.long), 0.1)
+    assert torch.stack([tensor.isnan().all() for tensor in (normed, attended, loss, nll, broken)]).all()
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_model_trains_alike_with_them_and_without(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Transformer(tiny_config(d_model=32, dropout=0.0, norm=norm), VOCAB, 0.1)
+
+    def compute() -> tuple[Tensor, list[Tensor]]:
+        loss = model_loss(model)
+        return loss, list(torch.autograd.grad(loss, list(model.parameters())))
+
+    with_kernels = compute()
+    monkeypatch.setenv("DST_CPU_KERNELS", "0")
+    torch.testing.assert_close(with_kernels, compute(), rtol=2e-4, atol=2e-4)
+
+
+def test_results_do_not_depend_on_threads() -> None:
+    shape, packing = cpu.HeadShape(4, 16, 16, True), packing_of(LENGTHS)
+    qkv, logits = torch.randn(packing.tokens, 192), torch.randn(40, 1000)
+    targets = torch.randint(0, 1000, (40,))
+
+    def compute(threads: int) -> tuple[Tensor, ...]:
+        torch.set_num_threads(threads)
+        torch.manual_seed(1)
+        own = logits.clone()
+        normed = cpu.residual_norm(qkv, qkv, torch.ones(192), torch.zeros(192), 1e-6, 0.1)
+        return (
+            normed,
+            cpu.packed_attention(qkv, None, packing, packing, shape),
+            *cpu.cross_entropy_(own, targets, 0.1),
+            own,
+        )
+
+    before = torch.get_num_threads()
+    try:
+        for one, three in zip(compute(1), compute(3), strict=True):
+            assert torch.equal(one, three)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
+def test_without_a_compiler_pytorch_takes_their_place(
+    compiler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library._load.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert not cpu.can_compute(torch.ones(1))
+            assert not cpu.can_compute(torch.ones(1))
+        assert len(caplog.messages) == 1
+        assert "slower" in caplog.messages[0]
+        model = Transformer(tiny_config(), VOCAB, 0.1)
+        model_loss(model).backward()
+    finally:
+        library._load.cache_clear()
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_processes_that_start_together_share_one_library(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from dstransformer.model.cpu import library; assert library.kernels()"]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    processes = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
