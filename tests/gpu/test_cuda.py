@@ -1,44 +1,149 @@
-"""What only a CUDA device can show: the varlen kernel against the padded product, and training on it."""
+"""What only a CUDA device can show: the varlen kernel against the padded product, compiled layers, and training."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from support.launching import run_dst
-from support.packed import VOCAB, draw_pairs, model_logits, tiny_config
-from support.runs import TINY
+from support.packed import VOCAB, draw_pairs, model_logits, pack, tiny_config
+from support.runs import TINY, losses
 
-from dstransformer.model import Transformer
+from dstransformer.config import load_config
+from dstransformer.decoding.beam import beam_search
+from dstransformer.model import Backend, Transformer
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
+HALVES = [torch.bfloat16, torch.float16]
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+Pairs = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+def cuda_pairs() -> Pairs:
+    return [(src.cuda(), tgt.cuda()) for src, tgt in draw_pairs()]
+
+
+def build_model(backend: Backend, **changes: float) -> Transformer:
+    torch.manual_seed(1)
+    return Transformer(tiny_config(**changes), VOCAB, 0.1, backend).cuda()
+
+
+def gradients(model: Transformer, pairs: Pairs) -> tuple[float, dict[str, torch.Tensor]]:
+    """The loss a target token of a packed batch, and the gradient of every weight in fp32, by name."""
+    src, src_packing = pack([src for src, _ in pairs])
+    tgt, tgt_packing = pack([tgt for _, tgt in pairs])
+    sums = model(src, src_packing.cu, src_packing.max_len, tgt, tgt.roll(-1), tgt_packing.cu, tgt_packing.max_len)
+    (sums.loss / len(tgt)).backward()
+    found = {name: weight.grad.float() for name, weight in model.named_parameters() if weight.grad is not None}
+    return float(sums.loss) / len(tgt), found
+
+
+def worst_error(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """The largest relative error of a gradient, by norms."""
+    assert found.keys() == expected.keys()
+    return max(float((found[name] - true).norm() / true.norm()) for name, true in expected.items())
+
+
+@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("changes", [{}, {"d_k": 16, "d_v": 16}, {"d_k": 4, "d_v": 16}], ids=["8", "16", "4-16"])
 def test_varlen_equals_padded(dtype: torch.dtype, changes: dict[str, int]) -> None:
-    pairs = [(src.cuda(), tgt.cuda()) for src, tgt in draw_pairs()]
-    torch.manual_seed(1)
-    padded = Transformer(tiny_config(**changes), VOCAB, backend="padded").cuda().eval()
-    varlen = Transformer(tiny_config(**changes), VOCAB, backend="varlen").cuda().to(dtype).eval()
-    varlen.load_state_dict(padded.state_dict())
+    pairs = cuda_pairs()
+    padded = build_model("padded", **changes).eval()
+    varlen = build_model("varlen", **changes).to(dtype).eval()
     expected = model_logits(padded, pairs)
     torch.testing.assert_close(model_logits(varlen, pairs).float(), expected, rtol=0.05, atol=0.1)
     half = padded.to(dtype)
     torch.testing.assert_close(model_logits(varlen, pairs), model_logits(half, pairs), rtol=0.02, atol=0.05)
 
 
-@pytest.mark.parametrize("fragments", [("zero1", "bf16"), ("zero2", "fp16"), ("zero3", "bf16"), ("zero1", "fp32")])
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("changes", [{}, {"d_k": 4, "d_v": 16}], ids=["8", "4-16"])
+def test_varlen_learns_as_padded_does(dtype: torch.dtype, changes: dict[str, int]) -> None:
+    pairs = cuda_pairs()
+    true_loss, true = gradients(build_model("padded", **changes), pairs)
+    padded_loss, padded = gradients(build_model("padded", **changes).to(dtype), pairs)
+    varlen_loss, varlen = gradients(build_model("varlen", **changes).to(dtype), pairs)
+    assert varlen_loss == pytest.approx(true_loss, rel=0.01)
+    assert varlen_loss == pytest.approx(padded_loss, rel=0.01)
+    # As far from fp32 as the padded product in the same precision, give or take.
+    assert worst_error(varlen, true) < 1.5 * worst_error(padded, true) + 0.02
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_dropout_is_the_same_with_both_backends(dtype: torch.dtype) -> None:
+    found = []
+    for backend in ("padded", "varlen"):
+        model = build_model(backend, dropout=0.3).to(dtype)
+        torch.manual_seed(7)
+        found.append(gradients(model, cuda_pairs())[0])
+    assert found[1] == pytest.approx(found[0], rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["varlen", "padded"])
+def test_compiled_layers_learn_as_eager_ones_do(backend: Backend) -> None:
+    pairs = cuda_pairs()
+    true_loss, true = gradients(build_model("padded"), pairs)
+    eager_loss, eager = gradients(build_model(backend).bfloat16(), pairs)
+    model = build_model(backend).bfloat16()
+    for layer in (*model.encoder, *model.decoder):
+        layer.compile(dynamic=False)
+    loss, compiled = gradients(model, pairs)
+    assert loss == pytest.approx(true_loss, rel=0.01)
+    assert loss == pytest.approx(eager_loss, rel=0.01)
+    assert worst_error(compiled, true) < 1.5 * worst_error(eager, true) + 0.02
+
+
+@pytest.mark.parametrize("backend", ["varlen", "padded"])
+def test_sentences_that_fill_a_batch_up_change_no_other(backend: Backend) -> None:
+    pairs = cuda_pairs()
+    filling = torch.zeros(6, dtype=torch.int64, device="cuda")
+    nothing = filling[:0]
+    model = build_model(backend, d_k=16, d_v=16).bfloat16()
+    alone = model_logits(model, pairs)
+    filled = model_logits(model, [*pairs, (filling, filling), (nothing, nothing), (nothing, nothing)])
+    torch.testing.assert_close(filled[: len(alone)], alone, rtol=0.02, atol=0.05)
+    filled[: len(alone)].sum().backward()
+    assert all(weight.grad.isfinite().all() for weight in model.parameters() if weight.grad is not None)
+
+
+def test_it_translates_as_on_a_cpu() -> None:
+    sources = [src for src, _ in draw_pairs()]
+    settings = load_config("base").decoding.model_copy(update={"max_extra_tokens": 5})
+    model = build_model("padded").eval()
+    found = []
+    for device in ("cpu", "cuda"):
+        src, packing = pack([source.to(device) for source in sources])
+        outputs = beam_search(model.to(device), src, packing, settings, vocab_size=VOCAB)
+        found.append([[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in outputs])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "fragments", [("zero1", "bf16"), ("zero1", "fp16"), ("zero2", "fp16"), ("zero3", "bf16"), ("zero1", "fp32")]
+)
 def test_it_trains_on_the_gpu(toy_corpus: Path, tmp_path: Path, fragments: tuple[str, str]) -> None:
-    run = tmp_path / "run"
-    options = ["--corpus", str(toy_corpus), "--run", str(run), "--ds", *fragments]
-    done = run_dst("train", "toy", *options, "--set", *TINY, "training.max_updates=30")
+    trace = train(toy_corpus, tmp_path / "run", fragments)
+    assert trace[-1] < 0.8 * trace[0]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_run_is_the_same_with_both_backends(toy_corpus: Path, tmp_path: Path, precision: str) -> None:
+    padded, varlen = (
+        train(toy_corpus, tmp_path / backend, ("zero1", precision), f"training.attention_backend={backend}")
+        for backend in ("padded", "varlen")
+    )
+    assert varlen == pytest.approx(padded, rel=0.03)
+
+
+def train(corpus: Path, run: Path, fragments: tuple[str, str], *changes: str) -> list[float]:
+    """The losses of thirty updates."""
+    options = ["--corpus", str(corpus), "--run", str(run), "--ds", *fragments]
+    done = run_dst("train", "toy", *options, "--set", *TINY, "training.max_updates=30", *changes)
     assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["loss"] for line in lines if line["kind"] == "train"]
-    assert losses[-1] < 0.8 * losses[0]
+    return losses(run)

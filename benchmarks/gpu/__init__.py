@@ -1,0 +1,1 @@
+"""Training and decoding on one GPU, against the limits of the card. ``python -m benchmarks.gpu``."""

@@ -1,0 +1,166 @@
+"""``python -m benchmarks.gpu``: training and decoding on one CUDA device, against the limits of the card.
+
+Every case runs in a process of its own: peak memory and compiled code are its own, and one that fails costs a line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.cases import SMOKE, Case, Choice, Work, build_cases
+from benchmarks.gpu.device import datasheet_peak, describe
+from benchmarks.gpu.report import describe_profile, format_limits, format_tables, summarise
+
+ROOT = Path(__file__).parents[2]
+
+#: A case is not begun with fewer seconds left.
+LEAST_SECONDS = 15.0
+
+#: Of a smoke run: no GPU where there is one, one thread for tiny tensors, and the code that a GPU would run.
+SMOKE_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "DS_ACCELERATOR": "cpu",
+    "OMP_NUM_THREADS": "1",
+    "DST_CPU_KERNELS": "0",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the cases that were asked for; 0 where all of them did, 1 where one failed, 2 where there is no GPU."""
+    options = _parse(arguments)
+    if not options.smoke and not torch.cuda.is_available():
+        print(
+            f"benchmarks.gpu needs a CUDA device, and torch {torch.__version__} sees none here: run it where there is "
+            "one, or add --smoke, which runs the same code on this CPU in tiny sizes",
+            file=sys.stderr,
+        )
+        return 2
+    device = torch.device("cpu" if options.smoke else "cuda")
+    machine = describe(device)
+    peak = None if options.smoke else datasheet_peak(machine)
+    print(f"{machine}, {datetime.date.today().isoformat()}")
+    print(f"command: python -m benchmarks.gpu {shlex.join(sys.argv[1:] if arguments is None else arguments)}")
+    known = "not known" if peak is None else f"{peak / 1e12:,.0f} TFLOP/s"
+    print(f"dense bf16 peak by its data sheet: {known}", flush=True)
+    runs = _run_all(build_cases(_choose(options)), options, peak)
+    done = [(case, run["result"]) for case, run in runs if run["result"] is not None]
+    for case, result in done:
+        if result["profile"] is not None:
+            print(f"\n{describe_profile(case, result)}")
+    print(f"\n{format_limits(done)}\n\n{format_tables(done, peak)}")
+    if options.json is not None:
+        figures = [{"case": case.to_json(), **run} for case, run in runs]
+        report = {"machine": machine, "datasheet_peak_flops": peak, "cases": figures}
+        options.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    return 1 if any(run["status"].startswith("failed") for _, run in runs) else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=("base", "big"), default=["base", "big"])
+    parser.add_argument("--precisions", nargs="+", choices=("bf16", "fp16", "fp32"), help="default: bf16 fp16")
+    parser.add_argument("--backends", nargs="+", choices=("varlen", "padded"), help="default: both")
+    parser.add_argument("--compile", choices=("no", "yes", "both"), default="both", help="torch.compile of the layers")
+    parser.add_argument("--loops", nargs="+", choices=("engine", "bare"), default=["engine"])
+    parser.add_argument("--micro-batches", type=int, help="parts of an update; default: varlen 1, padded 8")
+    parser.add_argument("--updates", type=int, help="different updates, each computed once a round; default: 10")
+    parser.add_argument("--rounds", type=int, help="timed rounds; default: 5")
+    parser.add_argument("--batch-tokens", type=int, help="source tokens decoded at once; default: 16384")
+    parser.add_argument("--json", type=Path, help="file for all figures")
+    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="for the whole profile of every case")
+    parser.add_argument("--case-seconds", type=float, default=120.0, help="the most that one case may take")
+    parser.add_argument("--minutes", type=float, default=9.0, help="the most that all may take")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, padded, fp32 and bf16, on the CPU")
+    options = parser.parse_args(arguments)
+    if options.smoke and (options.backends or ["padded"]) != ["padded"]:
+        parser.error("--smoke computes on a CPU, which has no varlen backend: leave --backends out")
+    for name in ("micro_batches", "updates", "rounds", "batch_tokens"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}: give 1 or more")
+    return options
+
+
+def _choose(options: argparse.Namespace) -> Choice:
+    given = {name: getattr(options, name) for name in ("updates", "rounds", "batch_tokens")}
+    work = replace(SMOKE if options.smoke else Work(), **{name: value for name, value in given.items() if value})
+    return Choice(
+        models=options.models,
+        precisions=options.precisions or (["fp32", "bf16"] if options.smoke else ["bf16", "fp16"]),
+        backends=options.backends or (["padded"] if options.smoke else ["varlen", "padded"]),
+        compiled={"no": [False], "yes": [True], "both": [False, True]}[options.compile],
+        loops=options.loops,
+        micro_batches=options.micro_batches,
+        work=work,
+        trace=None if options.profile is None else str(options.profile.absolute()),
+        smoke=options.smoke,
+    )
+
+
+def _run_all(
+    cases: Sequence[Case], options: argparse.Namespace, peak: float | None
+) -> list[tuple[Case, dict[str, Any]]]:
+    end = time.monotonic() + 60.0 * options.minutes
+    runs = []
+    for case in cases:
+        left = end - time.monotonic()
+        if left < LEAST_SECONDS:
+            run: dict[str, Any] = {"status": f"not run: the {options.minutes:g} minutes are over", "result": None}
+        else:
+            run = _run(case, min(options.case_seconds, left), smoke=options.smoke)
+        runs.append((case, run))
+        shown = f"{case.name}: {run['status']}" if run["result"] is None else summarise(case, run["result"], peak)
+        print(f"{shown} [{run.get('seconds', 0.0):.0f} s]", flush=True)
+    return runs
+
+
+def _run(case: Case, limit: float, *, smoke: bool) -> dict[str, Any]:
+    """One case in a process of its own: its status, and its figures where it ended well and in time."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    if smoke:
+        environment |= SMOKE_ENVIRONMENT
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="dst-gpu-bench-") as folder:
+        log, result = Path(folder, "log"), Path(folder, "result.json")
+        command = [sys.executable, "-m", "benchmarks.gpu.worker", json.dumps(case.to_json()), str(result)]
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
+            try:
+                code = process.wait(limit)
+            except subprocess.TimeoutExpired:
+                return {"status": f"failed: not done within {limit:.0f} s", "result": None, "seconds": limit}
+            finally:
+                # Also what it started, such as the compiler's processes.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        seconds = time.monotonic() - began
+        if code != 0 or not result.exists():
+            return {"status": f"failed with {code}: {_last_line(log)}", "result": None, "seconds": seconds}
+        return {"status": "done", "result": json.loads(result.read_text(encoding="utf-8")), "seconds": seconds}
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "it wrote nothing")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

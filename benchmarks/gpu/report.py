@@ -1,0 +1,116 @@
+"""Figures of the cases as lines and as a table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.gpu.cases import Case
+from benchmarks.gpu.profiling import Profile, Row, format_profile
+
+Result = Mapping[str, Any]
+
+_TRAINING_HEAD = (
+    "| model | precision | attention | layers | loop | target tokens/s | from – to | ms an update | host ms | "
+    "MFU, data sheet | MFU, measured | peak memory, GiB | filling | warm-up, s |\n"
+    "|---|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+)
+_DECODING_HEAD = (
+    "| model | precision | target tokens/s | from – to | sentences/s | target : source | peak memory, GiB |\n"
+    "|---|---|--:|--:|--:|--:|--:|"
+)
+
+
+def summarise(case: Case, result: Result, peak: float | None) -> str:
+    """The figures of a case in one line; ``peak`` is the device's by its data sheet, in FLOP/s."""
+    seconds = statistics.median(result["seconds"])
+    speed = f"{case.name}: {result['tgt_tokens'] / seconds:,.0f} target tokens/s"
+    memory = f"{result['peak_bytes'] / 2**30:.1f} GiB"
+    if case.act == "decode":
+        return f"{speed}, {result['sentences'] / seconds:,.0f} sentences/s, {memory}"
+    measured = result["flops"] / seconds / result["limits"]["flops"]
+    compiled = f", {result['graphs']} graphs, {result['graph_breaks']} graph breaks" if case.compiled else ""
+    of_sheet = "" if peak is None else f"{result['flops'] / seconds / peak:.1%} of the data sheet's peak, "
+    return (
+        f"{speed}, {1000 * seconds:.1f} ms an update, {of_sheet}{measured:.1%} of the measured peak "
+        f"({result['limits']['flops'] / 1e12:,.1f} TFLOP/s), {memory}, loss {result['first_loss']:.2f} to "
+        f"{result['last_loss']:.2f}{compiled}"
+    )
+
+
+def describe_profile(case: Case, result: Result) -> str:
+    """The top of a case's profile."""
+    plain = result["profile"]
+    found = Profile(**plain | {"rows": [Row(**row) for row in plain["rows"]]})
+    seconds = statistics.median(result["seconds"]) if case.act == "train" else result["profiled_seconds"]
+    work = "an update" if case.act == "train" else "a batch"
+    return f"Profile of {case.name}, {work}: {format_profile(found, seconds)}"
+
+
+def format_limits(done: Sequence[tuple[Case, Result]]) -> str:
+    """What was measured of the device: the median over the cases."""
+    lines = []
+    for precision in sorted({case.precision for case, _ in done}):
+        limits = [result["limits"] for case, result in done if case.precision == precision]
+        flops, bandwidth = (statistics.median(limit[name] for limit in limits) for name in ("flops", "bandwidth"))
+        lines.append(
+            f"measured peaks, {precision}: matrix product {flops / 1e12:,.1f} TFLOP/s, copy {bandwidth / 1e12:.2f} TB/s"
+        )
+    return "\n".join(lines)
+
+
+def format_tables(done: Sequence[tuple[Case, Result]], peak: float | None) -> str:
+    """Training and decoding, in Markdown."""
+    training = [_training_row(case, result, peak) for case, result in done if case.act == "train"]
+    decoding = [_decoding_row(case, result) for case, result in done if case.act == "decode"]
+    tables = [
+        "\n".join([head, *rows]) for head, rows in ((_TRAINING_HEAD, training), (_DECODING_HEAD, decoding)) if rows
+    ]
+    return "\n\n".join(tables)
+
+
+def _training_row(case: Case, result: Result, peak: float | None) -> str:
+    seconds = statistics.median(result["seconds"])
+    flops = result["flops"] / seconds
+    attention = f"{case.backend}, {case.micro_batches} part{'s' if case.micro_batches > 1 else ''}"
+    layers = ("compiled, one shape" if case.static else "compiled, any shape") if case.compiled else "eager"
+    return _row(
+        case.model,
+        case.precision,
+        attention,
+        layers,
+        case.loop,
+        f"{result['tgt_tokens'] / seconds:,.0f}",
+        _span(result),
+        f"{1000 * seconds:.1f}",
+        f"{1000 * statistics.median(result['host_seconds']):.1f}",
+        "–" if peak is None else f"{flops / peak:.1%}",
+        f"{flops / result['limits']['flops']:.1%}",
+        f"{result['peak_bytes'] / 2**30:.1f}",
+        f"{result['filling']:.1%}",
+        f"{result['warm_up_seconds']:.1f}",
+    )
+
+
+def _decoding_row(case: Case, result: Result) -> str:
+    seconds = statistics.median(result["seconds"])
+    return _row(
+        case.model,
+        case.precision,
+        f"{result['tgt_tokens'] / seconds:,.0f}",
+        _span(result),
+        f"{result['sentences'] / seconds:,.0f}",
+        f"{result['tgt_tokens'] / result['src_tokens']:.2f}",
+        f"{result['peak_bytes'] / 2**30:.1f}",
+    )
+
+
+def _span(result: Result) -> str:
+    """Target tokens a second of the slowest and the fastest round."""
+    slowest, fastest = (result["tgt_tokens"] / pick(result["seconds"]) for pick in (max, min))
+    return f"{slowest:,.0f} – {fastest:,.0f}"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"

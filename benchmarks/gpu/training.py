@@ -1,0 +1,257 @@
+"""Training: the product's engine as ``dst train`` drives it, and the same arithmetic in a bare loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from benchmarks.gpu.cases import Case
+from benchmarks.gpu.device import DTYPES, Limits, measure_limits, synchronize
+from benchmarks.gpu.profiling import Profile, make_profile
+from benchmarks.gpu.static import common_shape, fill_updates
+from benchmarks.gpu.text import build_updates
+from benchmarks.peers.machine import Sizes, flops_per_token
+from dstransformer.config import Config, compose
+from dstransformer.data import PackedBatch, Update, build_budget
+from dstransformer.model import Transformer
+from dstransformer.training.engine import Engine
+from dstransformer.training.optimizer import build_optimizer
+from dstransformer.training.schedule import learning_rate
+from dstransformer.training.world import World
+
+#: Updates that a profile shows.
+PROFILED = 2
+
+#: What the bare loop multiplies an fp16 loss by.
+LOSS_SCALE = 1024.0
+
+
+class Stepper(Protocol):
+    """Computes updates, one after the other."""
+
+    @property
+    def model(self) -> Transformer:
+        """Whose layers may be compiled."""
+
+    def step(self, update: Update) -> torch.Tensor:
+        """One update; returns its summed loss, on the device."""
+
+
+class EngineStepper:
+    """What the loop of ``dst train`` does at every update."""
+
+    def __init__(self, config: Config, vocabulary: int, world: World) -> None:
+        self._world = world
+        self._engine = Engine(config, compose(config, world.world_size), vocabulary, world)
+        self._number = 0
+
+    @property
+    def model(self) -> Transformer:
+        # The product has no setting for compiling, so this reaches through to the model that it built.
+        model = self._engine._engine.module
+        assert isinstance(model, Transformer)
+        return model
+
+    def step(self, update: Update) -> torch.Tensor:
+        self._number += 1
+        _ = self._engine.learning_rate
+        losses = self._engine.step(update, self._number)
+        self._world.any(False, False, False)
+        return losses.loss
+
+
+class BareStepper:
+    """The same without DeepSpeed: weights in the precision of the case, and fused Adam on fp32 copies of them."""
+
+    def __init__(self, config: Config, vocabulary: int, precision: str, device: torch.device) -> None:
+        torch.manual_seed(config.training.seed)
+        backend = config.training.attention_backend
+        model = Transformer(config.model, vocabulary, config.loss.label_smoothing, backend)
+        self.model = model.to(device=device, dtype=DTYPES[precision])
+        self._config = config
+        self._device = device
+        self._scale = LOSS_SCALE if precision == "fp16" else 1.0
+        self._weights: list[torch.Tensor] = list(self.model.parameters())
+        masters = [nn.Parameter(weight.detach().to(torch.float32, copy=True)) for weight in self._weights]
+        self._masters: list[torch.Tensor] = [*masters]
+        self._optimizer = build_optimizer(masters, config.optimizer, offloaded=False)
+        self._number = 0
+
+    def step(self, update: Update) -> torch.Tensor:
+        self._number += 1
+        loss = torch.zeros((), device=self._device)
+        for batch in update.batches:
+            sums = self.model(*batch.to(self._device).arguments())
+            (sums.loss * (self._scale / update.tgt_tokens)).backward()
+            loss += sums.loss.detach()
+        gradients = []
+        for weight, master in zip(self._weights, self._masters, strict=True):
+            assert weight.grad is not None
+            master.grad = weight.grad.float()
+            gradients.append(master.grad)
+            weight.grad = None
+        torch._foreach_mul_(gradients, 1.0 / self._scale)
+        torch.nn.utils.get_total_norm(gradients)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate(self._number, self._config.model.d_model, self._config.schedule)
+        self._optimizer.step()
+        with torch.no_grad():
+            torch._foreach_copy_(self._weights, self._masters)
+        return loss
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a training case measured.
+
+    Attributes:
+        seconds: Of an update, a figure a round.
+        host_seconds: Of an update until the host has given all work to the device; as much as ``seconds`` where the
+            host is what the device waits for, or where it waits for the device at every update.
+        src_tokens: Of an update, on average, without filling.
+        tgt_tokens: Likewise.
+        filling: Share of fill tokens in what is computed.
+        flops: Operations of the model for an update, on average; filling and padding count nothing.
+        limits: Of the device, measured in the same process.
+        peak_bytes: Most memory that tensors took.
+        reserved_bytes: Most memory that the allocator took from the device.
+        warm_up_seconds: Of the first round, with its compiling.
+        graphs: That were compiled; two where one serves all layers of the encoder, and one those of the decoder.
+        graph_breaks: Places that the compiler could not trace.
+        first_loss: Nats a target token over the first round, filling included.
+        last_loss: The same over the last round, of the same text.
+        profile: Where one was asked for.
+    """
+
+    seconds: list[float]
+    host_seconds: list[float]
+    src_tokens: float
+    tgt_tokens: float
+    filling: float
+    flops: float
+    limits: Limits
+    peak_bytes: int
+    reserved_bytes: int
+    warm_up_seconds: float
+    graphs: int
+    graph_breaks: int
+    first_loss: float
+    last_loss: float
+    profile: Profile | None
+
+
+def measure_training(case: Case, world: World) -> Training:
+    """Run a case on this process's device."""
+    device, work = world.device, case.work
+    limits = measure_limits(case.precision, work.product, device)
+    config = case.load_config()
+    real = build_updates(build_budget(config.batch), work.updates, work.vocabulary)
+    updates = fill_updates(real, common_shape(real)) if case.static else real
+    if device.type == "cuda":
+        updates = [_pin(update) for update in updates]
+    stepper: Stepper = (
+        EngineStepper(config, work.vocabulary, world)
+        if case.loop == "engine"
+        else BareStepper(config, work.vocabulary, case.precision, device)
+    )
+    if case.compiled:
+        compile_layers(stepper.model, work.compiler, dynamic=False if case.static else None)
+    warm_up, _, first_loss = _time_round(stepper, updates, device)
+    _reset_memory(device)
+    seconds, host_seconds, last_loss = [], [], first_loss
+    for _ in range(work.rounds):
+        total, host, last_loss = _time_round(stepper, updates, device)
+        seconds.append(total / len(updates))
+        host_seconds.append(host / len(updates))
+    if not last_loss < first_loss:  # NaN is not
+        raise SystemExit(f"the loss went from {first_loss:.3f} to {last_loss:.3f} nats a token: this is no training")
+    peak_bytes, reserved_bytes = _memory(device)
+    found = None
+    if case.profile:
+        upcoming = iter(updates * PROFILED)
+        trace = None if case.trace is None else Path(case.trace, case.name)
+        found = make_profile(lambda: stepper.step(next(upcoming)), PROFILED, device, trace)
+    return Training(
+        seconds=seconds,
+        host_seconds=host_seconds,
+        src_tokens=sum(update.src_tokens for update in real) / len(real),
+        tgt_tokens=sum(update.tgt_tokens for update in real) / len(real),
+        filling=1.0 - _tokens(real) / _tokens(updates),
+        flops=update_flops(config, work.vocabulary, real),
+        limits=limits,
+        peak_bytes=peak_bytes,
+        reserved_bytes=reserved_bytes,
+        warm_up_seconds=warm_up,
+        graphs=counters["stats"]["unique_graphs"],
+        graph_breaks=sum(counters["graph_break"].values()),
+        first_loss=first_loss,
+        last_loss=last_loss,
+        profile=found,
+    )
+
+
+def compile_layers(model: Transformer, compiler: str, *, dynamic: bool | None) -> None:
+    """Compile the layers of encoder and decoder in place; layers of one kind share what is compiled.
+
+    Args:
+        model: Whose embeddings and loss stay as they are.
+        compiler: Backend of ``torch.compile``.
+        dynamic: False compiles anew for every shape; None does so once, then for any.
+    """
+    for layer in (*model.encoder, *model.decoder):
+        layer.compile(backend=compiler, dynamic=dynamic)
+
+
+def update_flops(config: Config, vocabulary: int, updates: Sequence[Update]) -> float:
+    """Operations of forward and backward for an update, on average; see :func:`flops_per_token`."""
+    model = config.model
+    sizes = Sizes(model.num_layers, model.d_model, model.d_ff, model.num_heads)
+    batches = [batch for update in updates for batch in update.batches]
+    src = np.concatenate([batch.src_cu.diff().numpy() for batch in batches])
+    tgt = np.concatenate([batch.tgt_cu.diff().numpy() for batch in batches])
+    rows = model.embedding_rows(vocabulary)
+    return flops_per_token(sizes, rows, src, tgt) * int(src.sum() + tgt.sum()) / len(updates)
+
+
+def _time_round(stepper: Stepper, updates: list[Update], device: torch.device) -> tuple[float, float, float]:
+    """Seconds of all updates, those until the host had given them to the device, and the loss a target token."""
+    synchronize(device)
+    began = time.perf_counter()
+    losses = [stepper.step(update) for update in updates]
+    host = time.perf_counter() - began
+    synchronize(device)
+    total = time.perf_counter() - began
+    tokens = sum(batch.tgt_out.numel() for update in updates for batch in update.batches)
+    return total, host, float(torch.stack(losses).sum()) / tokens
+
+
+def _tokens(updates: Sequence[Update]) -> int:
+    return sum(_batch_tokens(batch) for update in updates for batch in update.batches)
+
+
+def _batch_tokens(batch: PackedBatch) -> int:
+    return batch.src.numel() + batch.tgt_in.numel()
+
+
+def _pin(update: Update) -> Update:
+    pinned = [batch.pin_memory() for batch in update.batches]
+    return Update(update.following, pinned, update.src_tokens, update.tgt_tokens)
+
+
+def _reset_memory(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _memory(device: torch.device) -> tuple[int, int]:
+    if device.type != "cuda":
+        return 0, 0
+    return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)

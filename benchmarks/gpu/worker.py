@@ -1,0 +1,43 @@
+"""One case in a process of its own: ``python -m benchmarks.gpu.worker CASE RESULT``, JSON and the file for JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.gpu.cases import Case
+from dstransformer.errors import DstError
+
+
+def main() -> None:
+    case = Case.from_json(json.loads(sys.argv[1]))
+    try:
+        result = measure(case)
+    except DstError as error:
+        raise SystemExit(str(error)) from error
+    Path(sys.argv[2]).write_text(json.dumps(result), encoding="utf-8")
+
+
+def measure(case: Case) -> dict[str, object]:
+    """The figures of a case, as plain data."""
+    import torch
+
+    if case.act == "decode":
+        from benchmarks.gpu.decoding import measure_decoding
+
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return asdict(measure_decoding(case, device))
+    from benchmarks.gpu.training import measure_training
+    from dstransformer.training.world import Processes, join_world, leave_world
+
+    world = join_world(Processes(rank=0, local_rank=0, world_size=1, local_world_size=1))
+    try:
+        return asdict(measure_training(case, world))
+    finally:
+        leave_world()
+
+
+if __name__ == "__main__":
+    main()
