@@ -10,4 +10,6 @@ _CONTROL = re.compile("[\u0000-\u001f\u007f-\u009f\u2028\u2029]+")
 
 def plain_spaces(text: str) -> str:
     """``text`` without invisible characters, with each run of control characters or line separators made a space."""
+    if text.isprintable():  # as nearly all text is: none of these characters counts as printable
+        return text
     return _CONTROL.sub(" ", _INVISIBLE.sub("", text))

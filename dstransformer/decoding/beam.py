@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dstransformer.config import DecodingConfig
-from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from dstransformer.corpus import BOS_ID, EOS_ID
 from dstransformer.decoding.scoring import best_reachable_score, length_penalty
-from dstransformer.model import IncrementalDecoder, Packing, Transformer
+from dstransformer.model import IncrementalDecoder, Packing, Transformer, cpu
 
-#: Never in an output: no piece at all, or, for an unknown word, no translation.
-FORBIDDEN = (PAD_ID, UNK_ID, BOS_ID)
+#: Pieces before the end of the sentence are never in an output: they are none, or, for an unknown word, no translation.
+FIRST_PIECE = EOS_ID
 
 #: Sentences that are over leave the batch once they are this share of it, since leaving copies the others' caches.
 DROP_SHARE = 0.125
@@ -70,7 +71,7 @@ def beam_search(
     results: list[list[Hypothesis]] = [[] for _ in range(packing.sentences)]
     tokens = torch.full((packing.sentences * settings.beam_size,), BOS_ID, device=src.device)
     while True:
-        tokens, rows = search.advance(_log_probabilities(decoder.step(tokens), vocab_size))
+        tokens, rows = search.advance(best_next_pieces(decoder.step(tokens), vocab_size, 2 * settings.beam_size))
         over = search.is_over()
         left = over.numel() - int(over.sum())
         if left == 0:
@@ -85,12 +86,30 @@ def beam_search(
             tokens = tokens.view(-1, settings.beam_size)[kept].flatten()
 
 
-def _log_probabilities(logits: Tensor, vocab_size: int) -> Tensor:
-    """Log-softmax in fp32, and minus infinity where a piece is forbidden, ``(rows, pieces)``."""
-    log_probability = logits.log_softmax(dim=-1, dtype=torch.float32)
-    log_probability[:, list(FORBIDDEN)] = _NEVER
-    log_probability[:, vocab_size:] = _NEVER
-    return log_probability
+class NextPieces(NamedTuple):
+    """What may come after each of ``rows`` hypotheses.
+
+    Attributes:
+        log_probability: Of the best pieces, best first, ``(rows, count)`` fp32.
+        tokens: These pieces, ``(rows, count)``.
+        end: Log-probability of the end of the sentence, ``(rows,)``.
+    """
+
+    log_probability: Tensor
+    tokens: Tensor
+    end: Tensor
+
+
+def best_next_pieces(logits: Tensor, vocab_size: int, count: int) -> NextPieces:
+    """The ``count`` most probable pieces of each row, or all where there are fewer; see :data:`FIRST_PIECE`."""
+    count = min(count, vocab_size - FIRST_PIECE)
+    if cpu.can_compute(logits):
+        best, tokens, log_mass = cpu.best_pieces(logits, FIRST_PIECE, vocab_size, count)
+    else:
+        best, tokens = logits[:, FIRST_PIECE:vocab_size].topk(count)
+        tokens = tokens + FIRST_PIECE
+        log_mass = logits.float().logsumexp(dim=-1)
+    return NextPieces(best.float() - log_mass[:, None], tokens, logits[:, EOS_ID].float() - log_mass)
 
 
 def _limits(model: Transformer, packing: Packing, settings: DecodingConfig) -> list[int]:
@@ -122,16 +141,16 @@ class _Search:
         self._finished = torch.full((n, n_best), _NEVER, device=device)
         self._finished_tokens = torch.full((n, n_best, max(limits)), EOS_ID, device=device)
 
-    def advance(self, next_log_probability: Tensor) -> tuple[Tensor, Tensor]:
+    def advance(self, following: NextPieces) -> tuple[Tensor, Tensor]:
         """One step.
 
         Args:
-            next_log_probability: Of each next token of each live hypothesis, ``(n * beam, pieces)``.
+            following: What may come after each live hypothesis, ``n * beam`` rows.
 
         Returns:
             The tokens that make the new live hypotheses, and the rows that they continue, ``(n * beam,)`` each.
         """
-        log_probability, tokens, parents = self._candidates(next_log_probability)
+        log_probability, tokens, parents = self._candidates(following)
         self._length += 1
         ends = tokens == EOS_ID
         self._finish(log_probability.masked_fill(~ends, _NEVER)[:, : self._beam], parents[:, : self._beam])
@@ -167,18 +186,17 @@ class _Search:
         self._scores, self._finished = self._scores[sentences], self._finished[sentences]
         self._finished_tokens = self._finished_tokens[sentences]
 
-    def _candidates(self, next_log_probability: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _candidates(self, following: NextPieces) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probability, last token and parent of the candidates, best first, ``(n, 2 * beam)`` each."""
         n, beam = self._live.shape
         # The best of a sentence are among the best of its rows.
-        of_row, token_of_row = next_log_probability.topk(min(2 * beam, next_log_probability.shape[1]))
-        per_row = of_row.shape[1]
-        log_probability, chosen = (of_row + self._live.view(-1, 1)).view(n, -1).topk(2 * beam)
-        tokens = token_of_row.view(n, -1).gather(1, chosen)
+        per_row = following.tokens.shape[1]
+        log_probability, chosen = (following.log_probability + self._live.view(-1, 1)).view(n, -1).topk(2 * beam)
+        tokens = following.tokens.view(n, -1).gather(1, chosen)
         parents = chosen // per_row
         # At the limit, to end is the only way on.
         at_limit = (self._length + 1 >= self._limits)[:, None]
-        ends = self._live + next_log_probability[:, EOS_ID].view(n, beam)
+        ends = self._live + following.end.view(n, beam)
         only_ends = torch.cat((ends, torch.full_like(ends, _NEVER)), dim=1)
         every_row = torch.arange(2 * beam, device=parents.device) % beam
         return (

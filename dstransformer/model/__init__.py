@@ -1,5 +1,6 @@
 """The Transformer on packed batches, its loss, its incremental decoder, and bundles of trained weights."""
 
+from dstransformer.model import cpu
 from dstransformer.model.attention import Backend, check_backend
 from dstransformer.model.bundle import Bundle, open_bundle, save_bundle
 from dstransformer.model.incremental import IncrementalDecoder
@@ -14,6 +15,7 @@ __all__ = [
     "Packing",
     "Transformer",
     "check_backend",
+    "cpu",
     "open_bundle",
     "parameter_count",
     "save_bundle",

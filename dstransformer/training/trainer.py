@@ -170,7 +170,8 @@ class Trainer:
         step = self._state.step
         if self._last_save[0] == step:
             return
-        self._refuse_divergence(self._figures.are_finite())
+        # The last gradient is in the weights and in no loss yet.
+        self._refuse_divergence(self._figures.are_finite() and math.isfinite(self.engine.grad_norm))
         scored = self._last_score is not None and self._last_score[0] == step
         self._saver.begin(self.engine, self._state, self._last_score[1] if self._last_score and scored else None)
         self._last_save = (step, time.monotonic())

@@ -1,12 +1,13 @@
-"""Kernels for training on a CPU, in C++; what they compute is defined by the PyTorch code that stands beside them."""
+"""Kernels for a CPU, in C++; what they compute is defined by the PyTorch code that stands beside them."""
 
 from dstransformer.model.cpu.functions import (
     LANES,
     HeadShape,
+    best_pieces,
     can_compute,
     cross_entropy_,
     packed_attention,
     residual_norm,
 )
 
-__all__ = ["LANES", "HeadShape", "can_compute", "cross_entropy_", "packed_attention", "residual_norm"]
+__all__ = ["LANES", "HeadShape", "best_pieces", "can_compute", "cross_entropy_", "packed_attention", "residual_norm"]

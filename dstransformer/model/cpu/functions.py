@@ -70,6 +70,28 @@ def cross_entropy_(logits: Tensor, targets: Tensor, label_smoothing: float) -> t
     return loss, nll
 
 
+def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest logits of each row among the pieces from ``first`` to before ``end``; of equals the first.
+
+    Args:
+        logits: ``(rows, pieces)``.
+        first: The first piece that may be chosen.
+        end: One more than the last.
+        count: How many, at most ``end - first``.
+
+    Returns:
+        Logits, best first, and their pieces, ``(rows, count)`` fp32 and int64; and the logarithm of the sum of the
+        exponentials of all of a row's logits, ``(rows,)`` fp32.
+    """
+    logits = logits.contiguous()
+    rows, pieces = logits.shape
+    best = torch.empty(rows, count)
+    places = torch.empty(rows, count, dtype=torch.int64)
+    log_masses = torch.empty(rows)
+    _call("best_pieces", logits, logits, rows, pieces, first, end, count, best, places, log_masses)
+    return best, places, log_masses
+
+
 def packed_attention(
     queries: Tensor, keys_values: Tensor | None, packing: Packing, key_packing: Packing, shape: HeadShape
 ) -> Tensor:

@@ -271,6 +271,57 @@ void cross_entropy(T* logits, const int64_t* targets, int64_t rows, int64_t piec
   }
 }
 
+// ---- The best pieces of each row, for beam search --------------------------------------------------------------------
+
+// The largest `count` of a row so far, best first; of equals the first.
+struct Best {
+  float* scores;
+  int64_t* places;
+  int64_t count;
+
+  void offer(float score, int64_t place) const {
+    if (!(score > scores[count - 1])) return;
+    int64_t rank = count - 1;
+    for (; rank > 0 && score > scores[rank - 1]; --rank) {
+      scores[rank] = scores[rank - 1];
+      places[rank] = places[rank - 1];
+    }
+    scores[rank] = score;
+    places[rank] = place;
+  }
+};
+
+template <class T>
+void best_pieces(const T* logits, int64_t rows, int64_t pieces, int64_t first, int64_t end, int64_t count,
+                 float* scores, int64_t* places, float* log_masses, int threads) {
+  constexpr int64_t kBlock = 4 * kLanes;
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t padded = (pieces + kBlock - 1) / kBlock * kBlock;
+    float* wide = scratch(0, padded);
+    read_row(logits + row * pieces, pieces, 1.0f, wide);
+    for (int64_t i = pieces; i < padded; ++i) wide[i] = -INFINITY;
+    const Best best{scores + row * count, places + row * count, count};
+    for (int64_t rank = 0; rank < count; ++rank) {
+      best.scores[rank] = -INFINITY;
+      best.places[rank] = first;
+    }
+    Floats most_lanes = broadcast(-INFINITY);
+    for (int64_t i = 0; i < padded; i += kBlock) {
+      const Floats block = larger(larger(load(wide + i), load(wide + i + kLanes)),
+                                  larger(load(wide + i + 2 * kLanes), load(wide + i + 3 * kLanes)));
+      most_lanes = larger(most_lanes, block);
+      if (maximum(block) > best.scores[count - 1])
+        for (int64_t j = i > first ? i : first; j < i + kBlock && j < end; ++j) best.offer(wide[j], j);
+    }
+    const float most = maximum(most_lanes);
+    Floats masses{};
+    for (int64_t i = 0; i < padded; i += kLanes)
+      masses += keep_before(pieces, i, exponential(load(wide + i) - most), 0.0f);
+    log_masses[row] = std::log(sum(masses)) + most;
+  }
+}
+
 // ---- Attention within packed sentences -----------------------------------------------------------------------------
 
 // R rows by V vectors of c = a b.
@@ -491,6 +542,12 @@ void attention_backward(Packed<const T> grad, Packed<const T> q, Packed<const T>
     cross_entropy<T>(logits, targets, rows, pieces, epsilon, loss, nll, threads);                                    \
   }
 
+#define BEST_PIECES(NAME, T)                                                                                         \
+  extern "C" void best_pieces_##NAME(const T* logits, int64_t rows, int64_t pieces, int64_t first, int64_t end,      \
+                                     int64_t count, float* scores, int64_t* places, float* log_masses, int threads) {\
+    best_pieces<T>(logits, rows, pieces, first, end, count, scores, places, log_masses, threads);                    \
+  }
+
 #define ATTENTION(NAME, T)                                                                                           \
   extern "C" void attention_##NAME(const T* q, int64_t q_stride, const T* k, const T* v, int64_t kv_stride,          \
                                    const int32_t* q_cu, const int32_t* k_cu, int64_t sentences, int64_t heads,       \
@@ -510,4 +567,5 @@ void attention_backward(Packed<const T> grad, Packed<const T> q, Packed<const T>
 
 FOR_BOTH(RESIDUAL_NORM)
 FOR_BOTH(CROSS_ENTROPY)
+FOR_BOTH(BEST_PIECES)
 FOR_BOTH(ATTENTION)

@@ -223,3 +223,20 @@ def test_processes_that_start_together_share_one_library(tmp_path: Path) -> None
     processes = [subprocess.Popen(command, env=environment) for _ in range(2)]
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("pieces", "first", "end"), [(8000, 3, 8000), (101, 3, 97), (40, 17, 33)])
+def test_best_pieces(dtype: torch.dtype, pieces: int, first: int, end: int) -> None:
+    logits = (torch.stack([torch.randperm(pieces) for _ in range(37)]) * (8 / pieces)).to(dtype)
+    best, places, log_mass = cpu.best_pieces(logits, first, end, 8)
+    assert torch.equal(best, logits[:, first:end].float().topk(8).values)
+    assert torch.equal(logits.float().gather(1, places), best)
+    assert all(len(set(row)) == 8 and first <= min(row) and max(row) < end for row in places.tolist())
+    torch.testing.assert_close(log_mass, logits.float().logsumexp(1))
+
+
+def test_of_equal_pieces_the_first_are_best() -> None:
+    best, places, _ = cpu.best_pieces(torch.zeros(1, 100), 5, 100, 4)
+    assert places.tolist() == [[5, 6, 7, 8]]
+    assert best.tolist() == [[0.0] * 4]
