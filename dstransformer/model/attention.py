@@ -87,14 +87,25 @@ class MultiHeadAttention(nn.Module):
         elif self.backend == "auto" and dropout == 0.0 and cpu.can_compute(projected):
             heads = cpu.HeadShape(self.num_heads, self.d_k, self.d_v, self.causal)
             attended = cpu.packed_attention(projected, keys_values, packing, key_packing, heads)
-        else:
-            padded = packing.pad(projected)
-            q, k, v = self._split(padded, None if keys_values is None else key_packing.pad(keys_values))
-            mask = None if self.causal else key_packing.padding_mask
-            out = attention_product(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask, self.causal, dropout)
-            attended = packing.unpad(out.transpose(1, 2).flatten(2))
+        elif projected.device.type == "cpu":
+            groups = packing.group(key_packing)
+            parts = groups.queries.split(projected)
+            key_parts = [None] * len(parts) if keys_values is None else groups.keys.split(keys_values)
+            sentences = zip(parts, key_parts, groups.queries.parts, groups.keys.parts, strict=True)
+            attended = groups.queries.join([self._attend_padded(*group, dropout) for group in sentences])
+        else:  # on a GPU many small products take longer than the padding
+            attended = self._attend_padded(projected, keys_values, packing, key_packing, dropout)
         merged: Tensor = self.out(attended.reshape(x.shape[0], -1))
         return merged
+
+    def _attend_padded(
+        self, projected: Tensor, keys_values: Tensor | None, packing: Packing, key_packing: Packing, dropout: float
+    ) -> Tensor:
+        padded = packing.pad(projected)
+        q, k, v = self._split(padded, None if keys_values is None else key_packing.pad(keys_values))
+        mask = None if self.causal else key_packing.padding_mask
+        out = attention_product(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask, self.causal, dropout)
+        return packing.unpad(out.transpose(1, 2).flatten(2))
 
     def split_memory(self, memory: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
         """The memory's keys and values, ``(n, num_heads, max_len, d_k)`` and ``d_v``, for incremental decoding."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+
+#: The most that padding may add to the pairs of query and key that a group of sentences holds.
+MOST_PADDING = 0.05
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class Packing:
     cu: Tensor
     max_len: int
     tokens: int
+    _groupings: dict[int, Grouping] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def sentences(self) -> int:
@@ -59,11 +64,78 @@ class Packing:
         padded: Tensor = _Pad.apply(packed, self.padded_index, self.sentences * self.max_len)  # type: ignore[no-untyped-call]
         return padded.view(self.sentences, self.max_len, -1)
 
+    def group(self, keys: Packing) -> Grouping:
+        """Sentences of about one length together, for attention to ``keys``; the result is kept."""
+        if id(keys) not in self._groupings:
+            lengths = self.lengths.tolist(), keys.lengths.tolist()
+            groups = group_lengths(*lengths)
+            self._groupings[id(keys)] = Grouping(Order(self, groups), Order(keys, groups))
+        return self._groupings[id(keys)]
+
     def unpad(self, padded: Tensor) -> Tensor:
         """The inverse of :meth:`pad`: ``(n, max_len, width)`` to ``(tokens, width)``."""
         rows = padded.reshape(self.sentences * self.max_len, -1)
         packed: Tensor = _Unpad.apply(rows, self.padded_index)  # type: ignore[no-untyped-call]
         return packed
+
+
+class Order:
+    """The tokens of a packed batch, rearranged so that groups of its sentences follow one another.
+
+    Attributes:
+        parts: The sentences of each group.
+    """
+
+    def __init__(self, packing: Packing, groups: Sequence[Sequence[int]]) -> None:
+        lengths = packing.lengths.tolist()
+        self.parts = [_pack_lengths([lengths[number] for number in group]) for group in groups]
+        numbers = torch.tensor([number for group in groups for number in group])
+        moved = _pack_lengths(packing.lengths[numbers].tolist())
+        self._rows = packing.cu[:-1].long()[numbers][moved._sentence_of] + moved.positions
+        self._back = torch.empty_like(self._rows).scatter_(0, self._rows, torch.arange(packing.tokens))
+
+    def split(self, packed: Tensor) -> tuple[Tensor, ...]:
+        """``(tokens, width)`` to the ``(tokens, width)`` of each group."""
+        moved: Tensor = _Unpad.apply(packed, self._rows)  # type: ignore[no-untyped-call]
+        return torch.split(moved, [part.tokens for part in self.parts])
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """The inverse of :meth:`split`."""
+        joined: Tensor = _Unpad.apply(torch.cat(list(parts)), self._back)  # type: ignore[no-untyped-call]
+        return joined
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """The same sentences' queries and keys, in groups."""
+
+    queries: Order
+    keys: Order
+
+
+def _pack_lengths(lengths: Sequence[int]) -> Packing:
+    cu = torch.tensor([0, *lengths]).cumsum(0)
+    return Packing(cu.int(), max(lengths), int(cu[-1]))
+
+
+def group_lengths(queries: Sequence[int], keys: Sequence[int]) -> list[list[int]]:
+    """Numbers of sentences in groups that waste at most ``MOST_PADDING`` each when padded to their longest.
+
+    Args:
+        queries: Of each sentence.
+        keys: Of each sentence.
+    """
+    groups: list[list[int]] = []
+    most_queries = most_keys = real = 0
+    for number in sorted(range(len(queries)), key=lambda n: (queries[n], keys[n])):
+        pairs = queries[number] * keys[number]
+        most_queries, most_keys = max(most_queries, queries[number]), max(most_keys, keys[number])
+        real += pairs
+        if not groups or most_queries * most_keys * (len(groups[-1]) + 1) > (1.0 + MOST_PADDING) * real:
+            groups.append([])
+            most_queries, most_keys, real = queries[number], keys[number], pairs
+        groups[-1].append(number)
+    return groups
 
 
 def _scatter_rows(rows: Tensor, index: Tensor, total: int) -> Tensor:

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dstransformer.model import Packing
+from dstransformer.model.packing import MOST_PADDING, group_lengths
+
+LENGTH = st.integers(1, 60)
+
+
+@given(st.lists(st.tuples(LENGTH, LENGTH), min_size=1, max_size=80))
+def test_groups_hold_every_sentence_once_and_hardly_any_padding(lengths: list[tuple[int, int]]) -> None:
+    queries, keys = zip(*lengths, strict=True)
+    groups = group_lengths(queries, keys)
+    assert sorted(number for group in groups for number in group) == list(range(len(lengths)))
+    for group in groups:
+        padded = len(group) * max(queries[n] for n in group) * max(keys[n] for n in group)
+        assert padded <= (1 + MOST_PADDING) * sum(queries[n] * keys[n] for n in group)
+
+
+def test_sentences_of_one_length_are_one_group() -> None:
+    assert group_lengths([7] * 5, [9] * 5) == [[0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_split_is_joined_again(seed: int) -> None:
+    lengths = np.random.default_rng(seed).integers(1, 30, 40)
+    cu = torch.tensor([0, *lengths]).cumsum(0)
+    packing = Packing(cu.int(), int(lengths.max()), int(cu[-1]))
+    order = packing.group(packing).queries
+    x = torch.arange(packing.tokens * 2.0).view(-1, 2).requires_grad_()
+    parts = order.split(x)
+    starts = [
+        part[first, 0] for group, part in zip(order.parts, parts, strict=True) for first in group.cu[:-1].tolist()
+    ]
+    assert sorted(starts) == [2 * first for first in cu[:-1].tolist()]
+    joined = order.join(parts)
+    assert torch.equal(joined, x)
+    weights = torch.randn_like(x)
+    (joined * weights).sum().backward()
+    assert torch.equal(x.grad, weights)  # type: ignore[arg-type]
