@@ -1,19 +1,24 @@
-"""The text that every system trains on: the same sentences, cut into the same pieces."""
+"""The text that every system trains on and translates: the same sentences, cut into the same pieces."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import sentencepiece
 
-from dstransformer.corpus import Corpus
+from dstransformer.corpus import Corpus, Tokenizer
+from dstransformer.corpus.lines import iter_lines
 
 VOCABULARY = 8000
 SIDES = {"src": "en", "tgt": "de"}
+
+#: In the folder of a corpus, and in that of trained models.
+TOKENIZER = "tokenizer.model"
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,49 @@ def build_text(data: Path, folder: Path) -> Text:
     return Text(corpus, pieces, train.src_lengths + 1, train.tgt_lengths + 1)
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """A split to translate.
+
+    Attributes:
+        pieces: The source of each sentence, without its end.
+        references: The target as it stands in the data.
+    """
+
+    name: str
+    pieces: list[list[str]]
+    references: list[str]
+
+
+class Pieces:
+    """Text to pieces and back, with the tokenizer of a corpus or of a bundle."""
+
+    def __init__(self, path: Path) -> None:
+        model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        self._tokenizer = Tokenizer.load(path)
+        self.vocabulary = [model.id_to_piece(number) for number in range(model.vocab_size())]
+        self._ids = {piece: number for number, piece in enumerate(self.vocabulary)}
+
+    def split(self, ids: Sequence[int]) -> list[str]:
+        """A sentence of ids as pieces."""
+        return [self.vocabulary[number] for number in ids]
+
+    def join(self, sentences: Sequence[Sequence[str]]) -> list[str]:
+        """Sentences of pieces as a reader wants them."""
+        return self._tokenizer.decode([[self._ids[piece] for piece in sentence] for sentence in sentences])
+
+    def read(self, data: Path, split: str, sentences: int | None = None) -> HeldOut:
+        """``{split}.{en,de}`` (or ``.gz``) of ``data``, its first ``sentences`` or all of it."""
+        src, references = (
+            list(iter_lines(_find(data, f"{split}.{language}")))[:sentences] for language in SIDES.values()
+        )
+        return HeldOut(split, [self.split(ids) for ids in self._tokenizer.encode(src)], references)
+
+    def write_vocabulary(self, path: Path) -> None:
+        """A piece a line, in the order of the ids."""
+        path.write_text("".join(f"{piece}\n" for piece in self.vocabulary), encoding="utf-8")
+
+
 def _find(data: Path, name: str) -> Path:
     for path in (data / name, data / f"{name}.gz"):
         if path.is_file():
@@ -56,13 +104,12 @@ def _find(data: Path, name: str) -> Path:
 
 def _write_pieces(corpus: Corpus, folder: Path) -> None:
     folder.mkdir()
-    model = sentencepiece.SentencePieceProcessor(model_file=str(corpus.path / "tokenizer.model"))
-    vocabulary = [model.id_to_piece(number) for number in range(model.vocab_size())]
-    (folder / "vocabulary.txt").write_text("".join(f"{piece}\n" for piece in vocabulary), encoding="utf-8")
+    pieces = Pieces(corpus.path / TOKENIZER)
+    pieces.write_vocabulary(folder / "vocabulary.txt")
     for split, name in (("train", "train"), ("validation", "valid")):
         rows = corpus.split(split)
         src, src_lengths, tgt, tgt_lengths = rows.gather(np.arange(len(rows)))
         for side, ids, lengths in (("src", src, src_lengths), ("tgt", tgt, tgt_lengths)):
             with (folder / f"{name}.{side}").open("w", encoding="utf-8") as file:
                 for sentence in np.split(ids, np.cumsum(lengths)[:-1]):
-                    file.write(" ".join(vocabulary[number] for number in sentence) + "\n")
+                    file.write(" ".join(pieces.split(sentence)) + "\n")

@@ -6,6 +6,7 @@ Standard library only: this runs in the environment of every peer.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,10 @@ class Request:
         text: Folder with ``{train,valid}.{src,tgt}`` (pieces, separated by spaces) and ``vocabulary.txt``.
         work: Empty folder for whatever the system writes.
         tokens: Target tokens of an update, about.
+        peak_rate: The learning rate after ``warmup`` updates; it rises to it in a line, then falls with the root of the
+            update, as in the paper.
         seconds: That the clock runs, at least.
+        model: Where the trained model goes, a folder that is not there yet; empty where nobody wants it.
     """
 
     text: str
@@ -41,7 +45,20 @@ class Request:
     tokens: int
     dropout: float
     label_smoothing: float
+    peak_rate: float
+    warmup: int
     seconds: float
+    model: str = ""
+
+    @property
+    def output(self) -> Path:
+        """For a system that wants a folder for its model in any case."""
+        return Path(self.model or f"{self.work}/model")
+
+    @property
+    def noam_scale(self) -> float:
+        """``s`` of ``s * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)``, which has its peak at ``warmup``."""
+        return self.peak_rate * math.sqrt(self.d_model * self.warmup)
 
     def lines(self, name: str) -> Iterator[list[str]]:
         """The sentences of a file of the text, as pieces."""
@@ -75,8 +92,9 @@ class Complete(BaseException):
 class Meter:
     """Counts while a peer trains: ``count`` each batch, ``end_update`` after each optimizer step."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, request: Request) -> None:
+        self._seconds = request.seconds
+        self._model = request.model
         self._began = 0.0
         self._updates = -WARM_UP_UPDATES
         self._clear()
@@ -89,8 +107,12 @@ class Meter:
         self._src_tokens += int(src_tokens)
         self._tgt_tokens += int(tgt_tokens)
 
-    def end_update(self) -> None:
-        """Look at the clock; raises ``Complete`` once it has run long enough."""
+    def end_update(self, save: Callable[[str], object]) -> None:
+        """Look at the clock; raises ``Complete`` once it has run long enough.
+
+        Args:
+            save: Leaves the model in the folder that was asked for. Called at the end, if a model is wanted.
+        """
         self._updates += 1
         now = time.perf_counter()
         if self._updates <= 0:
@@ -98,6 +120,8 @@ class Meter:
             self._clear()
         elif now - self._began >= self._seconds and self._updates >= LEAST_UPDATES:
             self.measurement = Measurement(self._updates, self._src_tokens, self._tgt_tokens, now - self._began)
+            if self._model:
+                save(self._model)
             raise Complete
 
     @contextmanager
@@ -114,7 +138,7 @@ def main(train: Callable[[Request, Meter], None]) -> None:
     """A driver's main program: request as JSON on the command line, measurement as JSON on the last line."""
     request = Request(**json.loads(sys.argv[1]))
     sys.argv[1:] = []
-    meter = Meter(request.seconds)
+    meter = Meter(request)
     with meter.until_complete():
         train(request, meter)
     print("\n" + json.dumps(asdict(meter.measurement)), flush=True)

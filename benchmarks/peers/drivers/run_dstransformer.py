@@ -1,12 +1,15 @@
 """dstransformer: ``dst train`` as a user starts it, under the ``deepspeed`` launcher where there are several ranks.
 
-The clock is that of its ``metrics.jsonl``, a line an update.
+The clock is that of its ``metrics.jsonl``, a line an update. A run whose model is wanted is asked to stop by SIGTERM,
+as a scheduler would do it; it writes a checkpoint then, as it did from time to time before.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -18,23 +21,39 @@ from typing import Any
 import psutil
 
 from benchmarks.peers.drivers.harness import LEAST_UPDATES, WARM_UP_UPDATES, Measurement, Request
+from dstransformer.training.averaging import average_run
+from dstransformer.training.checkpoint import CheckpointFolder
 
 ROOT = Path(__file__).parents[3]
 
 #: Micro-batches of an update that a rank computes; one is the fastest where the memory allows it, as on a CPU.
 ACCUMULATION = 1
 
+#: Checkpoints that a run writes whose model is wanted, and how many of the last are averaged (section 6.1).
+CHECKPOINTS, AVERAGED = 30, 5
+
+#: The two models of such a run, below the folder that was asked for: the last checkpoint's, and the average.
+LAST, AVERAGE = "last", "average"
+
+#: Seconds that a run may take from the signal to its end.
+_GRACE = 120.0
+
 
 def measure(request: Request, corpus: Path, ranks: int, threads: int, environment: Mapping[str, str]) -> Measurement:
+    """Train; a wanted model is two, ``LAST`` and ``AVERAGE`` below ``request.model``."""
     run, log, port = Path(request.work) / "run", Path(request.work) / "log", _free_port()
     command = [*_launcher(ranks, port), *build_arguments(request, corpus, run, ranks)]
     variables = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     with log.open("w") as output:
         process = subprocess.Popen(command, env={**environment, **variables}, stdout=output, stderr=output)
     try:
-        return _read_metrics(run / "metrics.jsonl", request.seconds, process, log)
+        if not request.model:
+            return _read_metrics(run / "metrics.jsonl", request.seconds, process, log)
+        done = _train(run, request.seconds, process, log)
     finally:
         _stop(process, port)
+    _keep_models(run, Path(request.model))
+    return done
 
 
 def build_arguments(request: Request, corpus: Path, run: Path, ranks: int) -> list[str]:
@@ -51,11 +70,15 @@ def build_arguments(request: Request, corpus: Path, run: Path, ranks: int) -> li
         "batch.src_tokens": request.tokens,
         "batch.tgt_tokens": request.tokens,
         "batch.micro_batches": ranks * ACCUMULATION,
+        "schedule.warmup_steps": request.warmup,
+        "schedule.scale": request.noam_scale,
         "training.max_updates": 1_000_000,
         "training.log_every": 1,
         "validation.every": 0,
         "checkpoint.every_updates": 0,
-        "checkpoint.every_minutes": 0,
+        "checkpoint.every_minutes": request.seconds / 60 / CHECKPOINTS if request.model else 0,
+        "checkpoint.keep_last": AVERAGED,
+        "checkpoint.average_last": AVERAGED,
         "tracking.enabled": "false",
     }
     settings = [f"{name}={value}" for name, value in values.items()]
@@ -72,14 +95,44 @@ def _launcher(ranks: int, port: int) -> list[str]:
 
 def _read_metrics(path: Path, seconds: float, process: subprocess.Popen[bytes], log: Path) -> Measurement:
     """Follow the file until the updates after the warm-up have taken long enough."""
-    while process.poll() is None:
+    while True:
+        _check_runs(process, log)
         updates = _updates(path)[WARM_UP_UPDATES:]
         took = sum((line["src_tokens"] + line["tgt_tokens"]) / line["tokens_per_second"] for line in updates)
         if len(updates) >= LEAST_UPDATES and took >= seconds:
             src, tgt = (sum(line[f"{side}_tokens"] for line in updates) for side in ("src", "tgt"))
             return Measurement(len(updates), src, tgt, took)
         time.sleep(0.5)
-    raise SystemExit(f"dstransformer failed with exit code {process.returncode}:\n{log.read_text()[-3000:]}")
+
+
+def _train(run: Path, seconds: float, process: subprocess.Popen[bytes], log: Path) -> Measurement:
+    """Let it train for so long after the warm-up, by the clock on the wall: what it writes meanwhile costs its time."""
+    path = run / "metrics.jsonl"
+    while len(_updates(path)) < WARM_UP_UPDATES:
+        _check_runs(process, log)
+        time.sleep(0.5)
+    began = float(_updates(path)[WARM_UP_UPDATES - 1]["time"])
+    while time.time() < began + seconds:
+        _check_runs(process, log)
+        time.sleep(max(0.0, min(1.0, began + seconds - time.time())))
+    for rank in _leaves(process):
+        rank.send_signal(signal.SIGTERM)
+    process.wait(_GRACE)
+    updates = _updates(path)[WARM_UP_UPDATES:]
+    src, tgt = (sum(line[f"{side}_tokens"] for line in updates) for side in ("src", "tgt"))
+    return Measurement(len(updates), src, tgt, updates[-1]["time"] - began)
+
+
+def _keep_models(run: Path, folder: Path) -> None:
+    checkpoints = CheckpointFolder(run / "checkpoints").checkpoints()
+    folder.mkdir(parents=True)
+    shutil.copytree(checkpoints[-1].bundle, folder / LAST)
+    average_run(run, min(AVERAGED, len(checkpoints)), folder / AVERAGE)
+
+
+def _check_runs(process: subprocess.Popen[bytes], log: Path) -> None:
+    if process.poll() is not None:
+        raise SystemExit(f"dstransformer failed with exit code {process.returncode}:\n{log.read_text()[-3000:]}")
 
 
 def _updates(path: Path) -> list[dict[str, Any]]:
@@ -91,15 +144,26 @@ def _updates(path: Path) -> list[dict[str, Any]]:
 
 def _stop(process: subprocess.Popen[bytes], port: int) -> None:
     """Kill the ranks, for the run is not wanted; a launcher above them sees it, waits for them and ends too."""
-    tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    _kill([member for member in tree if not member.children()])
-    try:
-        process.wait(timeout=15)
-    except subprocess.TimeoutExpired:
-        _kill(tree)
-        process.wait()
+    if process.poll() is None:
+        tree = _tree(process)
+        _kill(_leaves(process))
+        try:
+            process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            _kill(tree)
+            process.wait()
     for buffer in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):
         buffer.unlink()
+
+
+def _tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    launcher = psutil.Process(process.pid)
+    return [launcher, *launcher.children(recursive=True)]
+
+
+def _leaves(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The ranks."""
+    return [member for member in _tree(process) if not member.children()]
 
 
 def _kill(processes: list[psutil.Process]) -> None:

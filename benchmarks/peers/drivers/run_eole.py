@@ -23,7 +23,7 @@ def train(request: harness.Request, meter: harness.Meter) -> None:
         for batch in batches:
             # Its source has no end of sentence; its target has a begin of sentence, which is not predicted.
             meter.count(batch["srclen"].sum() + len(batch["srclen"]), (batch["tgt"][:, 1:] != PAD).sum())
-        meter.end_update()
+        meter.end_update(lambda _: self.model_saver.save(self.optim.training_step))
 
     Trainer._train_step = metered
     path = Path(request.work) / "config.yaml"
@@ -51,7 +51,7 @@ def build_config(request: harness.Request) -> dict[str, Any]:
         "report_every": 1_000_000,
         "seed": 1,
         "training": {
-            "model_path": str(Path(request.work) / "model"),
+            "model_path": str(request.output),
             "world_size": 1,
             "gpu_ranks": [],
             "num_workers": 0,
@@ -64,7 +64,9 @@ def build_config(request: harness.Request) -> dict[str, Any]:
             "valid_steps": 1_000_000,
             "optim": "adam",
             "adam_beta2": 0.98,
-            "learning_rate": 5e-4,
+            "learning_rate": request.noam_scale,
+            "decay_method": "noam",
+            "warmup_steps": request.warmup,
             "max_grad_norm": 0.0,
             "dropout": [request.dropout],
             "attention_dropout": [0.0],

@@ -65,11 +65,12 @@ class MeteredTrainer(Seq2SeqTrainer):
 class Clock(TrainerCallback):
     """Tells the meter of every optimizer step."""
 
-    def __init__(self, meter: harness.Meter) -> None:
+    def __init__(self, meter: harness.Meter, model: MarianMTModel) -> None:
         self._meter = meter
+        self._model = model
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self._meter.end_update()
+        self._meter.end_update(self._model.save_pretrained)
 
 
 def train(request: harness.Request, meter: harness.Meter) -> None:
@@ -83,7 +84,10 @@ def train(request: harness.Request, meter: harness.Meter) -> None:
         label_smoothing_factor=request.label_smoothing,
         bf16=request.precision == "bf16",
         optim="adamw_torch_fused",
-        learning_rate=5e-4,
+        adam_beta2=0.98,
+        learning_rate=request.peak_rate,
+        lr_scheduler_type="inverse_sqrt",
+        warmup_steps=request.warmup,
         max_grad_norm=0.0,
         max_steps=1_000_000,
         logging_strategy="no",
@@ -98,7 +102,7 @@ def train(request: harness.Request, meter: harness.Meter) -> None:
         args=arguments,
         train_dataset=sentences,
         data_collator=collate,
-        callbacks=[Clock(meter)],
+        callbacks=[Clock(meter, model)],
     )
     trainer.meter = meter
     trainer.train()

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import sys
 from pathlib import Path
 
 import harness
 import torch
+from sockeye import constants as C
 from sockeye import train as sockeye_train
 from sockeye.data_io import Batch
 from sockeye.training import EarlyStoppingTrainer
@@ -28,7 +30,8 @@ def train(request: harness.Request, meter: harness.Meter) -> None:
         stepped: bool = step(self, batch)
         labels = batch.labels["target_label"]
         meter.count((batch.source != PAD).sum(), (labels != PAD).sum())
-        meter.end_update()
+        # Beside its configuration and vocabularies, where ``sockeye.translate`` looks for it.
+        meter.end_update(lambda folder: self.sockeye_model.save_parameters(f"{folder}/{C.PARAMS_BEST_NAME}"))
         return stepped
 
     EarlyStoppingTrainer._step = metered
@@ -50,7 +53,7 @@ def build_arguments(request: harness.Request) -> list[str]:
         "validation-target": text / "valid.tgt",
         "source-vocab": vocabulary,
         "target-vocab": vocabulary,
-        "output": Path(request.work) / "model",
+        "output": request.output,
         "num-layers": request.layers,
         "transformer-model-size": request.d_model,
         "transformer-attention-heads": request.heads,
@@ -65,8 +68,10 @@ def build_arguments(request: harness.Request) -> list[str]:
         "batch-size": request.tokens,
         "optimizer": "adam",
         "optimizer-betas": "0.9:0.98",
-        "initial-learning-rate": 5e-4,
-        "learning-rate-scheduler-type": "none",
+        # Its schedule falls from warmup^-0.5 of this.
+        "initial-learning-rate": request.peak_rate * math.sqrt(request.warmup),
+        "learning-rate-scheduler-type": "inv-sqrt-decay",
+        "learning-rate-warmup": request.warmup,
         "gradient-clipping-type": "none",
         "checkpoint-interval": 1_000_000,
         "max-updates": 1_000_000,

@@ -1,0 +1,243 @@
+"""``python -m benchmarks.peers.quality --data MULTI30K``: BLEU after training for the same time, on this machine's CPU.
+
+Every system trains the same model by the same recipe, alone on all cores, in the precision and with the allocator in
+which a trial was fastest. The clock runs from the first updates, without start-up and preparation, until the time is
+up; what a system does meanwhile, such as writing checkpoints, is its own time. Then its last weights translate the
+held-out text by its own beam search. The models stay below ``--cache`` for ``benchmarks.peers.decode``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import training
+from benchmarks.peers.drivers.harness import Measurement, Request
+from benchmarks.peers.drivers.run_dstransformer import AVERAGE, AVERAGED, LAST
+from benchmarks.peers.machine import PRECISIONS, describe, wait_for_quiet, watch_others
+from benchmarks.peers.systems import PEERS, Dstransformer, Peer, System
+from benchmarks.peers.text import TOKENIZER, HeldOut, Pieces, Text, build_text
+from benchmarks.peers.translating import BEAM_SIZE, OURS, Worker, score, signature
+
+SPLITS = ("val", "test_2016")
+BATCH = 64
+RECORD = "record.json"
+
+#: Weights of a training that are evaluated, by what the table calls them: folders of its model.
+WEIGHTS = {"last": "."}
+OUR_WEIGHTS = {"last": LAST, f"average of up to {AVERAGED} checkpoints": AVERAGE}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training: how it was run and what it did; ``recipe`` says whether another one would be the same."""
+
+    recipe: dict[str, Any]
+    precision: str
+    allocator: str
+    others: float
+    measurement: Measurement
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a training's weights are worth: BLEU and mean length of the output, by split."""
+
+    system: System
+    weights: str
+    trained: Trained
+    bleu: dict[str, float]
+    length: float
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the trainings have in common; times are in seconds."""
+
+    model: str
+    text: Text
+    seconds: float
+    trial: float
+    precisions: Sequence[str]
+    allocators: Sequence[str]
+    patience: float
+    keep: bool
+    peak_rate: float
+    warmup: int
+
+    def train(self, system: System, folder: Path) -> Trained:
+        """Leave the trained model in ``folder``, in place of one that is there, unless that may be kept."""
+        recipe = self._recipe()
+        if self.keep and (found := _read_record(folder)) is not None and found.recipe == recipe:
+            print(f"{system.name}: kept from {folder}", flush=True)
+            return found
+        precision, allocator = self._choose(system)
+        shutil.rmtree(folder, ignore_errors=True)
+        measurement, others = self._run(system, precision, allocator, self.seconds, folder)
+        trained = Trained(recipe, precision, allocator, others, measurement)
+        (folder / RECORD).write_text(json.dumps(asdict(trained)), encoding="utf-8")
+        return trained
+
+    def _choose(self, system: System) -> tuple[str, str]:
+        """The precision and the allocator in which it trains fastest."""
+        cases = list(itertools.product(self.precisions, self.allocators))
+        if len(cases) == 1:
+            return cases[0]
+        rates = {}
+        for precision, allocator in cases:
+            done, _ = self._run(system, precision, allocator, self.trial, None)
+            rates[precision, allocator] = done.tokens_per_second
+            print(f"trial: {system.name}, {precision}, {allocator} allocator: {done.tokens_per_second:,.0f} tokens/s")
+        return max(rates, key=lambda case: rates[case])
+
+    def _run(
+        self, system: System, precision: str, allocator: str, seconds: float, folder: Path | None
+    ) -> tuple[Measurement, float]:
+        wait_for_quiet(self.patience)
+        with tempfile.TemporaryDirectory(prefix="dst-bench-") as work, watch_others() as others:
+            request = self._request(precision, work, seconds, "" if folder is None else str(folder))
+            done = system.measure(request, self.text, training.build_environment(allocator))
+        return done, others.share
+
+    def _request(self, precision: str, work: str, seconds: float, folder: str) -> Request:
+        request = training.build_request(self.model, precision, self.text, work, seconds)
+        return replace(request, peak_rate=self.peak_rate, warmup=self.warmup, model=folder)
+
+    def _recipe(self) -> dict[str, Any]:
+        request = asdict(self._request("", "", self.seconds, ""))
+        ours = {name: value for name, value in request.items() if name not in ("text", "work", "precision", "model")}
+        return {**ours, "pairs": len(self.text.src_lengths), "tgt_tokens": int(self.text.tgt_lengths.sum())}
+
+
+def main() -> None:
+    options = _parse()
+    print(describe(), flush=True)
+    cache = options.cache.absolute()
+    cores = os.cpu_count() or 1
+    systems = [*(Peer(name) for name in options.peers), Dstransformer(cores, 1)]
+    for system in systems:
+        system.prepare(cache)
+    models = models_folder(cache, options.model)
+    models.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="dst-bench-") as folder:
+        text = build_text(options.data, Path(folder))
+        shutil.copyfile(text.corpus / TOKENIZER, models / TOKENIZER)
+        bench = Bench(
+            model=options.model,
+            text=text,
+            seconds=60 * options.minutes,
+            trial=options.trial,
+            precisions=options.precisions,
+            allocators=options.allocators,
+            patience=options.patience,
+            keep=options.keep,
+            peak_rate=options.peak_rate or training.PEAK_RATES[options.model],
+            warmup=options.warmup,
+        )
+        pieces = Pieces(models / TOKENIZER)
+        splits = [pieces.read(options.data, split, options.sentences) for split in SPLITS]
+        results = [found for system in systems for found in _run(bench, system, models, splits, pieces, cache)]
+    print(f"\n{format_results(results, bench)}", flush=True)
+
+
+def models_folder(cache: Path, model: str) -> Path:
+    """Where the trained models of a size are: a folder for each system, and the tokenizer of all."""
+    return cache / "models" / model
+
+
+def _run(
+    bench: Bench, system: System, models: Path, splits: Sequence[HeldOut], pieces: Pieces, cache: Path
+) -> list[Result]:
+    """Train, then translate the splits with every weights of it."""
+    name = OURS if system.ours else system.name
+    trained = bench.train(system, models / name)
+    environment = training.build_environment("env.sh")
+    results = []
+    for label, folder in (OUR_WEIGHTS if system.ours else WEIGHTS).items():
+        bleu, lengths = {}, []
+        for split in splits:
+            with Worker(name, models / name / folder, split, pieces, "fp32", cache, environment) as worker:
+                done = worker.translate(BATCH)
+            bleu[split.name] = score(done, split, pieces)
+            lengths += [len(sentence) for sentence in done.pieces]
+        results.append(Result(system, label, trained, bleu, sum(lengths) / len(lengths)))
+        scores = ", ".join(f"{split} {value:.1f}" for split, value in bleu.items())
+        print(f"{system.name}, {label}: {trained.measurement.updates} updates, BLEU {scores}", flush=True)
+    return results
+
+
+def _read_record(folder: Path) -> Trained | None:
+    path = folder / RECORD
+    if not path.exists():
+        return None
+    values = json.loads(path.read_text(encoding="utf-8"))
+    return Trained(**{**values, "measurement": Measurement(**values["measurement"])})
+
+
+def format_results(results: Sequence[Result], bench: Bench) -> str:
+    """The table, in Markdown."""
+    sizes, text = training.MODELS[bench.model], bench.text
+    lines = [
+        f"### Time to quality: {bench.model}, {bench.seconds / 60:g} minutes of training",
+        "",
+        f"{sizes.layers}+{sizes.layers} layers, d_model {sizes.d_model}; about {training.UPDATE_TOKENS:,} target "
+        f"tokens an update; Adam (0.9, 0.98), the learning rate rising to {bench.peak_rate:g} in {bench.warmup} "
+        f"updates, then falling with their root. Translated with beam {BEAM_SIZE} in fp32. sacrebleu {signature()}.",
+        "",
+        "| system | weights | precision, allocator | updates | epochs | tokens/s | BLEU val | BLEU test 2016 "
+        "| output length | others |",
+        "|---|---|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for result in results:
+        trained, done = result.trained, result.trained.measurement
+        lines.append(
+            f"| {result.system.name} | {result.weights} | {trained.precision}, {trained.allocator} | "
+            f"{done.updates:,} | {done.tgt_tokens / text.tgt_lengths.sum():.1f} | {done.tokens_per_second:,.0f} | "
+            f"{result.bleu['val']:.1f} | {result.bleu['test_2016']:.1f} | {result.length:.1f} | {trained.others:.0%} |"
+        )
+    return "\n".join([*lines, "", _lead(results)])
+
+
+def _lead(results: Sequence[Result]) -> str:
+    """Our last weights over the best peer's: like against like."""
+    last = [result for result in results if result.weights == "last"]
+    ours, peers = ([result for result in last if result.system.ours is side] for side in (True, False))
+    if not ours or not peers:
+        return "No comparison: it takes dstransformer and a peer."
+    best = max(peers, key=lambda result: result.bleu["val"])
+    ahead = ours[0].bleu["val"] - best.bleu["val"]
+    return f"**{ahead:+.1f} BLEU** on val: {ours[0].system.name} over {best.system.name}, the last weights of both"
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.quality", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with {train,val,test_2016}.{en,de} or .gz")
+    parser.add_argument("--model", choices=training.MODELS, default="tiny")
+    parser.add_argument("--minutes", type=float, default=15.0, help="of training, for each system")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS), help="to try")
+    parser.add_argument("--allocators", nargs="+", choices=training.ALLOCATORS, default=list(training.ALLOCATORS))
+    parser.add_argument("--trial", type=float, default=20.0, help="seconds of each trial, where there is a choice")
+    parser.add_argument(
+        "--warmup", type=int, default=training.WARMUP, help="updates until the learning rate is highest"
+    )
+    parser.add_argument("--peak-rate", type=float, help=f"the learning rate then; default {training.PEAK_RATES}")
+    parser.add_argument("--sentences", type=int, help="of each held-out text, its first; default all")
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for a quiet machine, each time")
+    parser.add_argument(
+        "--keep", action="store_true", help="train no system again whose model is there, of this recipe"
+    )
+    parser.add_argument("--cache", type=Path, default=Path(".bench"), help="for the peers' environments and the models")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
