@@ -16,8 +16,8 @@ from dstransformer.model import IncrementalDecoder, Packing, Transformer, cpu
 #: Pieces before the end of the sentence are never in an output: they are none, or, for an unknown word, no translation.
 FIRST_PIECE = EOS_ID
 
-#: Sentences that are over leave the batch once they are this share of it, since leaving copies the others' caches.
-DROP_SHARE = 0.125
+#: Sentences that are over leave the batch once they are this share of it: on a GPU, leaving copies the others' caches.
+DROP_SHARE = {"cpu": 0.0, "cuda": 0.125}
 
 _NEVER = float("-inf")
 
@@ -78,7 +78,7 @@ def beam_search(
             search.collect(torch.arange(over.numel(), device=src.device), results)
             return results
         decoder.reorder(rows)
-        if over.numel() - left >= DROP_SHARE * over.numel():
+        if over.numel() - left > DROP_SHARE[over.device.type] * over.numel():
             search.collect(over.nonzero().squeeze(1), results)
             kept = (~over).nonzero().squeeze(1)
             search.keep(kept)

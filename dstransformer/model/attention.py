@@ -35,6 +35,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.num_heads, self.d_k, self.d_v = config.num_heads, config.d_k, config.d_v
         self.causal = causal
+        self.shape = cpu.HeadShape(config.num_heads, config.d_k, config.d_v, causal)
         self.over_memory = over_memory
         self.dropout = config.attention_dropout
         self.backend = backend
@@ -85,8 +86,7 @@ class MultiHeadAttention(nn.Module):
             q, k, v = self._split(projected, keys_values)
             attended = _varlen_attention(q, k, v, packing, key_packing, self.causal)
         elif self.backend == "auto" and dropout == 0.0 and cpu.can_compute(projected):
-            heads = cpu.HeadShape(self.num_heads, self.d_k, self.d_v, self.causal)
-            attended = cpu.packed_attention(projected, keys_values, packing, key_packing, heads)
+            attended = cpu.packed_attention(projected, keys_values, packing, key_packing, self.shape)
         elif projected.device.type == "cpu":
             groups = packing.group(key_packing)
             parts = groups.queries.split(projected)
@@ -112,9 +112,9 @@ class MultiHeadAttention(nn.Module):
         keys, values = torch.split(packing.pad(self.kv(memory)), list(self.kv_widths), dim=-1)
         return self._heads(keys, self.d_k).transpose(1, 2), self._heads(values, self.d_v).transpose(1, 2)
 
-    def split_step(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value of one new position a row: ``(rows, d_model)`` to ``(rows, num_heads, d)``."""
-        return self._split(self.qkv(x), None)
+    def split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of self-attention: ``(rows, width)`` to ``(rows, num_heads, d)``."""
+        return self._split(qkv, None)
 
     def _split(self, projected: Tensor, keys_values: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         key_width, value_width = self.kv_widths

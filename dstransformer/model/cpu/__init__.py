@@ -3,6 +3,8 @@
 from dstransformer.model.cpu.functions import (
     LANES,
     HeadShape,
+    attend_memory,
+    attend_path,
     best_pieces,
     can_compute,
     cross_entropy_,
@@ -10,4 +12,14 @@ from dstransformer.model.cpu.functions import (
     residual_norm,
 )
 
-__all__ = ["LANES", "HeadShape", "best_pieces", "can_compute", "cross_entropy_", "packed_attention", "residual_norm"]
+__all__ = [
+    "LANES",
+    "HeadShape",
+    "attend_memory",
+    "attend_path",
+    "best_pieces",
+    "can_compute",
+    "cross_entropy_",
+    "packed_attention",
+    "residual_norm",
+]

@@ -112,6 +112,49 @@ def packed_attention(
     return attended
 
 
+def attend_memory(queries: Tensor, keys_values: Tensor, begins: Tensor, ends: Tensor, shape: HeadShape) -> Tensor:
+    """Attention of as many rows a sentence to the sentence's part of a packed memory, for decoding: no gradient.
+
+    Args:
+        queries: ``(sentences * beam_size, heads * d_k)``, the rows of a sentence one after the other.
+        keys_values: ``(memory_tokens, heads * (d_k + d_v))``.
+        begins: First row of each sentence's memory, ``(sentences,)`` int32.
+        ends: One more than its last row, ``(sentences,)`` int32.
+        shape: Of the heads.
+
+    Returns:
+        ``(sentences * beam_size, heads * d_v)``.
+    """
+    rows, sentences = queries.shape[0], begins.numel()
+    q_cu = torch.arange(0, rows + 1, rows // sentences, dtype=torch.int32)
+    out, log_masses = queries.new_empty(rows, shape.heads * shape.d_v), torch.empty(rows, shape.heads)
+    heads = _heads(queries.contiguous(), keys_values, shape)
+    _call("attention", queries, *heads, q_cu, begins, ends, sentences, *_plain(shape), out, log_masses)
+    return out
+
+
+def attend_path(qkv: Tensor, keys: Tensor, values: Tensor, slots: Tensor, path: Tensor, shape: HeadShape) -> Tensor:
+    """Write each row's last key and value into the caches, and attend to all on its path: no gradient.
+
+    Args:
+        qkv: Query, key and value of the last position, ``(sentences * beam_size, heads * (2 * d_k + d_v))``.
+        keys: ``(slots, capacity, beam_size, heads * d_k)``.
+        values: ``(slots, capacity, beam_size, heads * d_v)``.
+        slots: Where in the caches each sentence is, ``(sentences,)`` int64.
+        path: The row of its sentence that wrote each position a row sees, its own last one included,
+            ``(sentences, beam_size, length)`` int64.
+        shape: Of the heads.
+
+    Returns:
+        ``(sentences * beam_size, heads * d_v)``.
+    """
+    sentences, beam, length = path.shape
+    out = qkv.new_empty(qkv.shape[0], shape.heads * shape.d_v)
+    sizes = (sentences, beam, keys.shape[1], length, shape.heads, shape.d_k, shape.d_v)
+    _call("attend_path", qkv, qkv.contiguous(), keys, values, slots, path.contiguous(), *sizes, out)
+    return out
+
+
 class _ResidualNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, dropout: float) -> Tensor:
@@ -175,8 +218,13 @@ def _heads(queries: Tensor, keys_values: Tensor | None, shape: HeadShape) -> tup
     return queries, queries.stride(0), keys, keys[:, key_width:], keys.stride(0)
 
 
-def _sentences(q_cu: Tensor, k_cu: Tensor, shape: HeadShape) -> tuple[Tensor, Tensor, int, int, int, int, int]:
-    return q_cu, k_cu, q_cu.numel() - 1, shape.heads, shape.d_k, shape.d_v, int(shape.causal)
+def _sentences(q_cu: Tensor, k_cu: Tensor, shape: HeadShape) -> tuple[Tensor | int, ...]:
+    """Where sentences begin and end, and how many there are; then the shape of the heads."""
+    return q_cu, k_cu, k_cu[1:], q_cu.numel() - 1, *_plain(shape)
+
+
+def _plain(shape: HeadShape) -> tuple[int, int, int, int]:
+    return shape.heads, shape.d_k, shape.d_v, int(shape.causal)
 
 
 def _call(kernel: str, like: Tensor, *arguments: Tensor | int | float) -> None:

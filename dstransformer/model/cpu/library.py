@@ -1,4 +1,4 @@
-"""The C++ kernels of this folder, compiled for this machine when they are first used."""
+"""The C++ kernels beside this file, compiled for this machine when they are first used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 
 logger = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
+SOURCES = Path(__file__).with_name("kernels")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
 
 #: The precisions that the kernels compute in; others are left to PyTorch.
@@ -26,7 +26,7 @@ NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 _POINTER, _SIZE, _FLOAT, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
 _DROPOUT = [ctypes.c_uint64, ctypes.c_uint32, _FLOAT]
 _HEADS = [_POINTER, _SIZE, _POINTER, _POINTER, _SIZE]
-_SENTENCES = [_POINTER, _POINTER, _SIZE, _SIZE, _SIZE, _SIZE, _INT]
+_SENTENCES = [*[_POINTER] * 3, *[_SIZE] * 4, _INT]
 
 #: The types of each kernel's arguments.
 ARGUMENTS = {
@@ -34,6 +34,7 @@ ARGUMENTS = {
     "residual_norm_backward": [*[_POINTER] * 5, _SIZE, _SIZE, *_DROPOUT, *[_POINTER] * 4, _INT],
     "cross_entropy": [_POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER, _POINTER, _INT],
     "best_pieces": [_POINTER, *[_SIZE] * 5, *[_POINTER] * 3, _INT],
+    "attend_path": [*[_POINTER] * 5, *[_SIZE] * 7, _POINTER, _INT],
     "attention": [*_HEADS, *_SENTENCES, _POINTER, _POINTER, _INT],
     "attention_backward": [_POINTER, *_HEADS, _POINTER, *_SENTENCES, *[_POINTER] * 3, _INT],
 }
@@ -75,7 +76,10 @@ def _compiled(compiler: str) -> Path:
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             fresh = Path(folder, library.name)
             subprocess.run(
-                [compiler, *FLAGS, "-o", str(fresh), str(SOURCE)], check=True, capture_output=True, text=True
+                [compiler, *FLAGS, "-o", str(fresh), str(SOURCES / "kernels.cpp")],
+                check=True,
+                capture_output=True,
+                text=True,
             )
             fresh.replace(library)  # whole, whoever else makes it
     return library
@@ -83,7 +87,8 @@ def _compiled(compiler: str) -> Path:
 
 def _fingerprint(compiler: str) -> str:
     version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
-    return hashlib.sha256("\n".join([SOURCE.read_text(), *FLAGS, version, _processor()]).encode()).hexdigest()[:16]
+    sources = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())]
+    return hashlib.sha256("\n".join([*sources, *FLAGS, version, _processor()]).encode()).hexdigest()[:16]
 
 
 def _processor() -> str:
