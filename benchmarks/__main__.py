@@ -8,7 +8,7 @@ from importlib import import_module
 
 import torch
 
-NAMES = ("plan", "allocator")
+NAMES = ("plan", "loading", "padding", "startup", "corpus", "engine", "checkpoint", "allocator")
 
 
 def main() -> None:

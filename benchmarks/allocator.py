@@ -6,11 +6,11 @@ import os
 import statistics
 import subprocess
 import sys
-from pathlib import Path
+
+from benchmarks.processes import settings
 
 ROUNDS = 5
 STEPS = 6
-ENVIRONMENT = Path(__file__).parents[1] / "launch" / "env.sh"
 
 STEP = """
 import sys, time
@@ -49,13 +49,6 @@ def main() -> None:
         print(f"{name:>8} launch/env.sh: {statistics.median(values):8,.0f} tokens/s (median of {ROUNDS})")
     ratios = [b / a for a, b in zip(rates["without"], rates["with"], strict=True)]
     print(f"ratio {statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})")
-
-
-def settings() -> dict[str, str]:
-    """The variables of launch/env.sh, with its own values."""
-    command = ["bash", "-c", f"env -i bash -c 'source {ENVIRONMENT}; env' | grep ^MALLOC_"]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
 def _rate(environment: dict[str, str]) -> float:

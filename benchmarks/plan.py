@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import resource
 import time
 
-import numpy as np
-
+from benchmarks.bars import at_most
+from benchmarks.memory import own_peak
+from benchmarks.workload import sample_lengths
 from dstransformer.data import Budget, plan_epoch
 
-SIZES = {"En-De": 4_500_000, "En-Fr": 36_000_000}
+#: Pairs, and the most seconds and GB that planning an epoch of them may take.
+CASES = {"En-De": (4_500_000, 2.0, None), "En-Fr": (36_000_000, 20.0, 1.5)}
 
 
 def main() -> None:
-    rng = np.random.default_rng(0)
-    for name, pairs in SIZES.items():
-        src, tgt = (np.clip(rng.gamma(2.5, 12.0, pairs), 1, 256).astype(np.int32) for _ in range(2))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        began = time.perf_counter()
-        plan = plan_epoch(src, tgt, 1, 0, Budget(25_000, 25_000, 8))
-        seconds = time.perf_counter() - began
-        peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
-        print(f"{name}: {pairs:,} pairs, {plan.updates:,} updates, {seconds:.2f} s, {peak:.2f} GiB beside the lengths")
+    for name, (pairs, most_seconds, most_gigabytes) in CASES.items():
+        src, tgt = sample_lengths(pairs, seed=0)
+        with own_peak() as peak:
+            began = time.perf_counter()
+            plan = plan_epoch(src, tgt, 1, 0, Budget(25_000, 25_000, 8))
+            seconds = time.perf_counter() - began
+        gigabytes = (peak.bytes + src.nbytes + tgt.nbytes) / 1e9
+        print(f"{name}: {pairs:,} pairs, {plan.updates:,} updates")
+        at_most("  time", seconds, most_seconds, unit=" s")
+        if most_gigabytes is None:
+            print(f"  peak memory, lengths included: {gigabytes:.2f} GB")
+        else:
+            at_most("  peak memory, lengths included", gigabytes, most_gigabytes, unit=" GB")
+
+
+if __name__ == "__main__":
+    main()

@@ -68,7 +68,7 @@ def normalise(text: str, form: Literal["nfkc", "none"]) -> str:
     text = plain_spaces(text)
     if form == "nfkc":
         text = unicodedata.normalize("NFKC", text)
-    return " ".join(word for word in text.split(" ") if word)
+    return " ".join(filter(None, text.split(" ")))
 
 
 def hash_texts(texts: Iterable[str]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

@@ -53,8 +53,8 @@ def _hold_out(folder: Path, sizes: dict[str, int], seed: int, workers: int, prog
         tables = list(map_pairs(whole, source_keys, workers, task))
     keys = np.concatenate([table["key"].to_numpy() for table in tables])
     usable = np.concatenate([table["usable"].to_numpy() for table in tables])
-    _, first = np.unique(keys, return_index=True)
-    candidates = np.sort(first[usable[first]])
+    rows = np.flatnonzero(usable)
+    candidates = np.sort(rows[np.unique(keys[rows], return_index=True)[1]])
     wanted = sum(sizes.values())
     if wanted >= len(candidates):
         raise UserError(

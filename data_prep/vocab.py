@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,11 +62,23 @@ def _sample_lines(train: Path, lines: int, options: VocabOptions) -> Iterator[st
         begin += 2 * batch.num_rows
 
 
+def _count_words(sentences: Iterator[str]) -> Iterator[str]:
+    """Each word, that is, what spaces separate, with the number of times it occurs."""
+    counts: Counter[str] = Counter()
+    for sentence in sentences:
+        counts.update(sentence.split(" "))
+    return (f"{word}\t{count}" for word, count in counts.items())
+
+
 def _train(sentences: Iterator[str], options: VocabOptions, rule: str) -> bytes:
+    # SentencePiece keeps all that it is given in memory. BPE goes by the counts of words, so these are enough to find
+    # the same pieces; unigram looks for its first candidates in the running text.
+    words_only = options.tokenizer == "bpe"
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences,
+            sentence_iterator=_count_words(sentences) if words_only else sentences,
+            input_format="tsv" if words_only else "text",
             model_writer=model,
             model_type=options.tokenizer,
             vocab_size=options.vocab_size,

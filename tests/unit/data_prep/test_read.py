@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data_prep.clean import normalise
@@ -42,6 +42,7 @@ words = st.sampled_from(["a", "b ", "b", "c", "ﬁ", "fi", "d", "e", "f", "g", "
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(words, words), min_size=1, max_size=40), st.integers(0, 9))
+@example([(src, "") for src in "abcdef"] + [(src, "x") for src in "abcdef"], 0)
 def test_held_out_pairs_share_no_source_with_training(lines: list[tuple[str, str]], seed: int) -> None:
     distinct = {normalise(src, "nfkc") for src, tgt in lines if src.strip() and tgt}
     with TemporaryDirectory() as folder:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import sentencepiece
 
 from data_prep.options import VocabOptions
 from data_prep.pairs import SCHEMA, PairsWriter
@@ -69,6 +70,28 @@ def test_the_sample_has_the_size_asked_for(train: Path) -> None:
     assert len(everything) == 1600
     assert len(sample) == 300
     assert sample == [line for line in everything if line in set(sample)]
+
+
+def test_pieces_are_those_of_the_whole_text(train: Path, tmp_path: Path) -> None:
+    from data_prep.vocab import _sample_lines
+
+    make(train, tmp_path / "ours", OPTIONS)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=_sample_lines(train, 1600, OPTIONS),
+        model_prefix=str(tmp_path / "theirs"),
+        model_type="bpe",
+        vocab_size=OPTIONS.vocab_size,
+        character_coverage=1.0,
+        byte_fallback=True,
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=3,
+        minloglevel=2,
+    )
+    ours, theirs = (sentencepiece.SentencePieceProcessor(str(tmp_path / name)) for name in ("ours", "theirs.model"))
+    pieces = range(OPTIONS.vocab_size)
+    assert [ours.id_to_piece(i) for i in pieces] == [theirs.id_to_piece(i) for i in pieces]
 
 
 def test_a_given_model_is_taken_as_it_is(train: Path, tmp_path: Path) -> None:

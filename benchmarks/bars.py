@@ -1,0 +1,18 @@
+"""A figure beside the bar that it is held to, in one line."""
+
+from __future__ import annotations
+
+
+def at_most(what: str, figure: float, bar: float, form: str = ".2f", unit: str = "") -> None:
+    """Print a figure that is to stay below a bar, also as a share of it."""
+    _show(what, figure, bar, form, unit, "at most", figure <= bar)
+
+
+def at_least(what: str, figure: float, bar: float, form: str = ".2f", unit: str = "") -> None:
+    """Print a figure that is to reach a bar, also as a share of it."""
+    _show(what, figure, bar, form, unit, "at least", figure >= bar)
+
+
+def _show(what: str, figure: float, bar: float, form: str, unit: str, kind: str, met: bool) -> None:
+    verdict = "met" if met else "MISSED"
+    print(f"{what}: {figure:{form}}{unit}; bar {kind} {bar:{form}}{unit}, {verdict} ({figure / bar:.0%} of it)")

@@ -1,0 +1,90 @@
+"""What a checkpoint costs the training that goes on beside its writing: time lost around one, in steps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.bars import at_most
+from benchmarks.processes import run_module
+from benchmarks.workload import PIECES, budget_of, build_loader, load_sized, train_tokenizer, write_split
+from dstransformer.config import compose
+from dstransformer.data import Position
+from dstransformer.training.checkpoint import CheckpointFolder, TrainState
+from dstransformer.training.engine import Engine
+from dstransformer.training.saver import Saver
+from dstransformer.training.world import join_world, leave_world, read_processes
+
+PAIRS = 50_000
+TOKENS = 4_096
+PLAIN_STEPS = 6
+ROUNDS = 5
+
+
+def main() -> None:
+    run_module("benchmarks.checkpoint")
+
+
+def measure() -> None:
+    world = join_world(read_processes(os.environ))
+    config = load_sized("base", "bf16", *budget_of(TOKENS, micro_batches=1))
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name, contextlib.redirect_stdout(sys.stderr):
+        folder = Path(name)
+        stream = build_loader(write_split(folder / "train", PAIRS), config).iter_updates(Position())
+        engine = Engine(config, compose(config, world.world_size), PIECES, world)
+        saver = Saver(CheckpointFolder(folder / "run"), world, config, train_tokenizer(), {}, lambda _: None)
+        step = _numbered(lambda number: engine.step(next(stream), number))
+        for _ in range(3):
+            step()
+        copying = statistics.median(_seconds(engine.snapshot) for _ in range(3))
+        plain, lost, longest, sizes = [], [], [], []
+        for turn in range(ROUNDS):
+            usual = [_seconds(step) for _ in range(PLAIN_STEPS)]
+            began, steps = time.perf_counter(), 0
+            saver.begin(engine, TrainState(turn, 0, 0, 1, 1, "bf16", "none"), None)
+            stall = time.perf_counter() - began
+            while saver.is_writing:
+                step()
+                steps += 1
+            saver.finish()
+            lost.append(time.perf_counter() - began - steps * statistics.median(usual))
+            plain += usual
+            longest.append(stall)
+            sizes.append(steps)
+        stream.close()
+        leave_world()
+    usual_step = statistics.median(plain)
+    print(f"base, bf16, {TOKENS:,} target tokens an update: a step takes {usual_step:.2f} s")
+    print(f"training stands still {statistics.median(longest):.2f} s, of which copying takes {copying:.2f} s")
+    print(
+        f"writing goes on beside {statistics.median(sizes):.0f} steps; {statistics.median(lost):.2f} s are lost in all"
+    )
+    beyond = statistics.median(lost) - copying
+    at_most(f"time lost beyond copying (median of {ROUNDS}), in steps", beyond / usual_step, 1.0)
+
+
+def _numbered(step: Callable[[int], object]) -> Callable[[], object]:
+    number = 0
+
+    def following() -> object:
+        nonlocal number
+        number += 1
+        return step(number)
+
+    return following
+
+
+def _seconds(act: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    measure()

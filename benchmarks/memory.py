@@ -1,0 +1,64 @@
+"""Peak memory: of this process between two moments, and of a command with all the processes that it starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_CLEAR_PEAK = "5"  # proc(5), clear_refs
+
+
+@dataclass
+class Peak:
+    """Bytes beyond what the process held at the start."""
+
+    bytes: int = 0
+
+
+@contextmanager
+def own_peak() -> Iterator[Peak]:
+    """Measure the most memory that this process holds during the block, beyond what it held before."""
+    Path("/proc/self/clear_refs").write_text(_CLEAR_PEAK)
+    before = _status("VmRSS")
+    peak = Peak()
+    yield peak
+    peak.bytes = _status("VmHWM") - before
+
+
+def tree_peak(process: psutil.Popen, interval: float = 0.1) -> tuple[int, int]:
+    """Wait for a process; the most memory that it and its descendants held at once, in bytes.
+
+    Returns:
+        Proportional set size (a shared page counts once), and resident set size (it counts in every process).
+    """
+    pss = rss = 0
+    while process.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            sizes = [_size(member) for member in (process, *process.children(recursive=True))]
+            pss, rss = max(pss, sum(size[0] for size in sizes)), max(rss, sum(size[1] for size in sizes))
+        time.sleep(interval)
+    return pss, rss
+
+
+def _size(process: psutil.Process) -> tuple[int, int]:
+    try:
+        fields = dict(
+            line.split(":", 1) for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]
+        )
+        return _bytes(fields["Pss"]), _bytes(fields["Rss"])
+    except (OSError, KeyError):  # it has ended
+        return 0, 0
+
+
+def _status(name: str) -> int:
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return _bytes(fields[name])
+
+
+def _bytes(text: str) -> int:
+    return 1024 * int(text.split(maxsplit=1)[0])

@@ -1,0 +1,52 @@
+"""Padding: none where sentences stay packed; what the padded backend adds to the attention product of a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.bars import at_most
+from benchmarks.workload import sample_lengths
+from dstransformer.data import Budget, cut_update, plan_epoch
+from dstransformer.model.packing import group_lengths
+
+PAIRS = 200_000
+UPDATES = 10
+
+#: Tokens of an update on each side, and the micro-batches that it is cut into.
+CASES = ((25_000, 8), (4_096, 1))
+
+
+def main() -> None:
+    print("packed (the kernels for a CPU, varlen on a GPU): no product, norm or loss sees a padded token")
+    src, tgt = sample_lengths(PAIRS, seed=0)
+    for tokens, micro_batches in CASES:
+        print(f"padded, {tokens:,}+{tokens:,} tokens in {micro_batches} micro-batches; pairs of query and key:")
+        plan = plan_epoch(src, tgt, 1, 0, Budget(tokens, tokens, micro_batches))
+        batches = [
+            part for number in range(UPDATES) for part in cut_update(plan.update(number), src, tgt, micro_batches)
+        ]
+        for name, queries, keys in (("source", src, src), ("target", tgt, tgt), ("target to source", tgt, src)):
+            _show(name, [(queries[batch], keys[batch]) for batch in batches])
+
+
+def _show(name: str, batches: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    real = whole = grouped = groups = 0
+    for queries, keys in batches:
+        real += int(queries.astype(np.int64) @ keys)
+        whole += _cells(queries, keys)
+        for group in group_lengths(queries.tolist(), keys.tolist()):
+            grouped += _cells(queries[group], keys[group])
+            groups += 1
+    sentences = sum(len(queries) for queries, _ in batches)
+    at_most(
+        f"  {name}, in groups of {sentences / groups:.1f} sentences (CPU)", 100 * (grouped / real - 1), 5.0, unit="%"
+    )
+    print(f"  {name}, each micro-batch at once (GPU without varlen): {100 * (whole / real - 1):.1f}%")
+
+
+def _cells(queries: np.ndarray, keys: np.ndarray) -> int:
+    return len(queries) * int(queries.max()) * int(keys.max())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Programs in processes of their own, with the variables of ``launch/env.sh``, as training on a CPU is started."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+ENVIRONMENT = Path(__file__).parents[1] / "launch" / "env.sh"
+
+
+@cache
+def settings() -> dict[str, str]:
+    """The variables of launch/env.sh, with its own values."""
+    command = ["bash", "-c", f"env -i bash -c 'source {ENVIRONMENT}; env' | grep ^MALLOC_"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
+def environment(**more: str) -> dict[str, str]:
+    """That of this process, with those variables and ``more``."""
+    return os.environ | settings() | more
+
+
+def run_module(name: str, *arguments: str) -> None:
+    """Run a module; what it prints on stdout goes where ours goes, stderr is shown where it fails."""
+    sys.stdout.flush()
+    done = subprocess.run(
+        [sys.executable, "-m", name, *arguments], env=environment(), stderr=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{name} failed:\n{done.stderr}")
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,68 @@
+"""Starting up: ``dst --help``, and ``dst train`` on the toy corpus until its first update is logged."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.bars import at_most
+
+ROUNDS = 5
+PATIENCE = 300.0
+DST = Path(sys.executable).with_name("dst")
+
+#: What a training process does before its first update, each after what stands above it.
+IMPORTS = ("numpy", "torch", "deepspeed", "dstransformer.training.trainer", "mlflow")
+
+
+def main() -> None:
+    helping = statistics.median(seconds_of([str(DST), "--help"]) for _ in range(2 * ROUNDS))
+    at_most(f"dst --help (median of {2 * ROUNDS})", helping, 0.4, unit=" s")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = [sys.executable, "-m", "data_prep", "build", "--source", "toy", "--out", str(folder / "corpus")]
+        subprocess.run(command, check=True, capture_output=True)
+        times = [seconds_to_first_update(folder, turn) for turn in range(ROUNDS + 1)][1:]  # operators are built by then
+    first = statistics.median(times)
+    at_most(f"dst train toy to the first update logged (median of {ROUNDS})", first, 15.0, unit=" s")
+    before = 0.0
+    for count in range(len(IMPORTS) + 1):
+        code = "".join(f"import {module}\n" for module in IMPORTS[:count])
+        total = statistics.median(seconds_of([sys.executable, "-c", code]) for _ in range(3))
+        print(f"  {f'import {IMPORTS[count - 1]}' if count else 'python':40} {total - before:5.2f} s")
+        before = total
+    print(f"  {'joining, building the engine, one update':40} {first - before:5.2f} s")
+
+
+def seconds_of(command: list[str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"DS_ACCELERATOR": "cpu"})
+    return time.perf_counter() - began
+
+
+def seconds_to_first_update(folder: Path, turn: int) -> float:
+    run = folder / f"run-{turn}"
+    metrics = run / "metrics.jsonl"
+    command = [str(DST), "train", "toy", "--corpus", str(folder / "corpus"), "--run", str(run)]
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [*command, "--set", "training.log_every=1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        while not (metrics.exists() and '"loss"' in metrics.read_text()):
+            if process.poll() is not None or time.perf_counter() - began > PATIENCE:
+                raise RuntimeError(f"{' '.join(command)} came to no update")
+            time.sleep(0.01)
+        return time.perf_counter() - began
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main()
