@@ -23,7 +23,7 @@ from dstransformer.training.world import join_world, leave_world, read_processes
 
 PAIRS = 50_000
 TOKENS = 4_096
-PLAIN_STEPS = 6
+PLAIN_STEPS = 4
 ROUNDS = 5
 
 
@@ -34,7 +34,7 @@ def main() -> None:
 def measure() -> None:
     world = join_world(read_processes(os.environ))
     config = load_sized("base", "bf16", *budget_of(TOKENS, micro_batches=1))
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name, contextlib.redirect_stdout(sys.stderr):
+    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(sys.stderr):
         folder = Path(name)
         stream = build_loader(write_split(folder / "train", PAIRS), config).iter_updates(Position())
         engine = Engine(config, compose(config, world.world_size), PIECES, world)

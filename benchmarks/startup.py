@@ -17,7 +17,7 @@ PATIENCE = 300.0
 DST = Path(sys.executable).with_name("dst")
 
 #: What a training process does before its first update, each after what stands above it.
-IMPORTS = ("numpy", "torch", "deepspeed", "dstransformer.training.trainer", "mlflow")
+IMPORTS = ("numpy", "torch", "deepspeed", "dstransformer.training.trainer")
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     before = 0.0
     for count in range(len(IMPORTS) + 1):
         code = "".join(f"import {module}\n" for module in IMPORTS[:count])
-        total = statistics.median(seconds_of([sys.executable, "-c", code]) for _ in range(3))
+        total = statistics.median(seconds_of([sys.executable, "-c", code]) for _ in range(ROUNDS))
         print(f"  {f'import {IMPORTS[count - 1]}' if count else 'python':40} {total - before:5.2f} s")
         before = total
     print(f"  {'joining, building the engine, one update':40} {first - before:5.2f} s")

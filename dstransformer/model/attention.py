@@ -207,7 +207,7 @@ def attention_product(
     Returns:
         ``(n, heads, len, d_v)``.
     """
-    mask = None if key_mask is None else key_mask.view(q.shape[0], 1, -1, k.shape[2])
+    mask = None if key_mask is None else key_mask[:, None] if key_mask.dim() == 3 else key_mask[:, None, None]
     if q.device.type != "cpu" or q.dtype == torch.float32:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
     # On a CPU in half precision the fused kernel is several times slower on many short sentences.

@@ -62,7 +62,7 @@ class Packing:
     def pad(self, packed: Tensor) -> Tensor:
         """Lay ``(tokens, width)`` out as ``(n, max_len, width)`` with zeros after each sentence."""
         padded: Tensor = _Pad.apply(packed, self.padded_index, self.sentences * self.max_len)  # type: ignore[no-untyped-call]
-        return padded.view(self.sentences, self.max_len, -1)
+        return padded.view(self.sentences, self.max_len, packed.shape[1])
 
     def group(self, keys: Packing) -> Grouping:
         """Sentences of about one length together, for attention to ``keys``; the result is kept."""
@@ -74,7 +74,7 @@ class Packing:
 
     def unpad(self, padded: Tensor) -> Tensor:
         """The inverse of :meth:`pad`: ``(n, max_len, width)`` to ``(tokens, width)``."""
-        rows = padded.reshape(self.sentences * self.max_len, -1)
+        rows = padded.reshape(self.sentences * self.max_len, padded.shape[2])
         packed: Tensor = _Unpad.apply(rows, self.padded_index)  # type: ignore[no-untyped-call]
         return packed
 
