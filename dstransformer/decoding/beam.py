@@ -16,8 +16,9 @@ from dstransformer.model import IncrementalDecoder, Packing, Transformer, cpu
 #: Pieces before the end of the sentence are never in an output: they are none, or, for an unknown word, no translation.
 FIRST_PIECE = EOS_ID
 
-#: Sentences that are over leave the batch once they are this share of it: on a GPU, leaving copies the others' caches.
-DROP_SHARE = {"cpu": 0.0, "cuda": 0.125}
+#: Sentences that are over leave a padded batch once they are more than this share of it: leaving copies the others'
+#: caches.
+DROP_SHARE = 0.125
 
 _NEVER = float("-inf")
 
@@ -49,8 +50,9 @@ def beam_search(
     ends.
 
     An output has at most ``max_extra_tokens`` more tokens than its input. At that length a live hypothesis can only
-    end, at the model's own probability. A sentence is over as soon as no live hypothesis can still get into its
-    ``n_best`` (see :func:`best_reachable_score`), so that stopping early never changes the result.
+    end, at the model's own probability. A live hypothesis that can no longer get into the ``n_best`` of its sentence
+    (see :func:`best_reachable_score`) is not computed where that saves time, and a sentence without others is over.
+    Neither changes the result: whatever such a hypothesis grows into is less probable than all that could still win.
 
     Args:
         model: In eval mode.
@@ -67,23 +69,10 @@ def beam_search(
     if not 1 <= n_best <= settings.beam_size:
         raise ValueError(f"n_best is {n_best}, the beam has {settings.beam_size} hypotheses")
     decoder = IncrementalDecoder(model, src, packing, settings.beam_size)
-    search = _Search(_limits(model, packing, settings), settings, n_best, src.device)
-    results: list[list[Hypothesis]] = [[] for _ in range(packing.sentences)]
-    tokens = torch.full((packing.sentences * settings.beam_size,), BOS_ID, device=src.device)
-    while True:
-        tokens, rows = search.advance(best_next_pieces(decoder.step(tokens), vocab_size, 2 * settings.beam_size))
-        over = search.is_over()
-        left = over.numel() - int(over.sum())
-        if left == 0:
-            search.collect(torch.arange(over.numel(), device=src.device), results)
-            return results
-        decoder.reorder(rows)
-        if over.numel() - left > DROP_SHARE[over.device.type] * over.numel():
-            search.collect(over.nonzero().squeeze(1), results)
-            kept = (~over).nonzero().squeeze(1)
-            search.keep(kept)
-            decoder.keep(kept)
-            tokens = tokens.view(-1, settings.beam_size)[kept].flatten()
+    search = _Search(_limits(model, packing, settings), settings, n_best, src.device, ragged=decoder.ragged)
+    while (rows := search.choose_rows()) is not None:
+        search.advance(best_next_pieces(decoder.step(*rows), vocab_size, 2 * settings.beam_size))
+    return search.results
 
 
 class NextPieces(NamedTuple):
@@ -121,15 +110,22 @@ def _limits(model: Transformer, packing: Packing, settings: DecodingConfig) -> l
 
 
 class _Search:
-    """The hypotheses of ``n`` sentences: ``beam_size`` live ones each, and the ``n_best`` finished ones so far.
+    """The hypotheses of sentences that are not over: ``beam_size`` live ones each, and the ``n_best`` finished so far.
 
     A place that holds no hypothesis has the log-probability and score minus infinity.
+
+    Attributes:
+        results: Of the sentences that are over.
     """
 
-    def __init__(self, limits: list[int], settings: DecodingConfig, n_best: int, device: torch.device) -> None:
+    def __init__(
+        self, limits: list[int], settings: DecodingConfig, n_best: int, device: torch.device, *, ragged: bool
+    ) -> None:
         n, beam = len(limits), settings.beam_size
+        self.results: list[list[Hypothesis]] = [[] for _ in limits]
         self._beam = beam
         self._alpha = settings.length_penalty
+        self._ragged = ragged
         self._length = 0  # of every live hypothesis
         self._limits = torch.tensor(limits, device=device)
         self._limit_penalties = torch.tensor([length_penalty(limit, self._alpha) for limit in limits], device=device)
@@ -137,52 +133,76 @@ class _Search:
         self._live = torch.full((n, beam), _NEVER, device=device)
         self._live[:, 0] = 0.0
         self._live_tokens = torch.full((n, beam, max(limits)), EOS_ID, device=device)
+        self._last_tokens = torch.full((n, beam), BOS_ID, device=device)
+        self._rows = self._numbers[:, None].expand(-1, beam)  # of the decoder, that each live one goes on from
         self._scores = torch.full((n, n_best), _NEVER, device=device)
         self._finished = torch.full((n, n_best), _NEVER, device=device)
         self._finished_tokens = torch.full((n, n_best, max(limits)), EOS_ID, device=device)
 
-    def advance(self, following: NextPieces) -> tuple[Tensor, Tensor]:
-        """One step.
+    def choose_rows(self) -> tuple[Tensor, Tensor] | None:
+        """The live hypotheses that the decoder is to compute.
 
-        Args:
-            following: What may come after each live hypothesis, ``n * beam`` rows.
+        A model whose weights are not numbers leaves none, at once.
 
         Returns:
-            The tokens that make the new live hypotheses, and the rows that they continue, ``(n * beam,)`` each.
+            Their last tokens and the decoder's rows that they go on from, ``(rows,)`` each; None where all is over.
         """
-        log_probability, tokens, parents = self._candidates(following)
+        hopeful = best_reachable_score(self._live, self._limit_penalties[:, None]) > self._scores[:, -1:]
+        over = ~hopeful.any(dim=1)
+        n, finished = over.numel(), int(over.sum())
+        if finished > (0 if self._ragged or finished == n else DROP_SHARE * n):
+            self._collect(over.nonzero().squeeze(1))
+            kept = (~over).nonzero().squeeze(1)
+            self._keep(kept)
+            hopeful = hopeful[kept]
+        if finished == n:
+            return None
+        self._chosen = (hopeful if self._ragged else torch.ones_like(hopeful)).flatten()
+        tokens, rows = self._last_tokens.flatten(), self._rows.flatten()
+        return (tokens[self._chosen], rows[self._chosen]) if self._ragged else (tokens, rows)
+
+    def advance(self, following: NextPieces) -> None:
+        """One step, by what may come after each of the chosen."""
+        log_probability, tokens, parents = self._candidates(self._spread(following))
         self._length += 1
         ends = tokens == EOS_ID
         self._finish(log_probability.masked_fill(~ends, _NEVER)[:, : self._beam], parents[:, : self._beam])
-        self._live, chosen = log_probability.masked_fill(ends, _NEVER).topk(self._beam)
+        self._live, best = log_probability.masked_fill(ends, _NEVER).topk(self._beam)
         if self._beam == 1:  # greedy
             self._live = self._live.masked_fill(ends[:, :1], _NEVER)
-        tokens, parents = tokens.gather(1, chosen), parents.gather(1, chosen)
+        self._last_tokens, parents = tokens.gather(1, best), parents.gather(1, best)
         self._live_tokens = _rows_of(self._live_tokens, parents)
-        self._live_tokens[:, :, self._length - 1] = tokens
-        first_rows = torch.arange(0, parents.numel(), self._beam, device=parents.device)
-        return tokens.flatten(), (first_rows[:, None] + parents).flatten()
+        self._live_tokens[:, :, self._length - 1] = self._last_tokens
+        self._rows = (self._chosen.cumsum(0) - 1).view_as(parents).gather(1, parents)
 
-    def is_over(self) -> Tensor:
-        """Sentences whose results are final, ``(n,)``; a model whose weights are not numbers finds nothing, at once."""
-        return ~(best_reachable_score(self._live[:, 0], self._limit_penalties) > self._scores[:, -1])
+    def _spread(self, following: NextPieces) -> NextPieces:
+        """What may come after each live hypothesis, ``n * beam`` rows: nothing after those that were not computed."""
+        if not self._ragged:
+            return following
+        spread = []
+        for part, nothing in zip(following, (_NEVER, FIRST_PIECE, _NEVER), strict=True):
+            whole = part.new_full((self._live.numel(), *part.shape[1:]), nothing)
+            whole[self._chosen] = part
+            spread.append(whole)
+        return NextPieces(*spread)
 
-    def collect(self, sentences: Tensor, results: list[list[Hypothesis]]) -> None:
-        """Hand out what these sentences have finished."""
+    def _collect(self, sentences: Tensor) -> None:
+        """Take what these sentences have finished into the results."""
         numbers = self._numbers[sentences].tolist()
         columns = (self._finished_tokens, self._scores, self._finished)
         for number, *hypotheses in zip(numbers, *(column[sentences].tolist() for column in columns), strict=True):
-            results[number] = [
+            self.results[number] = [
                 Hypothesis(tokens[: tokens.index(EOS_ID)], score, log_probability)
                 for tokens, score, log_probability in zip(*hypotheses, strict=True)
                 if score > _NEVER
             ]
 
-    def keep(self, sentences: Tensor) -> None:
+    def _keep(self, sentences: Tensor) -> None:
         """Drop all sentences but these."""
         self._limits, self._limit_penalties = self._limits[sentences], self._limit_penalties[sentences]
         self._numbers = self._numbers[sentences]
         self._live, self._live_tokens = self._live[sentences], self._live_tokens[sentences]
+        self._last_tokens, self._rows = self._last_tokens[sentences], self._rows[sentences]
         self._scores, self._finished = self._scores[sentences], self._finished[sentences]
         self._finished_tokens = self._finished_tokens[sentences]
 

@@ -23,6 +23,6 @@ def best_reachable_score(log_probability: Tensor, limit_penalty: Tensor) -> Tens
 
     Args:
         log_probability: Of the live hypothesis, any shape.
-        limit_penalty: :func:`length_penalty` of the longest output allowed, same shape.
+        limit_penalty: :func:`length_penalty` of the longest output allowed, of a shape that broadcasts.
     """
     return log_probability / limit_penalty

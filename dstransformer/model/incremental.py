@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,152 +15,195 @@ from dstransformer.model.layers import DecoderLayer
 from dstransformer.model.packing import Packing
 from dstransformer.model.transformer import Transformer
 
-#: Positions that a cache has room for at first; it doubles when it is full.
+#: Positions that a padded cache has room for at first; it doubles when it is full.
 FIRST_CAPACITY = 32
 
 
 class IncrementalDecoder:
-    """Decodes ``n`` sentences with ``beam_size`` rows each, the rows of a sentence one after the other.
+    """Decodes ``n`` sentences, beginning with one row of no tokens for each.
 
-    Cached keys and values stay where they were written, and each row remembers which row of its sentence wrote every
-    position on its path. So reordering hypotheses moves a few integers instead of the caches.
+    Cached keys and values stay where they were written, and each row remembers where on its path they lie. So
+    reordering hypotheses moves a few integers instead of the caches.
 
     Args:
         model: In eval mode.
         src: Source tokens, each sentence with its end, ``(src_tokens,)``.
         packing: The sentences of ``src``.
-        beam_size: Rows a sentence.
+        beam_size: Most rows a sentence.
+
+    Attributes:
+        ragged: A sentence may have any number of rows. Otherwise it has ``beam_size`` from the first step on.
     """
 
     def __init__(self, model: Transformer, src: Tensor, packing: Packing, beam_size: int) -> None:
         self.model = model
-        self.beam_size = beam_size
         self.length = 0
         memory = model.encode(src, packing)
-        kind = PackedCache if cpu.can_compute(memory, model.softmax_weight) else PaddedCache
+        self.ragged = cpu.can_compute(memory, model.softmax_weight)
         layers: list[DecoderLayer] = list(model.decoder)  # type: ignore[arg-type]
-        self._layers = [(layer, kind(layer, memory, packing, beam_size)) for layer in layers]
-        # The row of its sentence that wrote each position of a row's path: (n, beam_size, length).
-        self._path = torch.empty(packing.sentences, beam_size, 0, dtype=torch.int64, device=src.device)
+        self._layers = [(layer, _products(layer, packed=self.ragged)) for layer in layers]
+        self._logits = cpu.pack_linear(model.softmax_weight, None) if self.ragged else model.logits
+        self._caches: Caches = (
+            PackedCaches(layers, memory, packing) if self.ragged else PaddedCaches(layers, memory, packing, beam_size)
+        )
 
-    def step(self, tokens: Tensor) -> Tensor:
-        """Append a token to every row: ``(rows,)`` to the logits of the next one, ``(rows, pieces)``."""
-        model = self.model
-        own = torch.arange(self.beam_size, device=self._path.device)
-        self._path = torch.cat((self._path, own[:, None].expand(self._path.shape[0], -1, 1)), dim=2)
+    def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        """Row ``i`` goes on from what was row ``rows[i]``, with a token more.
+
+        Args:
+            tokens: ``(new_rows,)``.
+            rows: ``(new_rows,)`` int64, those of a sentence one after the other, the sentences in their order. One
+                without rows is dropped.
+
+        Returns:
+            The logits of the next tokens, ``(new_rows, pieces)``.
+        """
+        model, count = self.model, len(rows)
+        if self.ragged:
+            filler = cpu.round_rows(count) - count
+            tokens, rows = (torch.cat((part, part[-1:].expand(filler))) for part in (tokens, rows))
+        self._caches.go_on(rows)
         positions = torch.full_like(tokens, self.length)
         x: Tensor = model.tgt_input(tokens, positions, self.length + 1, model.embedding.weight)
-        for layer, cache in self._layers:
-            past, memory = layer.self_attention, layer.memory_attention
-            x = layer.self_attention_residual(x, lambda y, a=past, c=cache: a.out(c.past(a.qkv(y), self._path)))
-            x = layer.memory_attention_residual(x, lambda y, a=memory, c=cache: a.out(c.memory(a.q(y))))
-            x = layer.feed_forward_residual(x, layer.feed_forward)
+        for number, (layer, by) in enumerate(self._layers):
+            past, memory = partial(self._caches.past, number), partial(self._caches.memory, number)
+            x = layer.self_attention_residual(x, lambda y, p=by, attend=past: p.past_out(attend(p.qkv(y))))
+            x = layer.memory_attention_residual(x, lambda y, p=by, attend=memory: p.memory_out(attend(p.memory_q(y))))
+            x = layer.feed_forward_residual(x, by.feed_forward)
         self.length += 1
         if model.decoder_norm is not None:
             x = model.decoder_norm(x)
-        return model.logits(x)
-
-    def reorder(self, rows: Tensor) -> None:
-        """Row ``i`` goes on from what was row ``rows[i]``, of the same sentence."""
-        self._path = self._path.flatten(0, 1)[rows].view_as(self._path)
-
-    def keep(self, sentences: Tensor) -> None:
-        """Drop all sentences but these, ``(kept,)``; their rows move up."""
-        self._path = self._path[sentences]
-        for _, cache in self._layers:
-            cache.keep(sentences)
+        return self._logits(x)[:count]
 
 
-class Cache(Protocol):
-    """What a decoder layer remembers, and how it attends to it."""
+class _Products(NamedTuple):
+    """The products of a decoder layer with its weights."""
 
-    def past(self, qkv: Tensor, path: Tensor) -> Tensor:
-        """Remember a position more of every row, and attend to its path.
+    qkv: Callable[[Tensor], Tensor]
+    past_out: Callable[[Tensor], Tensor]
+    memory_q: Callable[[Tensor], Tensor]
+    memory_out: Callable[[Tensor], Tensor]
+    feed_forward: Callable[[Tensor], Tensor]
+
+
+def _products(layer: DecoderLayer, *, packed: bool) -> _Products:
+    past, memory, network = layer.self_attention, layer.memory_attention, layer.feed_forward
+    if not packed:
+        return _Products(past.qkv, past.out, memory.q, memory.out, network)
+    linears = (past.qkv, past.out, memory.q, memory.out, network.outer)
+    qkv, past_out, memory_q, memory_out, outer = (cpu.pack_linear(linear.weight, linear.bias) for linear in linears)
+    inner = cpu.pack_linear(network.inner.weight, network.inner.bias, relu=True)
+    return _Products(qkv, past_out, memory_q, memory_out, lambda y: outer(inner(y)))
+
+
+class Caches(Protocol):
+    """What the decoder layers remember, and how they attend to it."""
+
+    def go_on(self, rows: Tensor) -> None:
+        """Begin a step; see :meth:`IncrementalDecoder.step`."""
+
+    def past(self, layer: int, qkv: Tensor) -> Tensor:
+        """Remember a position more of every row, and attend to all on its path.
 
         Args:
+            layer: Number of the layer.
             qkv: Query, key and value, ``(rows, num_heads * (2 * d_k + d_v))``.
-            path: ``(n, beam_size, length)``, the new position included.
 
         Returns:
             ``(rows, num_heads * d_v)``.
         """
 
-    def memory(self, q: Tensor) -> Tensor:
+    def memory(self, layer: int, q: Tensor) -> Tensor:
         """Attend to the memory: queries ``(rows, num_heads * d_k)`` to ``(rows, num_heads * d_v)``."""
 
-    def keep(self, sentences: Tensor) -> None:
-        """Drop all sentences but these."""
 
+class PackedCaches:
+    """For a CPU: nothing is padded, copied or computed for rows that nobody needs.
 
-class PackedCache:
-    """For a CPU: without padding, and a row attends to its own path only. What is dropped stays where it is."""
-
-    def __init__(self, layer: DecoderLayer, memory: Tensor, packing: Packing, beam_size: int) -> None:
-        self._past, self._cross = layer.self_attention.shape, layer.memory_attention.shape
-        slots = packing.sentences
-        self._keys = memory.new_empty(slots, FIRST_CAPACITY, beam_size, self._past.heads * self._past.d_k)
-        self._values = memory.new_empty(slots, FIRST_CAPACITY, beam_size, self._past.heads * self._past.d_v)
-        self._slots = torch.arange(slots)
-        self._memory: Tensor = layer.memory_attention.kv(memory)
-        self._begins, self._ends = packing.cu[:-1], packing.cu[1:]
-
-    def past(self, qkv: Tensor, path: Tensor) -> Tensor:
-        """See :class:`Cache`."""
-        if path.shape[2] > self._keys.shape[1]:
-            self._keys, self._values = (torch.cat((cache, cache), dim=1) for cache in (self._keys, self._values))
-        return cpu.attend_path(qkv, self._keys, self._values, self._slots, path, self._past)
-
-    def memory(self, q: Tensor) -> Tensor:
-        """See :class:`Cache`."""
-        return cpu.attend_memory(q, self._memory, self._begins, self._ends, self._cross)
-
-    def keep(self, sentences: Tensor) -> None:
-        """See :class:`Cache`."""
-        self._slots = self._slots[sentences]
-        self._begins, self._ends = self._begins[sentences], self._ends[sentences]
-
-
-class PaddedCache:
-    """For a GPU: the rows of a sentence attend together to all that its rows have written, through a mask of paths.
-
-    Keys and values are ``(n, num_heads, capacity * beam_size, d)``; position ``t`` of row ``b`` of a sentence lies at
-    ``t * beam_size + b``.
+    The path of a row is the row that it was at each position, ``(rows, length)``.
     """
 
-    def __init__(self, layer: DecoderLayer, memory: Tensor, packing: Packing, beam_size: int) -> None:
-        self._attention, self._beam_size = layer.self_attention, beam_size
-        n, heads, room = packing.sentences, self._attention.num_heads, FIRST_CAPACITY * beam_size
-        self._keys = memory.new_empty(n, heads, room, self._attention.d_k)
-        self._values = memory.new_empty(n, heads, room, self._attention.d_v)
-        memory_keys, memory_values = layer.memory_attention.split_memory(memory, packing)
-        self._memory_keys, self._memory_values = memory_keys.contiguous(), memory_values.contiguous()
+    def __init__(self, layers: Sequence[DecoderLayer], memory: Tensor, packing: Packing) -> None:
+        self._past_shapes = [layer.self_attention.shape for layer in layers]
+        self._memory_shapes = [layer.memory_attention.shape for layer in layers]
+        self._memories: list[Tensor] = [layer.memory_attention.kv(memory) for layer in layers]
+        self._pasts: list[list[Tensor]] = [[] for _ in layers]  # each position's, as the projection left it
+        self._cu = packing.cu
+        self._sentences = torch.arange(packing.sentences)  # of each row
+        self._path = torch.empty(packing.sentences, 0, dtype=torch.int32)
+
+    def go_on(self, rows: Tensor) -> None:
+        """See :class:`Caches`."""
+        self._sentences = self._sentences[rows]
+        self._path = torch.cat((self._path[rows], torch.arange(len(rows), dtype=torch.int32)[:, None]), dim=1)
+        sentences, counts = torch.unique_consecutive(self._sentences, return_counts=True)
+        self._row_cu = torch.cat((counts.new_zeros(1), counts)).cumsum(0).int()
+        self._begins, self._ends = self._cu[sentences], self._cu[sentences + 1]
+
+    def past(self, layer: int, qkv: Tensor) -> Tensor:
+        """See :class:`Caches`."""
+        self._pasts[layer].append(qkv.contiguous())
+        return cpu.attend_path(self._pasts[layer], self._path, self._past_shapes[layer])
+
+    def memory(self, layer: int, q: Tensor) -> Tensor:
+        """See :class:`Caches`."""
+        memory, shape = self._memories[layer], self._memory_shapes[layer]
+        return cpu.attend_memory(q, memory, self._row_cu, self._begins, self._ends, shape)
+
+
+class PaddedCaches:
+    """For a GPU: the rows of a sentence attend together to all that its rows have written, through a mask of paths.
+
+    Keys and values of a layer are ``(n, num_heads, capacity * beam_size, d)``; position ``t`` of row ``b`` of a
+    sentence lies at ``t * beam_size + b``. The path of a row is the ``b`` that it was at each position, ``(n *
+    beam_size, length)``.
+    """
+
+    def __init__(self, layers: Sequence[DecoderLayer], memory: Tensor, packing: Packing, beam_size: int) -> None:
+        self._attentions = [layer.self_attention for layer in layers]
+        self._beam_size = beam_size
+        n, room = packing.sentences, FIRST_CAPACITY * beam_size
+        self._pasts = [
+            tuple(memory.new_empty(n, attention.num_heads, room, width) for width in (attention.d_k, attention.d_v))
+            for attention in self._attentions
+        ]
+        self._memories = [
+            tuple(part.contiguous() for part in layer.memory_attention.split_memory(memory, packing))
+            for layer in layers
+        ]
         self._memory_mask = packing.padding_mask
+        self._path = torch.empty(n, 0, dtype=torch.int64, device=memory.device)
 
-    def past(self, qkv: Tensor, path: Tensor) -> Tensor:
-        """See :class:`Cache`."""
-        query, key, value = (self._by_sentence(part) for part in self._attention.split(qkv))
-        end = path.shape[2] * self._beam_size
-        if end > self._keys.shape[2]:
-            self._keys, self._values = (torch.cat((cache, cache), dim=2) for cache in (self._keys, self._values))
-        self._keys[:, :, end - self._beam_size : end] = key
-        self._values[:, :, end - self._beam_size : end] = value
-        visible = (path[..., None] == torch.arange(self._beam_size, device=path.device)).flatten(2)
-        return _by_row(
-            attention_product(query, self._keys[:, :, :end], self._values[:, :, :end], visible, causal=False)
-        )
+    def go_on(self, rows: Tensor) -> None:
+        """See :class:`Caches`."""
+        beam, length = self._beam_size, self._path.shape[1]
+        n = len(rows) // beam
+        if n < len(self._memory_mask):
+            kept = rows[::beam] // (beam if length else 1)
+            self._memory_mask = self._memory_mask[kept]
+            self._pasts = [tuple(part[kept] for part in parts) for parts in self._pasts]
+            self._memories = [tuple(part[kept] for part in parts) for parts in self._memories]
+        own = torch.arange(beam, device=rows.device).repeat(n)
+        self._path = torch.cat((self._path[rows], own[:, None]), dim=1)
+        if (length + 1) * beam > self._pasts[0][0].shape[2]:
+            self._pasts = [tuple(torch.cat((part, part), dim=2) for part in parts) for parts in self._pasts]
 
-    def memory(self, q: Tensor) -> Tensor:
-        """See :class:`Cache`."""
-        query = self._by_sentence(q.view(q.shape[0], *self._memory_keys.shape[1::2]))
-        return _by_row(
-            attention_product(query, self._memory_keys, self._memory_values, self._memory_mask, causal=False)
-        )
+    def past(self, layer: int, qkv: Tensor) -> Tensor:
+        """See :class:`Caches`."""
+        query, *new = (self._by_sentence(part) for part in self._attentions[layer].split(qkv))
+        end = self._path.shape[1] * self._beam_size
+        for part, written in zip(self._pasts[layer], new, strict=True):
+            part[:, :, end - self._beam_size : end] = written
+        keys, values = (part[:, :, :end] for part in self._pasts[layer])
+        path = self._path.view(-1, self._beam_size, self._path.shape[1], 1)
+        visible = (path == torch.arange(self._beam_size, device=path.device)).flatten(2)
+        return _by_row(attention_product(query, keys, values, visible, causal=False))
 
-    def keep(self, sentences: Tensor) -> None:
-        """See :class:`Cache`."""
-        self._memory_mask = self._memory_mask[sentences]
-        self._keys, self._values = self._keys[sentences], self._values[sentences]
-        self._memory_keys, self._memory_values = self._memory_keys[sentences], self._memory_values[sentences]
+    def memory(self, layer: int, q: Tensor) -> Tensor:
+        """See :class:`Caches`."""
+        keys, values = self._memories[layer]
+        query = self._by_sentence(q.view(q.shape[0], *keys.shape[1::2]))
+        return _by_row(attention_product(query, keys, values, self._memory_mask, causal=False))
 
     def _by_sentence(self, heads: Tensor) -> Tensor:
         """``(rows, num_heads, d)`` to ``(n, num_heads, beam_size, d)``: the rows of a sentence are its queries."""

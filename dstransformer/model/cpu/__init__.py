@@ -1,4 +1,4 @@
-"""Kernels for a CPU, in C++; what they compute is defined by the PyTorch code that stands beside them."""
+"""Kernels for a CPU, most in C++; what they compute is defined by the PyTorch code that stands beside them."""
 
 from dstransformer.model.cpu.functions import (
     LANES,
@@ -8,8 +8,10 @@ from dstransformer.model.cpu.functions import (
     best_pieces,
     can_compute,
     cross_entropy_,
+    pack_linear,
     packed_attention,
     residual_norm,
+    round_rows,
 )
 
 __all__ = [
@@ -20,6 +22,8 @@ __all__ = [
     "best_pieces",
     "can_compute",
     "cross_entropy_",
+    "pack_linear",
     "packed_attention",
     "residual_norm",
+    "round_rows",
 ]

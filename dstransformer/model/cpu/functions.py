@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dstransformer.model.cpu.library import NAMES, kernels
 from dstransformer.model.packing import Packing
@@ -112,47 +115,87 @@ def packed_attention(
     return attended
 
 
-def attend_memory(queries: Tensor, keys_values: Tensor, begins: Tensor, ends: Tensor, shape: HeadShape) -> Tensor:
-    """Attention of as many rows a sentence to the sentence's part of a packed memory, for decoding: no gradient.
+def attend_memory(
+    queries: Tensor, keys_values: Tensor, row_cu: Tensor, begins: Tensor, ends: Tensor, shape: HeadShape
+) -> Tensor:
+    """Attention of each sentence's rows to the sentence's part of a packed memory, for decoding: no gradient.
 
     Args:
-        queries: ``(sentences * beam_size, heads * d_k)``, the rows of a sentence one after the other.
+        queries: ``(rows, heads * d_k)``, the rows of a sentence one after the other.
         keys_values: ``(memory_tokens, heads * (d_k + d_v))``.
+        row_cu: Cumulative numbers of the sentences' rows, ``(sentences + 1,)`` int32.
         begins: First row of each sentence's memory, ``(sentences,)`` int32.
         ends: One more than its last row, ``(sentences,)`` int32.
         shape: Of the heads.
 
     Returns:
-        ``(sentences * beam_size, heads * d_v)``.
+        ``(rows, heads * d_v)``.
     """
-    rows, sentences = queries.shape[0], begins.numel()
-    q_cu = torch.arange(0, rows + 1, rows // sentences, dtype=torch.int32)
+    rows = queries.shape[0]
     out, log_masses = queries.new_empty(rows, shape.heads * shape.d_v), torch.empty(rows, shape.heads)
     heads = _heads(queries.contiguous(), keys_values, shape)
-    _call("attention", queries, *heads, q_cu, begins, ends, sentences, *_plain(shape), out, log_masses)
+    _call("attention", queries, *heads, row_cu, begins, ends, begins.numel(), *_plain(shape), out, log_masses)
     return out
 
 
-def attend_path(qkv: Tensor, keys: Tensor, values: Tensor, slots: Tensor, path: Tensor, shape: HeadShape) -> Tensor:
-    """Write each row's last key and value into the caches, and attend to all on its path: no gradient.
+def attend_path(past: Sequence[Tensor], path: Tensor, shape: HeadShape) -> Tensor:
+    """Attention of each row to the positions on its path, for decoding: no gradient.
 
     Args:
-        qkv: Query, key and value of the last position, ``(sentences * beam_size, heads * (2 * d_k + d_v))``.
-        keys: ``(slots, capacity, beam_size, heads * d_k)``.
-        values: ``(slots, capacity, beam_size, heads * d_v)``.
-        slots: Where in the caches each sentence is, ``(sentences,)`` int64.
-        path: The row of its sentence that wrote each position a row sees, its own last one included,
-            ``(sentences, beam_size, length)`` int64.
+        past: Queries, keys and values of every position, ``(rows, heads * (2 * d_k + d_v))`` each, contiguous. The
+            rows that attend are those of the last one.
+        path: The row of each position that is on a row's path, ``(rows, length)`` int32.
         shape: Of the heads.
 
     Returns:
-        ``(sentences * beam_size, heads * d_v)``.
+        ``(rows, heads * d_v)``.
     """
-    sentences, beam, length = path.shape
-    out = qkv.new_empty(qkv.shape[0], shape.heads * shape.d_v)
-    sizes = (sentences, beam, keys.shape[1], length, shape.heads, shape.d_k, shape.d_v)
-    _call("attend_path", qkv, qkv.contiguous(), keys, values, slots, path.contiguous(), *sizes, out)
+    rows, length = path.shape
+    out = past[-1].new_empty(rows, shape.heads * shape.d_v)
+    positions = torch.tensor([position.data_ptr() for position in past])
+    _call("attend_path", out, positions, path, rows, length, *_plain(shape)[:3], out)
     return out
+
+
+def pack_linear(weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Callable[[Tensor], Tensor]:
+    """``x W^T + b`` with the weights in the order in which oneDNN reads them, for decoding: no gradient.
+
+    PyTorch lays the weights out again for every product, which takes up to a third of one with few rows.
+
+    Args:
+        weight: ``(out_features, in_features)``.
+        bias: ``(out_features,)``, or None.
+        relu: What is negative becomes 0.
+
+    Returns:
+        ``(rows, in_features)`` to ``(rows, out_features)``.
+    """
+    if not _onednn_has(weight.dtype):
+        return lambda x: F.relu(F.linear(x, weight, bias)) if relu else F.linear(x, weight, bias)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+    activation = "relu" if relu else "none"
+
+    def product(x: Tensor) -> Tensor:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, [], "")
+        return out
+
+    return product
+
+
+def round_rows(rows: int) -> int:
+    """As many rows or up to a sixteenth more (or 8), of which there are few different numbers.
+
+    oneDNN generates code for each number of rows that a product meets, which takes longer than a small product.
+    """
+    step = 1 << max(3, rows.bit_length() - 5)
+    return -(-rows // step) * step
+
+
+@lru_cache
+def _onednn_has(dtype: torch.dtype) -> bool:
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class _ResidualNorm(torch.autograd.Function):

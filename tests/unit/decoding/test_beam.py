@@ -114,14 +114,17 @@ def test_together_equals_one_at_a_time(seed: int, beam_size: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_dropping_finished_sentences_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_dropping_sentences_nor_rows_changes_anything(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = toy_model(seed)
     sources = draw_sources((2, 0, 9, 1, 5, 3))
     settings = decoding(3, max_extra_tokens=8)
-    monkeypatch.setitem(beam.DROP_SHARE, "cpu", 0.0)
-    at_once = search(model, sources, settings, 3)
-    monkeypatch.setitem(beam.DROP_SHARE, "cpu", 2.0)
-    assert_same(at_once, search(model, sources, settings, 3))
+    by_row = search(model, sources, settings, 3)
+    monkeypatch.setenv("DST_CPU_KERNELS", "0")
+    by_sentence = search(model, sources, settings, 3)
+    monkeypatch.setattr(beam, "DROP_SHARE", 1.0)
+    together = search(model, sources, settings, 3)
+    assert_same(by_row, together)
+    assert_same(by_sentence, together)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
@@ -130,10 +133,10 @@ def test_stopping_early_changes_nothing(n_best: int, alpha: float, monkeypatch: 
     steps = 0
 
     class Counting(beam.IncrementalDecoder):
-        def step(self, tokens: Tensor) -> Tensor:
+        def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
             nonlocal steps
             steps += 1
-            return super().step(tokens)
+            return super().step(tokens, rows)
 
     monkeypatch.setattr(beam, "IncrementalDecoder", Counting)
     settings = decoding(3, length_penalty=alpha, max_extra_tokens=16)

@@ -260,3 +260,22 @@ def test_of_equal_pieces_the_first_are_best() -> None:
     best, places, _ = cpu.best_pieces(torch.zeros(1, 100), 5, 100, 4)
     assert places.tolist() == [[5, 6, 7, 8]]
     assert best.tolist() == [[0.0] * 4]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_packed_weights_give_the_same_product(biased: bool, relu: bool, dtype: torch.dtype) -> None:
+    x, weight, bias = torch.randn(37, 48, dtype=dtype), torch.randn(56, 48, dtype=dtype), torch.randn(56, dtype=dtype)
+    expected = F.linear(x.double(), weight.double(), bias.double() if biased else None)
+    with torch.inference_mode():
+        actual = cpu.pack_linear(weight, bias if biased else None, relu=relu)(x)
+    assert actual.dtype == dtype
+    tolerance = 1e-4 if dtype == torch.float32 else 0.1
+    torch.testing.assert_close(actual.double(), expected.relu() if relu else expected, rtol=tolerance, atol=tolerance)
+
+
+def test_rounded_rows_are_few_and_little_more() -> None:
+    rounded = [cpu.round_rows(rows) for rows in range(1, 5000)]
+    assert all(rows <= more <= max(rows + 7, 1.07 * rows) for rows, more in enumerate(rounded, 1))
+    assert len(set(rounded)) < 150

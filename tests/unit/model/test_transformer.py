@@ -131,33 +131,45 @@ def test_half_precision_product_equals_the_fused_one() -> None:
     torch.testing.assert_close(actual, expected, rtol=0.05, atol=0.1)
 
 
+@pytest.mark.parametrize("kernels", ["1", "0"])
 @pytest.mark.parametrize("changes", [{}, {"norm": "pre", "d_k": 6, "d_v": 10, "attention_bias": True}])
-def test_incremental_decoding_equals_the_packed_decoder(changes: dict[str, Any]) -> None:
+def test_incremental_decoding_equals_the_packed_decoder(
+    changes: dict[str, Any], kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     pairs = draw_pairs()
     model = Transformer(tiny_config(**changes), VOCAB).eval()
     src, packing = pack([s for s, _ in pairs])
-    beam = 2
+    beam, length = 2, 40
     decoder = IncrementalDecoder(model, src, packing, beam)
-    targets = torch.randint(4, VOCAB, (len(pairs) * beam, 5))
-    steps = torch.stack([decoder.step(column) for column in targets.t()], dim=1)
+    targets = torch.randint(4, VOCAB, (len(pairs) * beam, length))
+    rows = [torch.arange(len(pairs)).repeat_interleave(beam), *[torch.arange(len(targets))] * (length - 1)]
+    steps = torch.stack([decoder.step(*step) for step in zip(targets.t(), rows, strict=True)], dim=1)
     for row, target in enumerate(targets):
         expected = model_logits(model, [(pairs[row // beam][0], target)])
         torch.testing.assert_close(steps[row], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_incremental_decoding_follows_reordered_and_dropped_rows() -> None:
+@pytest.mark.parametrize(
+    ("kernels", "rows"),
+    [("1", [1, 1, 5, 4]), ("0", [1, 1, 5, 4]), ("1", [1, 5, 4, 7])],
+    ids=["packed", "padded", "ragged"],
+)
+def test_incremental_decoding_follows_reordered_and_dropped_rows(
+    kernels: str, rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     pairs = draw_pairs()
     model = Transformer(tiny_config(), VOCAB).eval()
     src, packing = pack([s for s, _ in pairs])
     decoder = IncrementalDecoder(model, src, packing, 2)
     first = torch.arange(4, 4 + 2 * len(pairs))
-    decoder.step(first)
-    decoder.reorder(torch.tensor([1, 1, 2, 3, 5, 4, 6, 7]))
-    decoder.keep(torch.tensor([0, 2]))
-    logits = decoder.step(torch.full((4,), 9))
-    for row, (sentence, begin) in enumerate([(0, first[1]), (0, first[1]), (2, first[5]), (2, first[4])]):
-        expected = model_logits(model, [(pairs[sentence][0], torch.stack([begin, torch.tensor(9)]))])[1]
-        torch.testing.assert_close(logits[row], expected, rtol=1e-5, atol=1e-5)
+    decoder.step(first, torch.arange(len(pairs)).repeat_interleave(2))
+    assert decoder.ragged == (kernels == "1")
+    logits = decoder.step(torch.full((4,), 9), torch.tensor(rows))
+    for actual, row in zip(logits, rows, strict=True):
+        expected = model_logits(model, [(pairs[row // 2][0], torch.tensor([first[row], 9]))])[1]
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("d_k", "d_v"), [(8, 8), (4, 16)])

@@ -24,41 +24,34 @@ void add(float factor, const T* from, int64_t n, float* to) {
   for (; i < n; ++i) to[i] += factor * widen(from[i]);
 }
 
-// Every row writes its last key and value, then attends to what lies on its path. What row b of the sentence in a slot
-// wrote at position t lies at row (slot * capacity + t) * beam + b of the caches.
+// Every row attends to the positions on its path: its own, the last, and those of the rows that it has gone on from.
+// `past` holds each position's queries, keys and values, row by row.
 template <class T>
-void attend_path(const T* qkv, T* keys, T* values, const int64_t* slots, const int64_t* path, int64_t sentences,
-                 int64_t beam, int64_t capacity, int64_t length, int64_t heads, int64_t d_k, int64_t d_v, T* out,
-                 int threads) {
+void attend_path(const T* const* past, const int32_t* path, int64_t rows, int64_t length, int64_t heads, int64_t d_k,
+                 int64_t d_v, T* out, int threads) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(d_k));
-  const int64_t keys_width = heads * d_k, values_width = heads * d_v, padded = round_up(length);
-#pragma omp parallel for schedule(dynamic, 8) num_threads(threads) if (threads > 1)
-  for (int64_t sentence = 0; sentence < sentences; ++sentence) {
+  const int64_t keys_width = heads * d_k, values_width = heads * d_v, width = 2 * keys_width + values_width;
+  const int64_t padded = round_up(length);
+#pragma omp parallel for schedule(dynamic, 32) num_threads(threads) if (threads > 1)
+  for (int64_t row = 0; row < rows; ++row) {
     float* query = scratch(0, heads * round_up(d_k));
     float* weights = scratch(1, heads * padded);
     float* result = scratch(2, heads * round_up(d_v));
-    for (int64_t row = sentence * beam; row < (sentence + 1) * beam; ++row) {
-      const auto place = [&](int64_t t, int64_t b) { return (slots[sentence] * capacity + t) * beam + b; };
-      const T* q = qkv + row * (2 * keys_width + values_width);
-      const int64_t last = place(length - 1, row % beam);
-      std::memcpy(keys + last * keys_width, q + keys_width, keys_width * sizeof(T));
-      std::memcpy(values + last * values_width, q + 2 * keys_width, values_width * sizeof(T));
-      for (int64_t h = 0; h < heads; ++h) read_row(q + h * d_k, d_k, scale, query + h * round_up(d_k));
-      for (int64_t t = 0; t < length; ++t) {
-        const T* key = keys + place(t, path[row * length + t]) * keys_width;
-        for (int64_t h = 0; h < heads; ++h)
-          weights[h * padded + t] = dot(query + h * round_up(d_k), key + h * d_k, d_k);
-      }
-      for (int64_t h = 0; h < heads; ++h) softmax(weights + h * padded, length, padded);
-      std::memset(result, 0, heads * round_up(d_v) * sizeof(float));
-      for (int64_t t = 0; t < length; ++t) {
-        const T* value = values + place(t, path[row * length + t]) * values_width;
-        for (int64_t h = 0; h < heads; ++h)
-          add(weights[h * padded + t], value + h * d_v, d_v, result + h * round_up(d_v));
-      }
-      for (int64_t h = 0; h < heads; ++h)
-        write_row(result + h * round_up(d_v), d_v, 1.0f, out + row * values_width + h * d_v);
+    const auto at = [&](int64_t t) { return past[t] + path[row * length + t] * width; };
+    for (int64_t h = 0; h < heads; ++h) read_row(at(length - 1) + h * d_k, d_k, scale, query + h * round_up(d_k));
+    for (int64_t t = 0; t < length; ++t) {
+      const T* keys = at(t) + keys_width;
+      for (int64_t h = 0; h < heads; ++h) weights[h * padded + t] = dot(query + h * round_up(d_k), keys + h * d_k, d_k);
     }
+    for (int64_t h = 0; h < heads; ++h) softmax(weights + h * padded, length, padded);
+    std::memset(result, 0, heads * round_up(d_v) * sizeof(float));
+    for (int64_t t = 0; t < length; ++t) {
+      const T* values = at(t) + 2 * keys_width;
+      for (int64_t h = 0; h < heads; ++h)
+        add(weights[h * padded + t], values + h * d_v, d_v, result + h * round_up(d_v));
+    }
+    for (int64_t h = 0; h < heads; ++h)
+      write_row(result + h * round_up(d_v), d_v, 1.0f, out + row * values_width + h * d_v);
   }
 }
 

@@ -39,10 +39,9 @@
   }
 
 #define ATTEND_PATH(NAME, T) \
-  extern "C" void attend_path_##NAME(const T* qkv, T* keys, T* values, const int64_t* slots, const int64_t* path, \
-                                     int64_t sentences, int64_t beam, int64_t capacity, int64_t length, \
+  extern "C" void attend_path_##NAME(const T* const* past, const int32_t* path, int64_t rows, int64_t length, \
                                      int64_t heads, int64_t d_k, int64_t d_v, T* out, int threads) { \
-    attend_path<T>(qkv, keys, values, slots, path, sentences, beam, capacity, length, heads, d_k, d_v, out, threads); \
+    attend_path<T>(past, path, rows, length, heads, d_k, d_v, out, threads); \
   }
 
 #define ATTENTION(NAME, T) \
