@@ -52,7 +52,8 @@ def beam_search(
     An output has at most ``max_extra_tokens`` more tokens than its input. At that length a live hypothesis can only
     end, at the model's own probability. A live hypothesis that can no longer get into the ``n_best`` of its sentence
     (see :func:`best_reachable_score`) is not computed where that saves time, and a sentence without others is over.
-    Neither changes the result: whatever such a hypothesis grows into is less probable than all that could still win.
+    Neither changes the result, except among equals: whatever such a hypothesis grows into is less probable than all
+    that could still win.
 
     Args:
         model: In eval mode.
@@ -135,14 +136,15 @@ class _Search:
         self._live_tokens = torch.full((n, beam, max(limits)), EOS_ID, device=device)
         self._last_tokens = torch.full((n, beam), BOS_ID, device=device)
         self._rows = self._numbers[:, None].expand(-1, beam)  # of the decoder, that each live one goes on from
+        self._chosen = (self._live > _NEVER).flatten()  # of the live, those that the decoder computes
         self._scores = torch.full((n, n_best), _NEVER, device=device)
         self._finished = torch.full((n, n_best), _NEVER, device=device)
         self._finished_tokens = torch.full((n, n_best, max(limits)), EOS_ID, device=device)
 
     def choose_rows(self) -> tuple[Tensor, Tensor] | None:
-        """The live hypotheses that the decoder is to compute.
+        """Take what is over into the results, and choose the live hypotheses that the decoder is to compute.
 
-        A model whose weights are not numbers leaves none, at once.
+        A model whose weights are not numbers leaves none.
 
         Returns:
             Their last tokens and the decoder's rows that they go on from, ``(rows,)`` each; None where all is over.

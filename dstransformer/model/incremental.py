@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dstransformer.model import cpu
 from dstransformer.model.attention import attention_product
@@ -90,10 +91,9 @@ def _products(layer: DecoderLayer, *, packed: bool) -> _Products:
     past, memory, network = layer.self_attention, layer.memory_attention, layer.feed_forward
     if not packed:
         return _Products(past.qkv, past.out, memory.q, memory.out, network)
-    linears = (past.qkv, past.out, memory.q, memory.out, network.outer)
-    qkv, past_out, memory_q, memory_out, outer = (cpu.pack_linear(linear.weight, linear.bias) for linear in linears)
-    inner = cpu.pack_linear(network.inner.weight, network.inner.bias, relu=True)
-    return _Products(qkv, past_out, memory_q, memory_out, lambda y: outer(inner(y)))
+    linears = (past.qkv, past.out, memory.q, memory.out, network.inner, network.outer)
+    qkv, past_out, memory_q, memory_out, inner, outer = (cpu.pack_linear(part.weight, part.bias) for part in linears)
+    return _Products(qkv, past_out, memory_q, memory_out, lambda y: outer(F.relu_(inner(y))))
 
 
 class Caches(Protocol):
@@ -118,7 +118,7 @@ class Caches(Protocol):
 
 
 class PackedCaches:
-    """For a CPU: nothing is padded, copied or computed for rows that nobody needs.
+    """For a CPU: without padding. Keys and values stay in what each step's projection left, its queries included.
 
     The path of a row is the row that it was at each position, ``(rows, length)``.
     """
@@ -164,12 +164,11 @@ class PaddedCaches:
         self._beam_size = beam_size
         n, room = packing.sentences, FIRST_CAPACITY * beam_size
         self._pasts = [
-            tuple(memory.new_empty(n, attention.num_heads, room, width) for width in (attention.d_k, attention.d_v))
+            [memory.new_empty(n, attention.num_heads, room, width) for width in (attention.d_k, attention.d_v)]
             for attention in self._attentions
         ]
         self._memories = [
-            tuple(part.contiguous() for part in layer.memory_attention.split_memory(memory, packing))
-            for layer in layers
+            [part.contiguous() for part in layer.memory_attention.split_memory(memory, packing)] for layer in layers
         ]
         self._memory_mask = packing.padding_mask
         self._path = torch.empty(n, 0, dtype=torch.int64, device=memory.device)
@@ -181,12 +180,15 @@ class PaddedCaches:
         if n < len(self._memory_mask):
             kept = rows[::beam] // (beam if length else 1)
             self._memory_mask = self._memory_mask[kept]
-            self._pasts = [tuple(part[kept] for part in parts) for parts in self._pasts]
-            self._memories = [tuple(part[kept] for part in parts) for parts in self._memories]
+            for parts in (*self._pasts, *self._memories):
+                parts[:] = [part[kept] for part in parts]
         own = torch.arange(beam, device=rows.device).repeat(n)
         self._path = torch.cat((self._path[rows], own[:, None]), dim=1)
         if (length + 1) * beam > self._pasts[0][0].shape[2]:
-            self._pasts = [tuple(torch.cat((part, part), dim=2) for part in parts) for parts in self._pasts]
+            for parts in self._pasts:
+                parts[:] = [torch.cat((part, part), dim=2) for part in parts]
+        path = self._path.view(n, beam, length + 1, 1)
+        self._visible = (path == torch.arange(beam, device=rows.device)).flatten(2)
 
     def past(self, layer: int, qkv: Tensor) -> Tensor:
         """See :class:`Caches`."""
@@ -195,9 +197,7 @@ class PaddedCaches:
         for part, written in zip(self._pasts[layer], new, strict=True):
             part[:, :, end - self._beam_size : end] = written
         keys, values = (part[:, :, :end] for part in self._pasts[layer])
-        path = self._path.view(-1, self._beam_size, self._path.shape[1], 1)
-        visible = (path == torch.arange(self._beam_size, device=path.device)).flatten(2)
-        return _by_row(attention_product(query, keys, values, visible, causal=False))
+        return _by_row(attention_product(query, keys, values, self._visible, causal=False))
 
     def memory(self, layer: int, q: Tensor) -> Tensor:
         """See :class:`Caches`."""

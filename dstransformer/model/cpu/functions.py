@@ -1,9 +1,9 @@
-"""The kernels as differentiable functions of tensors."""
+"""The kernels as functions of tensors, differentiable unless they say otherwise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -142,48 +142,42 @@ def attend_path(past: Sequence[Tensor], path: Tensor, shape: HeadShape) -> Tenso
     """Attention of each row to the positions on its path, for decoding: no gradient.
 
     Args:
-        past: Queries, keys and values of every position, ``(rows, heads * (2 * d_k + d_v))`` each, contiguous. The
-            rows that attend are those of the last one.
-        path: The row of each position that is on a row's path, ``(rows, length)`` int32.
+        past: Queries, keys and values of the rows that there were at each position, ``(its rows, heads * (2 * d_k +
+            d_v))``, contiguous; those of the last position attend.
+        path: Which row of each position is on their path, ``(rows, length)`` int32, contiguous.
         shape: Of the heads.
 
     Returns:
         ``(rows, heads * d_v)``.
     """
     rows, length = path.shape
+    assert path.dtype == torch.int32
+    assert all(tensor.is_contiguous() for tensor in (path, *past))
     out = past[-1].new_empty(rows, shape.heads * shape.d_v)
     positions = torch.tensor([position.data_ptr() for position in past])
     _call("attend_path", out, positions, path, rows, length, *_plain(shape)[:3], out)
     return out
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Callable[[Tensor], Tensor]:
-    """``x W^T + b`` with the weights in the order in which oneDNN reads them, for decoding: no gradient.
+def pack_linear(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """``x W^T + b`` with a copy of the weights in the order in which oneDNN reads them, for decoding: no gradient.
 
     PyTorch lays the weights out again for every product, which takes up to a third of one with few rows.
 
     Args:
         weight: ``(out_features, in_features)``.
         bias: ``(out_features,)``, or None.
-        relu: What is negative becomes 0.
 
     Returns:
         ``(rows, in_features)`` to ``(rows, out_features)``.
     """
-    if not _onednn_has(weight.dtype):
-        return lambda x: F.relu(F.linear(x, weight, bias)) if relu else F.linear(x, weight, bias)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
-    activation = "relu" if relu else "none"
-
-    def product(x: Tensor) -> Tensor:
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, [], "")
-        return out
-
-    return product
+    if not _can_pack(weight.dtype):
+        return lambda x: F.linear(x, weight, bias)
+    return partial(_packed_product, torch.ops.mkldnn._reorder_linear_weight(weight.detach()), bias)
 
 
 def round_rows(rows: int) -> int:
-    """As many rows or up to a sixteenth more (or 8), of which there are few different numbers.
+    """As many rows or up to a sixteenth more (at least 7), of which there are few different numbers.
 
     oneDNN generates code for each number of rows that a product meets, which takes longer than a small product.
     """
@@ -191,11 +185,19 @@ def round_rows(rows: int) -> int:
     return -(-rows // step) * step
 
 
+def _packed_product(packed: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return product
+
+
 @lru_cache
-def _onednn_has(dtype: torch.dtype) -> bool:
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+def _can_pack(dtype: torch.dtype) -> bool:
+    """Whether PyTorch has the products of packed weights: they are its own compiler's, and no other's by promise."""
+    weight = torch.ones(16, 16, dtype=dtype)
+    try:
+        return bool(_packed_product(torch.ops.mkldnn._reorder_linear_weight(weight), None, weight).eq(16.0).all())
+    except (AttributeError, RuntimeError):
         return False
-    return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class _ResidualNorm(torch.autograd.Function):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import chain, product
+from itertools import chain, pairwise, product
 from typing import Any
 
 import pytest
@@ -113,18 +113,40 @@ def test_together_equals_one_at_a_time(seed: int, beam_size: int) -> None:
     assert_same(search(model, sources, settings, beam_size), alone)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 9.0])
+@pytest.mark.parametrize("n_best", [1, 2, 4])
 @pytest.mark.parametrize("seed", range(3))
-def test_neither_dropping_sentences_nor_rows_changes_anything(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_dropping_sentences_nor_rows_changes_anything(
+    seed: int, n_best: int, alpha: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = toy_model(seed)
     sources = draw_sources((2, 0, 9, 1, 5, 3))
-    settings = decoding(3, max_extra_tokens=8)
-    by_row = search(model, sources, settings, 3)
+    settings = decoding(4, length_penalty=alpha, max_extra_tokens=8)
+    by_row = search(model, sources, settings, n_best)
     monkeypatch.setenv("DST_CPU_KERNELS", "0")
-    by_sentence = search(model, sources, settings, 3)
+    by_sentence = search(model, sources, settings, n_best)
     monkeypatch.setattr(beam, "DROP_SHARE", 1.0)
-    together = search(model, sources, settings, 3)
+    together = search(model, sources, settings, n_best)
     assert_same(by_row, together)
     assert_same(by_sentence, together)
+
+
+def test_hypotheses_that_cannot_win_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows_of_steps: list[int] = []
+
+    class Counting(beam.IncrementalDecoder):
+        def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
+            rows_of_steps.append(len(rows))
+            return super().step(tokens, rows)
+
+    monkeypatch.setattr(beam, "IncrementalDecoder", Counting)
+    narrowed = 0
+    for seed in range(8):
+        rows_of_steps.clear()
+        search(toy_model(seed), draw_sources((6,)), decoding(4, max_extra_tokens=8))
+        assert rows_of_steps[0] == 1, "there is one beginning"
+        narrowed += any(later < earlier for earlier, later in pairwise(rows_of_steps))
+    assert narrowed > 0, "with three ways on from each, a beam gets narrower only where some of it cannot win"
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
@@ -216,9 +238,12 @@ def test_n_best_is_within_the_beam() -> None:
         search(toy_model(0), draw_sources(), decoding(4), n_best=5)
 
 
-def test_long_outputs_outgrow_the_first_caches() -> None:
+@pytest.mark.parametrize("kernels", ["1", "0"])
+def test_long_outputs_outgrow_the_first_caches(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     model = biased_model(0, PIECES[0])
-    (hypothesis,) = search(model, draw_sources((3,)), decoding(3, length_penalty=9.0, max_extra_tokens=70))[0]
+    settings = decoding(3, length_penalty=9.0, max_extra_tokens=70)
+    (hypothesis,), *_ = search(model, draw_sources((3, 1, 0, 2)), settings)
     assert len(hypothesis.tokens) == 73
     target = torch.tensor([BOS_ID, *hypothesis.tokens])
     logits = model_logits(model, [(draw_sources((3,))[0], target)]).log_softmax(-1)

@@ -139,6 +139,9 @@ def test_incremental_decoding_equals_the_packed_decoder(
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     pairs = draw_pairs()
     model = Transformer(tiny_config(**changes), VOCAB).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter)
     src, packing = pack([s for s, _ in pairs])
     beam, length = 2, 40
     decoder = IncrementalDecoder(model, src, packing, beam)

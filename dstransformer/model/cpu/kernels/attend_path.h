@@ -6,7 +6,6 @@
 
 namespace {
 
-// `a` holds zeros up to the next multiple of 16.
 template <class T>
 float dot(const float* a, const T* b, int64_t n) {
   Floats lanes{};
