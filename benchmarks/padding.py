@@ -17,7 +17,7 @@ CASES = ((25_000, 8), (4_096, 1))
 
 
 def main() -> None:
-    print("packed (the kernels for a CPU, varlen on a GPU): no product, norm or loss sees a padded token")
+    print("packed training (the kernels for a CPU, varlen on a GPU): no product, norm or loss sees a padded token")
     src, tgt = sample_lengths(PAIRS, seed=0)
     for tokens, micro_batches in CASES:
         print(f"padded, {tokens:,}+{tokens:,} tokens in {micro_batches} micro-batches; pairs of query and key:")

@@ -152,7 +152,9 @@ class PackedCaches:
 
 
 class PaddedCaches:
-    """For a GPU: the rows of a sentence attend together to all that its rows have written, through a mask of paths.
+    """For a GPU, and a CPU without kernels: the rows of a sentence attend together to all that they have written.
+
+    A mask hides what is not on a row's path.
 
     Keys and values of a layer are ``(n, num_heads, capacity * beam_size, d)``; position ``t`` of row ``b`` of a
     sentence lies at ``t * beam_size + b``. The path of a row is the ``b`` that it was at each position, ``(n *

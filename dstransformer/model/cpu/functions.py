@@ -162,7 +162,7 @@ def attend_path(past: Sequence[Tensor], path: Tensor, shape: HeadShape) -> Tenso
 def pack_linear(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
     """``x W^T + b`` with a copy of the weights in the order in which oneDNN reads them, for decoding: no gradient.
 
-    PyTorch lays the weights out again for every product, which takes up to a third of one with few rows.
+    PyTorch lays the weights out again for every product. With few rows one takes up to a third less time this way.
 
     Args:
         weight: ``(out_features, in_features)``.
@@ -177,7 +177,7 @@ def pack_linear(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tenso
 
 
 def round_rows(rows: int) -> int:
-    """As many rows or up to a sixteenth more (at least 7), of which there are few different numbers.
+    """As many rows or up to a sixteenth more (of few rows, up to 7), of which there are few different numbers.
 
     oneDNN generates code for each number of rows that a product meets, which takes longer than a small product.
     """

@@ -217,10 +217,13 @@ def test_learned_positions_bound_the_output() -> None:
     assert len(found[0][0].tokens) == 5
 
 
-def test_a_model_of_nan_finds_nothing() -> None:
+@pytest.mark.parametrize("kernels", ["1", "0"])
+@pytest.mark.parametrize("weight", ["softmax.weight", "decoder.0.feed_forward.inner.weight"])
+def test_a_model_of_nan_finds_nothing(weight: str, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     model = toy_model(0)
     with torch.no_grad():
-        model.softmax.weight.fill_(float("nan"))
+        model.get_parameter(weight).fill_(float("nan"))
     assert search(model, draw_sources((2, 0)), decoding(4)) == [[], []]
 
 
