@@ -67,13 +67,13 @@ class MultiHeadAttention(nn.Module):
         """Attend within each sentence.
 
         Args:
-            x: ``(tokens, d_model)``.
+            x: ``(packing.rows, d_model)``.
             packing: The sentences of ``x``.
-            memory: ``(memory_tokens, d_model)`` for attention over the memory, else None.
+            memory: ``(memory_packing.rows, d_model)`` for attention over the memory, else None.
             memory_packing: The sentences of ``memory``, as many as in ``x``.
 
         Returns:
-            ``(tokens, d_model)``.
+            ``(packing.rows, d_model)``.
         """
         dropout = self.dropout if self.training else 0.0
         if self.over_memory:
@@ -84,19 +84,24 @@ class MultiHeadAttention(nn.Module):
             projected, keys_values, key_packing = self.qkv(x), None, packing
         if self._use_varlen(projected, dropout):
             q, k, v = self._split(projected, keys_values)
-            attended = _varlen_attention(q, k, v, packing, key_packing, self.causal)
+            attended = _varlen_attention(q, k, v, packing, key_packing, self.causal).flatten(1)
         elif self.backend == "auto" and dropout == 0.0 and cpu.can_compute(projected):
             attended = cpu.packed_attention(projected, keys_values, packing, key_packing, self.shape)
         elif projected.device.type == "cpu":
-            groups = packing.group(key_packing)
-            parts = groups.queries.split(projected)
-            key_parts = [None] * len(parts) if keys_values is None else groups.keys.split(keys_values)
-            sentences = zip(parts, key_parts, groups.queries.parts, groups.keys.parts, strict=True)
-            attended = groups.queries.join([self._attend_padded(*group, dropout) for group in sentences])
+            attended = self._attend_grouped(projected, keys_values, packing, key_packing, dropout)
         else:  # on a GPU many small products take longer than the padding
             attended = self._attend_padded(projected, keys_values, packing, key_packing, dropout)
-        merged: Tensor = self.out(attended.reshape(x.shape[0], -1))
+        merged: Tensor = self.out(attended)
         return merged
+
+    def _attend_grouped(
+        self, projected: Tensor, keys_values: Tensor | None, packing: Packing, key_packing: Packing, dropout: float
+    ) -> Tensor:
+        groups = packing.group(key_packing)
+        parts = groups.queries.split(projected)
+        key_parts = [None] * len(parts) if keys_values is None else groups.keys.split(keys_values)
+        sentences = zip(parts, key_parts, groups.queries.parts, groups.keys.parts, strict=True)
+        return packing.fill(groups.queries.join([self._attend_padded(*group, dropout) for group in sentences]))
 
     def _attend_padded(
         self, projected: Tensor, keys_values: Tensor | None, packing: Packing, key_packing: Packing, dropout: float
@@ -109,7 +114,7 @@ class MultiHeadAttention(nn.Module):
 
     def split_memory(self, memory: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
         """The memory's keys and values, ``(n, num_heads, max_len, d_k)`` and ``d_v``, for incremental decoding."""
-        keys, values = torch.split(packing.pad(self.kv(memory)), list(self.kv_widths), dim=-1)
+        keys, values = torch.split(packing.pad(self.kv(memory)[: packing.tokens]), list(self.kv_widths), dim=-1)
         return self._heads(keys, self.d_k).transpose(1, 2), self._heads(values, self.d_v).transpose(1, 2)
 
     def split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:

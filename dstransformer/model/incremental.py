@@ -13,8 +13,11 @@ from torch.nn import functional as F
 from dstransformer.model import cpu
 from dstransformer.model.attention import attention_product
 from dstransformer.model.layers import DecoderLayer
-from dstransformer.model.packing import Packing
+from dstransformer.model.packing import Packing, round_rows
 from dstransformer.model.transformer import Transformer
+
+#: Of the rows that a step computes on a CPU at most one in so many is filler: their number is another at each step.
+FILLER_PARTS = 16
 
 #: Positions that a padded cache has room for at first; it doubles when it is full.
 FIRST_CAPACITY = 32
@@ -61,7 +64,7 @@ class IncrementalDecoder:
         """
         model, count = self.model, len(rows)
         if self.ragged:
-            filler = cpu.round_rows(count) - count
+            filler = round_rows(count, FILLER_PARTS) - count
             tokens, rows = (torch.cat((part, part[-1:].expand(filler))) for part in (tokens, rows))
         self._caches.go_on(rows)
         positions = torch.full_like(tokens, self.length)

@@ -76,7 +76,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = Residual(config)
 
     def forward(self, x: Tensor, packing: Packing) -> Tensor:
-        """``(tokens, d_model)`` to the same shape."""
+        """``(packing.rows, d_model)`` to the same shape."""
         x = self.self_attention_residual(x, lambda y: self.self_attention(y, packing, None, None))
         encoded: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return encoded
@@ -95,7 +95,7 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = Residual(config)
 
     def forward(self, x: Tensor, packing: Packing, memory: Tensor, memory_packing: Packing) -> Tensor:
-        """``(tokens, d_model)`` to the same shape, attending to ``memory`` ``(memory_tokens, d_model)``."""
+        """``(packing.rows, d_model)`` to the same shape, attending to ``memory`` ``(memory_packing.rows, d_model)``."""
         x = self.self_attention_residual(x, lambda y: self.self_attention(y, packing, None, None))
         x = self.memory_attention_residual(x, lambda y: self.memory_attention(y, packing, memory, memory_packing))
         decoded: Tensor = self.feed_forward_residual(x, self.feed_forward)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dstransformer.model import cpu
+from dstransformer.model.packing import fill_rows
 
 #: Logits held at once, at most; a chunk of tokens is as long as fits.
 CHUNK_LOGITS = {"cpu": 1 << 24, "cuda": 1 << 27}
@@ -23,7 +24,7 @@ def smoothed_cross_entropy(
     are computed chunk by chunk in the forward pass, while a chunk's logits are at hand.
 
     Args:
-        hidden: The decoder's output, ``(tokens, d_model)``.
+        hidden: The decoder's output, ``(tokens, d_model)``; rows beyond the targets are filler.
         weight: The softmax matrix, ``(rows, d_model)``.
         targets: ``(tokens,)`` int64.
         label_smoothing: epsilon.
@@ -47,7 +48,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         chunk = max(1, CHUNK_LOGITS[hidden.device.type] // weight.shape[0])
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
-            chunk_loss, chunk_nll, grad = _of_chunk(F.linear(hidden[part], weight), targets[part], epsilon, needs_grad)
+            logits = F.linear(hidden[part], weight)
+            chunk_loss, chunk_nll, grad = _of_chunk(logits, targets[part], epsilon, needs_grad)
             loss += chunk_loss
             nll += chunk_nll
             if grad is not None and grad_hidden is not None:
@@ -72,9 +74,12 @@ def _of_chunk(
     logits: Tensor, targets: Tensor, epsilon: float, needs_grad: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Loss, negative log-likelihood, and the gradient with respect to the logits, whose memory it may take."""
+    tokens, rows = targets.numel(), logits.shape[0]
     if needs_grad and cpu.can_compute(logits):
-        loss, nll = cpu.cross_entropy_(logits, targets, epsilon)
+        loss, nll = cpu.cross_entropy_(logits[:tokens], targets, epsilon)
+        logits[tokens:] = 0.0
         return loss.sum(), nll.sum(), logits
+    logits = logits[:tokens]
     reference = targets[:, None]
     log_p = logits.log_softmax(dim=-1, dtype=torch.float32)
     at_reference = log_p.gather(1, reference)
@@ -84,4 +89,4 @@ def _of_chunk(
         return loss, nll, None
     grad = log_p.exp_().sub_(epsilon / logits.shape[1])
     grad.scatter_add_(1, reference, torch.full_like(reference, epsilon - 1.0, dtype=grad.dtype))
-    return loss, nll, grad.to(logits.dtype)
+    return loss, nll, fill_rows(grad.to(logits.dtype), rows)

@@ -9,6 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+#: The finest share of filler on a CPU: at most one row in so many.
+FILLER_PARTS = 128
 
 #: The most that padding may add to the pairs of query and key that a group of sentences holds.
 MOST_PADDING = 0.05
@@ -27,6 +31,15 @@ class Packing:
     cu: Tensor
     max_len: int
     tokens: int
+
+    @cached_property
+    def rows(self) -> int:
+        """Of the tensors that the model computes with: one for each token, then filler, on which no result depends.
+
+        On a GPU there is none, for a CPU see :func:`round_rows`.
+        """
+        return round_rows(self.tokens, FILLER_PARTS) if self.cu.device.type == "cpu" else self.tokens
+
     _groupings: dict[int, Grouping] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -58,6 +71,10 @@ class Packing:
     def padding_mask(self) -> Tensor:
         """True at the places of the padded layout that hold a token, ``(n, max_len)``."""
         return torch.arange(self.max_len, device=self.cu.device) < self.lengths[:, None]
+
+    def fill(self, packed: Tensor) -> Tensor:
+        """``(tokens, …)`` to ``(rows, …)``, with zeros for filler."""
+        return fill_rows(packed, self.rows)
 
     def pad(self, packed: Tensor) -> Tensor:
         """Lay ``(tokens, width)`` out as ``(n, max_len, width)`` with zeros after each sentence."""
@@ -95,12 +112,12 @@ class Order:
         self._back = torch.empty_like(self._rows).scatter_(0, self._rows, torch.arange(packing.tokens))
 
     def split(self, packed: Tensor) -> tuple[Tensor, ...]:
-        """``(tokens, width)`` to the ``(tokens, width)`` of each group."""
+        """``(rows, width)`` to the ``(tokens, width)`` of each group."""
         moved: Tensor = _Unpad.apply(packed, self._rows)  # type: ignore[no-untyped-call]
         return torch.split(moved, [part.tokens for part in self.parts])
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """The inverse of :meth:`split`."""
+        """The inverse of :meth:`split`, without filler."""
         joined: Tensor = _Unpad.apply(torch.cat(list(parts)), self._back)  # type: ignore[no-untyped-call]
         return joined
 
@@ -111,6 +128,26 @@ class Grouping:
 
     queries: Order
     keys: Order
+
+
+def round_rows(rows: int, parts: int) -> int:
+    """As many rows, or up to a ``parts``-th more (of few rows, up to 7), of which there are few different numbers.
+
+    oneDNN generates code for each number of rows that a product in bf16 meets, and keeps it for ever. That takes time,
+    and memory of which every update would need more.
+
+    Args:
+        rows: At least 1.
+        parts: A power of two; there are so many numbers from a power of two to the next.
+    """
+    step = max(8, (1 << rows.bit_length() - 1) // parts)
+    return -(-rows // step) * step
+
+
+def fill_rows(tensor: Tensor, rows: int) -> Tensor:
+    """Rows of zeros after those of a tensor, if any are missing."""
+    missing = rows - tensor.shape[0]
+    return F.pad(tensor, (*(0, 0) * (tensor.dim() - 1), 0, missing)) if missing else tensor
 
 
 def _pack_lengths(lengths: Sequence[int]) -> Packing:

@@ -90,15 +90,17 @@ class Transformer(nn.Module):
         return LossSums(*smoothed_cross_entropy(hidden, self.softmax_weight, tgt_out, self.label_smoothing))
 
     def encode(self, src: Tensor, packing: Packing) -> Tensor:
-        """The memory, ``(src_tokens, d_model)``, of source tokens ``(src_tokens,)``."""
-        x: Tensor = self.src_input(src, packing.positions, packing.max_len, self._src_weight)
+        """The memory, ``(packing.rows, d_model)``, of source tokens ``(src_tokens,)``."""
+        src, positions = packing.fill(src), packing.fill(packing.positions)
+        x: Tensor = self.src_input(src, positions, packing.max_len, self._src_weight)
         for layer in self.encoder:
             x = layer(x, packing)
         return x if self.encoder_norm is None else self.encoder_norm(x)
 
     def decode(self, tgt_in: Tensor, packing: Packing, memory: Tensor, memory_packing: Packing) -> Tensor:
-        """The decoder's output at every position at once, ``(tgt_tokens, d_model)``."""
-        x: Tensor = self.tgt_input(tgt_in, packing.positions, packing.max_len, self.embedding.weight)
+        """The decoder's output at every position at once, ``(packing.rows, d_model)``, of input ``(tgt_tokens,)``."""
+        tgt_in, positions = packing.fill(tgt_in), packing.fill(packing.positions)
+        x: Tensor = self.tgt_input(tgt_in, positions, packing.max_len, self.embedding.weight)
         for layer in self.decoder:
             x = layer(x, packing, memory, memory_packing)
         return x if self.decoder_norm is None else self.decoder_norm(x)

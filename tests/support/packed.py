@@ -41,4 +41,4 @@ def model_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> Tens
     src, src_packing = pack([s for s, _ in pairs])
     tgt, tgt_packing = pack([t for _, t in pairs])
     hidden = model.decode(tgt, tgt_packing, model.encode(src, src_packing), src_packing)
-    return model.logits(hidden)
+    return model.logits(hidden[: tgt_packing.tokens])

@@ -11,7 +11,6 @@ from dstransformer.model.cpu.functions import (
     pack_linear,
     packed_attention,
     residual_norm,
-    round_rows,
 )
 
 __all__ = [
@@ -25,5 +24,4 @@ __all__ = [
     "pack_linear",
     "packed_attention",
     "residual_norm",
-    "round_rows",
 ]

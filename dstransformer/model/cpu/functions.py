@@ -101,17 +101,17 @@ def packed_attention(
     """Scaled dot-product attention within each sentence (equation 1), without padding.
 
     Args:
-        queries: ``(tokens, heads * d_k)``; for self-attention keys and values follow in each row,
-            ``(tokens, heads * (2 * d_k + d_v))``.
-        keys_values: ``(memory_tokens, heads * (d_k + d_v))``, or None for self-attention.
+        queries: ``(rows, heads * d_k)``; for self-attention keys and values follow in each row,
+            ``(rows, heads * (2 * d_k + d_v))``.
+        keys_values: ``(memory_rows, heads * (d_k + d_v))``, or None for self-attention.
         packing: The sentences of the queries.
         key_packing: The sentences of the keys, as many.
         shape: Of the heads.
 
     Returns:
-        ``(tokens, heads * d_v)``.
+        ``(rows, heads * d_v)``, 0 for filler.
     """
-    attended: Tensor = _PackedAttention.apply(queries, keys_values, packing.cu, key_packing.cu, shape)  # type: ignore[no-untyped-call]
+    attended: Tensor = _PackedAttention.apply(queries, keys_values, packing, key_packing, shape)  # type: ignore[no-untyped-call]
     return attended
 
 
@@ -176,15 +176,6 @@ def pack_linear(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tenso
     return partial(_packed_product, torch.ops.mkldnn._reorder_linear_weight(weight.detach()), bias)
 
 
-def round_rows(rows: int) -> int:
-    """As many rows or up to a sixteenth more (of few rows, up to 7), of which there are few different numbers.
-
-    oneDNN generates code for each number of rows that a product meets, which takes longer than a small product.
-    """
-    step = 1 << max(3, rows.bit_length() - 5)
-    return -(-rows // step) * step
-
-
 def _packed_product(packed: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
     return product
@@ -232,27 +223,31 @@ class _ResidualNorm(torch.autograd.Function):
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, queries: Tensor, keys_values: Tensor | None, q_cu: Tensor, k_cu: Tensor, shape: HeadShape
+        ctx: Any, queries: Tensor, keys_values: Tensor | None, packing: Packing, keys: Packing, shape: HeadShape
     ) -> Tensor:
         queries = queries.contiguous()
         keys_values = None if keys_values is None else keys_values.contiguous()
         out = queries.new_empty(queries.shape[0], shape.heads * shape.d_v)
         log_masses = torch.empty(queries.shape[0], shape.heads)
         heads = _heads(queries, keys_values, shape)
-        _call("attention", queries, *heads, *_sentences(q_cu, k_cu, shape), out, log_masses)
-        ctx.shape = shape
-        ctx.save_for_backward(queries, keys_values, q_cu, k_cu, log_masses)
+        _call("attention", queries, *heads, *_sentences(packing, keys, shape), out, log_masses)
+        out[packing.tokens :] = 0.0
+        ctx.packing, ctx.keys, ctx.shape = packing, keys, shape
+        ctx.save_for_backward(queries, keys_values, log_masses)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        queries, keys_values, q_cu, k_cu, log_masses = ctx.saved_tensors
+        queries, keys_values, log_masses = ctx.saved_tensors
         grad_queries = torch.empty_like(queries)
         grad_keys_values = None if keys_values is None else torch.empty_like(keys_values)
         heads = _heads(queries, keys_values, ctx.shape)
         grad_q, _, grad_k, grad_v, _ = _heads(grad_queries, grad_keys_values, ctx.shape)
-        sentences = _sentences(q_cu, k_cu, ctx.shape)
+        sentences = _sentences(ctx.packing, ctx.keys, ctx.shape)
         _call("attention_backward", grad, grad.contiguous(), *heads, log_masses, *sentences, grad_q, grad_k, grad_v)
+        grad_queries[ctx.packing.tokens :] = 0.0
+        if grad_keys_values is not None:
+            grad_keys_values[ctx.keys.tokens :] = 0.0
         return grad_queries, grad_keys_values, None, None, None
 
 
@@ -263,9 +258,9 @@ def _heads(queries: Tensor, keys_values: Tensor | None, shape: HeadShape) -> tup
     return queries, queries.stride(0), keys, keys[:, key_width:], keys.stride(0)
 
 
-def _sentences(q_cu: Tensor, k_cu: Tensor, shape: HeadShape) -> tuple[Tensor | int, ...]:
+def _sentences(packing: Packing, keys: Packing, shape: HeadShape) -> tuple[Tensor | int, ...]:
     """Where sentences begin and end, and how many there are; then the shape of the heads."""
-    return q_cu, k_cu, k_cu[1:], q_cu.numel() - 1, *_plain(shape)
+    return packing.cu, keys.cu, keys.cu[1:], packing.sentences, *_plain(shape)
 
 
 def _plain(shape: HeadShape) -> tuple[int, int, int, int]:

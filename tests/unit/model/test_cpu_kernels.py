@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from dstransformer.config import load_config
 from dstransformer.decoding.beam import Hypothesis, beam_search
 from dstransformer.model import Packing, Transformer, cpu
 from dstransformer.model.cpu import library
+from dstransformer.model.packing import fill_rows
 
 PRECISIONS = [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)]
 LENGTHS, MEMORY_LENGTHS = [1, 5, 17, 33, 16, 40], [3, 8, 16, 50, 2, 1]
@@ -97,6 +99,33 @@ def test_attention_over_the_memory(dtype: torch.dtype, tolerance: float, widths:
     expected.backward(grad.double())
     for actual, wanted in ((out, expected), (q.grad, exact_q.grad), (kv.grad, exact_kv.grad)):
         assert_near(actual, wanted, tolerance)
+
+
+@pytest.mark.parametrize("over_memory", [False, True])
+def test_attention_neither_reads_nor_leaves_anything_in_filler(over_memory: bool) -> None:
+    shape, packing, keys = cpu.HeadShape(2, 16, 16, False), packing_of([3, 16, 2]), packing_of([7, 1, 33])
+    tensors = [(packing, draw(packing.tokens, 32 if over_memory else 96, dtype=torch.float32))]
+    if over_memory:
+        tensors.append((keys, draw(keys.tokens, 64, dtype=torch.float32)))
+    else:
+        keys = packing
+    assert all(part.rows > part.tokens for part in (packing, keys))
+    filled = [F.pad(tensor.detach(), (0, 0, 0, part.rows - part.tokens), value=math.nan) for part, tensor in tensors]
+    for longer in filled:
+        longer.requires_grad_()
+
+    def attended(parts: list[Tensor]) -> Tensor:
+        return cpu.packed_attention(parts[0], parts[1] if over_memory else None, packing, keys, shape)
+
+    expected, out = attended([tensor for _, tensor in tensors]), attended(filled)
+    grad = torch.randn_like(expected)
+    expected.backward(grad)
+    out.backward(fill_rows(grad, packing.rows))
+    assert torch.equal(out, fill_rows(expected, packing.rows))
+    for (part, tensor), longer in zip(tensors, filled, strict=True):
+        assert longer.grad is not None
+        assert tensor.grad is not None
+        assert torch.equal(longer.grad, fill_rows(tensor.grad, part.rows))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
@@ -307,9 +336,3 @@ def test_packed_weights_give_the_same_product(biased: bool, dtype: torch.dtype) 
     assert actual.dtype == dtype
     tolerance = 1e-4 if dtype == torch.float32 else 0.1
     torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
-
-
-def test_rounded_rows_are_few_and_little_more() -> None:
-    rounded = [cpu.round_rows(rows) for rows in range(1, 5000)]
-    assert all(0 <= more - rows < max(8, rows / 16) for rows, more in enumerate(rounded, 1))
-    assert len(set(rounded)) < 150

@@ -39,6 +39,22 @@ def test_loss_and_gradients_equal_pytorchs_cross_entropy(epsilon: float) -> None
     assert not nll.requires_grad
 
 
+@pytest.mark.usefixtures("chunked")
+@pytest.mark.parametrize("kernels", ["0", "1"])
+def test_rows_beyond_the_targets_count_for_nothing(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
+    hidden, weight, targets = draw()
+    expected = (
+        *smoothed_cross_entropy(hidden, weight, targets, 0.1),
+        *torch.autograd.grad(smoothed_cross_entropy(hidden, weight, targets, 0.1)[0], (hidden, weight)),
+    )
+    filled = F.pad(hidden.detach(), (0, 0, 0, 9), value=3.0).requires_grad_()
+    loss, nll = smoothed_cross_entropy(filled, weight, targets, 0.1)
+    of_hidden, of_weight = torch.autograd.grad(loss, (filled, weight))
+    torch.testing.assert_close((loss, nll, of_hidden[:TOKENS], of_weight), expected)
+    assert not of_hidden[TOKENS:].any()
+
+
 def test_perfect_prediction_has_the_entropy_of_the_smoothed_target() -> None:
     epsilon = 0.1
     target = torch.full((1, ROWS), epsilon / ROWS)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstransformer.model import Packing
-from dstransformer.model.packing import MOST_PADDING, group_lengths
+from dstransformer.model.packing import MOST_PADDING, group_lengths, round_rows
 
 LENGTH = st.integers(1, 60)
 
@@ -43,3 +43,10 @@ def test_what_was_split_is_joined_again(seed: int) -> None:
     weights = torch.randn_like(x)
     (joined * weights).sum().backward()
     assert torch.equal(x.grad, weights)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("parts", [16, 128])
+def test_rounded_rows_are_few_and_little_more(parts: int) -> None:
+    rounded = [round_rows(rows, parts) for rows in range(1, 5000)]
+    assert all(0 <= more - rows < max(8, rows / parts) for rows, more in enumerate(rounded, 1))
+    assert len(set(rounded)) < 10 * parts
