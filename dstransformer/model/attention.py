@@ -14,6 +14,7 @@ from dstransformer.config import ModelConfig
 from dstransformer.errors import ConfigError
 from dstransformer.model import cpu
 from dstransformer.model.dropout import keep_mask
+from dstransformer.model.linear import Linear
 from dstransformer.model.packing import Packing
 
 Backend = Literal["auto", "varlen", "padded"]
@@ -43,11 +44,11 @@ class MultiHeadAttention(nn.Module):
         self.kv_widths = (key_width, value_width)
         bias = config.attention_bias
         if over_memory:
-            self.q = nn.Linear(config.d_model, key_width, bias=bias)
-            self.kv = nn.Linear(config.d_model, key_width + value_width, bias=bias)
+            self.q = Linear(config.d_model, key_width, bias=bias)
+            self.kv = Linear(config.d_model, key_width + value_width, bias=bias)
         else:
-            self.qkv = nn.Linear(config.d_model, 2 * key_width + value_width, bias=bias)
-        self.out = nn.Linear(value_width, config.d_model, bias=bias)
+            self.qkv = Linear(config.d_model, 2 * key_width + value_width, bias=bias)
+        self.out = Linear(value_width, config.d_model, bias=bias)
 
     def reset_parameters(self) -> None:
         """Glorot uniform for each projection on its own, not for the matrix that holds several; biases 0."""

@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dstransformer.model import cpu
 from dstransformer.model.attention import attention_product
@@ -95,8 +94,10 @@ def _products(layer: DecoderLayer, *, packed: bool) -> _Products:
     if not packed:
         return _Products(past.qkv, past.out, memory.q, memory.out, network)
     linears = (past.qkv, past.out, memory.q, memory.out, network.inner, network.outer)
-    qkv, past_out, memory_q, memory_out, inner, outer = (cpu.pack_linear(part.weight, part.bias) for part in linears)
-    return _Products(qkv, past_out, memory_q, memory_out, lambda y: outer(F.relu_(inner(y))))
+    qkv, past_out, memory_q, memory_out, inner, outer = (
+        cpu.pack_linear(part.weight, part.bias, relu=part.relu) for part in linears
+    )
+    return _Products(qkv, past_out, memory_q, memory_out, lambda y: outer(inner(y)))
 
 
 class Caches(Protocol):

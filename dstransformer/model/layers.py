@@ -14,6 +14,7 @@ from dstransformer.config import ModelConfig
 from dstransformer.model import cpu
 from dstransformer.model.attention import Backend, MultiHeadAttention
 from dstransformer.model.dropout import Dropout
+from dstransformer.model.linear import Linear
 from dstransformer.model.packing import Packing
 
 #: As in the authors' tensor2tensor.
@@ -49,8 +50,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.d_model, config.d_ff)
-        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.inner = Linear(config.d_model, config.d_ff, relu=True)
+        self.outer = Linear(config.d_ff, config.d_model)
         self.dropout = Dropout(config.activation_dropout)
 
     def reset_parameters(self) -> None:
@@ -61,7 +62,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(…, d_model)`` to the same shape."""
-        transformed: Tensor = self.outer(self.dropout(F.relu(self.inner(x))))
+        transformed: Tensor = self.outer(self.dropout(self.inner(x)))
         return transformed
 
 

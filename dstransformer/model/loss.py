@@ -48,12 +48,12 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         chunk = max(1, CHUNK_LOGITS[hidden.device.type] // weight.shape[0])
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
-            logits = F.linear(hidden[part], weight)
+            logits = _multiply(hidden[part], weight)
             chunk_loss, chunk_nll, grad = _of_chunk(logits, targets[part], epsilon, needs_grad)
             loss += chunk_loss
             nll += chunk_nll
             if grad is not None and grad_hidden is not None:
-                torch.mm(grad, weight, out=grad_hidden[part])
+                grad_hidden[part] = _multiply(grad, weight.t())
                 of_weight = grad.t() @ hidden[part]
                 grad_weight = of_weight.float() if grad_weight is None else grad_weight.add_(of_weight)
         if needs_grad:
@@ -68,6 +68,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         # In fp32, since the scale of an fp16 loss may be more than fp16 can hold.
         scaled = (grad_hidden.float() * grad_loss).to(grad_hidden.dtype)
         return scaled, (grad_weight * grad_loss).to(ctx.weight_dtype), None, None
+
+
+def _multiply(x: Tensor, weight: Tensor) -> Tensor:
+    return cpu.multiply(x, weight) if cpu.can_compute(x, weight) else F.linear(x, weight)
 
 
 def _of_chunk(

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from dstransformer.config import load_config
 from dstransformer.decoding.beam import Hypothesis, beam_search
 from dstransformer.model import Packing, Transformer, cpu
-from dstransformer.model.cpu import library
+from dstransformer.model.cpu import functions, library
 from dstransformer.model.packing import fill_rows
 
 PRECISIONS = [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)]
@@ -126,6 +126,50 @@ def test_attention_neither_reads_nor_leaves_anything_in_filler(over_memory: bool
         assert longer.grad is not None
         assert tensor.grad is not None
         assert torch.equal(longer.grad, fill_rows(tensor.grad, part.rows))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("onednn", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("width", [48, 20])
+def test_linear(
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    tolerance: float,
+    onednn: bool,
+    biased: bool,
+    relu: bool,
+    width: int,
+) -> None:
+    if not onednn:
+        monkeypatch.setattr(functions, "_has_onednn", lambda _: False)
+    tensors = [draw(37, 32, dtype=dtype), draw(width, 32, dtype=dtype), *([draw(width, dtype=dtype)] * biased)]
+    out = cpu.linear(tensors[0], tensors[1], tensors[2] if biased else None, relu=relu)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+    wide = [exact(tensor) for tensor in tensors]
+    expected = F.linear(*wide)
+    # Where rounding decides which side of 0 an element is on, so does the product that was rounded.
+    expected = torch.where(out > 0, expected, 0.0) if relu else expected
+    expected.backward(grad.double())
+    assert_near(out, expected, tolerance)
+    for tensor, reference in zip(tensors, wide, strict=True):
+        assert_near(tensor.grad, reference.grad, tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_not_a_number_passes_relu(dtype: torch.dtype) -> None:
+    x, weight = draw(8, 16, dtype=dtype), draw(16, 16, dtype=dtype)
+    broken = x.detach().clone()
+    broken[3, 5] = math.nan
+    broken.requires_grad_()
+    out = cpu.linear(broken, weight, None, relu=True)
+    assert out[3].isnan().all()
+    assert out.isnan().sum() == 16
+    out.backward(torch.ones_like(out))
+    assert broken.grad is not None
+    torch.testing.assert_close(broken.grad[3], weight.sum(dim=0))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)

@@ -6,6 +6,7 @@
 
 #include "attend_path.h"
 #include "attention.h"
+#include "bias_relu.h"
 #include "cross_entropy.h"
 #include "residual_norm.h"
 
@@ -24,6 +25,12 @@
       float* grad_bias, int threads) { \
     residual_norm_backward<T>(grad, summed, gain, mean, rstd, rows, width, {seed, threshold, scale}, grad_x, grad_y, \
                               grad_gain, grad_bias, threads); \
+  }
+
+#define BIAS_RELU(NAME, T) \
+  extern "C" void bias_relu_backward_##NAME(const T* grad, const T* out, int64_t rows, int64_t width, T* passed, \
+                                            float* sums, int threads) { \
+    bias_relu_backward<T>(grad, out, rows, width, passed, sums, threads); \
   }
 
 #define CROSS_ENTROPY(NAME, T) \
@@ -64,6 +71,7 @@
   }
 
 FOR_BOTH(RESIDUAL_NORM)
+FOR_BOTH(BIAS_RELU)
 FOR_BOTH(CROSS_ENTROPY)
 FOR_BOTH(BEST_PIECES)
 FOR_BOTH(ATTEND_PATH)
