@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.bars import at_most
 from benchmarks.workload import sample_lengths
 from dstransformer.data import Budget, cut_update, plan_epoch
-from dstransformer.model.packing import group_lengths
+from dstransformer.model.packing import ROW_COUNTS, group_lengths, round_rows
 
 PAIRS = 200_000
 UPDATES = 10
@@ -17,14 +17,17 @@ CASES = ((25_000, 8), (4_096, 1))
 
 
 def main() -> None:
-    print("packed training (the kernels for a CPU, varlen on a GPU): no product, norm or loss sees a padded token")
+    print("packed training (the kernels for a CPU, varlen on a GPU): no sentence is padded")
     src, tgt = sample_lengths(PAIRS, seed=0)
     for tokens, micro_batches in CASES:
-        print(f"padded, {tokens:,}+{tokens:,} tokens in {micro_batches} micro-batches; pairs of query and key:")
+        print(f"{tokens:,}+{tokens:,} tokens in {micro_batches} micro-batches")
         plan = plan_epoch(src, tgt, 1, 0, Budget(tokens, tokens, micro_batches))
         batches = [
             part for number in range(UPDATES) for part in cut_update(plan.update(number), src, tgt, micro_batches)
         ]
+        rows = [int((lengths[batch] + 1).sum()) for lengths in (src, tgt) for batch in batches]
+        filler = sum(round_rows(count, ROW_COUNTS) for count in rows) / sum(rows) - 1
+        print(f"  rows of filler on a CPU: {100 * filler:.2f}%; padded, of the pairs of query and key:")
         for name, queries, keys in (("source", src, src), ("target", tgt, tgt), ("target to source", tgt, src)):
             _show(name, [(queries[batch], keys[batch]) for batch in batches])
 

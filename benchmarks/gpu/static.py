@@ -47,8 +47,8 @@ def common_shape(updates: Sequence[Update]) -> Shape:
 def fill(batch: PackedBatch, shape: Shape) -> PackedBatch:
     """The batch with sentences of padding after its own, none longer than ``shape`` says, and then empty ones.
 
-    Sentences attend to themselves only, so the others are computed as before. The model has no way yet to leave the
-    filling out of the loss, so it is in it here: the time is the same, the gradient is not. Do not train with it.
+    Sentences attend to themselves only, so the others are computed as before. The filling is in the loss, whose shapes
+    are then the same too: the time is that of training, the gradient is not. Do not train with it.
 
     Raises:
         ValueError: The batch holds more than the shape.

@@ -15,8 +15,8 @@ from dstransformer.model.layers import DecoderLayer
 from dstransformer.model.packing import Packing, round_rows
 from dstransformer.model.transformer import Transformer
 
-#: Of the rows that a step computes on a CPU at most one in so many is filler: their number is another at each step.
-FILLER_PARTS = 16
+#: On a CPU the steps meet at most so many numbers of rows from one power of two to the next.
+ROW_COUNTS = 16
 
 #: Positions that a padded cache has room for at first; it doubles when it is full.
 FIRST_CAPACITY = 32
@@ -63,7 +63,7 @@ class IncrementalDecoder:
         """
         model, count = self.model, len(rows)
         if self.ragged:
-            filler = round_rows(count, FILLER_PARTS) - count
+            filler = round_rows(count, ROW_COUNTS) - count
             tokens, rows = (torch.cat((part, part[-1:].expand(filler))) for part in (tokens, rows))
         self._caches.go_on(rows)
         positions = torch.full_like(tokens, self.length)

@@ -61,7 +61,7 @@ class FeedForward(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(…, d_model)`` to the same shape."""
+        """``(rows, d_model)`` to the same shape."""
         transformed: Tensor = self.outer(self.dropout(self.inner(x)))
         return transformed
 

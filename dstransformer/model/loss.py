@@ -24,9 +24,9 @@ def smoothed_cross_entropy(
     are computed chunk by chunk in the forward pass, while a chunk's logits are at hand.
 
     Args:
-        hidden: The decoder's output, ``(tokens, d_model)``; rows beyond the targets are filler.
+        hidden: The decoder's output, ``(rows, d_model)``; those beyond the targets are filler.
         weight: The softmax matrix, ``(rows, d_model)``.
-        targets: ``(tokens,)`` int64.
+        targets: ``(tokens,)`` int64, at most ``rows``.
         label_smoothing: epsilon.
 
     Returns:
@@ -40,6 +40,7 @@ def smoothed_cross_entropy(
 class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+        assert targets.numel() <= hidden.shape[0]
         needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         grad_hidden = torch.empty_like(hidden) if needs_grad else None
         grad_weight: Tensor | None = None

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-#: The finest share of filler on a CPU: at most one row in so many.
-FILLER_PARTS = 128
+#: On a CPU a batch meets at most so many numbers of rows from one power of two to the next.
+ROW_COUNTS = 128
 
 #: The most that padding may add to the pairs of query and key that a group of sentences holds.
 MOST_PADDING = 0.05
@@ -32,15 +32,15 @@ class Packing:
     max_len: int
     tokens: int
 
+    _groupings: dict[int, Grouping] = field(default_factory=dict, init=False, repr=False, compare=False)
+
     @cached_property
     def rows(self) -> int:
         """Of the tensors that the model computes with: one for each token, then filler, on which no result depends.
 
         On a GPU there is none, for a CPU see :func:`round_rows`.
         """
-        return round_rows(self.tokens, FILLER_PARTS) if self.cu.device.type == "cpu" else self.tokens
-
-    _groupings: dict[int, Grouping] = field(default_factory=dict, init=False, repr=False, compare=False)
+        return round_rows(self.tokens, ROW_COUNTS) if self.cu.device.type == "cpu" else self.tokens
 
     @property
     def sentences(self) -> int:
@@ -130,23 +130,24 @@ class Grouping:
     keys: Order
 
 
-def round_rows(rows: int, parts: int) -> int:
-    """As many rows, or up to a ``parts``-th more (of few rows, up to 7), of which there are few different numbers.
+def round_rows(rows: int, counts: int) -> int:
+    """As many rows or a few more: less than ``1 / counts`` of them, and up to 7 of few rows.
 
-    oneDNN generates code for each number of rows that a product in bf16 meets, and keeps it for ever. That takes time,
-    and memory of which every update would need more.
+    oneDNN generates code for each number of rows that a product meets, and for bf16 keeps it for ever. That
+    takes time, and memory of which every update would need more.
 
     Args:
-        rows: At least 1.
-        parts: A power of two; there are so many numbers from a power of two to the next.
+        rows: 0 or more.
+        counts: How many results there are at most from one power of two to the next; a power of two.
     """
-    step = max(8, (1 << rows.bit_length() - 1) // parts)
+    step = max(8, (1 << max(rows, 1).bit_length() - 1) // counts)
     return -(-rows // step) * step
 
 
 def fill_rows(tensor: Tensor, rows: int) -> Tensor:
     """Rows of zeros after those of a tensor, if any are missing."""
     missing = rows - tensor.shape[0]
+    assert missing >= 0
     return F.pad(tensor, (*(0, 0) * (tensor.dim() - 1), 0, missing)) if missing else tensor
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from dstransformer.model.cpu.library import NAMES, kernels
@@ -147,7 +148,7 @@ def attend_memory(
 
     Args:
         queries: ``(rows, heads * d_k)``, the rows of a sentence one after the other.
-        keys_values: ``(memory_tokens, heads * (d_k + d_v))``.
+        keys_values: ``(memory_rows, heads * (d_k + d_v))``.
         row_cu: Cumulative numbers of the sentences' rows, ``(sentences + 1,)`` int32.
         begins: First row of each sentence's memory, ``(sentences,)`` int32.
         ends: One more than its last row, ``(sentences,)`` int32.
@@ -227,11 +228,13 @@ class _Linear(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, out = ctx.saved_tensors
         grad, of_bias = _bias_relu_backward(grad.contiguous(), out) if ctx.biased or ctx.relu else (grad, None)
         of_x = multiply(grad, weight.t()) if ctx.needs_input_grad[0] else None
-        return of_x, grad.t() @ x, of_bias if ctx.biased else None, None
+        of_weight = grad.t() @ x if ctx.needs_input_grad[1] else None
+        return of_x, of_weight, of_bias if ctx.biased else None, None
 
 
 def _bias_relu_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -261,6 +264,7 @@ class _ResidualNorm(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         summed, gain, mean, rstd = ctx.saved_tensors
         grad = grad.contiguous()
@@ -292,6 +296,7 @@ class _PackedAttention(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         queries, keys_values, log_masses = ctx.saved_tensors
         grad_queries = torch.empty_like(queries)

@@ -150,23 +150,40 @@ def test_linear(
     out.backward(grad)
     wide = [exact(tensor) for tensor in tensors]
     expected = F.linear(*wide)
+    assert_near(out, F.relu(expected) if relu else expected, tolerance)
     # Where rounding decides which side of 0 an element is on, so does the product that was rounded.
-    expected = torch.where(out > 0, expected, 0.0) if relu else expected
-    expected.backward(grad.double())
-    assert_near(out, expected, tolerance)
+    (torch.where(out > 0, expected, 0.0) if relu else expected).backward(grad.double())
     for tensor, reference in zip(tensors, wide, strict=True):
         assert_near(tensor.grad, reference.grad, tolerance)
 
 
+def test_linear_on_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, bias = (draw(*shape, dtype=torch.float32) for shape in ((37, 32), (48, 32), (48,)))
+
+    def gradients() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(cpu.linear(x, weight, bias, relu=True).square().sum(), (x, weight, bias))
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone = gradients()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    torch.testing.assert_close(gradients(), alone)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_not_a_number_passes_relu(dtype: torch.dtype) -> None:
-    x, weight = draw(8, 16, dtype=dtype), draw(16, 16, dtype=dtype)
+@pytest.mark.parametrize("width", [16, 20])
+@pytest.mark.parametrize("onednn", [True, False])
+def test_what_is_not_a_number_passes_relu(
+    monkeypatch: pytest.MonkeyPatch, onednn: bool, width: int, dtype: torch.dtype
+) -> None:
+    if not onednn:
+        monkeypatch.setattr(functions, "_has_onednn", lambda _: False)
+    x, weight = draw(8, 16, dtype=dtype), draw(width, 16, dtype=dtype)
     broken = x.detach().clone()
     broken[3, 5] = math.nan
     broken.requires_grad_()
     out = cpu.linear(broken, weight, None, relu=True)
     assert out[3].isnan().all()
-    assert out.isnan().sum() == 16
+    assert out.isnan().sum() == width
     out.backward(torch.ones_like(out))
     assert broken.grad is not None
     torch.testing.assert_close(broken.grad[3], weight.sum(dim=0))
@@ -245,6 +262,41 @@ def test_a_model_trains_alike_with_them_and_without(norm: str, monkeypatch: pyte
     with_kernels = compute()
     monkeypatch.setenv("DST_CPU_KERNELS", "0")
     torch.testing.assert_close(with_kernels, compute(), rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("kernels", ["0", "1"])
+@pytest.mark.parametrize("attention_dropout", [0.0, 0.2])
+def test_filler_changes_nothing(kernels: str, attention_dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
+    model = Transformer(tiny_config(attention_dropout=attention_dropout), VOCAB, 0.1)
+    assert any(packing.rows > packing.tokens for _, packing in map(pack, zip(*draw_pairs(), strict=True)))
+
+    def compute() -> tuple[Tensor, ...]:
+        torch.manual_seed(1)
+        loss = model_loss(model)
+        return loss, *torch.autograd.grad(loss, list(model.parameters()))
+
+    filled = compute()
+    monkeypatch.setattr(Packing, "rows", property(lambda packing: packing.tokens))
+    torch.testing.assert_close(compute(), filled)
+
+
+def test_products_meet_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN keeps code for each of them for as long as the process lives."""
+    met = set()
+
+    def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        met.add(x.shape[0])
+        return F.linear(x, weight, bias)
+
+    monkeypatch.setattr(functions, "_onednn_linear", multiply)
+    model = Transformer(tiny_config(), VOCAB, 0.1)
+    for longer in range(64):
+        pairs = draw_pairs(((1000 + longer, 1063 - longer),))
+        src, src_packing = pack([src for src, _ in pairs])
+        tgt, tgt_packing = pack([tgt for _, tgt in pairs])
+        model(src, src_packing.cu, src_packing.max_len, tgt, tgt, tgt_packing.cu, tgt_packing.max_len).loss.backward()
+    assert len(met) < 12
 
 
 @pytest.mark.parametrize("changes", [{}, {"d_k": 4, "d_v": 20}], ids=str)

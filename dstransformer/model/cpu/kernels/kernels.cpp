@@ -2,7 +2,7 @@
 //
 // Tensors come as pointers to fp32 or bf16 (16 bits, the upper half of an fp32). All arithmetic is in fp32. Loops run
 // on vectors of 16 floats, which the compiler maps to what the processor has. Results do not depend on the number of
-// threads, except for the order in which rows are summed into the gradients of a norm's weights.
+// threads, except for the order in which rows are summed into the gradients of biases and of a norm's weights.
 
 #include "attend_path.h"
 #include "attention.h"
