@@ -31,7 +31,6 @@ class Packing:
     cu: Tensor
     max_len: int
     tokens: int
-
     _groupings: dict[int, Grouping] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -133,8 +132,8 @@ class Grouping:
 def round_rows(rows: int, counts: int) -> int:
     """As many rows or a few more: less than ``1 / counts`` of them, and up to 7 of few rows.
 
-    oneDNN generates code for each number of rows that a product meets, and for bf16 keeps it for ever. That
-    takes time, and memory of which every update would need more.
+    oneDNN generates code for each number of rows that a product meets, and for bf16 it keeps that for ever: new numbers
+    cost time, and memory that grows.
 
     Args:
         rows: 0 or more.

@@ -42,3 +42,12 @@ def model_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> Tens
     tgt, tgt_packing = pack([t for _, t in pairs])
     hidden = model.decode(tgt, tgt_packing, model.encode(src, src_packing), src_packing)
     return model.logits(hidden[: tgt_packing.tokens])
+
+
+def model_loss(model: Transformer) -> Tensor:
+    """Of the pairs of :func:`draw_pairs`, in training."""
+    src, src_packing = pack([src for src, _ in draw_pairs()])
+    tgt, tgt_packing = pack([tgt for _, tgt in draw_pairs()])
+    lengths = (src_packing.cu, src_packing.max_len), (tgt_packing.cu, tgt_packing.max_len)
+    loss: Tensor = model(src, *lengths[0], tgt, tgt.roll(-1), *lengths[1]).loss
+    return loss

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.packed import VOCAB, draw_pairs, pack, tiny_config
+from support.numerics import PRECISIONS, assert_near, draw, exact
+from support.packed import VOCAB, draw_pairs, model_loss, pack, tiny_config
 from torch import Tensor
 from torch.nn import functional as F
 
 from dstransformer.config import load_config
 from dstransformer.decoding.beam import Hypothesis, beam_search
 from dstransformer.model import Packing, Transformer, cpu
-from dstransformer.model.cpu import functions, library
+from dstransformer.model.cpu import library
 from dstransformer.model.packing import fill_rows
 
-PRECISIONS = [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)]
 LENGTHS, MEMORY_LENGTHS = [1, 5, 17, 33, 16, 40], [3, 8, 16, 50, 2, 1]
 
 
@@ -32,26 +32,6 @@ def _compiled() -> None:
 
 def packing_of(lengths: list[int]) -> Packing:
     return Packing(torch.tensor([0, *lengths]).cumsum(0).int(), max(lengths), sum(lengths))
-
-
-def draw(*shape: int, dtype: torch.dtype) -> Tensor:
-    return torch.randn(*shape).to(dtype).requires_grad_()
-
-
-def model_loss(model: Transformer) -> Tensor:
-    src, src_packing = pack([src for src, _ in draw_pairs()])
-    tgt, tgt_packing = pack([tgt for _, tgt in draw_pairs()])
-    lengths = (src_packing.cu, src_packing.max_len), (tgt_packing.cu, tgt_packing.max_len)
-    loss: Tensor = model(src, *lengths[0], tgt, tgt.roll(-1), *lengths[1]).loss
-    return loss
-
-
-def exact(tensor: Tensor) -> Tensor:
-    return tensor.detach().double().requires_grad_()
-
-
-def assert_near(actual: Tensor, expected: Tensor, tolerance: float) -> None:
-    assert float((actual - expected).detach().abs().max()) <= tolerance * float(expected.detach().abs().max())
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing, keys: Packing, shape: cpu.HeadShape) -> Tensor:
@@ -129,67 +109,6 @@ def test_attention_neither_reads_nor_leaves_anything_in_filler(over_memory: bool
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
-@pytest.mark.parametrize("onednn", [True, False])
-@pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("relu", [True, False])
-@pytest.mark.parametrize("width", [48, 20])
-def test_linear(
-    monkeypatch: pytest.MonkeyPatch,
-    dtype: torch.dtype,
-    tolerance: float,
-    onednn: bool,
-    biased: bool,
-    relu: bool,
-    width: int,
-) -> None:
-    if not onednn:
-        monkeypatch.setattr(functions, "_has_onednn", lambda _: False)
-    tensors = [draw(37, 32, dtype=dtype), draw(width, 32, dtype=dtype), *([draw(width, dtype=dtype)] * biased)]
-    out = cpu.linear(tensors[0], tensors[1], tensors[2] if biased else None, relu=relu)
-    grad = torch.randn_like(out)
-    out.backward(grad)
-    wide = [exact(tensor) for tensor in tensors]
-    expected = F.linear(*wide)
-    assert_near(out, F.relu(expected) if relu else expected, tolerance)
-    # Where rounding decides which side of 0 an element is on, so does the product that was rounded.
-    (torch.where(out > 0, expected, 0.0) if relu else expected).backward(grad.double())
-    for tensor, reference in zip(tensors, wide, strict=True):
-        assert_near(tensor.grad, reference.grad, tolerance)
-
-
-def test_linear_on_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, weight, bias = (draw(*shape, dtype=torch.float32) for shape in ((37, 32), (48, 32), (48,)))
-
-    def gradients() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(cpu.linear(x, weight, bias, relu=True).square().sum(), (x, weight, bias))
-
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    alone = gradients()
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    torch.testing.assert_close(gradients(), alone)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("width", [16, 20])
-@pytest.mark.parametrize("onednn", [True, False])
-def test_what_is_not_a_number_passes_relu(
-    monkeypatch: pytest.MonkeyPatch, onednn: bool, width: int, dtype: torch.dtype
-) -> None:
-    if not onednn:
-        monkeypatch.setattr(functions, "_has_onednn", lambda _: False)
-    x, weight = draw(8, 16, dtype=dtype), draw(width, 16, dtype=dtype)
-    broken = x.detach().clone()
-    broken[3, 5] = math.nan
-    broken.requires_grad_()
-    out = cpu.linear(broken, weight, None, relu=True)
-    assert out[3].isnan().all()
-    assert out.isnan().sum() == width
-    out.backward(torch.ones_like(out))
-    assert broken.grad is not None
-    torch.testing.assert_close(broken.grad[3], weight.sum(dim=0))
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_residual_norm(dtype: torch.dtype, tolerance: float, dropout: float) -> None:
     tensors = [draw(300, 64, dtype=dtype), draw(300, 64, dtype=dtype), draw(64, dtype=dtype), draw(64, dtype=dtype)]
@@ -262,41 +181,6 @@ def test_a_model_trains_alike_with_them_and_without(norm: str, monkeypatch: pyte
     with_kernels = compute()
     monkeypatch.setenv("DST_CPU_KERNELS", "0")
     torch.testing.assert_close(with_kernels, compute(), rtol=2e-4, atol=2e-4)
-
-
-@pytest.mark.parametrize("kernels", ["0", "1"])
-@pytest.mark.parametrize("attention_dropout", [0.0, 0.2])
-def test_filler_changes_nothing(kernels: str, attention_dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
-    model = Transformer(tiny_config(attention_dropout=attention_dropout), VOCAB, 0.1)
-    assert any(packing.rows > packing.tokens for _, packing in map(pack, zip(*draw_pairs(), strict=True)))
-
-    def compute() -> tuple[Tensor, ...]:
-        torch.manual_seed(1)
-        loss = model_loss(model)
-        return loss, *torch.autograd.grad(loss, list(model.parameters()))
-
-    filled = compute()
-    monkeypatch.setattr(Packing, "rows", property(lambda packing: packing.tokens))
-    torch.testing.assert_close(compute(), filled)
-
-
-def test_products_meet_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """oneDNN keeps code for each of them for as long as the process lives."""
-    met = set()
-
-    def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        met.add(x.shape[0])
-        return F.linear(x, weight, bias)
-
-    monkeypatch.setattr(functions, "_onednn_linear", multiply)
-    model = Transformer(tiny_config(), VOCAB, 0.1)
-    for longer in range(64):
-        pairs = draw_pairs(((1000 + longer, 1063 - longer),))
-        src, src_packing = pack([src for src, _ in pairs])
-        tgt, tgt_packing = pack([tgt for _, tgt in pairs])
-        model(src, src_packing.cu, src_packing.max_len, tgt, tgt, tgt_packing.cu, tgt_packing.max_len).loss.backward()
-    assert len(met) < 12
 
 
 @pytest.mark.parametrize("changes", [{}, {"d_k": 4, "d_v": 20}], ids=str)
@@ -420,15 +304,3 @@ def test_rows_attend_to_the_memory_of_their_sentence(
         q, k, v = (part.unflatten(1, (heads, -1)).transpose(0, 1) for part in (q, keys, values))
         expected = F.scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
         torch.testing.assert_close(out[rows.start : rows.stop].float(), expected, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("biased", [False, True])
-def test_packed_weights_give_the_same_product(biased: bool, dtype: torch.dtype) -> None:
-    x, weight, bias = torch.randn(37, 48, dtype=dtype), torch.randn(56, 48, dtype=dtype), torch.randn(56, dtype=dtype)
-    expected = F.linear(x.double(), weight.double(), bias.double() if biased else None)
-    with torch.inference_mode():
-        actual = cpu.pack_linear(weight, bias if biased else None)(x)
-    assert actual.dtype == dtype
-    tolerance = 1e-4 if dtype == torch.float32 else 0.1
-    torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)

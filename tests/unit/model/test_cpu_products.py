@@ -1,0 +1,129 @@
+"""Products with weights on a CPU, and the filler that makes their sizes few."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from support.numerics import PRECISIONS, assert_near, draw, exact
+from support.packed import VOCAB, draw_pairs, model_loss, pack, tiny_config
+from torch import Tensor
+from torch.nn import functional as F
+
+from dstransformer.model import Packing, Transformer, cpu
+from dstransformer.model.cpu import functions, library
+
+
+@pytest.fixture(autouse=True)
+def _compiled() -> None:
+    assert library.kernels() is not None
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("onednn", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("width", [48, 20])
+def test_linear(
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    tolerance: float,
+    onednn: bool,
+    biased: bool,
+    relu: bool,
+    width: int,
+) -> None:
+    if not onednn:
+        monkeypatch.setattr(functions, "_has_onednn", lambda _: False)
+    tensors = [draw(37, 32, dtype=dtype), draw(width, 32, dtype=dtype), *([draw(width, dtype=dtype)] * biased)]
+    out = cpu.linear(tensors[0], tensors[1], tensors[2] if biased else None, relu=relu)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+    wide = [exact(tensor) for tensor in tensors]
+    expected = F.linear(*wide)
+    assert_near(out, F.relu(expected) if relu else expected, tolerance)
+    # Where rounding decides which side of 0 an element is on, so does the product that was rounded.
+    (torch.where(out > 0, expected, 0.0) if relu else expected).backward(grad.double())
+    for tensor, reference in zip(tensors, wide, strict=True):
+        assert_near(tensor.grad, reference.grad, tolerance)
+
+
+def test_linear_on_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, bias = (draw(*shape, dtype=torch.float32) for shape in ((37, 32), (48, 32), (48,)))
+
+    def gradients() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(cpu.linear(x, weight, bias, relu=True).square().sum(), (x, weight, bias))
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone = gradients()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    torch.testing.assert_close(gradients(), alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [16, 20])
+@pytest.mark.parametrize("onednn", [True, False])
+def test_what_is_not_a_number_passes_relu(
+    monkeypatch: pytest.MonkeyPatch, onednn: bool, width: int, dtype: torch.dtype
+) -> None:
+    if not onednn:
+        monkeypatch.setattr(functions, "_has_onednn", lambda _: False)
+    x, weight = draw(8, 16, dtype=dtype), draw(width, 16, dtype=dtype)
+    broken = x.detach().clone()
+    broken[3, 5] = math.nan
+    broken.requires_grad_()
+    out = cpu.linear(broken, weight, None, relu=True)
+    assert out[3].isnan().all()
+    assert out.isnan().sum() == width
+    out.backward(torch.ones_like(out))
+    assert broken.grad is not None
+    torch.testing.assert_close(broken.grad[3], weight.sum(dim=0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("biased", [False, True])
+def test_packed_weights_give_the_same_product(biased: bool, dtype: torch.dtype) -> None:
+    x, weight, bias = torch.randn(37, 48, dtype=dtype), torch.randn(56, 48, dtype=dtype), torch.randn(56, dtype=dtype)
+    expected = F.linear(x.double(), weight.double(), bias.double() if biased else None)
+    with torch.inference_mode():
+        actual = cpu.pack_linear(weight, bias if biased else None)(x)
+    assert actual.dtype == dtype
+    tolerance = 1e-4 if dtype == torch.float32 else 0.1
+    torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kernels", ["0", "1"])
+@pytest.mark.parametrize("attention_dropout", [0.0, 0.2])
+def test_filler_changes_nothing(kernels: str, attention_dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
+    model = Transformer(tiny_config(attention_dropout=attention_dropout), VOCAB, 0.1)
+    assert any(packing.rows > packing.tokens for _, packing in map(pack, zip(*draw_pairs(), strict=True)))
+
+    def compute() -> tuple[Tensor, ...]:
+        torch.manual_seed(1)
+        loss = model_loss(model)
+        return loss, *torch.autograd.grad(loss, list(model.parameters()))
+
+    filled = compute()
+    monkeypatch.setattr(Packing, "rows", property(lambda packing: packing.tokens))
+    torch.testing.assert_close(compute(), filled)
+
+
+def test_products_meet_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN keeps code for each of them for as long as the process lives."""
+    met = set()
+
+    def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        met.add(x.shape[0])
+        return F.linear(x, weight, bias)
+
+    monkeypatch.setattr(functions, "_has_onednn", lambda _: True)
+    monkeypatch.setattr(functions, "_onednn_linear", multiply)
+    model = Transformer(tiny_config(), VOCAB, 0.1)
+    for longer in range(64):
+        pairs = draw_pairs(((1000 + longer, 1063 - longer),))
+        src, src_packing = pack([src for src, _ in pairs])
+        tgt, tgt_packing = pack([tgt for _, tgt in pairs])
+        model(src, src_packing.cu, src_packing.max_len, tgt, tgt, tgt_packing.cu, tgt_packing.max_len).loss.backward()
+    assert 1 < len(met) < 12
