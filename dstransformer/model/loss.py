@@ -57,6 +57,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 grad_hidden[part] = _multiply(grad, weight.t())
                 of_weight = grad.t() @ hidden[part]
                 grad_weight = of_weight.float() if grad_weight is None else grad_weight.add_(of_weight)
+            del logits, grad  # before the next chunk takes as much memory
         if needs_grad:
             ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.weight_dtype = weight.dtype

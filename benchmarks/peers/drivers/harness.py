@@ -9,13 +9,15 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-#: Updates that pass before the clock starts: they trace, allocate, and choose kernels.
+#: What passes before the clock starts: so many updates and seconds at least. They trace, allocate, choose kernels, and
+#: take memory from the kernel: batches differ in size, and a heap stops growing only when it has met most of them.
 WARM_UP_UPDATES = 3
+WARM_UP_SECONDS = 12.0
 
 #: The clock runs for at least this many updates, however long they take.
 LEAST_UPDATES = 3
@@ -85,6 +87,11 @@ class Measurement:
         return (self.src_tokens + self.tgt_tokens) / self.seconds
 
 
+def warmed_up(ends: Sequence[float]) -> bool:
+    """Whether the warm-up was over with the last of these updates, given when each ended in seconds."""
+    return len(ends) >= WARM_UP_UPDATES and ends[-1] - ends[0] >= WARM_UP_SECONDS
+
+
 class Complete(BaseException):
     """Unwinds the training loop of a peer once the measurement is complete."""
 
@@ -95,12 +102,12 @@ class Meter:
     def __init__(self, request: Request) -> None:
         self._seconds = request.seconds
         self._model = request.model
-        self._began = 0.0
-        self._updates = -WARM_UP_UPDATES
+        self._ends: list[float] = []
+        self._began: float | None = None
         self._clear()
 
     def _clear(self) -> None:
-        self._src_tokens = self._tgt_tokens = 0
+        self._updates = self._src_tokens = self._tgt_tokens = 0
 
     def count(self, src_tokens: int, tgt_tokens: int) -> None:
         """Add a batch, ends of sentences included."""
@@ -115,9 +122,11 @@ class Meter:
         """
         self._updates += 1
         now = time.perf_counter()
-        if self._updates <= 0:
-            self._began = now
-            self._clear()
+        if self._began is None:
+            self._ends.append(now)
+            if warmed_up(self._ends):
+                self._began = now
+                self._clear()
         elif now - self._began >= self._seconds and self._updates >= LEAST_UPDATES:
             self.measurement = Measurement(self._updates, self._src_tokens, self._tgt_tokens, now - self._began)
             if self._model:

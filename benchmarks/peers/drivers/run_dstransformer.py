@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.peers.drivers.harness import LEAST_UPDATES, WARM_UP_UPDATES, Measurement, Request
+from benchmarks.peers.drivers.harness import LEAST_UPDATES, Measurement, Request, warmed_up
 from dstransformer.training.averaging import average_run
 from dstransformer.training.checkpoint import CheckpointFolder
 
@@ -98,7 +98,7 @@ def _read_metrics(path: Path, seconds: float, process: subprocess.Popen[bytes], 
     """Follow the file until the updates after the warm-up have taken long enough."""
     while True:
         _check_runs(process, log)
-        updates = _updates(path)[WARM_UP_UPDATES:]
+        updates = _after_warm_up(_updates(path))[1:]
         took = sum((line["src_tokens"] + line["tgt_tokens"]) / line["tokens_per_second"] for line in updates)
         if len(updates) >= LEAST_UPDATES and took >= seconds:
             src, tgt = (sum(line[f"{side}_tokens"] for line in updates) for side in ("src", "tgt"))
@@ -109,17 +109,17 @@ def _read_metrics(path: Path, seconds: float, process: subprocess.Popen[bytes], 
 def _train(run: Path, seconds: float, process: subprocess.Popen[bytes], log: Path) -> Measurement:
     """Let it train for so long after the warm-up, by the clock on the wall: what it writes meanwhile costs its time."""
     path = run / "metrics.jsonl"
-    while len(_updates(path)) < WARM_UP_UPDATES:
+    while not (warm := _after_warm_up(_updates(path))):
         _check_runs(process, log)
         time.sleep(0.5)
-    began = float(_updates(path)[WARM_UP_UPDATES - 1]["time"])
+    began = float(warm[0]["time"])
     while time.time() < began + seconds:
         _check_runs(process, log)
         time.sleep(max(0.0, min(1.0, began + seconds - time.time())))
     for rank in _leaves(process):
         rank.send_signal(signal.SIGTERM)
     process.wait(_GRACE)
-    updates = _updates(path)[WARM_UP_UPDATES:]
+    updates = _after_warm_up(_updates(path))[1:]
     src, tgt = (sum(line[f"{side}_tokens"] for line in updates) for side in ("src", "tgt"))
     return Measurement(len(updates), src, tgt, updates[-1]["time"] - began)
 
@@ -141,6 +141,12 @@ def _updates(path: Path) -> list[dict[str, Any]]:
         return []
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     return [record for record in map(json.loads, lines) if record["kind"] == "train"]
+
+
+def _after_warm_up(updates: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """From the last update of the warm-up on, whose end starts the clock; none before that."""
+    ends = [float(update["time"]) for update in updates]
+    return next((updates[number:] for number in range(len(ends)) if warmed_up(ends[: number + 1])), [])
 
 
 def _stop(process: subprocess.Popen[bytes], port: int) -> None:
