@@ -1,4 +1,4 @@
-"""A figure beside the bar that it is held to, in one line."""
+"""A figure beside the bar that it is held to, or the limit that it is a share of, in one line."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ def at_most(what: str, figure: float, bar: float, form: str = ".2f", unit: str =
 def at_least(what: str, figure: float, bar: float, form: str = ".2f", unit: str = "") -> None:
     """Print a figure that is to reach a bar, also as a share of it."""
     _show(what, figure, bar, form, unit, "at least", figure >= bar)
+
+
+def of_limit(what: str, figure: float, limit: float, of: str, unit: str = " GB/s") -> None:
+    """Print a figure as a share of the most that the machine can do."""
+    print(f"{what}: {figure:.3g}{unit}, {figure / limit:.1%} of {of} ({limit:.3g}{unit})")
 
 
 def _show(what: str, figure: float, bar: float, form: str, unit: str, kind: str, met: bool) -> None:

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.bars import at_most
+from benchmarks.bars import at_most, of_limit
+from benchmarks.limits import cpu_bandwidth, disk_bandwidth
 from benchmarks.processes import run_module
 from benchmarks.workload import PIECES, budget_of, build_loader, load_sized, train_tokenizer, write_split
 from dstransformer.config import compose
@@ -36,6 +37,7 @@ def measure() -> None:
     config = load_sized("base", "bf16", *budget_of(TOKENS, micro_batches=1))
     with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(sys.stderr):
         folder = Path(name)
+        bandwidth, disk = cpu_bandwidth(), disk_bandwidth(folder)
         stream = build_loader(write_split(folder / "train", PAIRS), config).iter_updates(Position())
         engine = Engine(config, compose(config, world.world_size), PIECES, world)
         saver = Saver(CheckpointFolder(folder / "run"), world, config, train_tokenizer(), {}, lambda _: None)
@@ -43,7 +45,7 @@ def measure() -> None:
         for _ in range(3):
             step()
         copying = statistics.median(_seconds(engine.snapshot) for _ in range(3))
-        plain, lost, longest, sizes = [], [], [], []
+        plain, lost, longest, sizes, rates = [], [], [], [], []
         for turn in range(ROUNDS):
             usual = [_seconds(step) for _ in range(PLAIN_STEPS)]
             began, steps = time.perf_counter(), 0
@@ -53,7 +55,10 @@ def measure() -> None:
                 step()
                 steps += 1
             saver.finish()
-            lost.append(time.perf_counter() - began - steps * statistics.median(usual))
+            taken = time.perf_counter() - began
+            size = _size(CheckpointFolder(folder / "run").checkpoints()[-1].path)
+            rates.append(size / (taken - stall))
+            lost.append(taken - steps * statistics.median(usual))
             plain += usual
             longest.append(stall)
             sizes.append(steps)
@@ -62,8 +67,12 @@ def measure() -> None:
     usual_step = statistics.median(plain)
     print(f"base, bf16, {TOKENS:,} target tokens an update: a step takes {usual_step:.2f} s")
     print(f"training stands still {statistics.median(longest):.2f} s, of which copying takes {copying:.2f} s")
+    of_limit("  copying, read and written", 2 * size / copying / 1e9, bandwidth / 1e9, "a copy in memory")
     print(
         f"writing goes on beside {statistics.median(sizes):.0f} steps; {statistics.median(lost):.2f} s are lost in all"
+    )
+    of_limit(
+        f"  writing and hashing {size / 1e9:.2f} GB", statistics.median(rates) / 1e9, disk / 1e9, "writing to the disk"
     )
     beyond = statistics.median(lost) - copying
     at_most(f"time lost beyond copying (median of {ROUNDS}), in steps", beyond / usual_step, 1.0)
@@ -78,6 +87,10 @@ def _numbered(step: Callable[[int], object]) -> Callable[[], object]:
         return step(number)
 
     return following
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _seconds(act: Callable[[], object]) -> float:

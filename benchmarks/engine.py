@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.bars import at_least, at_most
+from benchmarks.bars import at_least, at_most, of_limit
+from benchmarks.limits import cpu_flops, flops_per_token, sizes_of
 from benchmarks.processes import environment, free_port
 from benchmarks.workload import PIECES, budget_of, build_loader, load_sized, write_split
 from dstransformer.config import Config, compose
@@ -36,28 +37,36 @@ def main() -> None:
     print(f"tiny, about {TOKENS:,} target tokens an update; seconds an update, medians of {ROUNDS} x {STEPS} updates")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "train"
-        folder.with_suffix(".json").write_text(write_split(folder, PAIRS).info.model_dump_json())
+        split = write_split(folder, PAIRS)
+        folder.with_suffix(".json").write_text(split.info.model_dump_json())
+        sizes = sizes_of(load_sized("tiny", "fp32").model)
+        flops = flops_per_token(sizes, PIECES, split.src_lengths + 1, split.tgt_lengths + 1)
         for precision in ("fp32", "bf16"):
-            measure(folder, precision)
+            measure(folder, precision, flops)
 
 
-def measure(folder: Path, precision: str) -> None:
+def measure(folder: Path, precision: str, flops: float) -> None:
+    """Print the figures of a precision; ``flops`` are operations a token."""
+    peak = cpu_flops(precision)
     systems = {
         "engine, one rank": Ranks(folder, precision, "engine", 1),
         "bare loop": Ranks(folder, precision, "bare", 1),
         "engine, two ranks": Ranks(folder, precision, "engine", 2),
     }
     seconds: dict[str, list[float]] = {name: [] for name in systems}
+    rates: dict[str, list[float]] = {name: [] for name in systems}
     with ExitStack() as held:
         for ranks in systems.values():
             held.callback(ranks.end)
         for turn in range(ROUNDS + 1):
             for name, ranks in systems.items():
-                taken = ranks.run(STEPS)
+                taken, tokens = ranks.run(STEPS)
                 if turn:
                     seconds[name].append(taken / STEPS)
+                    rates[name].append(tokens / taken)
     for name, values in seconds.items():
         print(f"  {precision}, {name:18} {statistics.median(values):.3f} s")
+        of_limit("    operations", statistics.median(rates[name]) * flops / 1e9, peak / 1e9, "the peak", " GFLOP/s")
     one, bare, two = seconds.values()
     at_most(f"{precision}, engine against the bare loop", _ratio(one, bare), 1.10)
     at_least(f"{precision}, two ranks of one thread against one rank of two, in speed", _ratio(one, two), 0.90)
@@ -84,8 +93,8 @@ class Ranks:
             for rank in range(size)
         ]
 
-    def run(self, updates: int) -> float:
-        """Compute updates; returns the seconds that the slowest rank took."""
+    def run(self, updates: int) -> tuple[float, int]:
+        """Compute updates; returns the seconds that the slowest rank took, and their tokens on both sides."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(f"{updates}\n")
@@ -94,7 +103,8 @@ class Ranks:
         if not all(answers):
             failed = next(process for process, answer in zip(self._processes, answers, strict=True) if not answer)
             raise RuntimeError(failed.communicate()[1])
-        return max(map(float, answers))
+        seconds, tokens = zip(*(answer.split() for answer in answers), strict=True)
+        return max(map(float, seconds)), int(tokens[0])
 
     def end(self) -> None:
         """Close their input, which they take for the end."""
@@ -103,7 +113,7 @@ class Ranks:
 
 
 def work(folder: Path, precision: str, kind: str) -> None:
-    """One rank: reads numbers of updates on stdin, answers with seconds on stdout."""
+    """One rank: reads numbers of updates on stdin, answers with seconds and tokens on stdout."""
     answers = os.fdopen(os.dup(1), "w")
     with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints
         world = join_world(read_processes(os.environ))
@@ -114,10 +124,12 @@ def work(folder: Path, precision: str, kind: str) -> None:
         numbers = itertools.count(1)
         for line in sys.stdin:
             world.barrier()
-            began = time.perf_counter()
+            began, tokens = time.perf_counter(), 0
             for _ in range(int(line)):
-                step(next(stream), next(numbers))
-            print(time.perf_counter() - began, file=answers, flush=True)
+                update = next(stream)
+                step(update, next(numbers))
+                tokens += update.src_tokens + update.tgt_tokens
+            print(time.perf_counter() - began, tokens, file=answers, flush=True)
         stream.close()
         leave_world()
 

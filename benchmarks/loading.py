@@ -10,7 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.bars import at_most
+import torch
+
+from benchmarks.bars import at_most, of_limit
+from benchmarks.limits import cpu_bandwidth
 from benchmarks.processes import run_module
 from benchmarks.workload import PIECES, budget_of, build_loader, load_sized, write_split
 from dstransformer.config import Config, compose
@@ -30,14 +33,15 @@ def main() -> None:
 
 def measure() -> None:
     world = join_world(read_processes(os.environ))
+    bandwidth = cpu_bandwidth()
     with tempfile.TemporaryDirectory() as folder:
         split = write_split(Path(folder) / "train", PAIRS)
         for tokens, updates, warmup in CASES:
-            measure_case(split, world, tokens, updates, warmup)
+            measure_case(split, world, bandwidth, tokens, updates, warmup)
     leave_world()
 
 
-def measure_case(split: Split, world: World, tokens: int, updates: int, warmup: int) -> None:
+def measure_case(split: Split, world: World, bandwidth: float, tokens: int, updates: int, warmup: int) -> None:
     from dstransformer.training.engine import Engine
 
     config = load_sized("tiny", "bf16", *budget_of(tokens, micro_batches=1))
@@ -58,20 +62,24 @@ def measure_case(split: Split, world: World, tokens: int, updates: int, warmup: 
     at_most("  wait for the update, of the step's time", share, 1.0, ".3f", "%")
     longest = max(waits[warmup:])
     print(f"  longest wait {1e3 * longest:.2f} ms; for the first update of all {1e3 * waits[0]:.0f} ms")
-    print(f"  assembling an update takes one thread {1e3 * assembly_seconds(split, config):.1f} ms")
+    seconds, size = assemble(split, config)
+    print(f"  assembling an update takes one thread {1e3 * seconds:.1f} ms")
+    of_limit("  bytes of an update, read and written", 2 * size / seconds / 1e9, bandwidth / 1e9, "a copy in memory")
 
 
-def assembly_seconds(split: Split, config: Config) -> float:
-    """Time between updates where nothing is done with them: a step this short would begin to wait."""
+def assemble(split: Split, config: Config) -> tuple[float, float]:
+    """Seconds between updates where nothing is done with them, and the bytes of one: a faster step would wait."""
     stream = build_loader(split, config).iter_updates(Position())
     next(stream)
-    times = []
+    times, sizes = [], []
     for _ in range(30):
         began = time.perf_counter()
-        next(stream)
+        update = next(stream)
         times.append(time.perf_counter() - began)
+        tensors = [value for batch in update.batches for value in batch.arguments() if isinstance(value, torch.Tensor)]
+        sizes.append(sum(tensor.nbytes for tensor in tensors))
     stream.close()
-    return statistics.fmean(times)
+    return statistics.fmean(times), statistics.fmean(sizes)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.cases import Case
-from benchmarks.gpu.device import DTYPES, Limits, measure_limits, synchronize
 from benchmarks.gpu.profiling import Profile, make_profile
 from benchmarks.gpu.text import draw_text
+from benchmarks.limits import DTYPES, Limits, measure_limits, synchronize
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import EOS_ID
 from dstransformer.decoding.beam import beam_search

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu.device import synchronize
+from benchmarks.limits import synchronize
 
 #: Rows of the profile that are kept.
 TOP = 15

@@ -14,11 +14,10 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from benchmarks.gpu.cases import Case
-from benchmarks.gpu.device import DTYPES, Limits, measure_limits, synchronize
 from benchmarks.gpu.profiling import Profile, make_profile
 from benchmarks.gpu.static import common_shape, fill_updates
 from benchmarks.gpu.text import build_updates
-from benchmarks.peers.machine import Sizes, flops_per_token
+from benchmarks.limits import DTYPES, Limits, flops_per_token, measure_limits, sizes_of, synchronize
 from dstransformer.config import Config, compose
 from dstransformer.data import PackedBatch, Update, build_budget
 from dstransformer.model import Transformer
@@ -213,12 +212,11 @@ def compile_layers(model: Transformer, compiler: str, *, dynamic: bool | None) -
 def update_flops(config: Config, vocabulary: int, updates: Sequence[Update]) -> float:
     """Operations of forward and backward for an update, on average; see :func:`flops_per_token`."""
     model = config.model
-    sizes = Sizes(model.num_layers, model.d_model, model.d_ff, model.num_heads)
     batches = [batch for update in updates for batch in update.batches]
     src = np.concatenate([batch.src_cu.diff().numpy() for batch in batches])
     tgt = np.concatenate([batch.tgt_cu.diff().numpy() for batch in batches])
     rows = model.embedding_rows(vocabulary)
-    return flops_per_token(sizes, rows, src, tgt) * int(src.sum() + tgt.sum()) / len(updates)
+    return flops_per_token(sizes_of(model), rows, src, tgt) * int(src.sum() + tgt.sum()) / len(updates)
 
 
 def _time_round(stepper: Stepper, updates: list[Update], device: torch.device) -> tuple[float, float, float]:

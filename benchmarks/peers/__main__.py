@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.peers import training
-from benchmarks.peers.machine import PRECISIONS, describe
+from benchmarks.peers.machine import describe
 from benchmarks.peers.systems import PEERS, build_systems
 from benchmarks.peers.text import build_text
 
@@ -35,7 +35,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with {train,val}.{en,de} or .gz of Multi30k")
     parser.add_argument("--models", nargs="+", choices=training.MODELS, default=list(training.MODELS))
-    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--precisions", nargs="+", choices=training.PRECISIONS, default=list(training.PRECISIONS))
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0, help="that each measurement runs, at least")

@@ -16,10 +16,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.peers.machine import PRECISIONS, describe, measure_undisturbed, watch_others
+from benchmarks.limits import cpu_flops, decoding_flops
+from benchmarks.peers.machine import describe, measure_undisturbed, watch_others
 from benchmarks.peers.quality import models_folder
-from benchmarks.peers.text import TOKENIZER, HeldOut, Pieces
-from benchmarks.peers.training import ALLOCATORS, MODELS, build_environment
+from benchmarks.peers.text import TOKENIZER, VOCABULARY, HeldOut, Pieces
+from benchmarks.peers.training import ALLOCATORS, MODELS, PRECISIONS, build_environment
 from benchmarks.peers.translating import (
     BEAM_SIZE,
     LENGTH_PENALTY,
@@ -151,26 +152,30 @@ def format_case(
     model: str, precision: str, found: Sequence[Series], left_out: dict[str, str], bench: Bench
 ) -> list[str]:
     """The table of a precision, in Markdown."""
+    peak = cpu_flops(precision)
+    src_tokens = sum(len(sentence) + 1 for sentence in bench.text.pieces)
     lines = [
         f"### Decoding: {model} {precision}",
         "",
         f"{len(bench.text.pieces):,} sentences of test 2016, beam {BEAM_SIZE}, length penalty {LENGTH_PENALTY}, "
-        f"{os.cpu_count()} threads.",
+        f"{os.cpu_count()} threads; matrix product {peak / 1e9:,.0f} GFLOP/s.",
         "",
-        "| system | sentences/s, median | from – to | output tokens/s | output length | BLEU | batch | allocator "
-        "| others |",
-        "|---|--:|--:|--:|--:|--:|--:|---|--:|",
+        "| system | sentences/s, median | from – to | output tokens/s | of the peak | output length | BLEU | batch "
+        "| allocator | others |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|--:|",
     ]
     for series in found:
         sentences, done = len(series.translation.pieces), series.translation
+        flops = decoding_flops(MODELS[model], VOCABULARY, src_tokens, done.tokens, BEAM_SIZE)
         slowest, fastest = (sentences / seconds for seconds in (max(series.seconds), min(series.seconds)))
         lines.append(
             f"| {series.system} | {series.rate:,.1f} | {slowest:,.1f} – {fastest:,.1f} | "
-            f"{series.rate * done.tokens / sentences:,.0f} | {done.tokens / sentences - 1:.1f} | "
+            f"{series.rate * done.tokens / sentences:,.0f} | {series.rate / sentences * flops / peak:.1%} | "
+            f"{done.tokens / sentences - 1:.1f} | "
             f"{score(done, bench.text, bench.pieces):.1f} | {series.batch} | {series.allocator} | "
             f"{max(series.others):.0%} |"
         )
-    return lines + [f"| {system} | {reason} | | | | | | | |" for system, reason in left_out.items()]
+    return lines + [f"| {system} | {reason} | | | | | | | | |" for system, reason in left_out.items()]
 
 
 def format_ratios(found: Sequence[Series], rivals: Sequence[Series]) -> list[str]:

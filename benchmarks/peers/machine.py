@@ -1,4 +1,4 @@
-"""What the machine can do, and what a training step asks of it."""
+"""The machine, and whether others use it meanwhile."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 import psutil
 import torch
-
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 #: The share of the machine that others may take before a measurement counts as disturbed.
 DISTURBED = 0.05
@@ -25,19 +22,6 @@ DISTURBED = 0.05
 ATTEMPTS = 3
 
 T = TypeVar("T")
-
-_PRODUCT = 2048
-_PRODUCTS = 12
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Of a model; heads are ``d_model / heads`` wide."""
-
-    layers: int
-    d_model: int
-    d_ff: int
-    heads: int
 
 
 def describe() -> str:
@@ -49,37 +33,6 @@ def describe() -> str:
         cpu = next((value.strip() for name, value in fields.items() if name.strip() == "model name"), cpu)
     memory = psutil.virtual_memory().total / 2**30
     return f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GiB, torch {torch.__version__}"
-
-
-def measure_peak(precision: str) -> float:
-    """FLOP/s of a square matrix product on all cores: the best of a dozen, about a second."""
-    left, right = (torch.randn(_PRODUCT, _PRODUCT).to(PRECISIONS[precision]) for _ in range(2))
-    best = float("inf")
-    for _ in range(_PRODUCTS):
-        began = time.perf_counter()
-        torch.mm(left, right)
-        best = min(best, time.perf_counter() - began)
-    return 2 * _PRODUCT**3 / best
-
-
-def flops_per_token(sizes: Sizes, vocabulary: int, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> float:
-    """Floating-point operations of forward and backward, a source or target token, on average over a text.
-
-    Backward costs twice forward, and a weight costs two operations a token forward, so ``6`` operations for
-
-    - each weight of the matrices that a source token meets: encoder, and keys and values of the attention to it;
-    - each weight of the matrices that a target token meets: the rest of the decoder, and the softmax.
-
-    Attention adds ``12 d_model`` for each pair of a query and a key that it may see, a layer: two products of
-    ``2 d_model`` forward. Embedding look-ups, norms, activations and the optimizer count nothing.
-    """
-    d_model, d_ff, layers = sizes.d_model, sizes.d_ff, sizes.layers
-    src, tgt = src_lengths.astype(np.int64), tgt_lengths.astype(np.int64)
-    src_weights = layers * ((4 * d_model + 2 * d_ff) * d_model + 2 * d_model**2)
-    tgt_weights = layers * ((4 * d_model + 2 * d_ff) * d_model + 2 * d_model**2) + vocabulary * d_model
-    seen = int((src * src).sum() + (tgt * (tgt + 1) // 2).sum() + (src * tgt).sum())
-    products = 6 * (src_weights * int(src.sum()) + tgt_weights * int(tgt.sum()))
-    return (products + 12 * d_model * layers * seen) / int(src.sum() + tgt.sum())
 
 
 def wait_for_quiet(patience: float) -> None:

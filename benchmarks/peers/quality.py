@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.peers import training
 from benchmarks.peers.drivers.harness import Measurement, Request
 from benchmarks.peers.drivers.run_dstransformer import AVERAGE, AVERAGED, LAST
-from benchmarks.peers.machine import PRECISIONS, describe, wait_for_quiet, watch_others
+from benchmarks.peers.machine import describe, wait_for_quiet, watch_others
 from benchmarks.peers.systems import PEERS, Dstransformer, Peer, System
 from benchmarks.peers.text import TOKENIZER, HeldOut, Pieces, Text, build_text
 from benchmarks.peers.translating import BEAM_SIZE, OURS, Worker, score, signature
@@ -223,7 +223,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--model", choices=training.MODELS, default="tiny")
     parser.add_argument("--minutes", type=float, default=15.0, help="of training, for each system")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS), help="to try")
+    parser.add_argument(
+        "--precisions", nargs="+", choices=training.PRECISIONS, default=list(training.PRECISIONS), help="to try"
+    )
     parser.add_argument("--allocators", nargs="+", choices=training.ALLOCATORS, default=list(training.ALLOCATORS))
     parser.add_argument("--trial", type=float, default=20.0, help="seconds of each trial, where there is a choice")
     parser.add_argument(

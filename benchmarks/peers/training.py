@@ -8,20 +8,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.allocator import settings
+from benchmarks.limits import Sizes, cpu_flops, flops_per_token
 from benchmarks.peers.drivers.harness import Measurement, Request
-from benchmarks.peers.machine import (
-    Sizes,
-    flops_per_token,
-    measure_peak,
-    measure_undisturbed,
-    wait_for_quiet,
-    watch_others,
-)
+from benchmarks.peers.machine import measure_undisturbed, wait_for_quiet, watch_others
 from benchmarks.peers.systems import System
 from benchmarks.peers.text import VOCABULARY, Text
+from benchmarks.processes import settings
 
 MODELS = {"tiny": Sizes(3, 256, 1024, 4), "base": Sizes(6, 512, 2048, 8)}
+PRECISIONS = ("fp32", "bf16")
 UPDATE_TOKENS = 4096
 DROPOUT = 0.1
 LABEL_SMOOTHING = 0.1
@@ -86,7 +81,7 @@ class Bench:
         case = Case(model, precision, {system.name: Series() for system in self.systems})
         for number in range(1, self.rounds + 1):
             wait_for_quiet(self.patience)
-            case.peaks.append(measure_peak(precision))
+            case.peaks.append(cpu_flops(precision))
             for system in self.systems:
                 series = case.series[system.name]
                 for allocator in series.allocators_to_try():

@@ -1,0 +1,154 @@
+"""What a device can do at most, as measured, and what training and decoding ask of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dstransformer.config import ModelConfig
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+#: Side of the matrices whose product is a CPU's limit, and the numbers whose copy is.
+CPU_PRODUCT = 2048
+CPU_COPY = 1 << 26
+
+_CPU = torch.device("cpu")
+_ROUNDS = 5
+_REPEATS = 10
+_BLOCK = 8 << 20
+_BLOCKS = 64
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a model; heads are ``d_model / heads`` wide."""
+
+    layers: int
+    d_model: int
+    d_ff: int
+    heads: int
+
+
+def sizes_of(model: ModelConfig) -> Sizes:
+    """Of a model whose heads are ``d_model / num_heads`` wide."""
+    return Sizes(model.num_layers, model.d_model, model.d_ff, model.num_heads)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """FLOP/s of a square matrix product, and bytes a second, read and written, of a copy within the memory."""
+
+    flops: float
+    bandwidth: float
+
+
+def measure_limits(precision: str, size: int, device: torch.device) -> Limits:
+    """Measure on random numbers: the product of matrices of side ``size``, and the copy of twice as many numbers."""
+    limits = Limits(measure_product(precision, size, device), measure_copy(2 * size * size, device))
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return limits
+
+
+def measure_product(precision: str, size: int, device: torch.device) -> float:
+    """FLOP/s of the product of two square matrices."""
+    left, right = (torch.randn(size, size, device=device).to(DTYPES[precision]) for _ in range(2))
+    out = torch.empty_like(left)
+    return 2 * size**3 / _best_seconds(lambda: torch.mm(left, right, out=out), device)
+
+
+def measure_copy(numbers: int, device: torch.device) -> float:
+    """Bytes a second, read and written, of a copy of so many fp32 numbers within the memory."""
+    source = torch.randn(numbers, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() * source.element_size() / _best_seconds(lambda: target.copy_(source), device)
+
+
+def _best_seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one call, the fastest of a few rounds of several calls."""
+    rounds = []
+    for number in range(_ROUNDS + 1):
+        synchronize(device)
+        began = time.perf_counter()
+        for _ in range(_REPEATS):
+            work()
+        synchronize(device)
+        if number:  # the first warms up
+            rounds.append((time.perf_counter() - began) / _REPEATS)
+    return min(rounds)
+
+
+def cpu_flops(precision: str) -> float:
+    """FLOP/s of a matrix product on all cores of this machine."""
+    return measure_product(precision, CPU_PRODUCT, _CPU)
+
+
+def cpu_bandwidth() -> float:
+    """Bytes a second, read and written, of a copy in this machine's memory, on all cores."""
+    return measure_copy(CPU_COPY, _CPU)
+
+
+def disk_bandwidth(folder: Path) -> float:
+    """Bytes a second of writing a file of 512 MB, until it is on the disk."""
+    path, block = folder / "disk-bandwidth", os.urandom(_BLOCK)
+    began = time.perf_counter()
+    try:
+        with path.open("wb") as file:
+            for _ in range(_BLOCKS):
+                file.write(block)
+            os.fsync(file.fileno())
+        return _BLOCKS * _BLOCK / (time.perf_counter() - began)
+    finally:
+        path.unlink()
+
+
+def flops_per_token(sizes: Sizes, vocabulary: int, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> float:
+    """Floating-point operations of forward and backward, a source or target token, on average over a text.
+
+    Backward costs twice forward, and a weight costs two operations a token forward, so ``6`` operations for
+
+    - each weight of the matrices that a source token meets: encoder, and keys and values of the attention to it;
+    - each weight of the matrices that a target token meets: the rest of the decoder, and the softmax.
+
+    Attention adds ``12 d_model`` for each pair of a query and a key that it may see, a layer: two products of
+    ``2 d_model`` forward. Embedding look-ups, norms, activations and the optimizer count nothing.
+    """
+    src, tgt = src_lengths.astype(np.int64), tgt_lengths.astype(np.int64)
+    src_weights, tgt_weights = _weights(sizes, vocabulary)
+    seen = int((src * src).sum() + (tgt * (tgt + 1) // 2).sum() + (src * tgt).sum())
+    products = 6 * (src_weights * int(src.sum()) + tgt_weights * int(tgt.sum()))
+    return (products + 12 * sizes.d_model * sizes.layers * seen) / int(src.sum() + tgt.sum())
+
+
+def decoding_flops(sizes: Sizes, vocabulary: int, src_tokens: int, tgt_tokens: int, beam_size: int) -> float:
+    """Operations of a beam search that computes each token of the output once for each hypothesis, and no others.
+
+    As :func:`flops_per_token`, forward, without the products of queries and keys.
+
+    Args:
+        src_tokens: Of all sentences, ends included.
+        tgt_tokens: Of all translations, ends included.
+    """
+    src_weights, tgt_weights = _weights(sizes, vocabulary)
+    return 2.0 * (src_weights * src_tokens + beam_size * tgt_weights * tgt_tokens)
+
+
+def _weights(sizes: Sizes, vocabulary: int) -> tuple[int, int]:
+    """Of the matrices that a source token meets, and of those that a target token does."""
+    d_model, d_ff, layers = sizes.d_model, sizes.d_ff, sizes.layers
+    src_weights = layers * ((4 * d_model + 2 * d_ff) * d_model + 2 * d_model**2)
+    tgt_weights = layers * ((4 * d_model + 2 * d_ff) * d_model + 2 * d_model**2) + vocabulary * d_model
+    return src_weights, tgt_weights
