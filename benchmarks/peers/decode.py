@@ -67,9 +67,9 @@ class Bench:
     patience: float
     cache: Path
 
-    def run(self, precision: str) -> tuple[list[Series], dict[str, str]]:
-        """The series of each system, and why others have none."""
-        found, left_out = [], {}
+    def run(self, precision: str) -> tuple[list[Series], dict[str, str], float]:
+        """The series of each system, why others have none, and the FLOP/s of a matrix product beside them."""
+        found, left_out, peaks = [], {}, []
         for system in self.systems:
             try:
                 found.append(self._choose(system, precision))
@@ -81,12 +81,13 @@ class Bench:
                 for series in found
             }
             for number in range(1, self.rounds + 1):
+                peaks.append(cpu_flops(precision))
                 for series in found:
                     done, others = self._translate(workers[series.system], series.batch)
                     series.seconds.append(done.seconds)
                     series.others.append(others)
                     print(f"{precision}, round {number}: {_describe(series.system, done, others)}", flush=True)
-        return found, left_out
+        return found, left_out, statistics.median(peaks)
 
     def _choose(self, system: str, precision: str) -> Series:
         """The best batch size with the allocator of launch/env.sh, then the better allocator with that."""
@@ -137,9 +138,9 @@ def main() -> None:
     )
     rivals: list[Series] = []
     for precision in options.precisions:
-        found, left_out = bench.run(precision)
+        found, left_out, peak = bench.run(precision)
         rivals += [series for series in found if series.system == CTRANSLATE2]
-        lines = format_case(options.model, precision, found, left_out, bench)
+        lines = format_case(options.model, precision, found, left_out, peak, bench)
         print("\n".join(["", *lines, "", *format_ratios(found, rivals), ""]), flush=True)
 
 
@@ -149,10 +150,9 @@ def _describe(system: str, done: Translation, others: float) -> str:
 
 
 def format_case(
-    model: str, precision: str, found: Sequence[Series], left_out: dict[str, str], bench: Bench
+    model: str, precision: str, found: Sequence[Series], left_out: dict[str, str], peak: float, bench: Bench
 ) -> list[str]:
     """The table of a precision, in Markdown."""
-    peak = cpu_flops(precision)
     src_tokens = sum(len(sentence) + 1 for sentence in bench.text.pieces)
     lines = [
         f"### Decoding: {model} {precision}",
