@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.bars import at_most, of_limit
-from benchmarks.limits import cpu_bandwidth, disk_bandwidth
+from benchmarks.limits import cpu_bandwidth, disk_bandwidth, folder_bytes
 from benchmarks.processes import run_module
 from benchmarks.workload import PIECES, budget_of, build_loader, load_sized, train_tokenizer, write_split
 from dstransformer.config import compose
@@ -56,7 +56,7 @@ def measure() -> None:
                 steps += 1
             saver.finish()
             taken = time.perf_counter() - began
-            size = _size(CheckpointFolder(folder / "run").checkpoints()[-1].path)
+            size = folder_bytes(CheckpointFolder(folder / "run").checkpoints()[-1].path)
             rates.append(size / (taken - stall))
             lost.append(taken - steps * statistics.median(usual))
             plain += usual
@@ -87,10 +87,6 @@ def _numbered(step: Callable[[int], object]) -> Callable[[], object]:
         return step(number)
 
     return following
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _seconds(act: Callable[[], object]) -> float:

@@ -23,7 +23,7 @@ import psutil
 import sentencepiece
 
 from benchmarks.bars import at_least, at_most, of_limit
-from benchmarks.limits import disk_bandwidth
+from benchmarks.limits import disk_bandwidth, folder_bytes
 from benchmarks.memory import tree_peak
 from data_prep.options import EncodeOptions
 from data_prep.pipeline import run_encode
@@ -138,8 +138,7 @@ def measure_build(folder: Path, pairs: int) -> float:
     train = Corpus.open(out, verify=False).manifest.splits["train"]
     tokens = train.src_tokens + train.tgt_tokens
     print(f"{pairs:,} pairs, {tokens:,} tokens: {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s from text to corpus")
-    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-    of_limit("  corpus", size / seconds / 1e9, disk_bandwidth(folder) / 1e9, "writing to the disk")
+    of_limit("  corpus", folder_bytes(out) / seconds / 1e9, disk_bandwidth(folder) / 1e9, "writing to the disk")
     for stage, spent in re.findall(r"^(.+): done,.* ([\d.]+) s$", log.read_text(), re.MULTILINE):
         if float(spent) >= 0.01 * seconds:
             print(f"  {stage:32} {float(spent):6.1f} s {float(spent) / seconds:5.0%}")

@@ -112,7 +112,12 @@ def disk_bandwidth(folder: Path) -> float:
             os.fsync(file.fileno())
         return _BLOCKS * _BLOCK / (time.perf_counter() - began)
     finally:
-        path.unlink()
+        path.unlink(missing_ok=True)
+
+
+def folder_bytes(folder: Path) -> int:
+    """Of all files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def flops_per_token(sizes: Sizes, vocabulary: int, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> float:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import Tensor
@@ -78,3 +80,23 @@ def test_no_gradient_is_computed_where_none_is_wanted() -> None:
     with torch.no_grad():
         loss, _ = smoothed_cross_entropy(hidden, weight, targets, 0.1)
     assert not loss.requires_grad
+
+
+@pytest.mark.parametrize("kernels", ["0", "1"])
+def test_only_one_chunk_of_logits_is_held(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
+    monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", 5 * ROWS)
+    multiply, held = loss_module._multiply, []
+
+    def watch(x: Tensor, weight: Tensor) -> Tensor:
+        if x.shape[1] != WIDTH:  # the gradient of a chunk's logits, not the hidden states that give them
+            return multiply(x, weight)
+        assert all(logits() is None for logits in held)
+        logits = multiply(x, weight)
+        held.append(weakref.ref(logits))
+        return logits
+
+    monkeypatch.setattr(loss_module, "_multiply", watch)
+    hidden, weight, targets = draw()
+    smoothed_cross_entropy(hidden, weight, targets, 0.1)
+    assert len(held) == 5
