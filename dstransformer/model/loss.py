@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from dstransformer.model import cpu
@@ -13,6 +14,10 @@ from dstransformer.model.packing import fill_rows
 
 #: Logits held at once, at most; a chunk of tokens is as long as fits.
 CHUNK_LOGITS = {"cpu": 1 << 24, "cuda": 1 << 27}
+
+#: What the gradient of fp16 logits is multiplied by as long as it is in fp16. It is rounded before the loss is scaled,
+#: and the share of label smoothing is about 3e-6 a piece, where fp16 has steps of 6e-8.
+FP16_SCALE = 1024.0
 
 
 def smoothed_cross_entropy(
@@ -33,15 +38,17 @@ def smoothed_cross_entropy(
         The smoothed loss, a scalar fp32 that gradients flow from, and the negative log-likelihood of the reference (no
         smoothing, no gradient): both sums over tokens, in nats.
     """
-    loss, nll = _SmoothedCrossEntropy.apply(hidden, weight, targets, label_smoothing)  # type: ignore[no-untyped-call]
+    needs_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    loss, nll = _SmoothedCrossEntropy.apply(hidden, weight, targets, label_smoothing, needs_grad)  # type: ignore[no-untyped-call]
     return loss, nll
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float, needs_grad: bool
+    ) -> tuple[Tensor, Tensor]:
         assert targets.numel() <= hidden.shape[0]
-        needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         grad_hidden = torch.empty_like(hidden) if needs_grad else None
         grad_weight: Tensor | None = None
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
@@ -55,21 +62,35 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             nll += chunk_nll
             if grad is not None and grad_hidden is not None:
                 grad_hidden[part] = _multiply(grad, weight.t())
-                of_weight = grad.t() @ hidden[part]
+                of_weight = _of_weight(grad, hidden[part])
                 grad_weight = of_weight.float() if grad_weight is None else grad_weight.add_(of_weight)
             del logits, grad  # before the next chunk takes as much memory
         if needs_grad:
             ctx.save_for_backward(grad_hidden, grad_weight)
-        ctx.weight_dtype = weight.dtype
+        ctx.weight_dtype, ctx.scale = weight.dtype, _scale(hidden.dtype)
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor, grad_nll: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: ARG004
+    @once_differentiable
+    def backward(ctx: Any, grad_loss: Tensor, grad_nll: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ARG004
         grad_hidden, grad_weight = ctx.saved_tensors
         # In fp32, since the scale of an fp16 loss may be more than fp16 can hold.
-        scaled = (grad_hidden.float() * grad_loss).to(grad_hidden.dtype)
-        return scaled, (grad_weight * grad_loss).to(ctx.weight_dtype), None, None
+        factor = grad_loss / ctx.scale
+        scaled = (grad_hidden.float() * factor).to(grad_hidden.dtype)
+        return scaled, (grad_weight * factor).to(ctx.weight_dtype), None, None, None
+
+
+def _scale(dtype: torch.dtype) -> float:
+    """What the gradient of logits in this precision is multiplied by."""
+    return FP16_SCALE if dtype == torch.float16 else 1.0
+
+
+def _of_weight(grad: Tensor, hidden: Tensor) -> Tensor:
+    """The weight's gradient from that of the logits; in fp32 from fp16, whose range its sums over tokens may leave."""
+    if grad.dtype != torch.float16:
+        return grad.t() @ hidden
+    return torch.mm(grad.t(), hidden, out_dtype=torch.float32) if grad.is_cuda else grad.t().float() @ hidden.float()
 
 
 def _multiply(x: Tensor, weight: Tensor) -> Tensor:
@@ -79,7 +100,7 @@ def _multiply(x: Tensor, weight: Tensor) -> Tensor:
 def _of_chunk(
     logits: Tensor, targets: Tensor, epsilon: float, needs_grad: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Loss, negative log-likelihood, and the gradient with respect to the logits, whose memory it may take."""
+    """Loss, negative log-likelihood, and the scaled gradient of the logits, whose memory it may take."""
     tokens, rows = targets.numel(), logits.shape[0]
     if needs_grad and cpu.can_compute(logits):
         loss, nll = cpu.cross_entropy_(logits[:tokens], targets, epsilon)
@@ -95,4 +116,4 @@ def _of_chunk(
         return loss, nll, None
     grad = log_p.exp_().sub_(epsilon / logits.shape[1])
     grad.scatter_add_(1, reference, torch.full_like(reference, epsilon - 1.0, dtype=grad.dtype))
-    return loss, nll, fill_rows(grad.to(logits.dtype), rows)
+    return loss, nll, fill_rows(grad.mul_(_scale(logits.dtype)).to(logits.dtype), rows)

@@ -75,11 +75,47 @@ def test_an_fp16_gradient_survives_a_loss_scale_beyond_fp16() -> None:
     assert hidden.grad.isfinite().all()
 
 
-def test_no_gradient_is_computed_where_none_is_wanted() -> None:
+@pytest.mark.parametrize("scale", [1.0, 2.0**15])
+def test_small_gradients_of_fp16_logits_are_not_lost(scale: float) -> None:
+    """The probability of each wrong piece is 1e-8, a sixth of the smallest fp16 number."""
+    hidden, weight = torch.ones(1, WIDTH, dtype=torch.float16), torch.zeros(ROWS, WIDTH, dtype=torch.float16)
+    weight[0] = 18.4 / WIDTH
+    weight.requires_grad_()
+    loss, _ = smoothed_cross_entropy(hidden, weight, torch.tensor([0]), 0.0)
+    (loss * scale).backward()
+    assert weight.grad is not None
+    expected = torch.full((ROWS - 1, WIDTH), scale * 1.02e-8, dtype=torch.float16)
+    torch.testing.assert_close(weight.grad[1:], expected, rtol=0.05, atol=0.0)
+
+
+def test_a_frequent_piece_does_not_overflow_the_gradient_of_fp16_weights() -> None:
+    hidden, weight = torch.full((300, WIDTH), 3.0), torch.zeros(ROWS, WIDTH)
+    targets = torch.zeros(300, dtype=torch.long)
+    expected, actual = (
+        torch.autograd.grad(smoothed_cross_entropy(hidden.to(dtype), w, targets, 0.1)[0], w)[0]
+        for dtype in (torch.float32, torch.float16)
+        for w in (weight.to(dtype).requires_grad_(),)
+    )
+    torch.testing.assert_close(actual.float(), expected, rtol=2e-3, atol=1e-2)
+
+
+def test_no_gradient_is_computed_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = []
+    of_chunk = loss_module._of_chunk
+
+    def watch(
+        logits: Tensor, targets: Tensor, epsilon: float, needs_grad: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        wanted.append(needs_grad)
+        return of_chunk(logits, targets, epsilon, needs_grad)
+
+    monkeypatch.setattr(loss_module, "_of_chunk", watch)
     hidden, weight, targets = draw()
     with torch.no_grad():
-        loss, _ = smoothed_cross_entropy(hidden, weight, targets, 0.1)
-    assert not loss.requires_grad
+        smoothed_cross_entropy(hidden, weight, targets, 0.1)
+    smoothed_cross_entropy(hidden.detach(), weight.detach(), targets, 0.1)
+    smoothed_cross_entropy(hidden, weight.detach(), targets, 0.1)
+    assert wanted == [False, False, True]
 
 
 @pytest.mark.parametrize("kernels", ["0", "1"])
