@@ -31,7 +31,9 @@ class Packing:
     cu: Tensor
     max_len: int
     tokens: int
-    _groupings: dict[int, Grouping] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _groupings: dict[int, tuple[Packing | None, Grouping]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def rows(self) -> int:
@@ -85,8 +87,10 @@ class Packing:
         if id(keys) not in self._groupings:
             lengths = self.lengths.tolist(), keys.lengths.tolist()
             groups = group_lengths(*lengths)
-            self._groupings[id(keys)] = Grouping(Order(self, groups), Order(keys, groups))
-        return self._groupings[id(keys)]
+            grouping = Grouping(Order(self, groups), Order(keys, groups))
+            # With the keys, lest another packing get their id; but without a cycle.
+            self._groupings[id(keys)] = (None if keys is self else keys), grouping
+        return self._groupings[id(keys)][1]
 
     def unpad(self, padded: Tensor) -> Tensor:
         """The inverse of :meth:`pad`: ``(n, max_len, width)`` to ``(tokens, width)``."""

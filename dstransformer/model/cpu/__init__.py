@@ -14,6 +14,7 @@ from dstransformer.model.cpu.functions import (
     packed_attention,
     residual_norm,
 )
+from dstransformer.model.cpu.library import kernels
 
 __all__ = [
     "LANES",
@@ -23,6 +24,7 @@ __all__ = [
     "best_pieces",
     "can_compute",
     "cross_entropy_",
+    "kernels",
     "linear",
     "multiply",
     "pack_linear",

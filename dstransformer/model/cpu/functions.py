@@ -94,7 +94,7 @@ def cross_entropy_(logits: Tensor, targets: Tensor, label_smoothing: float) -> t
         The smoothed loss and the negative log-likelihood of each token, ``(tokens,)`` fp32.
     """
     rows, pieces = logits.shape
-    loss, nll = torch.empty(2, rows)
+    loss, nll = _fp32(2, rows)
     _call("cross_entropy", logits, logits, targets.contiguous(), rows, pieces, label_smoothing, loss, nll)
     return loss, nll
 
@@ -114,9 +114,8 @@ def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tenso
     """
     logits = logits.contiguous()
     rows, pieces = logits.shape
-    best = torch.empty(rows, count)
-    places = torch.empty(rows, count, dtype=torch.int64)
-    log_masses = torch.empty(rows)
+    best, log_masses = _fp32(rows, count), _fp32(rows)
+    places = torch.empty(rows, count, dtype=torch.int64, device="cpu")
     _call("best_pieces", logits, logits, rows, pieces, first, end, count, best, places, log_masses)
     return best, places, log_masses
 
@@ -158,7 +157,7 @@ def attend_memory(
         ``(rows, heads * d_v)``.
     """
     rows = queries.shape[0]
-    out, log_masses = queries.new_empty(rows, shape.heads * shape.d_v), torch.empty(rows, shape.heads)
+    out, log_masses = queries.new_empty(rows, shape.heads * shape.d_v), _fp32(rows, shape.heads)
     heads = _heads(queries.contiguous(), keys_values, shape)
     _call("attention", queries, *heads, row_cu, begins, ends, begins.numel(), *_plain(shape), out, log_masses)
     return out
@@ -180,7 +179,7 @@ def attend_path(past: Sequence[Tensor], path: Tensor, shape: HeadShape) -> Tenso
     assert path.dtype == torch.int32
     assert all(tensor.is_contiguous() for tensor in (path, *past))
     out = past[-1].new_empty(rows, shape.heads * shape.d_v)
-    positions = torch.tensor([position.data_ptr() for position in past])
+    positions = torch.tensor([position.data_ptr() for position in past], dtype=torch.int64, device="cpu")
     _call("attend_path", out, positions, path, rows, length, *_plain(shape)[:3], out)
     return out
 
@@ -210,11 +209,20 @@ def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @lru_cache
 def _has_onednn(dtype: torch.dtype) -> bool:
-    """Whether PyTorch has oneDNN's products: they are its own compiler's, and no other's by promise."""
-    ones = torch.ones(16, 16, dtype=dtype)
+    """Whether PyTorch has oneDNN's products and they are right: they are its own compiler's, and no other's by promise.
+
+    Tried on whole numbers that every precision holds: weights as they lie, transposed as for gradients, and packed.
+    """
+    numbers = torch.arange(8 * 24, dtype=torch.float32, device="cpu")
+    x, weight = (numbers % 7 - 3.0).view(8, 24).to(dtype), (numbers % 5 - 2.0).view(8, 24).to(dtype)
+    turned, bias = weight.t().contiguous().t(), weight[:, 0].contiguous()
     try:
-        packed = torch.ops.mkldnn._reorder_linear_weight(ones)
-        return all(bool(_onednn_linear(ones, weight, ones[0]).eq(17.0).all()) for weight in (ones, packed))
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        return all(
+            torch.equal(_onednn_linear(x, tried, added), F.linear(x, weight, added))
+            for tried in (weight, turned, packed)
+            for added in (bias, None)
+        )
     except (AttributeError, RuntimeError):
         return False
 
@@ -243,7 +251,7 @@ def _bias_relu_backward(grad: Tensor, out: Tensor | None) -> tuple[Tensor, Tenso
     if width % LANES:
         grad = grad if out is None else grad.masked_fill(out <= 0, 0.0)
         return grad, grad.sum(dim=0)
-    sums = torch.zeros(width)
+    sums = _fp32(width).zero_()
     passed = grad if out is None else torch.empty_like(grad)
     _call("bias_relu_backward", grad, grad, 0 if out is None else out, rows, width, passed, sums)
     return passed, sums.to(grad.dtype)
@@ -255,10 +263,10 @@ class _ResidualNorm(torch.autograd.Function):
         x, y = x.contiguous(), y.contiguous()
         width = x.shape[-1]
         rows = x.numel() // width
-        seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout else 0
+        seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if dropout else 0
         ctx.drop = (seed, round(dropout * _LEVELS), 1.0 / (1.0 - dropout))
         out, summed = torch.empty_like(x), torch.empty_like(x)
-        mean, rstd = torch.empty(2, rows)
+        mean, rstd = _fp32(2, rows)
         _call("residual_norm", x, x, y, gain, bias, rows, width, eps, *ctx.drop, out, summed, mean, rstd)
         ctx.save_for_backward(summed, gain, mean, rstd)
         return out
@@ -271,7 +279,7 @@ class _ResidualNorm(torch.autograd.Function):
         dropped = ctx.drop[1] > 0
         grad_x = torch.empty_like(grad)
         grad_y = torch.empty_like(grad) if dropped else grad_x
-        grad_gain, grad_bias = torch.zeros(2, len(gain))
+        grad_gain, grad_bias = _fp32(2, len(gain)).zero_()
         _call(
             "residual_norm_backward", grad, grad, summed, gain, mean, rstd, len(mean), len(gain), *ctx.drop,
             grad_x, grad_y, grad_gain, grad_bias,
@@ -287,7 +295,7 @@ class _PackedAttention(torch.autograd.Function):
         queries = queries.contiguous()
         keys_values = None if keys_values is None else keys_values.contiguous()
         out = queries.new_empty(queries.shape[0], shape.heads * shape.d_v)
-        log_masses = torch.empty(queries.shape[0], shape.heads)
+        log_masses = _fp32(queries.shape[0], shape.heads)
         heads = _heads(queries, keys_values, shape)
         _call("attention", queries, *heads, *_sentences(packing, keys, shape), out, log_masses)
         out[packing.tokens :] = 0.0
@@ -321,6 +329,11 @@ def _heads(queries: Tensor, keys_values: Tensor | None, shape: HeadShape) -> tup
 def _sentences(packing: Packing, keys: Packing, shape: HeadShape) -> tuple[Tensor | int, ...]:
     """Where sentences begin and end, and how many there are; then the shape of the heads."""
     return packing.cu, keys.cu, keys.cu[1:], packing.sentences, *_plain(shape)
+
+
+def _fp32(*shape: int) -> Tensor:
+    """Memory for what a kernel writes in fp32, whatever PyTorch's defaults are."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
 def _plain(shape: HeadShape) -> tuple[int, int, int, int]:

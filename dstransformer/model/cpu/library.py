@@ -7,9 +7,11 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -42,7 +44,9 @@ ARGUMENTS = {
 
 
 def kernels() -> ctypes.CDLL | None:
-    """The kernels, or None where they cannot be compiled: PyTorch computes the same then, in more time.
+    """The kernels, or None where they cannot be compiled.
+
+    PyTorch computes the same then in more time, though not to the last bit, and it draws other dropout masks.
 
     The variable ``DST_CPU_KERNELS=0`` does without them.
     """
@@ -51,16 +55,38 @@ def kernels() -> ctypes.CDLL | None:
 
 @lru_cache(maxsize=1)
 def _load() -> ctypes.CDLL | None:
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if compiler is None:
+    compilers = _compilers()
+    if not compilers:
         logger.warning("no C++ compiler (g++): training on the CPU is slower without compiled kernels")
         return None
+    reasons = []
+    for compiler in compilers:
+        try:
+            return _declare(_open(compiler))
+        except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+            output = getattr(error, "stderr", None) or str(error)
+            reasons.append(f"{shlex.join(compiler)}: {' '.join(output.split())[:300]}")
+    logger.warning("the CPU kernels cannot be compiled, training is slower: %s", "; ".join(reasons))
+    return None
+
+
+def _compilers() -> list[list[str]]:
+    """Commands to try: ``CXX``, then g++, since another compiler may lack GCC's vectors."""
+    commands = dict.fromkeys((os.environ.get("CXX", "g++"), "g++"))
+    found = (shlex.split(command) for command in commands if command.strip())
+    return [command for command in found if shutil.which(command[0])]
+
+
+def _open(compiler: Sequence[str]) -> ctypes.CDLL:
+    library = _compiled(compiler)
     try:
-        library = ctypes.CDLL(str(_compiled(compiler)))
-    except (OSError, subprocess.CalledProcessError) as error:
-        output = getattr(error, "stderr", None) or str(error)
-        logger.warning("the CPU kernels cannot be compiled, training is slower: %s", " ".join(output.split())[:300])
-        return None
+        return ctypes.CDLL(str(library))
+    except OSError:  # damaged, by a power cut say
+        library.unlink()
+        return ctypes.CDLL(str(_compiled(compiler)))
+
+
+def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     for name, types in ARGUMENTS.items():
         for suffix in NAMES.values():
             function = getattr(library, f"{name}_{suffix}")
@@ -68,7 +94,7 @@ def _load() -> ctypes.CDLL | None:
     return library
 
 
-def _compiled(compiler: str) -> Path:
+def _compiled(compiler: Sequence[str]) -> Path:
     """The shared library: made once for this source, compiler and processor, and kept in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dstransformer")
     library = cache / f"kernels-{_fingerprint(compiler)}.so"
@@ -77,7 +103,7 @@ def _compiled(compiler: str) -> Path:
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             fresh = Path(folder, library.name)
             subprocess.run(
-                [compiler, *FLAGS, "-o", str(fresh), str(SOURCES / "kernels.cpp")],
+                [*compiler, *FLAGS, "-o", str(fresh), str(SOURCES / "kernels.cpp")],
                 check=True,
                 capture_output=True,
                 text=True,
@@ -86,8 +112,8 @@ def _compiled(compiler: str) -> Path:
     return library
 
 
-def _fingerprint(compiler: str) -> str:
-    version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
+def _fingerprint(compiler: Sequence[str]) -> str:
+    version = subprocess.run([*compiler, "--version"], check=True, capture_output=True, text=True).stdout
     sources = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())]
     return hashlib.sha256("\n".join([*sources, *FLAGS, version, _processor()]).encode()).hexdigest()[:16]
 

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,25 @@ def test_attention_over_the_memory(dtype: torch.dtype, tolerance: float, widths:
     expected.backward(grad.double())
     for actual, wanted in ((out, expected), (q.grad, exact_q.grad), (kv.grad, exact_kv.grad)):
         assert_near(actual, wanted, tolerance)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_sentences_and_more_threads_than_sentences(causal: bool) -> None:
+    shape, packing = cpu.HeadShape(3, 16, 16, causal), packing_of([700, 256, 2])
+    qkv = draw(packing.tokens, 144, dtype=torch.float32)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(9)
+        out = cpu.packed_attention(qkv, None, packing, packing, shape)
+        grad = torch.randn_like(out)
+        out.backward(grad)
+    finally:
+        torch.set_num_threads(before)
+    reference = exact(qkv)
+    expected = attend(*reference.split(48, 1), packing, packing, shape)
+    expected.backward(grad.double())
+    assert_near(out, expected, 1e-5)
+    assert_near(qkv.grad, reference.grad, 1e-5)
 
 
 @pytest.mark.parametrize("over_memory", [False, True])
@@ -226,30 +246,90 @@ def test_results_do_not_depend_on_threads() -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
-def test_without_a_compiler_pytorch_takes_their_place(
-    compiler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("CXX", compiler)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    library._load.cache_clear()
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_pytorchs_default_precision_changes_nothing(default: torch.dtype) -> None:
+    shape, packing = cpu.HeadShape(4, 16, 16, True), packing_of(LENGTHS)
+    qkv, weights = draw(packing.tokens, 192, dtype=torch.float32), draw(192, 192, dtype=torch.float32)
+    memory, ones, targets = torch.randn(packing.tokens, 128), torch.ones(192), torch.arange(packing.tokens)
+
+    def compute() -> tuple[Tensor, ...]:
+        torch.manual_seed(1)
+        hidden = cpu.linear(cpu.residual_norm(qkv, qkv, ones, ones, 1e-6, 0.1), weights, ones, relu=True)
+        attended = cpu.packed_attention(hidden, None, packing, packing, shape)
+        gradients = torch.autograd.grad(attended.square().sum(), [qkv, weights])
+        logits = hidden.detach().clone()
+        paths = torch.zeros(packing.tokens, 1, dtype=torch.int32)
+        return (
+            attended,
+            *gradients,
+            *cpu.best_pieces(logits, 3, 190, 5),
+            *cpu.cross_entropy_(logits, targets, 0.1),
+            cpu.attend_memory(hidden[:, :64].detach(), memory, packing.cu, packing.cu, packing.cu[1:], shape),
+            cpu.attend_path([hidden.detach()], paths, shape),
+        )
+
+    expected, before = compute(), torch.get_default_dtype()
     try:
-        with caplog.at_level(logging.WARNING):
-            assert not cpu.can_compute(torch.ones(1))
-            assert not cpu.can_compute(torch.ones(1))
-        assert len(caplog.messages) == 1
-        assert "slower" in caplog.messages[0]
-        model = Transformer(tiny_config(), VOCAB, 0.1)
-        model_loss(model).backward()
+        torch.set_default_dtype(default)
+        actual = compute()
     finally:
-        library._load.cache_clear()
-    assert not list(tmp_path.rglob("*.so"))
+        torch.set_default_dtype(before)
+    assert [torch.equal(*pair) for pair in zip(actual, expected, strict=True)] == [True] * 10
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """An empty cache of compiled kernels, and nothing loaded yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    library._load.cache_clear()
+    yield tmp_path / "cache"
+    library._load.cache_clear()
+
+
+@pytest.mark.parametrize("compiles", [None, False], ids=["none", "fails"])
+def test_without_a_compiler_pytorch_takes_their_place(
+    compiles: bool | None,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    if compiles is not None:
+        (tmp_path / "g++").symlink_to("/bin/false")
+    with caplog.at_level(logging.WARNING):
+        assert not cpu.can_compute(torch.ones(1))
+        assert not cpu.can_compute(torch.ones(1))
+    assert len(caplog.messages) == 1
+    assert "slower" in caplog.messages[0]
+    model = Transformer(tiny_config(), VOCAB, 0.1)
+    model_loss(model).backward()
+    assert not list(cache.rglob("*.so"))
+
+
+def test_where_the_named_compiler_fails_another_is_tried(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "false -Wall")
+    assert cpu.can_compute(torch.ones(1))
+    assert len(list(cache.rglob("*.so"))) == 1
+
+
+LOAD = [sys.executable, "-c", "from dstransformer.model.cpu import library; assert library.kernels()"]
+
+
+def test_a_damaged_library_is_compiled_again(cache: Path) -> None:
+    assert library.kernels() is not None
+    (compiled,) = cache.rglob("*.so")
+    whole = compiled.stat().st_size
+    compiled.unlink()  # this process has it open
+    compiled.write_bytes(b"the first bytes before a power cut")
+    subprocess.run(LOAD, check=True, timeout=120)
+    assert compiled.stat().st_size == whole
 
 
 def test_processes_that_start_together_share_one_library(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from dstransformer.model.cpu import library; assert library.kernels()"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    processes = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    processes = [subprocess.Popen(LOAD, env=environment) for _ in range(2)]
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -43,6 +45,21 @@ def test_what_was_split_is_joined_again(seed: int) -> None:
     weights = torch.randn_like(x)
     (joined * weights).sum().backward()
     assert torch.equal(x.grad, weights)  # type: ignore[arg-type]
+
+
+def test_a_grouping_keeps_its_keys() -> None:
+    """Otherwise another packing, made where those were in memory, would get their grouping."""
+    cu = torch.tensor([0, 3, 5], dtype=torch.int32)
+    queries, keys = Packing(cu, 3, 5), Packing(cu, 3, 5)
+    alive = weakref.ref(keys)
+    queries.group(queries)
+    queries.group(keys)
+    del keys
+    assert alive() is not None
+    alone = weakref.ref(queries)
+    del queries
+    assert alone() is None, "a cycle holds it"
+    assert alive() is None
 
 
 @pytest.mark.parametrize("counts", [16, 128])

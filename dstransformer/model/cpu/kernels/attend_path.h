@@ -31,7 +31,8 @@ void attend_path(const T* const* past, const int32_t* path, int64_t rows, int64_
   const float scale = 1.0f / std::sqrt(static_cast<float>(d_k));
   const int64_t keys_width = heads * d_k, values_width = heads * d_v, width = 2 * keys_width + values_width;
   const int64_t padded = round_up(length);
-#pragma omp parallel for schedule(dynamic, 32) num_threads(threads) if (threads > 1)
+  const int64_t few = std::max<int64_t>(1, std::min<int64_t>(32, rows / (4 * threads)));
+#pragma omp parallel for schedule(dynamic, few) num_threads(threads) if (threads > 1)
   for (int64_t row = 0; row < rows; ++row) {
     float* query = scratch(0, heads * round_up(d_k));
     float* weights = scratch(1, heads * padded);

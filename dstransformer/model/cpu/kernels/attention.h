@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "vectors.h"
@@ -83,6 +84,9 @@ struct Packed {
   int64_t heads;
   int64_t width;  // of a head
 
+  // Some of the heads.
+  Packed only(int64_t first, int64_t count) const { return {data + first * width, stride, count, width}; }
+
   // A sentence, times a factor, as (heads, tokens, width rounded up) in fp32; along its rows, as they lie in memory.
   void read(int64_t first, int64_t tokens, float factor, float* to) const {
     for (int64_t t = 0; t < tokens; ++t)
@@ -124,48 +128,70 @@ void softmax_backward(float* row, float* slope, float log_mass, int64_t visible,
   for (int64_t j = 0; j < keys; j += kLanes) store(load(row + j) * (load(slope + j) - mean), slope + j);
 }
 
+// Parts of a sentence's heads that threads share where there are few sentences.
+int64_t parts_of(int64_t heads, int64_t sentences, int threads) {
+  const int64_t wanted = threads > 1 ? 4 * threads : 1, some = std::max<int64_t>(1, sentences);
+  return std::min(heads, (wanted + some - 1) / some);
+}
+
 template <class T>
-void attention(Packed<const T> q, Packed<const T> k, Packed<const T> v, const int32_t* q_cu,
-               const int32_t* k_begin, const int32_t* k_end, int64_t sentences, bool causal, Packed<T> out,
+void attention(Packed<const T> all_q, Packed<const T> all_k, Packed<const T> all_v, const int32_t* q_cu,
+               const int32_t* k_begin, const int32_t* k_end, int64_t sentences, bool causal, Packed<T> all_out,
                float* log_masses, int threads) {
-  const float scale = 1.0f / std::sqrt(static_cast<float>(q.width));
-  const int64_t heads = q.heads, key_width = round_up(q.width), value_width = round_up(v.width);
+  constexpr int64_t kQueries = 256;  // at once, so that a long sentence takes memory for its keys only
+  const float scale = 1.0f / std::sqrt(static_cast<float>(all_q.width));
+  const int64_t key_width = round_up(all_q.width), value_width = round_up(all_v.width);
+  const int64_t parts = parts_of(all_q.heads, sentences, threads);
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
-  for (int64_t sentence = 0; sentence < sentences; ++sentence) {
-    const int64_t first = q_cu[sentence], queries = q_cu[sentence + 1] - first;
+  for (int64_t task = 0; task < sentences * parts; ++task) {
+    const int64_t sentence = task / parts, part = task % parts;
+    const int64_t begin = all_q.heads * part / parts, heads = all_q.heads * (part + 1) / parts - begin;
+    const Packed<const T> q = all_q.only(begin, heads), k = all_k.only(begin, heads), v = all_v.only(begin, heads);
+    const Packed<T> out = all_out.only(begin, heads);
+    const int64_t first = q_cu[sentence], end = q_cu[sentence + 1];
     const int64_t k_first = k_begin[sentence], keys = k_end[sentence] - k_first, padded = round_up(keys);
-    float* wide_q = scratch(0, heads * queries * key_width);
+    const int64_t most = std::min(end - first, kQueries);
+    float* wide_q = scratch(0, heads * most * key_width);
     float* wide_k = scratch(1, heads * keys * key_width);
     float* wide_v = scratch(2, heads * keys * value_width);
-    float* results = scratch(3, heads * queries * value_width);
+    float* results = scratch(3, heads * most * value_width);
     float* turned = scratch(4, key_width * padded);
-    float* weights = scratch(5, queries * padded);
-    q.read(first, queries, scale, wide_q);
+    float* weights = scratch(5, most * padded);
     k.read(k_first, keys, 1.0f, wide_k);
     v.read(k_first, keys, 1.0f, wide_v);
-    for (int64_t head = 0; head < heads; ++head) {
-      const float* head_q = wide_q + head * queries * key_width;
-      const float* head_v = wide_v + head * keys * value_width;
-      transpose(wide_k + head * keys * key_width, keys, q.width, turned);
-      product(queries, padded, q.width, head_q, key_width, 1, turned, padded, weights, padded);
-      for (int64_t i = 0; i < queries; ++i)
-        log_masses[(first + i) * heads + head] = softmax(weights + i * padded, causal ? i + 1 : keys, padded);
-      float* result = results + head * queries * value_width;
-      product(queries, value_width, keys, weights, padded, 1, head_v, value_width, result, value_width);
+    for (int64_t at = first; at < end; at += kQueries) {
+      const int64_t queries = std::min(end - at, kQueries);
+      q.read(at, queries, scale, wide_q);
+      for (int64_t head = 0; head < heads; ++head) {
+        const float* head_q = wide_q + head * queries * key_width;
+        const float* head_v = wide_v + head * keys * value_width;
+        transpose(wide_k + head * keys * key_width, keys, q.width, turned);
+        product(queries, padded, q.width, head_q, key_width, 1, turned, padded, weights, padded);
+        for (int64_t i = 0; i < queries; ++i)
+          log_masses[(at + i) * all_q.heads + begin + head] =
+              softmax(weights + i * padded, causal ? at - first + i + 1 : keys, padded);
+        float* result = results + head * queries * value_width;
+        product(queries, value_width, keys, weights, padded, 1, head_v, value_width, result, value_width);
+      }
+      out.write(results, at, queries, 1.0f);
     }
-    out.write(results, first, queries, 1.0f);
   }
 }
 
 template <class T>
-void attention_backward(Packed<const T> grad, Packed<const T> q, Packed<const T> k, Packed<const T> v,
+void attention_backward(Packed<const T> all_grad, Packed<const T> all_q, Packed<const T> all_k, Packed<const T> all_v,
                         const float* log_masses, const int32_t* q_cu, const int32_t* k_begin, const int32_t* k_end,
-                        int64_t sentences, bool causal, Packed<T> grad_q, Packed<T> grad_k, Packed<T> grad_v,
-                        int threads) {
-  const float scale = 1.0f / std::sqrt(static_cast<float>(q.width));
-  const int64_t heads = q.heads, key_width = round_up(q.width), value_width = round_up(v.width);
+                        int64_t sentences, bool causal, Packed<T> all_grad_q, Packed<T> all_grad_k,
+                        Packed<T> all_grad_v, int threads) {
+  const float scale = 1.0f / std::sqrt(static_cast<float>(all_q.width));
+  const int64_t key_width = round_up(all_q.width), value_width = round_up(all_v.width);
+  const int64_t parts = parts_of(all_q.heads, sentences, threads);
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
-  for (int64_t sentence = 0; sentence < sentences; ++sentence) {
+  for (int64_t task = 0; task < sentences * parts; ++task) {
+    const int64_t sentence = task / parts, part = task % parts;
+    const int64_t begin = all_q.heads * part / parts, heads = all_q.heads * (part + 1) / parts - begin;
+    const Packed<const T> q = all_q.only(begin, heads), k = all_k.only(begin, heads), v = all_v.only(begin, heads);
+    const Packed<const T> grad = all_grad.only(begin, heads);
     const int64_t first = q_cu[sentence], queries = q_cu[sentence + 1] - first;
     const int64_t k_first = k_begin[sentence], keys = k_end[sentence] - k_first, padded = round_up(keys);
     // The gradients take the places of what they are the gradients of, a head at a time.
@@ -191,16 +217,16 @@ void attention_backward(Packed<const T> grad, Packed<const T> q, Packed<const T>
       transpose(head_k, keys, q.width, turned);
       product(queries, padded, q.width, head_q, key_width, 1, turned, padded, weights, padded);
       for (int64_t i = 0; i < queries; ++i)
-        softmax_backward(weights + i * padded, slopes + i * padded, log_masses[(first + i) * heads + head],
-                         causal ? i + 1 : keys, padded);
+        softmax_backward(weights + i * padded, slopes + i * padded,
+                         log_masses[(first + i) * all_q.heads + begin + head], causal ? i + 1 : keys, padded);
       product(keys, value_width, queries, weights, 1, padded, head_grad, value_width, head_v, value_width);
       product(keys, key_width, queries, slopes, 1, padded, head_q, key_width, of_keys, key_width);
       product(queries, key_width, keys, slopes, padded, 1, head_k, key_width, head_q, key_width);
       std::memcpy(head_k, of_keys, keys * key_width * sizeof(float));
     }
-    grad_q.write(wide_q, first, queries, scale);
-    grad_k.write(wide_k, k_first, keys, 1.0f);
-    grad_v.write(wide_v, k_first, keys, 1.0f);
+    all_grad_q.only(begin, heads).write(wide_q, first, queries, scale);
+    all_grad_k.only(begin, heads).write(wide_k, k_first, keys, 1.0f);
+    all_grad_v.only(begin, heads).write(wide_v, k_first, keys, 1.0f);
   }
 }
 
