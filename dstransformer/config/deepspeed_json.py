@@ -171,6 +171,11 @@ def _check_leaf(path: Sequence[str], value: Any, origin: str) -> None:
             f"{origin} states {name!r}, which follows from {OWNED[path[0]]} of the experiment: "
             "remove it from the JSON and set it with a preset or --set"
         )
+    if path[0] == "torch_autocast":
+        raise ConfigError(
+            f"{origin} states {name!r}: the model computes in the precision of its weights; remove it and add one of "
+            "fp32, bf16, fp16"
+        )
     for old, new in OLD_NAMES.items():
         if f"{name}.".startswith(f"{old}."):
             raise ConfigError(f"{origin} states {old!r}, an older name: write {new!r}")

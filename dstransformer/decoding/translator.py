@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -16,6 +17,8 @@ from dstransformer.corpus.text import plain_spaces
 from dstransformer.decoding.beam import beam_search
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import Bundle, Packing, Transformer, open_bundle
+
+logger = logging.getLogger(__name__)
 
 #: Lines of a stream that are held at once: enough to sort them into batches of about one length.
 BUFFER_LINES = 4096
@@ -93,24 +96,34 @@ class Translator:
         """Translate sentences, numbered from ``first`` in errors, in batches of about one length."""
         self._check_lengths(src, first)
         results: list[list[int]] = [[] for _ in src]
+        lost: list[int] = []
         with _evaluating(self.model):
             for batch in plan_batches([len(ids) for ids in src], self.settings.batch_tokens):
                 for number, tokens in zip(batch, self._search_batch([src[number] for number in batch]), strict=True):
-                    results[number] = tokens
+                    results[number] = tokens or []
+                    if tokens is None:
+                        lost.append(first + number)
                 if progress is not None:
                     progress(len(batch))
         if progress is not None and (empty := sum(not ids for ids in src)):
             progress(empty)
+        if lost:
+            logger.warning(
+                "%d sentences of %d have no translation, the first is sentence %d: what the model computes for them in "
+                "%s is no number; another precision may do, or the weights are broken",
+                len(lost), len(src), min(lost), str(self.model.softmax_weight.dtype).removeprefix("torch."),
+            )  # fmt: skip
         return results
 
-    def _search_batch(self, src: list[Sequence[int]]) -> list[list[int]]:
+    def _search_batch(self, src: list[Sequence[int]]) -> list[list[int] | None]:
+        """The best hypothesis of each sentence, None where the search found none."""
         device = self.model.softmax_weight.device
         lengths = torch.tensor([0, *(len(ids) + 1 for ids in src)])
         packed = torch.tensor([token for ids in src for token in (*ids, EOS_ID)], device=device)
         cu = lengths.cumsum(0).int().to(device)
         packing = Packing(cu, int(lengths.max()), packed.numel())
         found = beam_search(self.model, packed, packing, self.settings, vocab_size=self.tokenizer.vocab_size)
-        return [hypotheses[0].tokens if hypotheses else [] for hypotheses in found]
+        return [hypotheses[0].tokens if hypotheses else None for hypotheses in found]
 
     def _check_lengths(self, src: Sequence[Sequence[int]], first: int) -> None:
         config = self.model.config

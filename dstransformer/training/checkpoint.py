@@ -137,6 +137,7 @@ class CheckpointFolder:
             for stale in self.path.glob(".partial-*"):
                 _remove(stale)
             partial.mkdir(parents=True)
+            sync(self.path.parent)
         return partial
 
     def drop_after(self, step: int) -> None:

@@ -20,7 +20,8 @@ from dstransformer.config import Config, compose, dump_config, load_config, prec
 from dstransformer.corpus import Corpus
 from dstransformer.data import build_budget, check_lengths, training_lengths
 from dstransformer.errors import ConfigError, DataError, DstError
-from dstransformer.model import check_backend
+from dstransformer.model import check_backend, open_bundle
+from dstransformer.model.cpu import kernels
 from dstransformer.tracking import RunStart, build_tracker, resolve_tracking_uri
 from dstransformer.training.checkpoint import (
     Checkpoint,
@@ -142,6 +143,9 @@ def _train(request: TrainRequest, plan: Plan, world: World, stop: StopRequest) -
             plan.config.tracking, rank=world.rank, run_folder=request.run, max_updates=plan.config.training.max_updates
         )
         origin = describe_origin(request, plan.corpus, git_revision() if world.is_first else None)
+        origin |= {"hardware": _hardware(world)}
+        if checkpoint is not None and world.is_first:
+            _warn_of_other_hardware(checkpoint, origin["hardware"])
         trainer = Trainer(plan.config, plan.ds_config, plan.corpus, request.run, world, tracker, origin)
         if checkpoint is not None:
             trainer.resume(checkpoint)
@@ -345,17 +349,37 @@ def _compare(views: Sequence[tuple[str, bool, str, str]], run: Path, corpus: Pat
         raise ConfigError(f"{corpus} is not the same corpus on {strays} as on {hosts[0]}: copy one to every node")
 
 
-def _tags(origin: Mapping[str, Any], world: World) -> dict[str, str]:
+def _hardware(world: World) -> dict[str, str]:
+    """What the last bits of a result depend on, beside the configuration."""
     import torch
 
-    on_gpu = world.device.type == "cuda"
+    if world.device.type == "cuda":
+        return {"device": torch.cuda.get_device_name(world.device)}
+    return {
+        "device": platform.processor() or "CPU",
+        "threads": str(torch.get_num_threads()),
+        "cpu_kernels": "no" if kernels() is None else "yes",
+    }
+
+
+def _warn_of_other_hardware(checkpoint: Checkpoint, now: Mapping[str, str]) -> None:
+    before = open_bundle(checkpoint.bundle).provenance.get("hardware", now)
+    if before != now:
+        old, new = (", ".join(f"{name} {value}" for name, value in what.items()) for what in (before, now))
+        logger.warning(
+            "%s was computed with %s, this run goes on with %s: not to the last bit as one that never stopped",
+            checkpoint.path, old, new,
+        )  # fmt: skip
+
+
+def _tags(origin: Mapping[str, Any], world: World) -> dict[str, str]:
     return {
         "git_revision": origin["git_revision"] or "unknown",
         "dstransformer": origin["dstransformer"],
         **origin["versions"],
         "preset": origin["preset"],
         "world_size": str(world.world_size),
-        "device": torch.cuda.get_device_name(world.device) if on_gpu else platform.processor() or "CPU",
+        **origin["hardware"],
         "host": platform.node(),
     }
 

@@ -87,7 +87,7 @@ class Saver:
         """Wait until all ranks have written the checkpoint that was begun, and make it visible.
 
         Raises:
-            StorageError: A part could not be written; nothing of the checkpoint stays.
+            StorageError: It could not be written; nothing that is not complete stays.
             DivergedError: The weights are no numbers any more; likewise.
         """
         pending, self._pending = self._pending, None
@@ -96,15 +96,15 @@ class Saver:
         failure = pending.part.exception()
         try:
             self._world.share(failure if isinstance(failure, Exception) else None)
+            parts = self._world.gather(pending.part.result())
+            with self._world.together():
+                if self._world.is_first:
+                    files = {name: digest for part in parts for name, digest in part.items()}
+                    self._announce(self._folder.publish(pending.state, pending.score, files))
         except Exception:
             if self._world.is_first:
                 self._folder.discard(pending.state.step)
             raise
-        parts = self._world.gather(pending.part.result())
-        with self._world.together():
-            if self._world.is_first:
-                files = {name: digest for part in parts for name, digest in part.items()}
-                self._announce(self._folder.publish(pending.state, pending.score, files))
 
     def _write_part(self, partial: Path, snapshot: Snapshot, step: int) -> dict[str, str]:
         with storage_errors(partial):

@@ -198,7 +198,9 @@ def join_world(processes: Processes, environment: MutableMapping[str, str] = os.
     Raises:
         DstError: The processes did not meet in time, or there is no GPU for this one.
     """
+    own_task = "RANK" not in environment
     environment.update(_with_slurm(environment))
+    own_task = own_task and "RANK" in environment
     environment.setdefault("RANK", str(processes.rank))
     environment.setdefault("LOCAL_RANK", str(processes.local_rank))
     environment.setdefault("WORLD_SIZE", str(processes.world_size))
@@ -210,7 +212,7 @@ def join_world(processes: Processes, environment: MutableMapping[str, str] = os.
     else:
         environment.setdefault("DS_ACCELERATOR", "cpu")
         if "OMP_NUM_THREADS" not in environment:
-            torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes.local_world_size))
+            torch.set_num_threads(_choose_threads(environment, own_task, processes.local_world_size))
     try:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
@@ -226,6 +228,19 @@ def join_world(processes: Processes, environment: MutableMapping[str, str] = os.
         )
         failure.rank = processes.rank
         raise failure from error
+
+
+def usable_cores() -> int:
+    """Of this machine, those that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _choose_threads(environment: Mapping[str, str], own_task: bool, local_world_size: int) -> int:
+    """The cores of this process: what SLURM gave it where it is a task of its own, else an even share."""
+    cores = usable_cores()
+    if own_task and "SLURM_CPUS_PER_TASK" in environment:
+        return min(cores, _number(environment, "SLURM_CPUS_PER_TASK", cores, least=1))
+    return max(1, cores // local_world_size)
 
 
 def _choose_device(processes: Processes) -> torch.device:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.launching import REPOSITORY, environment, launcher
+from support.ranks import run_ranks
 
 STAGES = (0, 1, 2, 3)
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -38,10 +37,7 @@ def train(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     def run(ranks: int, cases: list[Case]) -> Path:
         out = tmp_path_factory.mktemp(f"ranks{ranks}-")
         (out / "cases.json").write_text(json.dumps(cases))
-        command = launcher(ranks, str(WORKER), str(out / "cases.json"), str(toy_corpus), str(out))
-        done = subprocess.run(
-            command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=600, check=False
-        )
+        done = run_ranks(ranks, str(WORKER), str(out / "cases.json"), str(toy_corpus), str(out))
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return out
 

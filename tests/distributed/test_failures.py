@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.corpora import build_toy
 from support.launching import run_dst
-from support.ranks import srun
+from support.ranks import run_dst_ranks, srun
 from support.runs import TINY, latest_state, losses
 
 HALF = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
@@ -28,7 +28,7 @@ def train_arguments(corpus: Path, run: Path, *overrides: str, ds: tuple[str, ...
 def trained(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two ranks, with checkpoints at updates 2, 4 and 6."""
     run = tmp_path_factory.mktemp("runs") / "trained"
-    done = run_dst(*train_arguments(toy_corpus, run), ranks=2)
+    done = run_dst_ranks(2, *train_arguments(toy_corpus, run))
     assert done.returncode == 0, done.stderr
     return run
 
@@ -66,7 +66,7 @@ class TestMistakes:
     def test_a_json_that_deepspeed_refuses(self, toy_corpus: Path, tmp_path: Path) -> None:
         wrong = tmp_path / "wrong.json"
         wrong.write_text(json.dumps({"zero_optimization": {"stage": 2, "reduce_bucket_size": "many"}, **HALF}))
-        done = run_dst(*train_arguments(toy_corpus, tmp_path / "run", ds=(str(wrong),)), ranks=2)
+        done = run_dst_ranks(2, *train_arguments(toy_corpus, tmp_path / "run", ds=(str(wrong),)))
         assert done.returncode != 0
         one_error(done, "DeepSpeed refuses its configuration", "reduce_bucket_size")
 
@@ -79,14 +79,14 @@ class TestMistakes:
         self, again: Path, toy_corpus: Path, ranks: int, ds: tuple[str, ...], message: str
     ) -> None:
         before = {path.name: path.read_bytes() for path in again.glob("*.*")}
-        done = run_dst(*train_arguments(toy_corpus, again, "training.max_updates=8", ds=ds), ranks=ranks)
+        done = run_dst_ranks(ranks, *train_arguments(toy_corpus, again, "training.max_updates=8", ds=ds))
         assert done.returncode == 2 if ranks == 1 else done.returncode != 0
         one_error(done, message)
         assert {path.name: path.read_bytes() for path in again.glob("*.*")} == before
 
     def test_a_checkpoint_of_another_run_is_no_way_back(self, again: Path, trained: Path, toy_corpus: Path) -> None:
         there = trained / "checkpoints" / "step-00000002"
-        done = run_dst(*train_arguments(toy_corpus, again), "--resume", str(there), ranks=2)
+        done = run_dst_ranks(2, *train_arguments(toy_corpus, again), "--resume", str(there))
         assert done.returncode != 0
         one_error(done, f"--resume {there} is not of {again}, which holds checkpoints of its own")
         assert latest_state(again)["step"] == 6
@@ -103,9 +103,19 @@ class TestMistakes:
 
     def test_another_corpus_does_not_go_on(self, again: Path, tmp_path: Path) -> None:
         other = build_toy(tmp_path / "other", pairs=300)
-        done = run_dst(*train_arguments(other, again, "training.max_updates=8"), ranks=2)
+        done = run_dst_ranks(2, *train_arguments(other, again, "training.max_updates=8"))
         assert done.returncode != 0
         one_error(done, "it was trained on another corpus than")
+
+
+@pytest.mark.slow
+def test_going_on_with_other_arithmetic_is_said(again: Path, toy_corpus: Path) -> None:
+    arguments = train_arguments(toy_corpus, again, "training.max_updates=7")
+    done = run_dst_ranks(2, *arguments, extra={"DST_CPU_KERNELS": "0"})
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if "not to the last bit" in line)
+    assert "cpu_kernels yes" in line
+    assert "cpu_kernels no" in line
 
 
 @pytest.mark.slow
@@ -143,7 +153,7 @@ class TestDamage:
         content = bytearray(weights.read_bytes())
         content[-5] ^= 1
         weights.write_bytes(content)
-        done = run_dst(*train_arguments(toy_corpus, again), ranks=2)
+        done = run_dst_ranks(2, *train_arguments(toy_corpus, again))
         assert done.returncode == 0, done.stderr
         assert f"{weights} is missing or damaged" in done.stderr
         assert latest_state(again)["step"] == 6
@@ -153,7 +163,7 @@ class TestDamage:
     def test_no_sound_checkpoint_is_an_error(self, again: Path, toy_corpus: Path) -> None:
         for manifest in again.glob("checkpoints/*/manifest.json"):
             manifest.write_text("{")
-        done = run_dst(*train_arguments(toy_corpus, again), ranks=2)
+        done = run_dst_ranks(2, *train_arguments(toy_corpus, again))
         assert done.returncode != 0
         one_error(done, "every checkpoint in", "is damaged")
         assert len(list(again.glob("checkpoints/step-*"))) == 3
@@ -164,7 +174,7 @@ class TestDivergence:
     def test_the_last_good_checkpoint_stays(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         overrides = ("schedule.scale=1e30", "checkpoint.every_updates=1", "training.max_updates=30")
-        done = run_dst(*train_arguments(toy_corpus, run, *overrides), ranks=2)
+        done = run_dst_ranks(2, *train_arguments(toy_corpus, run, *overrides))
         assert done.returncode == 1, done.stderr
         one_error(done, "training diverged: the loss is no number any more at update")
         assert latest_state(run)["step"] < len(losses(run))
@@ -176,7 +186,7 @@ class TestDivergence:
         half.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 3, "hysteresis": 1}}))
         overrides = ("schedule.scale=1e30", "training.max_updates=30", "checkpoint.every_updates=0")
         arguments = train_arguments(toy_corpus, tmp_path / "run", *overrides, ds=(stage, str(half)))
-        done = run_dst(*arguments, ranks=2)
+        done = run_dst_ranks(2, *arguments)
         assert done.returncode == 1, done.stderr
         one_error(done, "fp16 training diverged: gradients overflow at the smallest loss scale")
 
@@ -196,7 +206,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 def test_a_full_disk_ends_every_rank_and_leaves_what_was_complete(toy_corpus: Path, small_disk: Path) -> None:
     run = small_disk / "run"
-    done = run_dst(*train_arguments(toy_corpus, run, "training.max_updates=60", "checkpoint.keep_last=30"), ranks=2)
+    done = run_dst_ranks(2, *train_arguments(toy_corpus, run, "training.max_updates=60", "checkpoint.keep_last=30"))
     assert done.returncode == 1, done.stderr
     one_error(done, "No space left on device", "make room")
     complete = sorted(path.name for path in (run / "checkpoints").glob("step-*"))

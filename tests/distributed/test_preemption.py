@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.launching import launcher, run_dst, started
-from support.ranks import srun
+from support.launching import launcher, started
+from support.ranks import run_dst_ranks, srun
 from support.runs import TINY, latest_state, losses
 
 UPDATES = 80
@@ -45,7 +45,7 @@ def assert_stopped_whole(run: Path, after: int) -> int:
 @pytest.mark.slow
 def test_a_run_that_is_stopped_twice_equals_one_that_never_was(toy_corpus: Path, tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "preempted"
-    done = run_dst(*train_arguments(toy_corpus, whole), ranks=2)
+    done = run_dst_ranks(2, *train_arguments(toy_corpus, whole))
     assert done.returncode == 0, done.stderr
     arguments = train_arguments(toy_corpus, run)
 
@@ -66,7 +66,7 @@ def test_a_run_that_is_stopped_twice_equals_one_that_never_was(toy_corpus: Path,
         assert program.wait(timeout=120) == STOPPED
     assert_stopped_whole(run, after=stopped + 4)
 
-    done = run_dst(*arguments, ranks=2)
+    done = run_dst_ranks(2, *arguments)
     assert done.returncode == 0, done.stderr
     assert len(losses(run)) == UPDATES
     assert losses(run) == losses(whole)

@@ -1,4 +1,4 @@
-"""Run by the deepspeed launcher: trains the cases of a JSON file one after the other, in one set of ranks.
+"""Run by every rank: trains the cases of a JSON file one after the other, in one set of ranks.
 
 A case is ``{"name": …, "overrides": […], "fragments": […], "resume": PATH or null}``; its run folder is ``OUT/name``.
 One that resumes goes on from the checkpoint ``OUT/PATH``, for example ``whole/checkpoints/step-00000005``.

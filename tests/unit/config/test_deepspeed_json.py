@@ -124,6 +124,12 @@ def test_a_value_that_deepspeed_has_no_use_for_is_refused(tmp_path: Path, conten
     assert str(caught.value) == f"{path}: {message}"
 
 
+def test_autocasting_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.json", {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}})
+    with pytest.raises(ConfigError, match=r"states 'torch_autocast.enabled': .* add one of fp32, bf16, fp16"):
+        compose(with_fragments(path, "zero1", "fp32"), 1)
+
+
 @pytest.mark.parametrize(("content", "old", "new"), [
     ({"bfloat16": {"enabled": True}}, "bfloat16", "bf16"),
     ({"zero_optimization": {"cpu_offload": True}}, "zero_optimization.cpu_offload", "offload_optimizer"),

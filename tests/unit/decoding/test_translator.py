@@ -85,10 +85,16 @@ def test_a_translation_is_one_line(model: Transformer, config: Config) -> None:
     assert "\n" not in translator.translate(["dog"])[0]
 
 
-def test_a_broken_model_gives_empty_translations(translator: Translator) -> None:
+def test_a_broken_model_gives_empty_translations_and_a_warning(
+    translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert translator.translate(["dog", ""])[1] == ""
+    assert not caplog.records
     with torch.no_grad():
         translator.model.softmax.weight.fill_(float("nan"))
-    assert translator.translate(["dog", "fox"]) == ["", ""]
+    assert translator.translate(["", "dog", "fox"]) == ["", "", ""]
+    assert "2 sentences of 3 have no translation, the first is sentence 2" in caplog.text
+    assert "in float64 is no number" in caplog.text
 
 
 def test_load_equals_the_model_that_was_saved(bundle: Path, model: Transformer, config: Config) -> None:
