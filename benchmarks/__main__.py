@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import platform
 from importlib import import_module
 
-import torch
+from benchmarks.peers.machine import describe
 
 NAMES = ("plan", "loading", "padding", "startup", "corpus", "engine", "checkpoint", "allocator")
 
@@ -15,7 +14,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME", help=", ".join(NAMES))
     names = parser.parse_args().names or NAMES
-    print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    print(describe())
     for name in names:
         print(f"\n== {name}")
         import_module(f"benchmarks.{name}").main()

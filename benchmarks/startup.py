@@ -8,9 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.bars import at_most
+from benchmarks.bars import at_most, of_floor
 
 ROUNDS = 5
 PATIENCE = 300.0
@@ -30,13 +31,20 @@ def main() -> None:
         times = [seconds_to_first_update(folder, turn) for turn in range(ROUNDS + 1)][1:]  # operators are built by then
     first = statistics.median(times)
     at_most(f"dst train toy to the first update logged (median of {ROUNDS})", first, 15.0, unit=" s")
-    before = 0.0
-    for count in range(len(IMPORTS) + 1):
-        code = "".join(f"import {module}\n" for module in IMPORTS[:count])
-        total = statistics.median(seconds_of([sys.executable, "-c", code]) for _ in range(ROUNDS))
-        print(f"  {f'import {IMPORTS[count - 1]}' if count else 'python':40} {total - before:5.2f} s")
-        before = total
-    print(f"  {'joining, building the engine, one update':40} {first - before:5.2f} s")
+    totals = [import_seconds(IMPORTS[:count]) for count in range(len(IMPORTS) + 1)]
+    names = ["python", *(f"import {module}" for module in IMPORTS)]
+    for name, total, before in zip(names, totals, [0.0, *totals[:-1]], strict=True):
+        print(f"  {name:40} {total - before:5.2f} s")
+    print(f"  {'joining, building the engine, one update':40} {first - totals[-1]:5.2f} s")
+    of_floor("dst --help", helping, totals[0], "Python's own start")
+    floor = totals[1 + IMPORTS.index("deepspeed")]
+    of_floor("dst train toy to the first update", first, floor, "Python, torch and DeepSpeed")
+
+
+def import_seconds(modules: Sequence[str]) -> float:
+    """Of a process that imports these and ends."""
+    code = "".join(f"import {module}\n" for module in modules)
+    return statistics.median(seconds_of([sys.executable, "-c", code]) for _ in range(ROUNDS))
 
 
 def seconds_of(command: list[str]) -> float:

@@ -31,7 +31,8 @@ def summarise(case: Case, result: Result, peak: float | None) -> str:
         return f"{speed}, {result['sentences'] / seconds:,.0f} sentences/s, {memory}"
     measured = result["flops"] / seconds / result["limits"]["flops"]
     compiled = f", {result['graphs']} graphs, {result['graph_breaks']} graph breaks" if case.compiled else ""
-    of_sheet = "" if peak is None else f"{result['flops'] / seconds / peak:.1%} of the data sheet's peak, "
+    sheet = _sheet_peak(case, peak)
+    of_sheet = "" if sheet is None else f"{result['flops'] / seconds / sheet:.1%} of the data sheet's peak, "
     return (
         f"{speed}, {1000 * seconds:.1f} ms an update, {of_sheet}{measured:.1%} of the measured peak "
         f"({result['limits']['flops'] / 1e12:,.1f} TFLOP/s), {memory}, loss {result['first_loss']:.2f} to "
@@ -70,8 +71,14 @@ def format_tables(done: Sequence[tuple[Case, Result]], peak: float | None) -> st
     return "\n\n".join(tables)
 
 
+def _sheet_peak(case: Case, peak: float | None) -> float | None:
+    """The data sheet's, which is that of bf16 and fp16."""
+    return None if case.precision == "fp32" else peak
+
+
 def _training_row(case: Case, result: Result, peak: float | None) -> str:
     seconds = statistics.median(result["seconds"])
+    sheet = _sheet_peak(case, peak)
     flops = result["flops"] / seconds
     attention = f"{case.backend}, {case.micro_batches} part{'s' if case.micro_batches > 1 else ''}"
     layers = ("compiled, one shape" if case.static else "compiled, any shape") if case.compiled else "eager"
@@ -85,7 +92,7 @@ def _training_row(case: Case, result: Result, peak: float | None) -> str:
         _span(result),
         f"{1000 * seconds:.1f}",
         f"{1000 * statistics.median(result['host_seconds']):.1f}",
-        "–" if peak is None else f"{flops / peak:.1%}",
+        "–" if sheet is None else f"{flops / sheet:.1%}",
         f"{flops / result['limits']['flops']:.1%}",
         f"{result['peak_bytes'] / 2**30:.1f}",
         f"{result['filling']:.1%}",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import tempfile
 from pathlib import Path
 
@@ -15,12 +14,13 @@ from benchmarks.peers import training
 from benchmarks.peers.machine import describe
 from benchmarks.peers.systems import PEERS, build_systems
 from benchmarks.peers.text import build_text
+from dstransformer.training.world import usable_cores
 
 
 def main() -> None:
     options = _parse()
     print(describe(), flush=True)
-    systems = build_systems(options.peers, os.cpu_count() or 1)
+    systems = build_systems(options.peers, usable_cores())
     for system in systems:
         system.prepare(options.cache.absolute())
     with tempfile.TemporaryDirectory(prefix="dst-bench-") as folder:

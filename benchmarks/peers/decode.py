@@ -1,15 +1,14 @@
 """``python -m benchmarks.peers.decode --data MULTI30K``: translating with beam 4, on this machine's CPU.
 
 Each system translates test 2016 with the model that ``benchmarks.peers.quality`` has left of it; CTranslate2 takes that
-of Hugging Face. All have the same pieces in the same order, the longest first; starting, loading and a first pass over
-a tenth of the text are not timed. The batch size and the allocator in which a system is fastest are found first; then
-they take turns.
+of Hugging Face, once with one worker of all threads, once with a worker a thread. All have the same pieces in the same
+order, the longest first; starting, loading and a first pass over a tenth of the text are not timed. The batch size and
+the allocator in which a system is fastest are found first; then they take turns.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -31,9 +30,10 @@ from benchmarks.peers.translating import (
     score,
 )
 from benchmarks.peers.translating import MODELS as SYSTEMS
+from dstransformer.training.world import usable_cores
 
 SPLIT = "test_2016"
-CTRANSLATE2 = "ctranslate2"
+CTRANSLATE2 = ("ctranslate2", "ctranslate2-workers")
 
 
 @dataclass
@@ -139,7 +139,7 @@ def main() -> None:
     rivals: list[Series] = []
     for precision in options.precisions:
         found, left_out, peak = bench.run(precision)
-        rivals += [series for series in found if series.system == CTRANSLATE2]
+        rivals += [series for series in found if series.system in CTRANSLATE2]
         lines = format_case(options.model, precision, found, left_out, peak, bench)
         print("\n".join(["", *lines, "", *format_ratios(found, rivals), ""]), flush=True)
 
@@ -158,7 +158,7 @@ def format_case(
         f"### Decoding: {model} {precision}",
         "",
         f"{len(bench.text.pieces):,} sentences of test 2016, beam {BEAM_SIZE}, length penalty {LENGTH_PENALTY}, "
-        f"{os.cpu_count()} threads; matrix product {peak / 1e9:,.0f} GFLOP/s.",
+        f"{usable_cores()} threads; matrix product {peak / 1e9:,.0f} GFLOP/s.",
         "",
         "| system | sentences/s, median | from – to | output tokens/s | of the peak | output length | BLEU | batch "
         "| allocator | others |",
@@ -181,7 +181,7 @@ def format_case(
 def format_ratios(found: Sequence[Series], rivals: Sequence[Series]) -> list[str]:
     """Ours over the best PyTorch peer in the same precision, and over each of the ``rivals``."""
     ours = next((series for series in found if series.system == OURS), None)
-    peers = [series for series in found if series.system not in (OURS, CTRANSLATE2)]
+    peers = [series for series in found if series.system not in (OURS, *CTRANSLATE2)]
     best = [max(peers, key=lambda series: series.rate)] if peers else []
     if ours is None:
         return []

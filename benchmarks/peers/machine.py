@@ -15,6 +15,9 @@ from typing import TypeVar
 import psutil
 import torch
 
+from dstransformer.model.cpu import kernels
+from dstransformer.training.world import usable_cores
+
 #: The share of the machine that others may take before a measurement counts as disturbed.
 DISTURBED = 0.05
 
@@ -32,7 +35,8 @@ def describe() -> str:
         fields = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
         cpu = next((value.strip() for name, value in fields.items() if name.strip() == "model name"), cpu)
     memory = psutil.virtual_memory().total / 2**30
-    return f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GiB, torch {torch.__version__}"
+    compiled = "no CPU kernels of ours" if kernels() is None else "our CPU kernels"
+    return f"{cpu}, {usable_cores()} cores, {memory:.0f} GiB, torch {torch.__version__}, {compiled}"
 
 
 def wait_for_quiet(patience: float) -> None:

@@ -11,21 +11,22 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.limits import cpu_flops, flops_per_token
 from benchmarks.peers import training
 from benchmarks.peers.drivers.harness import Measurement, Request
 from benchmarks.peers.drivers.run_dstransformer import AVERAGE, AVERAGED, LAST
 from benchmarks.peers.machine import describe, wait_for_quiet, watch_others
 from benchmarks.peers.systems import PEERS, Dstransformer, Peer, System
-from benchmarks.peers.text import TOKENIZER, HeldOut, Pieces, Text, build_text
+from benchmarks.peers.text import TOKENIZER, VOCABULARY, HeldOut, Pieces, Text, build_text
 from benchmarks.peers.translating import BEAM_SIZE, OURS, Worker, score, signature
+from dstransformer.training.world import usable_cores
 
 SPLITS = ("val", "test_2016")
 BATCH = 64
@@ -38,12 +39,19 @@ OUR_WEIGHTS = {"last": LAST, f"average of up to {AVERAGED} checkpoints": AVERAGE
 
 @dataclass(frozen=True)
 class Trained:
-    """A training: how it was run and what it did; ``recipe`` says whether another one would be the same."""
+    """A training: how it was run and what it did.
+
+    Attributes:
+        recipe: Says whether another one would be the same.
+        others: The share of the machine that others took meanwhile.
+        peak: FLOP/s of a matrix product just before.
+    """
 
     recipe: dict[str, Any]
     precision: str
     allocator: str
     others: float
+    peak: float
     measurement: Measurement
 
 
@@ -81,8 +89,10 @@ class Bench:
             return found
         precision, allocator = self._choose(system)
         shutil.rmtree(folder, ignore_errors=True)
+        wait_for_quiet(self.patience)
+        peak = cpu_flops(precision)
         measurement, others = self._run(system, precision, allocator, self.seconds, folder)
-        trained = Trained(recipe, precision, allocator, others, measurement)
+        trained = Trained(recipe, precision, allocator, others, peak, measurement)
         (folder / RECORD).write_text(json.dumps(asdict(trained)), encoding="utf-8")
         return trained
 
@@ -121,7 +131,7 @@ def main() -> None:
     options = _parse()
     print(describe(), flush=True)
     cache = options.cache.absolute()
-    cores = os.cpu_count() or 1
+    cores = usable_cores()
     systems = [*(Peer(name) for name in options.peers), Dstransformer(cores, 1)]
     for system in systems:
         system.prepare(cache)
@@ -179,12 +189,15 @@ def _read_record(folder: Path) -> Trained | None:
     if not path.exists():
         return None
     values = json.loads(path.read_text(encoding="utf-8"))
+    if set(values) != {field.name for field in fields(Trained)}:  # of an older version
+        return None
     return Trained(**{**values, "measurement": Measurement(**values["measurement"])})
 
 
 def format_results(results: Sequence[Result], bench: Bench) -> str:
     """The table, in Markdown."""
     sizes, text = training.MODELS[bench.model], bench.text
+    flops = flops_per_token(sizes, VOCABULARY, text.src_lengths, text.tgt_lengths)
     lines = [
         f"### Time to quality: {bench.model}, {bench.seconds / 60:g} minutes of training",
         "",
@@ -192,18 +205,21 @@ def format_results(results: Sequence[Result], bench: Bench) -> str:
         f"tokens an update; Adam (0.9, 0.98), the learning rate rising to {bench.peak_rate:g} in {bench.warmup} "
         f"updates, then falling with their root. Translated with beam {BEAM_SIZE} in fp32. sacrebleu {signature()}.",
         "",
-        "| system | weights | precision, allocator | updates | epochs | tokens/s | BLEU val | BLEU test 2016 "
-        "| output length | others |",
-        "|---|---|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| system | weights | precision, allocator | updates | epochs | tokens/s | of the peak | BLEU val "
+        "| BLEU test 2016 | output length | others |",
+        "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for result in results:
         trained, done = result.trained, result.trained.measurement
         lines.append(
             f"| {result.system.name} | {result.weights} | {trained.precision}, {trained.allocator} | "
             f"{done.updates:,} | {done.tgt_tokens / text.tgt_lengths.sum():.1f} | {done.tokens_per_second:,.0f} | "
-            f"{result.bleu['val']:.1f} | {result.bleu['test_2016']:.1f} | {result.length:.1f} | {trained.others:.0%} |"
+            f"{done.tokens_per_second * flops / trained.peak:.1%} | {result.bleu['val']:.1f} | "
+            f"{result.bleu['test_2016']:.1f} | {result.length:.1f} | {trained.others:.0%} |"
         )
-    return "\n".join([*lines, "", _lead(results)])
+    return "\n".join(
+        [*lines, "", "In bf16 the weights of eole are bf16 too; the others keep fp32.", "", _lead(results)]
+    )
 
 
 def _lead(results: Sequence[Result]) -> str:

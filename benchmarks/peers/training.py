@@ -14,6 +14,7 @@ from benchmarks.peers.machine import measure_undisturbed, wait_for_quiet, watch_
 from benchmarks.peers.systems import System
 from benchmarks.peers.text import VOCABULARY, Text
 from benchmarks.processes import settings
+from dstransformer.training.world import usable_cores
 
 MODELS = {"tiny": Sizes(3, 256, 1024, 4), "base": Sizes(6, 512, 2048, 8)}
 PRECISIONS = ("fp32", "bf16")
@@ -127,7 +128,7 @@ def build_request(model: str, precision: str, text: Text, work: str, seconds: fl
 
 def build_environment(allocator: str) -> Mapping[str, str]:
     """The variables of a process that may use all cores, with an allocator of ``ALLOCATORS``."""
-    chosen, threads = settings(), os.cpu_count() or 1
+    chosen, threads = settings(), usable_cores()
     inherited = {name: value for name, value in os.environ.items() if name not in chosen}
     offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     return inherited | offline | {"OMP_NUM_THREADS": str(threads)} | (chosen if allocator == "env.sh" else {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from benchmarks.peers.drivers.translation import Request
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.systems import DRIVERS
 from benchmarks.peers.text import HeldOut, Pieces
+from dstransformer.training.world import usable_cores
 
 OURS = "dstransformer"
 
@@ -30,12 +30,16 @@ MODELS = {
     "eole": "eole",
     "sockeye": "sockeye",
     "ctranslate2": "huggingface",
+    "ctranslate2-workers": "huggingface",
     OURS: f"{OURS}/{LAST}",
 }
 
 BEAM_SIZE = 4
 LENGTH_PENALTY = 0.6
 EXTRA_TOKENS = 50
+
+#: After the name of a system: as many batches at once as there are cores, one thread each, not one batch after another.
+WORKERS = "-workers"
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,12 @@ class Worker:
         cache: Path,
         environment: Mapping[str, str],
     ) -> None:
-        self._system = system
+        self._system, self._workers = system.removesuffix(WORKERS), usable_cores() if system.endswith(WORKERS) else 1
         self._model = model.absolute()
         self._text = text
         self._pieces = pieces
         self._precision = precision
-        self._python = sys.executable if system == OURS else str(python_of(system, cache))
+        self._python = sys.executable if system == OURS else str(python_of(self._system, cache))
         self._environment = dict(environment)
         lengths = np.array([len(sentence) for sentence in text.pieces])
         self._order = np.argsort(-lengths, kind="stable")  # the longest first
@@ -107,7 +111,8 @@ class Worker:
             beam_size=BEAM_SIZE,
             length_penalty=LENGTH_PENALTY,
             extra_tokens=EXTRA_TOKENS,
-            threads=os.cpu_count() or 1,
+            threads=usable_cores(),
+            workers=self._workers,
         )
         self._errors = (folder / "errors").open("w+", encoding="utf-8")
         self._process = subprocess.Popen(

@@ -16,7 +16,11 @@ def load(request: translation.Request) -> translation.Translate:
         raise translation.UnsupportedError(f"no {request.precision} on this CPU")
     convert(request)
     translator = ctranslate2.Translator(
-        request.work, device="cpu", compute_type=compute_type, inter_threads=1, intra_threads=request.threads
+        request.work,
+        device="cpu",
+        compute_type=compute_type,
+        inter_threads=request.workers,
+        intra_threads=request.threads // request.workers,
     )
 
     def translate(sentences: translation.Sentences, batch: int) -> translation.Sentences:

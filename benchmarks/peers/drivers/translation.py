@@ -32,6 +32,7 @@ class Request:
         length_penalty: ``alpha``; the paper's penalty where a system has it, else that power of the length.
         extra_tokens: The output is at most this much longer than the input, where a system can say that.
         threads: That compute.
+        workers: That share the threads and translate a batch each; of a system that has them, else 1.
     """
 
     model: str
@@ -42,6 +43,7 @@ class Request:
     length_penalty: float
     extra_tokens: int
     threads: int
+    workers: int
 
     def sentences(self) -> Sentences:
         """The text to translate, as pieces."""
