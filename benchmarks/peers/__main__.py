@@ -20,7 +20,7 @@ from dstransformer.training.world import usable_cores
 def main() -> None:
     options = _parse()
     print(describe(), flush=True)
-    systems = build_systems(options.peers, usable_cores())
+    systems = build_systems(options.peers, len(usable_cores()))
     for system in systems:
         system.prepare(options.cache.absolute())
     with tempfile.TemporaryDirectory(prefix="dst-bench-") as folder:

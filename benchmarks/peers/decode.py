@@ -158,7 +158,7 @@ def format_case(
         f"### Decoding: {model} {precision}",
         "",
         f"{len(bench.text.pieces):,} sentences of test 2016, beam {BEAM_SIZE}, length penalty {LENGTH_PENALTY}, "
-        f"{usable_cores()} threads; matrix product {peak / 1e9:,.0f} GFLOP/s.",
+        f"{len(usable_cores())} threads; matrix product {peak / 1e9:,.0f} GFLOP/s.",
         "",
         "| system | sentences/s, median | from – to | output tokens/s | of the peak | output length | BLEU | batch "
         "| allocator | others |",

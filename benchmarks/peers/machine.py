@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import platform
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import psutil
 import torch
 
-from dstransformer.model.cpu import kernels
+from dstransformer.model.cpu import kernels_name, processor_name
 from dstransformer.training.world import usable_cores
 
 #: The share of the machine that others may take before a measurement counts as disturbed.
@@ -29,14 +27,9 @@ T = TypeVar("T")
 
 def describe() -> str:
     """CPU, cores, memory and the PyTorch that all systems use."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        fields = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
-        cpu = next((value.strip() for name, value in fields.items() if name.strip() == "model name"), cpu)
     memory = psutil.virtual_memory().total / 2**30
-    compiled = "no CPU kernels of ours" if kernels() is None else "our CPU kernels"
-    return f"{cpu}, {usable_cores()} cores, {memory:.0f} GiB, torch {torch.__version__}, {compiled}"
+    cores = f"{len(usable_cores())} cores, {torch.get_num_threads()} threads"
+    return f"{processor_name()}, {cores}, {memory:.0f} GiB, torch {torch.__version__}, CPU kernels: {kernels_name()}"
 
 
 def wait_for_quiet(patience: float) -> None:

@@ -131,7 +131,7 @@ def main() -> None:
     options = _parse()
     print(describe(), flush=True)
     cache = options.cache.absolute()
-    cores = usable_cores()
+    cores = len(usable_cores())
     systems = [*(Peer(name) for name in options.peers), Dstransformer(cores, 1)]
     for system in systems:
         system.prepare(cache)

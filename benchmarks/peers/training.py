@@ -128,7 +128,7 @@ def build_request(model: str, precision: str, text: Text, work: str, seconds: fl
 
 def build_environment(allocator: str) -> Mapping[str, str]:
     """The variables of a process that may use all cores, with an allocator of ``ALLOCATORS``."""
-    chosen, threads = settings(), usable_cores()
+    chosen, threads = settings(), len(usable_cores())
     inherited = {name: value for name, value in os.environ.items() if name not in chosen}
     offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     return inherited | offline | {"OMP_NUM_THREADS": str(threads)} | (chosen if allocator == "env.sh" else {})

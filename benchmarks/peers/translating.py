@@ -79,7 +79,10 @@ class Worker:
         cache: Path,
         environment: Mapping[str, str],
     ) -> None:
-        self._system, self._workers = system.removesuffix(WORKERS), usable_cores() if system.endswith(WORKERS) else 1
+        self._system, self._workers = (
+            system.removesuffix(WORKERS),
+            len(usable_cores()) if system.endswith(WORKERS) else 1,
+        )
         self._model = model.absolute()
         self._text = text
         self._pieces = pieces
@@ -111,7 +114,7 @@ class Worker:
             beam_size=BEAM_SIZE,
             length_penalty=LENGTH_PENALTY,
             extra_tokens=EXTRA_TOKENS,
-            threads=usable_cores(),
+            threads=len(usable_cores()),
             workers=self._workers,
         )
         self._errors = (folder / "errors").open("w+", encoding="utf-8")

@@ -53,10 +53,12 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         grad_weight: Tensor | None = None
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         nll = torch.zeros_like(loss)
+        scale = 1.0
         chunk = max(1, CHUNK_LOGITS[hidden.device.type] // weight.shape[0])
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
             logits = _multiply(hidden[part], weight)
+            scale = _scale(logits.dtype)
             chunk_loss, chunk_nll, grad = _of_chunk(logits, targets[part], epsilon, needs_grad)
             loss += chunk_loss
             nll += chunk_nll
@@ -67,7 +69,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             del logits, grad  # before the next chunk takes as much memory
         if needs_grad:
             ctx.save_for_backward(grad_hidden, grad_weight)
-        ctx.weight_dtype, ctx.scale = weight.dtype, _scale(hidden.dtype)
+        ctx.weight_dtype, ctx.scale = weight.dtype, scale
         ctx.mark_non_differentiable(nll)
         return loss, nll
 

@@ -21,7 +21,7 @@ from dstransformer.corpus import Corpus
 from dstransformer.data import build_budget, check_lengths, training_lengths
 from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.model import check_backend, open_bundle
-from dstransformer.model.cpu import kernels
+from dstransformer.model.cpu import kernels_name, processor_name
 from dstransformer.tracking import RunStart, build_tracker, resolve_tracking_uri
 from dstransformer.training.checkpoint import (
     Checkpoint,
@@ -144,8 +144,9 @@ def _train(request: TrainRequest, plan: Plan, world: World, stop: StopRequest) -
         )
         origin = describe_origin(request, plan.corpus, git_revision() if world.is_first else None)
         origin |= {"hardware": _hardware(world)}
-        if checkpoint is not None and world.is_first:
-            _warn_of_other_hardware(checkpoint, origin["hardware"])
+        with world.together():
+            if checkpoint is not None and world.is_first:
+                _warn_of_other_hardware(checkpoint, origin["hardware"])
         trainer = Trainer(plan.config, plan.ds_config, plan.corpus, request.run, world, tracker, origin)
         if checkpoint is not None:
             trainer.resume(checkpoint)
@@ -350,16 +351,16 @@ def _compare(views: Sequence[tuple[str, bool, str, str]], run: Path, corpus: Pat
 
 
 def _hardware(world: World) -> dict[str, str]:
-    """What the last bits of a result depend on, beside the configuration."""
+    """What the last bits of a result depend on, beside the configuration; collective, the same on every rank."""
     import torch
 
     if world.device.type == "cuda":
-        return {"device": torch.cuda.get_device_name(world.device)}
-    return {
-        "device": platform.processor() or "CPU",
-        "threads": str(torch.get_num_threads()),
-        "cpu_kernels": "no" if kernels() is None else "yes",
-    }
+        own = {"device": torch.cuda.get_device_name(world.device)}
+    else:
+        own = {"device": processor_name(), "threads": str(torch.get_num_threads()), "cpu_kernels": kernels_name()}
+    everywhere = world.gather(own)
+    names = dict.fromkeys(name for rank in everywhere for name in rank)
+    return {name: ", ".join(sorted({rank[name] for rank in everywhere if name in rank})) for name in names}
 
 
 def _warn_of_other_hardware(checkpoint: Checkpoint, now: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -192,15 +192,13 @@ class World:
 def join_world(processes: Processes, environment: MutableMapping[str, str] = os.environ) -> World:
     """Meet the other processes.
 
-    Sets what PyTorch and DeepSpeed read from the environment, where the launcher has not, and shares a machine's cores
-    evenly between its processes where ``OMP_NUM_THREADS`` does not say otherwise.
+    Sets what PyTorch and DeepSpeed read from the environment, where the launcher has not. Where ``OMP_NUM_THREADS``
+    does not say otherwise, processes that may run on the same cores of a machine share them evenly.
 
     Raises:
         DstError: The processes did not meet in time, or there is no GPU for this one.
     """
-    own_task = "RANK" not in environment
     environment.update(_with_slurm(environment))
-    own_task = own_task and "RANK" in environment
     environment.setdefault("RANK", str(processes.rank))
     environment.setdefault("LOCAL_RANK", str(processes.local_rank))
     environment.setdefault("WORLD_SIZE", str(processes.world_size))
@@ -211,15 +209,17 @@ def join_world(processes: Processes, environment: MutableMapping[str, str] = os.
         torch.cuda.set_device(device)
     else:
         environment.setdefault("DS_ACCELERATOR", "cpu")
-        if "OMP_NUM_THREADS" not in environment:
-            torch.set_num_threads(_choose_threads(environment, own_task, processes.local_world_size))
     try:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
             timeout=STEP_TIMEOUT,
             device_id=device if device.type == "cuda" else None,
         )
-        return World(processes, device)
+        world = World(processes, device)
+        if device.type == "cpu" and "OMP_NUM_THREADS" not in environment:
+            mine = platform.node(), usable_cores()
+            torch.set_num_threads(_share_cores(mine, world.gather(mine)))
+        return world
     except (RuntimeError, ValueError, OSError) as error:
         address = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
         failure = DstError(
@@ -230,17 +230,16 @@ def join_world(processes: Processes, environment: MutableMapping[str, str] = os.
         raise failure from error
 
 
-def usable_cores() -> int:
-    """Of this machine, those that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def usable_cores() -> frozenset[int]:
+    """Numbers of this machine's cores that this process may run on."""
+    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
 
 
-def _choose_threads(environment: Mapping[str, str], own_task: bool, local_world_size: int) -> int:
-    """The cores of this process: what SLURM gave it where it is a task of its own, else an even share."""
-    cores = usable_cores()
-    if own_task and "SLURM_CPUS_PER_TASK" in environment:
-        return min(cores, _number(environment, "SLURM_CPUS_PER_TASK", cores, least=1))
-    return max(1, cores // local_world_size)
+def _share_cores(mine: tuple[str, frozenset[int]], all_ranks: Sequence[tuple[str, frozenset[int]]]) -> int:
+    """Threads of a rank: its cores, shared with those of its machine that may run there as well."""
+    node, cores = mine
+    sharing = sum(other == node and not cores.isdisjoint(theirs) for other, theirs in all_ranks)
+    return max(1, len(cores) // sharing)
 
 
 def _choose_device(processes: Processes) -> torch.device:

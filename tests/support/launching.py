@@ -29,11 +29,18 @@ def free_port() -> int:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a process that finds the packages of this checkout; one thread a rank, as cores are few."""
+    """The environment of a process that finds this checkout's packages; on the CPU, one thread a rank."""
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH", "")])
     binaries = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-    return {**clean, "PYTHONPATH": path, "PATH": binaries, "OMP_NUM_THREADS": "1", **(extra or {})}
+    return {
+        **clean,
+        "PYTHONPATH": path,
+        "PATH": binaries,
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        **(extra or {}),
+    }
 
 
 @contextmanager

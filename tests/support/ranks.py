@@ -47,7 +47,10 @@ def run_ranks(count: int, *program: str, extra: Mapping[str, str] | None = None)
         return run_command([sys.executable, *program], env=environment({**shared, **own}))
 
     with ThreadPoolExecutor(count) as pool:
-        done = list(pool.map(run, range(count)))
+        running = [pool.submit(run, rank) for rank in range(count)]
+    if any(rank.exception() for rank in running):  # one that hangs, because another has ended
+        raise AssertionError("\n".join(str(rank.exception() or rank.result()) for rank in running))
+    done = [rank.result() for rank in running]
     status = next((rank.returncode for rank in done if rank.returncode), 0)
     outputs = ("".join(rank.stdout for rank in done), "".join(rank.stderr for rank in done))
     return subprocess.CompletedProcess(program, status, *outputs)

@@ -14,7 +14,7 @@ from dstransformer.model.cpu.functions import (
     packed_attention,
     residual_norm,
 )
-from dstransformer.model.cpu.library import kernels
+from dstransformer.model.cpu.library import kernels, kernels_name, processor_name
 
 __all__ = [
     "LANES",
@@ -25,9 +25,11 @@ __all__ = [
     "can_compute",
     "cross_entropy_",
     "kernels",
+    "kernels_name",
     "linear",
     "multiply",
     "pack_linear",
     "packed_attention",
+    "processor_name",
     "residual_norm",
 ]

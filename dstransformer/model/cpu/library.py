@@ -53,6 +53,12 @@ def kernels() -> ctypes.CDLL | None:
     return None if os.environ.get("DST_CPU_KERNELS") == "0" else _load()
 
 
+def kernels_name() -> str:
+    """What tells these kernels from others: a hash of source, compiler and processor; ``none`` without kernels."""
+    library = kernels()
+    return "none" if library is None else Path(library._name).stem.removeprefix("kernels-")
+
+
 @lru_cache(maxsize=1)
 def _load() -> ctypes.CDLL | None:
     compilers = _compilers()
@@ -72,9 +78,13 @@ def _load() -> ctypes.CDLL | None:
 
 def _compilers() -> list[list[str]]:
     """Commands to try: ``CXX``, then g++, since another compiler may lack GCC's vectors."""
-    commands = dict.fromkeys((os.environ.get("CXX", "g++"), "g++"))
-    found = (shlex.split(command) for command in commands if command.strip())
-    return [command for command in found if shutil.which(command[0])]
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        logger.warning("CXX is %r, which is no command (%s); taking g++", os.environ["CXX"], error)
+        named = []
+    commands = [named, ["g++"]] if named not in ([], ["g++"]) else [["g++"]]
+    return [command for command in commands if shutil.which(command[0])]
 
 
 def _open(compiler: Sequence[str]) -> ctypes.CDLL:
@@ -82,8 +92,7 @@ def _open(compiler: Sequence[str]) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(library))
     except OSError:  # damaged, by a power cut say
-        library.unlink()
-        return ctypes.CDLL(str(_compiled(compiler)))
+        return ctypes.CDLL(str(_compiled(compiler, again=True)))
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
@@ -94,11 +103,11 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     return library
 
 
-def _compiled(compiler: Sequence[str]) -> Path:
+def _compiled(compiler: Sequence[str], *, again: bool = False) -> Path:
     """The shared library: made once for this source, compiler and processor, and kept in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dstransformer")
     library = cache / f"kernels-{_fingerprint(compiler)}.so"
-    if not library.exists():
+    if again or not library.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             fresh = Path(folder, library.name)
@@ -115,11 +124,22 @@ def _compiled(compiler: Sequence[str]) -> Path:
 def _fingerprint(compiler: Sequence[str]) -> str:
     version = subprocess.run([*compiler, "--version"], check=True, capture_output=True, text=True).stdout
     sources = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())]
-    return hashlib.sha256("\n".join([*sources, *FLAGS, version, _processor()]).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join([*sources, *compiler, *FLAGS, version, _processor()]).encode()).hexdigest()[:16]
 
 
 def _processor() -> str:
     """What the compiled code depends on: nodes that share a home folder may have different processors."""
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else [platform.processor()]
-    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+    return "\n".join([processor_name(), *_information("flags", "Features")])
+
+
+def processor_name() -> str:
+    """Of this machine's CPU, for people."""
+    names = [line.partition(":")[2].strip() for line in _information("model name")]
+    return ", ".join(names) or platform.processor() or platform.machine()
+
+
+def _information(*names: str) -> list[str]:
+    """The different lines of the kernel's description of the CPUs that begin so."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return sorted({line for line in lines if line.startswith(names)})

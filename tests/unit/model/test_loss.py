@@ -75,16 +75,15 @@ def test_an_fp16_gradient_survives_a_loss_scale_beyond_fp16() -> None:
     assert hidden.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("scale", [1.0, 2.0**15])
-def test_small_gradients_of_fp16_logits_are_not_lost(scale: float) -> None:
+def test_small_gradients_of_fp16_logits_are_not_lost() -> None:
     """The probability of each wrong piece is 1e-8, a sixth of the smallest fp16 number."""
     hidden, weight = torch.ones(1, WIDTH, dtype=torch.float16), torch.zeros(ROWS, WIDTH, dtype=torch.float16)
     weight[0] = 18.4 / WIDTH
     weight.requires_grad_()
     loss, _ = smoothed_cross_entropy(hidden, weight, torch.tensor([0]), 0.0)
-    (loss * scale).backward()
+    (loss * 2.0**15).backward()
     assert weight.grad is not None
-    expected = torch.full((ROWS - 1, WIDTH), scale * 1.02e-8, dtype=torch.float16)
+    expected = torch.full((ROWS - 1, WIDTH), 2.0**15 * 1.02e-8, dtype=torch.float16)
     torch.testing.assert_close(weight.grad[1:], expected, rtol=0.05, atol=0.0)
 
 

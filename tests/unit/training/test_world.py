@@ -3,10 +3,10 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
 
 from dstransformer.errors import UserError
-from dstransformer.training import world
-from dstransformer.training.world import Processes, read_processes
+from dstransformer.training.world import Processes, _share_cores, join_world, leave_world, read_processes
 
 DEEPSPEED = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_SIZE": "2", "MASTER_ADDR": "a"}
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a"}
@@ -44,22 +44,28 @@ def test_a_rank_beyond_the_world_is_refused() -> None:
         read_processes({"RANK": "2", "WORLD_SIZE": "2"})
 
 
-@pytest.mark.parametrize(("variables", "own_task", "threads"), [
-    ({}, False, 3), ({"SLURM_CPUS_PER_TASK": "4"}, True, 4), ({"SLURM_CPUS_PER_TASK": "16"}, True, 6),
-    ({"SLURM_CPUS_PER_TASK": "4"}, False, 3),
-], ids=["share", "task", "fewer cores than asked for", "launcher inside a task"])  # fmt: skip
-def test_processes_share_the_cores_they_may_run_on(
-    variables: dict[str, str], own_task: bool, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(world, "usable_cores", lambda: 6)
-    assert world._choose_threads(variables, own_task, 2) == threads
+@pytest.mark.parametrize(("others", "threads"), [
+    ([], 8), ([("here", range(8))], 4), ([("here", range(8)), ("here", range(8))], 2), ([("there", range(8))], 8),
+    ([("here", range(8, 16))], 8), ([("here", range(4))], 4), ([("here", range(8))] * 20, 1),
+], ids=["alone", "two", "three", "other machine", "own cores", "overlap", "more ranks than cores"])  # fmt: skip
+def test_processes_share_the_cores_that_they_may_run_on(others: list[tuple[str, range]], threads: int) -> None:
+    mine = ("here", frozenset(range(8)))
+    assert _share_cores(mine, [mine, *((node, frozenset(cores)) for node, cores in others)]) == threads
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
-def test_cores_that_are_not_ours_do_not_count() -> None:
-    before = os.sched_getaffinity(0)
+def test_a_process_has_as_many_threads_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DS_ACCELERATOR"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
     try:
-        os.sched_setaffinity(0, {min(before)})
-        assert world.usable_cores() == 1
+        os.sched_setaffinity(0, {min(cores)})
+        torch.set_num_threads(3)
+        join_world(read_processes({}))
+        assert torch.get_num_threads() == 1
     finally:
-        os.sched_setaffinity(0, before)
+        leave_world()
+        os.sched_setaffinity(0, cores)
+        torch.set_num_threads(threads)
