@@ -1,5 +1,6 @@
 # make quickstart   set up, and run the main job on the embedded corpus
 # make test         set up, check the code, run the tests
+# make coverage     the tests, and which lines they run (not those of processes that they start)
 # make check        ruff, mypy, import-linter
 # make format       ruff format and fixes
 # make bench        benchmarks (docs/benchmarks.md)
@@ -12,7 +13,7 @@ PYTEST_ARGS ?=
 export HF_HUB_OFFLINE ?= 1
 export MLFLOW_DISABLE_TELEMETRY ?= true
 
-.PHONY: install quickstart test check format bench clean
+.PHONY: install quickstart test coverage check format bench clean
 
 install: $(INSTALLED)
 
@@ -30,6 +31,9 @@ quickstart: $(INSTALLED)
 	@BIN=$(BIN) launch/quickstart.sh
 
 test: $(INSTALLED) check
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+coverage: $(INSTALLED)
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 

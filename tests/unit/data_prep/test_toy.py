@@ -11,7 +11,7 @@ from data_prep.sources.toy.phrases import Chooser
 from dstransformer.errors import UserError
 
 SINGULAR, PLURAL = Number.SINGULAR, Number.PLURAL
-DRAWS = 50_000
+DRAWS = 30_000
 
 
 @pytest.mark.parametrize(
