@@ -82,7 +82,7 @@ class Ranks:
     """Processes that train together, so many updates at a time, and wait in between."""
 
     def __init__(self, folder: Path, precision: str, kind: str, size: int) -> None:
-        names = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_PORT": str(free_port())}
+        names = {"WORLD_SIZE": str(size), "MASTER_PORT": str(free_port())}
         self._processes = [
             subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.engine", str(folder), precision, kind],

@@ -32,7 +32,7 @@ def measure(case: Case) -> dict[str, object]:
     from benchmarks.gpu.training import measure_training
     from dstransformer.training.world import Processes, join_world, leave_world
 
-    world = join_world(Processes(rank=0, local_rank=0, world_size=1, local_world_size=1))
+    world = join_world(Processes(rank=0, local_rank=0, world_size=1))
     try:
         return asdict(measure_training(case, world))
     finally:

@@ -26,7 +26,6 @@ _SLURM = {
     "RANK": "SLURM_PROCID",
     "LOCAL_RANK": "SLURM_LOCALID",
     "WORLD_SIZE": "SLURM_NTASKS",
-    "LOCAL_WORLD_SIZE": "SLURM_NTASKS_PER_NODE",
 }
 
 
@@ -37,7 +36,6 @@ class Processes:
     rank: int
     local_rank: int
     world_size: int
-    local_world_size: int
 
 
 def read_processes(environment: Mapping[str, str]) -> Processes:
@@ -54,13 +52,7 @@ def read_processes(environment: Mapping[str, str]) -> Processes:
             f"the environment says RANK={rank} of WORLD_SIZE={world_size}, but ranks count from 0: "
             "unset both or use a launcher"
         )
-    local_size = "LOCAL_WORLD_SIZE" if "LOCAL_WORLD_SIZE" in given else "LOCAL_SIZE"
-    return Processes(
-        rank,
-        _number(given, "LOCAL_RANK", 0, least=0),
-        world_size,
-        _number(given, local_size, world_size, least=1),
-    )
+    return Processes(rank, _number(given, "LOCAL_RANK", 0, least=0), world_size)
 
 
 def _number(environment: Mapping[str, str], name: str, default: int, *, least: int) -> int:

@@ -40,7 +40,7 @@ def run_ranks(count: int, *program: str, extra: Mapping[str, str] | None = None)
         Their outputs one after the other, and the first status that is not 0.
     """
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **(extra or {})}
-    shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    shared |= {"WORLD_SIZE": str(count)}
 
     def run(rank: int) -> subprocess.CompletedProcess[str]:
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}

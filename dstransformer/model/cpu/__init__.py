@@ -14,7 +14,7 @@ from dstransformer.model.cpu.functions import (
     packed_attention,
     residual_norm,
 )
-from dstransformer.model.cpu.library import kernels, kernels_name, processor_name
+from dstransformer.model.cpu.library import kernels_name, processor_name
 
 __all__ = [
     "LANES",
@@ -24,7 +24,6 @@ __all__ = [
     "best_pieces",
     "can_compute",
     "cross_entropy_",
-    "kernels",
     "kernels_name",
     "linear",
     "multiply",
