@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,16 +55,17 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         nll = torch.zeros_like(loss)
         scale = 1.0
+        project, project_back = _product_with(weight), _product_with(weight.t()) if needs_grad else None
         chunk = max(1, CHUNK_LOGITS[hidden.device.type] // weight.shape[0])
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
-            logits = _multiply(hidden[part], weight)
+            logits = project(hidden[part])
             scale = _scale(logits.dtype)
             chunk_loss, chunk_nll, grad = _of_chunk(logits, targets[part], epsilon, needs_grad)
             loss += chunk_loss
             nll += chunk_nll
-            if grad is not None and grad_hidden is not None:
-                grad_hidden[part] = _multiply(grad, weight.t())
+            if grad is not None and grad_hidden is not None and project_back is not None:
+                grad_hidden[part] = project_back(grad)
                 of_weight = _of_weight(grad, hidden[part])
                 grad_weight = of_weight.float() if grad_weight is None else grad_weight.add_(of_weight)
             del logits, grad  # before the next chunk takes as much memory
@@ -90,13 +92,16 @@ def _scale(dtype: torch.dtype) -> float:
 
 def _of_weight(grad: Tensor, hidden: Tensor) -> Tensor:
     """The weight's gradient from that of the logits; in fp32 from fp16, whose range its sums over tokens may leave."""
+    if cpu.can_compute(grad, hidden):
+        return cpu.weight_gradient(grad, hidden)
     if grad.dtype != torch.float16:
         return grad.t() @ hidden
     return torch.mm(grad.t(), hidden, out_dtype=torch.float32) if grad.is_cuda else grad.t().float() @ hidden.float()
 
 
-def _multiply(x: Tensor, weight: Tensor) -> Tensor:
-    return cpu.multiply(x, weight) if cpu.can_compute(x, weight) else F.linear(x, weight)
+def _product_with(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    """``(rows, columns of weight)`` to ``(rows, rows of weight)``."""
+    return cpu.pack_linear(weight, None) if cpu.can_compute(weight) else lambda x: F.linear(x, weight)
 
 
 def _of_chunk(

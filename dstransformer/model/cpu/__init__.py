@@ -13,6 +13,7 @@ from dstransformer.model.cpu.functions import (
     pack_linear,
     packed_attention,
     residual_norm,
+    weight_gradient,
 )
 from dstransformer.model.cpu.library import kernels_name, processor_name
 
@@ -31,4 +32,5 @@ __all__ = [
     "packed_attention",
     "processor_name",
     "residual_norm",
+    "weight_gradient",
 ]

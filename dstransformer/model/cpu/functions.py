@@ -11,11 +11,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from dstransformer.model.cpu.library import NAMES, kernels
+from dstransformer.model.cpu.library import NAMES, kernels, outruns_mkl
 from dstransformer.model.packing import Packing
 
 #: Elements of a vector in the kernels.
 LANES = 16
+
+#: What the number of a product's inputs must be a multiple of in the kernel for gradients of weights.
+TILE_COLUMNS = 2 * LANES
 
 _LEVELS = 1 << 16
 
@@ -80,6 +83,26 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: boo
     """As :func:`linear`, without gradient."""
     product = (_onednn_linear if _has_onednn(x.dtype) else F.linear)(x, weight, bias)
     return F.relu_(product) if relu else product
+
+
+def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient of the weights of ``x W^T``: ``grad^T x``.
+
+    In fp32 by a kernel where MKL, which PyTorch calls, takes up to a quarter more time.
+
+    Args:
+        grad: Of the product, ``(rows, out_features)``.
+        x: ``(rows, in_features)``.
+
+    Returns:
+        ``(out_features, in_features)``.
+    """
+    (rows, outs), ins = grad.shape, x.shape[1]
+    if not (outruns_mkl() and grad.dtype == torch.float32 and rows and ins % TILE_COLUMNS == 0):
+        return grad.t() @ x
+    result = _fp32(outs, ins)
+    _call("weight_gradient", grad, grad.contiguous(), x.contiguous(), rows, outs, ins, result)
+    return result
 
 
 def cross_entropy_(logits: Tensor, targets: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
@@ -217,10 +240,10 @@ def _has_onednn(dtype: torch.dtype) -> bool:
     x, weight = (numbers % 7 - 3.0).view(8, 24).to(dtype), (numbers % 5 - 2.0).view(8, 24).to(dtype)
     turned, bias = weight.t().contiguous().t(), weight[:, 0].contiguous()
     try:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        packed = [torch.ops.mkldnn._reorder_linear_weight(tried) for tried in (weight, turned)]
         return all(
             torch.equal(_onednn_linear(x, tried, added), F.linear(x, weight, added))
-            for tried in (weight, turned, packed)
+            for tried in (weight, turned, *packed)
             for added in (bias, None)
         )
     except (AttributeError, RuntimeError):
@@ -241,7 +264,7 @@ class _Linear(torch.autograd.Function):
         x, weight, out = ctx.saved_tensors
         grad, of_bias = _bias_relu_backward(grad.contiguous(), out) if ctx.biased or ctx.relu else (grad, None)
         of_x = multiply(grad, weight.t()) if ctx.needs_input_grad[0] else None
-        of_weight = grad.t() @ x if ctx.needs_input_grad[1] else None
+        of_weight = weight_gradient(grad, x) if ctx.needs_input_grad[1] else None
         return of_x, of_weight, of_bias if ctx.biased else None, None
 
 

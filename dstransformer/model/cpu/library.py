@@ -30,7 +30,7 @@ _DROPOUT = [ctypes.c_uint64, ctypes.c_uint32, _FLOAT]
 _HEADS = [_POINTER, _SIZE, _POINTER, _POINTER, _SIZE]
 _SENTENCES = [*[_POINTER] * 3, *[_SIZE] * 4, _INT]
 
-#: The types of each kernel's arguments.
+#: The types of the arguments of each kernel that there is in every precision.
 ARGUMENTS = {
     "residual_norm": [*[_POINTER] * 4, _SIZE, _SIZE, _FLOAT, *_DROPOUT, *[_POINTER] * 4, _INT],
     "residual_norm_backward": [*[_POINTER] * 5, _SIZE, _SIZE, *_DROPOUT, *[_POINTER] * 4, _INT],
@@ -41,6 +41,9 @@ ARGUMENTS = {
     "attention": [*_HEADS, *_SENTENCES, _POINTER, _POINTER, _INT],
     "attention_backward": [_POINTER, *_HEADS, _POINTER, *_SENTENCES, *[_POINTER] * 3, _INT],
 }
+#: Those of each kernel by its whole name.
+SIGNATURES = {f"{name}_{suffix}": types for name, types in ARGUMENTS.items() for suffix in NAMES.values()}
+SIGNATURES["weight_gradient_fp32"] = [_POINTER, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER, _INT]
 
 
 def kernels() -> ctypes.CDLL | None:
@@ -57,6 +60,16 @@ def kernels_name() -> str:
     """What tells these kernels from others: a hash of source, compiler and processor; ``none`` without kernels."""
     library = kernels()
     return "none" if library is None else Path(library._name).stem.removeprefix("kernels-")
+
+
+@lru_cache(maxsize=1)
+def outruns_mkl() -> bool:
+    """Whether the kernel for gradients of weights is faster than MKL's product, which PyTorch calls.
+
+    It was measured to be on AMD's processors with AVX-512; it is much slower without AVX-512.
+    """
+    makers, flags = _information("vendor_id"), _information("flags")
+    return any("AuthenticAMD" in line for line in makers) and any("avx512f" in line.split() for line in flags)
 
 
 @lru_cache(maxsize=1)
@@ -96,10 +109,9 @@ def _open(compiler: Sequence[str]) -> ctypes.CDLL:
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
-    for name, types in ARGUMENTS.items():
-        for suffix in NAMES.values():
-            function = getattr(library, f"{name}_{suffix}")
-            function.argtypes, function.restype = types, None
+    for name, types in SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = types, None
     return library
 
 

@@ -49,6 +49,29 @@ def test_linear(
         assert_near(tensor.grad, reference.grad, tolerance)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("rows", [1, 15, 256, 300])
+@pytest.mark.parametrize(("outs", "ins"), [(8, 32), (3, 64), (150, 288)])
+def test_gradient_of_weights(monkeypatch: pytest.MonkeyPatch, rows: int, outs: int, ins: int, threads: int) -> None:
+    monkeypatch.setattr(functions, "outruns_mkl", lambda: True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    grad, x = torch.randn(rows, outs), torch.randn(ins, rows).t()
+    calls: list[str] = []
+    call = functions._call
+    monkeypatch.setattr(functions, "_call", lambda kernel, *rest: (calls.append(kernel), call(kernel, *rest)))
+    assert_near(cpu.weight_gradient(grad, x), grad.double().t() @ x.double(), 1e-5)
+    assert calls == ["weight_gradient"]
+
+
+@pytest.mark.parametrize(("rows", "ins"), [(0, 32), (5, 48)])
+def test_gradient_of_weights_that_the_kernel_does_not_take(
+    monkeypatch: pytest.MonkeyPatch, rows: int, ins: int
+) -> None:
+    monkeypatch.setattr(functions, "outruns_mkl", lambda: True)
+    grad, x = torch.randn(rows, 8), torch.randn(rows, ins)
+    torch.testing.assert_close(cpu.weight_gradient(grad, x), grad.t() @ x)
+
+
 def test_linear_on_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight, bias = (draw(*shape, dtype=torch.float32) for shape in ((37, 32), (48, 32), (48,)))
 
@@ -112,14 +135,15 @@ def test_filler_changes_nothing(kernels: str, attention_dropout: float, monkeypa
 
 def test_products_meet_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN keeps code for each of them for as long as the process lives."""
-    met = set()
+    if not functions._has_onednn(torch.float32):
+        pytest.skip("this PyTorch has no products of oneDNN")
+    met, multiply = set(), functions._onednn_linear
 
-    def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def record(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         met.add(x.shape[0])
-        return F.linear(x, weight, bias)
+        return multiply(x, weight, bias)
 
-    monkeypatch.setattr(functions, "_has_onednn", lambda _: True)
-    monkeypatch.setattr(functions, "_onednn_linear", multiply)
+    monkeypatch.setattr(functions, "_onednn_linear", record)
     model = Transformer(tiny_config(), VOCAB, 0.1)
     for longer in range(64):
         pairs = draw_pairs(((1000 + longer, 1063 - longer),))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -121,17 +122,20 @@ def test_no_gradient_is_computed_where_none_is_wanted(monkeypatch: pytest.Monkey
 def test_only_one_chunk_of_logits_is_held(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", 5 * ROWS)
-    multiply, held = loss_module._multiply, []
+    product_with, held = loss_module._product_with, []
 
-    def watch(x: Tensor, weight: Tensor) -> Tensor:
-        if x.shape[1] != WIDTH:  # the gradient of a chunk's logits, not the hidden states that give them
-            return multiply(x, weight)
-        assert all(logits() is None for logits in held)
-        logits = multiply(x, weight)
-        held.append(weakref.ref(logits))
-        return logits
+    def watched(weight: Tensor) -> Callable[[Tensor], Tensor]:
+        multiply = product_with(weight)
 
-    monkeypatch.setattr(loss_module, "_multiply", watch)
+        def watch(x: Tensor) -> Tensor:
+            assert all(logits() is None for logits in held)
+            logits = multiply(x)
+            held.append(weakref.ref(logits))
+            return logits
+
+        return watch if weight.shape[1] == WIDTH else multiply  # the other is for the gradient of the logits
+
+    monkeypatch.setattr(loss_module, "_product_with", watched)
     hidden, weight, targets = draw()
     smoothed_cross_entropy(hidden, weight, targets, 0.1)
     assert len(held) == 5

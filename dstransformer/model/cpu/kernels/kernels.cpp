@@ -9,8 +9,9 @@
 #include "bias_relu.h"
 #include "cross_entropy.h"
 #include "residual_norm.h"
+#include "weight_gradient.h"
 
-// Every function comes for fp32 and for bf16. Sizes count elements; `threads` is at least 1.
+// Every function but the last comes for fp32 and for bf16. Sizes count elements; `threads` is at least 1.
 #define FOR_BOTH(DEFINE) DEFINE(fp32, float) DEFINE(bf16, bf16)
 
 #define RESIDUAL_NORM(NAME, T) \
@@ -76,3 +77,8 @@ FOR_BOTH(CROSS_ENTROPY)
 FOR_BOTH(BEST_PIECES)
 FOR_BOTH(ATTEND_PATH)
 FOR_BOTH(ATTENTION)
+
+extern "C" void weight_gradient_fp32(const float* grad, const float* x, int64_t rows, int64_t outs, int64_t ins,
+                                     float* result, int threads) {
+  weight_gradient(grad, x, rows, outs, ins, result, threads);
+}
