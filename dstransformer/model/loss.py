@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from dstransformer.model import cpu
 from dstransformer.model.packing import fill_rows
 
-#: Logits held at once, at most; a chunk of tokens is as long as fits.
+#: Logits held at once, at most; a chunk of tokens is as long as fits. With several chunks a CPU holds two copies of the
+#: softmax matrix besides, laid out for the products.
 CHUNK_LOGITS = {"cpu": 1 << 24, "cuda": 1 << 27}
 
 #: What the gradient of fp16 logits is multiplied by as long as it is in fp16. It is rounded before the loss is scaled,
@@ -55,8 +56,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         nll = torch.zeros_like(loss)
         scale = 1.0
-        project, project_back = _product_with(weight), _product_with(weight.t()) if needs_grad else None
         chunk = max(1, CHUNK_LOGITS[hidden.device.type] // weight.shape[0])
+        several = hidden.shape[0] > chunk
+        project = _product_with(weight, several)
+        project_back = _product_with(weight.t(), several) if needs_grad else None
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
             logits = project(hidden[part])
@@ -68,6 +71,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 grad_hidden[part] = project_back(grad)
                 of_weight = _of_weight(grad, hidden[part])
                 grad_weight = of_weight.float() if grad_weight is None else grad_weight.add_(of_weight)
+                del of_weight
             del logits, grad  # before the next chunk takes as much memory
         if needs_grad:
             ctx.save_for_backward(grad_hidden, grad_weight)
@@ -99,9 +103,11 @@ def _of_weight(grad: Tensor, hidden: Tensor) -> Tensor:
     return torch.mm(grad.t(), hidden, out_dtype=torch.float32) if grad.is_cuda else grad.t().float() @ hidden.float()
 
 
-def _product_with(weight: Tensor) -> Callable[[Tensor], Tensor]:
-    """``(rows, columns of weight)`` to ``(rows, rows of weight)``."""
-    return cpu.pack_linear(weight, None) if cpu.can_compute(weight) else lambda x: F.linear(x, weight)
+def _product_with(weight: Tensor, several: bool) -> Callable[[Tensor], Tensor]:
+    """``(rows, columns of weight)`` to ``(rows, rows of weight)``; for several products weights are laid out once."""
+    if not cpu.can_compute(weight):
+        return lambda x: F.linear(x, weight)
+    return cpu.pack_linear(weight, None) if several else lambda x: cpu.multiply(x, weight)
 
 
 def _of_chunk(

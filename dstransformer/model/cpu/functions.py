@@ -20,6 +20,9 @@ LANES = 16
 #: What the number of a product's inputs must be a multiple of in the kernel for gradients of weights.
 TILE_COLUMNS = 2 * LANES
 
+#: Outputs that each thread must have there: every thread lays out the whole input for itself.
+OUTPUTS_PER_THREAD = 128
+
 _LEVELS = 1 << 16
 
 
@@ -86,9 +89,9 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: boo
 
 
 def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    """The gradient of the weights of ``x W^T``: ``grad^T x``.
+    """The gradient of the weights of ``x W^T``: ``grad^T x``. Itself without gradient.
 
-    In fp32 by a kernel where MKL, which PyTorch calls, takes up to a quarter more time.
+    In fp32 by a kernel where MKL, which PyTorch calls, takes more time.
 
     Args:
         grad: Of the product, ``(rows, out_features)``.
@@ -98,7 +101,8 @@ def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
         ``(out_features, in_features)``.
     """
     (rows, outs), ins = grad.shape, x.shape[1]
-    if not (outruns_mkl() and grad.dtype == torch.float32 and rows and ins % TILE_COLUMNS == 0):
+    fits = rows > 0 and ins % TILE_COLUMNS == 0 and outs >= OUTPUTS_PER_THREAD * torch.get_num_threads()
+    if not (fits and grad.dtype == torch.float32 and outruns_mkl()):
         return grad.t() @ x
     result = _fp32(outs, ins)
     _call("weight_gradient", grad, grad.contiguous(), x.contiguous(), rows, outs, ins, result)
@@ -208,7 +212,7 @@ def attend_path(past: Sequence[Tensor], path: Tensor, shape: HeadShape) -> Tenso
 
 
 def pack_linear(weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Callable[[Tensor], Tensor]:
-    """As :func:`multiply`, with a copy of the weights in the order in which oneDNN reads them, for decoding.
+    """As :func:`multiply`, with a copy of the weights in the order in which oneDNN reads them, for several products.
 
     Otherwise the weights are laid out again for every product. With few rows one takes up to a third less time so.
 

@@ -42,8 +42,10 @@ ARGUMENTS = {
     "attention_backward": [_POINTER, *_HEADS, _POINTER, *_SENTENCES, *[_POINTER] * 3, _INT],
 }
 #: Those of each kernel by its whole name.
-SIGNATURES = {f"{name}_{suffix}": types for name, types in ARGUMENTS.items() for suffix in NAMES.values()}
-SIGNATURES["weight_gradient_fp32"] = [_POINTER, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER, _INT]
+SIGNATURES = {
+    **{f"{name}_{suffix}": types for name, types in ARGUMENTS.items() for suffix in NAMES.values()},
+    "weight_gradient_fp32": [_POINTER, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER, _INT],
+}
 
 
 def kernels() -> ctypes.CDLL | None:
@@ -66,7 +68,7 @@ def kernels_name() -> str:
 def outruns_mkl() -> bool:
     """Whether the kernel for gradients of weights is faster than MKL's product, which PyTorch calls.
 
-    It was measured to be on AMD's processors with AVX-512; it is much slower without AVX-512.
+    It was measured to be on AMD's with AVX-512 and two threads; without AVX-512 it is much slower.
     """
     makers, flags = _information("vendor_id"), _information("flags")
     return any("AuthenticAMD" in line for line in makers) and any("avx512f" in line.split() for line in flags)

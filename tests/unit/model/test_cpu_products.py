@@ -20,6 +20,18 @@ def _compiled() -> None:
     assert library.kernels() is not None
 
 
+def watch_kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of those that run."""
+    names, call = [], functions._call
+
+    def watch(kernel: str, like: Tensor, *arguments: Tensor | int | float) -> None:
+        names.append(kernel)
+        call(kernel, like, *arguments)
+
+    monkeypatch.setattr(functions, "_call", watch)
+    return names
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
 @pytest.mark.parametrize("onednn", [True, False])
 @pytest.mark.parametrize("biased", [True, False])
@@ -49,27 +61,57 @@ def test_linear(
         assert_near(tensor.grad, reference.grad, tolerance)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("rows", [1, 15, 256, 300])
 @pytest.mark.parametrize(("outs", "ins"), [(8, 32), (3, 64), (150, 288)])
-def test_gradient_of_weights(monkeypatch: pytest.MonkeyPatch, rows: int, outs: int, ins: int, threads: int) -> None:
+def test_gradient_of_weights(monkeypatch: pytest.MonkeyPatch, rows: int, outs: int, ins: int) -> None:
     monkeypatch.setattr(functions, "outruns_mkl", lambda: True)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(functions, "OUTPUTS_PER_THREAD", 1)
+    kernels = watch_kernels(monkeypatch)
     grad, x = torch.randn(rows, outs), torch.randn(ins, rows).t()
-    calls: list[str] = []
-    call = functions._call
-    monkeypatch.setattr(functions, "_call", lambda kernel, *rest: (calls.append(kernel), call(kernel, *rest)))
-    assert_near(cpu.weight_gradient(grad, x), grad.double().t() @ x.double(), 1e-5)
-    assert calls == ["weight_gradient"]
+    results = []
+    for threads in (1, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        results.append(cpu.weight_gradient(grad, x))
+    assert kernels == ["weight_gradient"] * 2
+    assert_near(results[0], grad.double().t() @ x.double(), 1e-5)
+    assert torch.equal(*results)
 
 
-@pytest.mark.parametrize(("rows", "ins"), [(0, 32), (5, 48)])
-def test_gradient_of_weights_that_the_kernel_does_not_take(
-    monkeypatch: pytest.MonkeyPatch, rows: int, ins: int
+@pytest.mark.parametrize(
+    ("rows", "outs", "ins", "dtype", "outruns_mkl"),
+    [
+        (0, 256, 32, torch.float32, True),
+        (5, 256, 48, torch.float32, True),
+        (5, 255, 32, torch.float32, True),
+        (5, 256, 32, torch.bfloat16, True),
+        (5, 256, 32, torch.float32, False),
+    ],
+)
+def test_gradient_of_weights_by_pytorch(
+    monkeypatch: pytest.MonkeyPatch, rows: int, outs: int, ins: int, dtype: torch.dtype, outruns_mkl: bool
 ) -> None:
-    monkeypatch.setattr(functions, "outruns_mkl", lambda: True)
-    grad, x = torch.randn(rows, 8), torch.randn(rows, ins)
+    monkeypatch.setattr(functions, "outruns_mkl", lambda: outruns_mkl)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    kernels = watch_kernels(monkeypatch)
+    grad, x = torch.randn(rows, outs).to(dtype), torch.randn(rows, ins).to(dtype)
     torch.testing.assert_close(cpu.weight_gradient(grad, x), grad.t() @ x)
+    assert not kernels
+
+
+@pytest.mark.parametrize(
+    ("maker", "flags", "outruns"),
+    [
+        ("AuthenticAMD", "sse avx2 avx512f", True),
+        ("AuthenticAMD", "sse avx2", False),
+        ("GenuineIntel", "sse avx2 avx512f", False),
+    ],
+)
+def test_processors_with_gradients_of_weights_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, maker: str, flags: str, outruns: bool
+) -> None:
+    lines = {"vendor_id": [f"vendor_id\t: {maker}"], "flags": [f"flags\t\t: {flags}"]}
+    monkeypatch.setattr(library, "_information", lambda name: lines[name])
+    assert library.outruns_mkl.__wrapped__() == outruns
 
 
 def test_linear_on_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:

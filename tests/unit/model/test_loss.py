@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dstransformer.model import loss as loss_module
+from dstransformer.model.cpu import functions
 from dstransformer.model.loss import smoothed_cross_entropy
 
-TOKENS, WIDTH, ROWS = 23, 8, 31
+TOKENS, WIDTH, ROWS = 23, 32, 31
 
 
 @pytest.fixture(params=[1 << 23, 5 * ROWS, 1], ids=["one chunk", "five tokens", "one token"])
@@ -28,7 +29,12 @@ def draw() -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.usefixtures("chunked")
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5])
-def test_loss_and_gradients_equal_pytorchs_cross_entropy(epsilon: float) -> None:
+@pytest.mark.parametrize("own_products", [False, True])
+def test_loss_and_gradients_equal_pytorchs_cross_entropy(
+    epsilon: float, own_products: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(functions, "outruns_mkl", lambda: own_products)
+    monkeypatch.setattr(functions, "OUTPUTS_PER_THREAD", 1)
     hidden, weight, targets = draw()
     expected = F.cross_entropy(hidden @ weight.t(), targets, reduction="sum", label_smoothing=epsilon)
     (expected * 0.37).backward()
@@ -123,9 +129,11 @@ def test_only_one_chunk_of_logits_is_held(kernels: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", 5 * ROWS)
     product_with, held = loss_module._product_with, []
+    laid_out = []
 
-    def watched(weight: Tensor) -> Callable[[Tensor], Tensor]:
-        multiply = product_with(weight)
+    def watched(weight: Tensor, several: bool) -> Callable[[Tensor], Tensor]:
+        multiply = product_with(weight, several)
+        laid_out.append(several)
 
         def watch(x: Tensor) -> Tensor:
             assert all(logits() is None for logits in held)
@@ -138,4 +146,5 @@ def test_only_one_chunk_of_logits_is_held(kernels: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(loss_module, "_product_with", watched)
     hidden, weight, targets = draw()
     smoothed_cross_entropy(hidden, weight, targets, 0.1)
+    assert laid_out == [True, True]
     assert len(held) == 5

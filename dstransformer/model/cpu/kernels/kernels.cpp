@@ -11,7 +11,7 @@
 #include "residual_norm.h"
 #include "weight_gradient.h"
 
-// Every function but the last comes for fp32 and for bf16. Sizes count elements; `threads` is at least 1.
+// Every function but weight_gradient comes for fp32 and for bf16. Sizes count elements; `threads` is at least 1.
 #define FOR_BOTH(DEFINE) DEFINE(fp32, float) DEFINE(bf16, bf16)
 
 #define RESIDUAL_NORM(NAME, T) \

@@ -8,8 +8,8 @@
 
 namespace {
 
-// The tile of the result that is summed in registers, and what is packed for its tiles: of so many rows, so many columns
-// of the gradient and of the input (128 KB and 256 KB, which the second-level cache holds).
+// The tile of the result that is summed in registers, and what is packed for its tiles: of so many rows, so many
+// columns of the gradient and of the input (128 KB and 256 KB, which the second-level cache holds).
 constexpr int64_t kTile = 8, kTileVectors = 2, kTileColumns = kTileVectors * kLanes;
 constexpr int64_t kDepth = 256, kGradColumns = 128, kInputColumns = 256;
 
