@@ -91,7 +91,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: boo
 def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
     """The gradient of the weights of ``x W^T``: ``grad^T x``. Itself without gradient.
 
-    In fp32 by a kernel where MKL, which PyTorch calls, takes more time.
+    In fp32 by a kernel where MKL, which PyTorch calls, mostly takes more time.
 
     Args:
         grad: Of the product, ``(rows, out_features)``.
