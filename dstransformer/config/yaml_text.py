@@ -16,7 +16,7 @@ _EXPONENT = re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with YAML 1.2's floats, without dates, and without repeated keys."""
 
-    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse a key that stands twice: the last would win silently."""
         seen = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
@@ -41,7 +41,7 @@ def parse_yaml(text: str, name: str) -> Any:
         ConfigError: It is not YAML, or a mapping states a key twice.
     """
     try:
-        return yaml.load(text, _Loader)  # noqa: S506
+        return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
