@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from dstransformer.tracking.tracker import RunStart, RunStatus, Sample, Tracker
+from dstransformer.tracking.tracker import Evaluation, RunStart, RunStatus, Sample, Tracker, bleu_name
 
 
 class LastingConsole(Console):
@@ -74,7 +74,8 @@ class ConsoleProgress(Tracker):
     ) -> None:
         """Write the scores and the first sample."""
         del signatures
-        self._bleu = metrics.get("bleu", self._bleu)
+        if (bleu := bleu_name(metrics)) is not None:
+            self._bleu = metrics[bleu]
         self._say("  ".join([f"update {step}  {split}", *_eval_figures(metrics)]))
         for sample in samples[:1]:
             self._say(f"  source       {sample.source}")
@@ -86,6 +87,16 @@ class ConsoleProgress(Tracker):
         del sha256
         scored = "" if score is None else f"  score {score:.2f}"
         self._say(f"update {step}  checkpoint {path}{scored}")
+
+    def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
+        """Write the scores of the bundle."""
+        for split, evaluation in evaluations.items():
+            self.log_eval(split, step, evaluation.metrics, samples=evaluation.samples)
+        self._say(f"update {step}  bundle {bundle}")
+
+    def say(self, line: str) -> None:
+        """Write a line as it is."""
+        self._say(line)
 
     def finish(self, status: RunStatus) -> None:
         """Close the bar and say how the run ended."""
