@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from dstransformer.tracking.tracker import RunStart, RunStatus, Sample, Tracker
+from dstransformer.tracking.tracker import Evaluation, RunStart, RunStatus, Sample, Tracker, bleu_name
 
 
 class LastingConsole(Console):
@@ -75,8 +75,8 @@ class ConsoleProgress(Tracker):
     ) -> None:
         """Write the scores and the first sample."""
         del signatures
-        if split == "valid":
-            self._bleu = next((f"BLEU {metrics[name]:.2f} @{step}" for name in metrics if name.startswith("bleu")), "")
+        if (bleu := bleu_name(metrics)) is not None:
+            self._bleu = f"BLEU {metrics[bleu]:.2f} @{step}"
         self.say("  ".join([f"update {step}  {split}", *_eval_figures(metrics)]))
         for sample in samples[:1]:
             self.say(f"  source       {sample.source}")
@@ -89,6 +89,12 @@ class ConsoleProgress(Tracker):
         scored = "" if score is None else f"  score {score:.2f}"
         self.say(f"update {step}  checkpoint {path}{scored}")
 
+    def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
+        """Write the scores of the bundle."""
+        for split, evaluation in evaluations.items():
+            self.log_eval(split, step, evaluation.metrics, samples=evaluation.samples)
+        self.say(f"update {step}  bundle {bundle}")
+
     def finish(self, status: RunStatus) -> None:
         """Close the bar and say how the run ended."""
         if self._task is not None:
@@ -97,7 +103,7 @@ class ConsoleProgress(Tracker):
         self.say(f"training {ended} after {_clock(self._elapsed())}")
 
     def say(self, line: str) -> None:
-        """Write a line above the bar; any thread may."""
+        """Write a line as it is; any thread may."""
         self._console.print(Text(line), soft_wrap=True)
 
     def _elapsed(self) -> float:
