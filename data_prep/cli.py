@@ -115,6 +115,7 @@ def _build_parser() -> argparse.ArgumentParser:
     text.add_argument("--split", default="test", help="(default: test)")
     text.add_argument("--src", required=True, type=Path, metavar="FILE", help="source text, a sentence a line")
     text.add_argument("--tgt", required=True, type=Path, metavar="FILE", help="its translation, line by line")
+    text.add_argument("--overwrite", action="store_true", help="replace files that are there")
     return parser
 
 
@@ -193,6 +194,7 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
 
 
 def _build(arguments: argparse.Namespace) -> None:
+    from data_prep.output import resolve_output
     from data_prep.pipeline import BuildOptions, build
     from data_prep.progress import build_progress
     from data_prep.report import show_manifest
@@ -203,8 +205,8 @@ def _build(arguments: argparse.Namespace) -> None:
         vocab=_vocab_options(arguments, _defaults(arguments.source, arguments.pair)),
         encode=_encode_options(arguments),
     )
-    out = _absolute(arguments.out)
-    work = _absolute(arguments.work) if arguments.work else out.with_name(f"{out.name}.work")
+    out = resolve_output(arguments.out)
+    work = arguments.work.absolute() if arguments.work else out.with_name(f"{out.name}.work")
     manifest = build(
         options, out, work, workers=arguments.workers, overwrite=arguments.overwrite, progress=build_progress()
     )
@@ -245,12 +247,14 @@ def _vocab(arguments: argparse.Namespace) -> None:
 
 
 def _encode(arguments: argparse.Namespace) -> None:
+    from data_prep.output import check_places, resolve_output
     from data_prep.pipeline import run_encode
     from data_prep.progress import build_progress
     from data_prep.report import show_manifest
     from data_prep.workspace import open_workspace
 
-    out = _absolute(arguments.out)
+    out = resolve_output(arguments.out)
+    check_places(out, arguments.work)
     with open_workspace(arguments.work, build_progress()) as space:
         manifest = run_encode(
             space, _encode_options(arguments), out, workers=arguments.workers, overwrite=arguments.overwrite
@@ -278,13 +282,19 @@ def _verify(arguments: argparse.Namespace) -> None:
 
 
 def _text(arguments: argparse.Namespace) -> None:
+    from contextlib import ExitStack
+
+    from data_prep.output import check_text_files
     from dstransformer.corpus import Corpus
     from dstransformer.corpus.lines import writing_lines
 
+    check_text_files(arguments.src, arguments.tgt, arguments.overwrite)
     split = Corpus.open(arguments.corpus, verify=False).split(arguments.split)
-    for path, texts in ((arguments.src, split.src_texts()), (arguments.tgt, split.tgt_texts())):
-        with writing_lines(path) as write:
-            for sentence in texts:
+    texts = (split.src_texts(), split.tgt_texts())
+    with ExitStack() as files:  # both appear at the end, or neither
+        for path, sentences in zip((arguments.src, arguments.tgt), texts, strict=True):
+            write = files.enter_context(writing_lines(path))
+            for sentence in sentences:
                 write(" ".join(sentence.splitlines()))
 
 
@@ -340,7 +350,3 @@ def _given(arguments: argparse.Namespace, names: set[str], defaults: dict[str, A
     """The options ``names``, each as given on the command line or else its default."""
     given = {name: getattr(arguments, name) for name in names}
     return {name: defaults.get(name) if value is None else value for name, value in given.items()}
-
-
-def _absolute(path: Path) -> Path:
-    return path.absolute()
