@@ -1,4 +1,4 @@
-"""What waiting OpenMP threads cost on shared cores: the same training, with the spin count that ``dst`` sets and with GNU's.
+"""What waiting OpenMP threads cost on shared cores: training with the spin count that ``dst`` sets, and with GNU's.
 
 One process with two threads trains a small model, alone and beside another process that keeps every core busy.
 """
