@@ -20,7 +20,7 @@ import psutil
 from support.forks import REPOSITORY, Fork, environment  # noqa: F401
 
 #: Seconds without progress after which a process hangs: it uses next to no CPU time, and prints nothing. On a slow or
-#: crowded machine it goes on, if slowly; the longest that it waits for another is while DeepSpeed's operators are built.
+#: crowded machine it goes on, if slowly. The longest wait is for another that builds DeepSpeed's operators.
 SILENCE = 400.0
 #: Seconds for whatever hangs busily. Nothing else comes near.
 LIMIT = 1800.0
