@@ -159,6 +159,12 @@ def _add_clean(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-words", type=_positive, default=250, help="on either side (default: 250)")
     group.add_argument("--max-ratio", type=_ratio, default=4.0, help="longer to shorter, in words (default: 4)")
     group.add_argument("--dedup", action=argparse.BooleanOptionalAction, default=True, help="drop repeated pairs")
+    group.add_argument(
+        "--drop-overlap",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="drop training pairs whose source sentence is in the validation or test set (default: only count them)",
+    )
 
 
 def _add_vocab(parser: argparse.ArgumentParser) -> None:
@@ -224,15 +230,16 @@ def _read(arguments: argparse.Namespace) -> None:
 
 
 def _clean(arguments: argparse.Namespace) -> None:
+    from data_prep.clean import CleanReport
     from data_prep.pipeline import run_clean
     from data_prep.progress import build_progress
     from data_prep.report import show_cleaning
     from data_prep.workspace import open_workspace
-    from dstransformer.corpus import CleaningReport
 
     with open_workspace(arguments.work, build_progress()) as space:
-        record = run_clean(space, _clean_options(arguments), arguments.workers)
-    show_cleaning(CleaningReport.model_validate(record.report))
+        run_clean(space, _clean_options(arguments), arguments.workers)
+        report = space.report("clean", CleanReport)
+    show_cleaning(report.cleaning)
 
 
 def _vocab(arguments: argparse.Namespace) -> None:
@@ -325,9 +332,11 @@ def _source_options(arguments: argparse.Namespace) -> Any:
 
 
 def _clean_options(arguments: argparse.Namespace) -> Any:
+    from dataclasses import fields
+
     from data_prep.options import CleanOptions
 
-    return CleanOptions(**_given(arguments, {"normalise", "max_words", "max_ratio", "dedup"}, {}))
+    return CleanOptions(**_given(arguments, {field.name for field in fields(CleanOptions)}, {}))
 
 
 def _vocab_options(arguments: argparse.Namespace, defaults: dict[str, Any]) -> Any:

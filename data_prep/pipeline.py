@@ -10,10 +10,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import dstransformer
-from data_prep.clean import clean_text
+from data_prep.clean import CleanReport, clean_text
 from data_prep.encode import encode_held_out, encode_train
 from data_prep.options import CleanOptions, EncodeOptions, SourceOptions, VocabOptions, Wmt14Options
 from data_prep.output import check_places, find_corpus, install, open_output
+from data_prep.overlap import describe_overlap
 from data_prep.progress import Progress
 from data_prep.read import ReadReport, read_text
 from data_prep.sources import Source, open_source
@@ -85,7 +86,18 @@ def run_clean(space: Workspace, options: CleanOptions, workers: int) -> StageRec
     """Stage two, on what the work folder's first stage read."""
     read = space.finished("read")
     make = partial(clean_text, space.folder / "read", options=options, workers=workers, progress=space.progress)
-    return space.run("clean", read.key, options.record(), options.record(), make)
+    record = space.run("clean", read.key, options.record(), options.record(), make)
+    _warn_of_overlap(space, space.report("read", ReadReport), space.report("clean", CleanReport))
+    return record
+
+
+def _warn_of_overlap(space: Workspace, read: ReadReport, clean: CleanReport) -> None:
+    for split, overlap in clean.overlap.items():
+        if overlap.sentences:
+            space.progress.note(
+                f"warning: {describe_overlap(split, overlap, read.pairs[split])}: scores on it will be too good; "
+                "--drop-overlap leaves such pairs out of training"
+            )
 
 
 def run_vocab(space: Workspace, options: VocabOptions) -> StageRecord:
@@ -129,9 +141,10 @@ def _inputs(options: BuildOptions) -> list[Path | None]:
 def _write_corpus(
     space: Workspace, records: list[StageRecord], options: EncodeOptions, folder: Path, workers: int
 ) -> Manifest:
-    read, clean, vocab = records
-    read_report = ReadReport.model_validate(read.report)
-    cleaning = CleaningReport.model_validate(clean.report)
+    read, _, vocab = records
+    read_report = space.report("read", ReadReport)
+    cleaned = space.report("clean", CleanReport)
+    cleaning = cleaned.cleaning
     tokenizer = Tokenizer.load(space.folder / "vocab" / TOKENIZER_NAME)
     writer = CorpusWriter(folder, tokenizer, shard_rows=options.shard_rows)
     train = space.folder / "clean" / "train.arrow"
@@ -149,12 +162,13 @@ def _write_corpus(
         build_key=_encode_key(vocab.key, options),
         src_lang=str(read.options["src_lang"]),
         tgt_lang=str(read.options["tgt_lang"]),
-        tokenizer=TokenizerInfo.model_validate(vocab.report),
+        tokenizer=space.report("vocab", TokenizerInfo),
         splits=splits,
         source=read_report.source,
         cleaning=CleaningReport(
             read=cleaning.read, kept=info.pairs, dropped=cleaning.dropped | {"too_many_tokens": too_many}
         ),
+        overlap=cleaned.overlap,
         options=given,
         command=_command(given),
         versions=_versions(),

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -23,6 +23,8 @@ from data_prep.progress import Progress
 from dstransformer.corpus import Option
 from dstransformer.corpus.writer import sync, write_text
 from dstransformer.errors import StorageError, UserError
+
+Report = TypeVar("Report", bound=BaseModel)
 
 STAGES = ("read", "clean", "vocab")
 
@@ -100,6 +102,16 @@ class Workspace:
         if record is None:
             raise UserError(f"{self.folder} has no finished stage {name!r}; run `dst-prep {name} --work {self.folder}`")
         return record
+
+    def report(self, name: str, kind: type[Report]) -> Report:
+        """What the finished stage ``name`` found; UserError where another version of this program made it."""
+        try:
+            return kind.model_validate(self.finished(name).report)
+        except ValidationError:
+            raise UserError(
+                f"the stage {name!r} in {self.folder} was made by another version of dst-prep: "
+                f"run `dst-prep {name} --work {self.folder}` again"
+            ) from None
 
     def clear(self) -> None:
         """Remove the stages, finished or not, and the folder where nothing else is in it."""
