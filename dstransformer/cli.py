@@ -30,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> int:
     try:
         options = _build_parser().parse_args(_one_value_each(arguments))
+    except UserError as error:
+        advice = "required: PRESET (one of `dst presets`, or a .yaml file; before --ds)"
+        raise UserError(str(error).replace("required: PRESET", advice)) from None
     finally:
         say("")  # what --help and --version have printed
     handler: Callable[[argparse.Namespace], Answer] = options.handler
@@ -162,7 +165,7 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="source tokens translated at once, fewer where the beam is wider than 8 (the bundle's)",
     )
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 … (a GPU where there is one)")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (a GPU where there is one)")
     parser.add_argument("--overwrite", action="store_true", help="replace the --output that is there already")
     parser.add_argument(
         "--precision", choices=("fp32", "bf16", "fp16"), help="of the weights (bf16 on a GPU, fp32 elsewhere)"

@@ -129,7 +129,7 @@ def _find(preset: str) -> Path:
     if preset not in preset_names():
         near = get_close_matches(preset, preset_names(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        if Path(f"{preset}.yaml").is_file():
+        if os.path.lexists(f"{preset}.yaml"):
             hint = f"did you mean the file {preset}.yaml? "
         raise ConfigError(f"unknown preset {shown(preset)}: {hint}`dst presets` lists what there is")
     return PRESETS / f"{preset}.yaml"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import os
 import select
@@ -207,13 +206,17 @@ def _opened(path: Path, name: str, overwrite: bool) -> Iterator[tuple[BinaryIO, 
     """A file to write into, and what makes it visible where ``path`` is. Without that nothing is left of it."""
     with _storing(name):
         if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            raise StorageError(f"cannot write {name or repr(name)}: it is a folder; name a file in it")
         # A device or a pipe is written to; only a file is replaced, and of a link what it points to.
         if path.exists() and not path.is_file():
             aside = target = path
         else:
             target = path.resolve()
             aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        if not target.parent.is_dir():
+            raise StorageError(
+                f"cannot write {name}: {target.parent} is no folder; make it first, or give another name"
+            )
         if aside != target and target.exists() and not overwrite:
             raise UserError(f"{name} is there already: replace it with --overwrite, or give another name")
         file = aside.open("wb")

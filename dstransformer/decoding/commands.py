@@ -87,7 +87,23 @@ def _iter_input(file: str | None) -> Iterator[str | None]:
     return iter_arriving(sys.stdin.fileno(), "standard input")
 
 
+#: The options of the settings that a command line can replace.
+OPTIONS = {
+    "beam_size": "--beam",
+    "length_penalty": "--length-penalty",
+    "max_input_tokens": "--max-input-tokens",
+    "max_extra_tokens": "--max-extra-tokens",
+    "batch_tokens": "--batch-tokens",
+}
+
+
 def _override(config: Config, **given: float | None) -> DecodingConfig:
     tree = config.model_dump()
     tree["decoding"] |= {name: value for name, value in given.items() if value is not None}
-    return parse_config(tree, "command line").decoding
+    try:
+        return parse_config(tree, "").decoding
+    except ConfigError as error:
+        text = str(error).removeprefix(": ")
+        for name, option in OPTIONS.items():
+            text = text.replace(f"decoding.{name} =", option)
+        raise ConfigError(text) from None

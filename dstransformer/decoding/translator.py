@@ -238,9 +238,11 @@ def choose_device(device: str | torch.device | None) -> torch.device:
         chosen = torch.device(device)
         torch.zeros(1, device=chosen).item()  # "meta" has tensors, but no values
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-        reason = shown(str(error).split("\n", 1)[0], quote=False, limit=120)
+        unheard = isinstance(error, NotImplementedError) or str(device) == "meta"
+        reason = "this PyTorch computes nothing on it" if unheard else str(error).split("\n", 1)[0]
         raise ConfigError(
-            f"cannot use the device {shown(str(device))}: {reason}; leave it out to use what there is"
+            f"cannot use the device {shown(str(device))}: {shown(reason, quote=False, limit=120)}; leave it out to use "
+            "what there is"
         ) from None
     return chosen
 

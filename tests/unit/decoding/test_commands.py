@@ -80,7 +80,7 @@ def test_files_are_found_unusable_before_a_model_is_loaded(bundle: Path, tmp_pat
         raise AssertionError("loaded")
 
     good, old = write(tmp_path / "good", b"dog\n"), write(tmp_path / "old", b"old\n")
-    with pytest.raises(StorageError, match=r"cannot write .*missing/out: No such file"):
+    with pytest.raises(StorageError, match=r"cannot write .*missing is no folder; make it first"):
         translate_files(good, str(tmp_path / "missing" / "out"), load)
     with pytest.raises(UserError, match=r"old is there already: replace it with --overwrite"):
         translate_files(good, old, load)
@@ -122,14 +122,14 @@ def test_settings_replace_the_bundles_own(bundle: Path) -> None:
 
 
 def test_unusable_settings_are_named(bundle: Path) -> None:
-    with pytest.raises(ConfigError, match=r"decoding\.beam_size = 0"):
+    with pytest.raises(ConfigError, match=r"^--beam 0: input should be greater"):
         load_translator(str(bundle), beam_size=0)
-    with pytest.raises(ConfigError, match=r"decoding\.beam_size = 5000: .* less than or equal to 1000"):
+    with pytest.raises(ConfigError, match=r"^--beam 5000: .* less than or equal to 1000"):
         load_translator(str(bundle), beam_size=5000)
     for penalty in (-1.0, 1e6, float("nan")):
-        with pytest.raises(ConfigError, match=r"decoding\.length_penalty = "):
+        with pytest.raises(ConfigError, match=r"^--length-penalty "):
             load_translator(str(bundle), length_penalty=penalty)
-    for device in ("meta", "toaster"):
+    for device in ("meta", "mps", "toaster"):
         with pytest.raises(ConfigError, match=f"cannot use the device '{device}': .*; leave it out") as caught:
             load_translator(str(bundle), device=device)
         assert "\n" not in str(caught.value)
