@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_prep.options import Wmt14Options
+from data_prep.options import Wmt14Options, printable_name
 from data_prep.sources import Source
 from data_prep.sources.records import pairs_of_table
 from dstransformer.corpus import InputFile, SourceInfo
@@ -55,7 +55,7 @@ def _open_copy(folder: Path) -> tuple[SourceInfo, Any]:
             f"{folder} has no {lacking[0]}-*.parquet: --hub-path must be a copy of the hub's {_HUB_NAME}, "
             "with a folder of Parquet files a language pair"
         )
-    inputs = tuple(InputFile(name=path.name, sha256=file_sha256(path)) for path in files)
+    inputs = tuple(InputFile(name=printable_name(path), sha256=file_sha256(path)) for path in files)
     return SourceInfo(name="wmt14", revision=None, inputs=inputs), load_dataset_builder(str(folder))
 
 
