@@ -51,7 +51,7 @@ _pairs = _whole(1, 10**7)
 _seed = _whole(0, 2**63 - 1)
 _processes = _whole(1, 1024)
 _ratio = _number(float, lambda value: 1 <= value < math.inf, "a number of 1 or more")
-_share = _number(float, lambda value: 0 < value <= 1, "a number above 0 and at most 1")
+_share = _number(float, lambda value: 0.98 <= value <= 1, "a number from 0.98 to 1")  # SentencePiece's own bounds
 
 
 def language(text: str) -> str:
@@ -66,6 +66,15 @@ def path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("the name is empty; is a variable unset?")
     return Path(text)
+
+
+def folder(text: str) -> Path:
+    """A folder that Arrow files are read from or written to, which takes a name in UTF-8."""
+    try:
+        os.path.realpath(text).encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r}, in full, is not a name in UTF-8: choose or rename it") from None
+    return path(text)
 
 
 class _Once(argparse.Action):
@@ -112,8 +121,8 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("source wmt14")
     group.add_argument("--pair", choices=("de-en", "fr-en"), help="of languages (default: de-en)")
     group.add_argument("--revision", help="of the hub's data set (default: main)")
-    group.add_argument("--hub-path", type=path, metavar="DIR", help="a local copy in the hub's layout")
-    group.add_argument("--cache-dir", type=path, metavar="DIR", help="where `datasets` keeps downloads")
+    group.add_argument("--hub-path", type=folder, metavar="DIR", help="a local copy in the hub's layout")
+    group.add_argument("--cache-dir", type=folder, metavar="DIR", help="where `datasets` keeps downloads")
     group.add_argument("--offline", action="store_true", default=None, help="use the cache only")
 
 
@@ -172,7 +181,7 @@ def add_encode(parser: argparse.ArgumentParser) -> None:
 
 def add_out(parser: argparse.ArgumentParser) -> None:
     """Where the corpus goes."""
-    parser.add_argument("--out", type=path, required=True, metavar="CORPUS", help="the corpus to make")
+    parser.add_argument("--out", type=folder, required=True, metavar="CORPUS", help="the corpus to make")
     parser.add_argument("--overwrite", action="store_true", help="replace another corpus at CORPUS")
 
 

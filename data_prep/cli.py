@@ -55,7 +55,7 @@ def _build_parser() -> argparse.ArgumentParser:
     ):
         add(build)
     build.add_argument(
-        "--work", type=options.path, metavar="DIR", help="folder for unfinished work (default: OUT.work)"
+        "--work", type=options.folder, metavar="DIR", help="folder for unfinished work (default: OUT.work)"
     )
 
     read = _add_command(commands, "read", _read, "stage one: read the source into a work folder")
@@ -64,7 +64,7 @@ def _build_parser() -> argparse.ArgumentParser:
     encode = _add_command(commands, "encode", _encode, "stage four: write the corpus")
     for stage in (read, clean, vocab, encode):
         stage.add_argument(
-            "--work", type=options.path, required=True, metavar="DIR", help="folder shared by the stages"
+            "--work", type=options.folder, required=True, metavar="DIR", help="folder shared by the stages"
         )
         options.add_workers(stage)
     options.add_source(read)
@@ -74,12 +74,12 @@ def _build_parser() -> argparse.ArgumentParser:
     options.add_out(encode)
 
     info = _add_command(commands, "info", _info, "show what a corpus holds")
-    info.add_argument("corpus", type=options.path, metavar="CORPUS", help="a corpus folder")
+    info.add_argument("corpus", type=options.folder, metavar="CORPUS", help="a corpus folder")
     info.add_argument("--json", action="store_true", help="print the manifest")
     verify = _add_command(commands, "verify", _verify, "check every checksum of a corpus")
-    verify.add_argument("corpus", type=options.path, metavar="CORPUS", help="a corpus folder")
+    verify.add_argument("corpus", type=options.folder, metavar="CORPUS", help="a corpus folder")
     text = _add_command(commands, "text", _text, "write the raw text of a held-out split to two files")
-    text.add_argument("corpus", type=options.path, metavar="CORPUS", help="a corpus folder")
+    text.add_argument("corpus", type=options.folder, metavar="CORPUS", help="a corpus folder")
     text.add_argument("--split", default="test", metavar="NAME", help="validation or test (default: test)")
     text.add_argument("--src", required=True, type=options.path, metavar="FILE", help="source text, a sentence a line")
     text.add_argument("--tgt", required=True, type=options.path, metavar="FILE", help="its translation, line by line")
@@ -130,7 +130,7 @@ def _clean(arguments: argparse.Namespace) -> None:
     from data_prep.report import show_cleaning
     from data_prep.workspace import open_workspace
 
-    with open_workspace(arguments.work, build_progress()) as space:
+    with open_workspace(arguments.work, build_progress(), after="read") as space:
         run_clean(space, _clean_options(arguments), arguments.workers)
         report = space.report("clean", CleanReport)
     show_cleaning(report.cleaning)
@@ -141,7 +141,7 @@ def _vocab(arguments: argparse.Namespace) -> None:
     from data_prep.progress import build_progress
     from data_prep.workspace import open_workspace
 
-    with open_workspace(arguments.work, build_progress()) as space:
+    with open_workspace(arguments.work, build_progress(), after="read") as space:
         read = space.finished("read")
         defaults = _defaults(str(read.options["source"]), read.options.get("pair"))  # type: ignore[arg-type]
         run_vocab(space, _vocab_options(arguments, defaults))
@@ -156,7 +156,7 @@ def _encode(arguments: argparse.Namespace) -> None:
 
     out = resolve_output(arguments.out)
     check_places(out, arguments.work)
-    with open_workspace(arguments.work, build_progress()) as space:
+    with open_workspace(arguments.work, build_progress(), after="read") as space:
         manifest = run_encode(
             space, _encode_options(arguments), out, workers=arguments.workers, overwrite=arguments.overwrite
         )
@@ -183,20 +183,12 @@ def _verify(arguments: argparse.Namespace) -> None:
 
 
 def _text(arguments: argparse.Namespace) -> None:
-    from contextlib import ExitStack
-
-    from data_prep.output import check_text_files
+    from data_prep.output import check_text_files, write_text_files
     from dstransformer.corpus import Corpus
-    from dstransformer.corpus.lines import writing_lines
 
     check_text_files(arguments.src, arguments.tgt, arguments.overwrite)
     split = Corpus.open(arguments.corpus, verify=False).split(arguments.split)
-    texts = (split.src_texts(), split.tgt_texts())
-    with ExitStack() as files:  # both appear at the end, or neither
-        for path, sentences in zip((arguments.src, arguments.tgt), texts, strict=True):
-            write = files.enter_context(writing_lines(path))
-            for sentence in sentences:
-                write(" ".join(sentence.splitlines()))
+    write_text_files({arguments.src: split.src_texts(), arguments.tgt: split.tgt_texts()})
 
 
 def _defaults(source: str, pair: str | None) -> dict[str, Any]:

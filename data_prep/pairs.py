@@ -1,5 +1,6 @@
 """Sentence pairs between the stages: Arrow tables with the columns ``src`` and ``tgt``, streamed through files."""
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -56,7 +57,9 @@ def iter_pairs(path: Path) -> Iterator[pa.RecordBatch]:
 def _whole(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, FileNotFoundError) as error:
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+            raise
         reason = " ".join(str(error).split())
         raise DataError(
             f"{path} is damaged or gone ({reason}): remove {path.parent} and run the command again"

@@ -182,7 +182,7 @@ def _read_parquet(path: Path, src_lang: str, tgt_lang: str) -> Iterator[pa.Table
         for batch in pq.ParquetFile(path).iter_batches(batch_size=_BATCH_LINES):
             yield pairs_of_table(pa.Table.from_batches([batch]), src_lang, tgt_lang, str(path), first)
             first += batch.num_rows
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{path} is not a readable Parquet file: {reason}") from None
 

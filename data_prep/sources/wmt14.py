@@ -71,23 +71,24 @@ def _open_hub(options: Wmt14Options) -> tuple[SourceInfo, Any]:
 
 
 def _stream(builder: Any, options: Wmt14Options, split: str) -> Iterator[pa.Table]:
-    if options.hub_path:
-        dataset = builder.as_streaming_dataset(split=split)
-        where = f"{options.hub_path / options.pair}, {split}"
-    else:
-        try:
-            builder.download_and_prepare()
-        except ConnectionError as error:
-            raise _unreachable(error) from None
-        dataset = builder.as_dataset(split=split)
-        where = f"{_HUB_NAME} {options.pair}, {split}"
+    where = f"{options.hub_path / options.pair if options.hub_path else f'{_HUB_NAME} {options.pair}'}, {split}"
     first = 0
     try:
-        for table in dataset.with_format("arrow").iter(batch_size=_BATCH_ROWS):
+        for table in _open_split(builder, options, split).with_format("arrow").iter(batch_size=_BATCH_ROWS):
             yield pairs_of_table(table, options.src_lang, options.tgt_lang, where, first)
             first += table.num_rows
-    except pa.ArrowException as error:
-        raise DataError(f"{where}: not readable as Parquet ({error})") from None
+    except (pa.ArrowException, UnicodeError) as error:
+        raise DataError(f"{where}: not readable as Parquet ({' '.join(str(error).split())})") from None
+
+
+def _open_split(builder: Any, options: Wmt14Options, split: str) -> Any:
+    if options.hub_path:
+        return builder.as_streaming_dataset(split=split)
+    try:
+        builder.download_and_prepare()
+    except (ConnectionError, FileNotFoundError) as error:
+        raise _unreachable(error) from None
+    return builder.as_dataset(split=split)
 
 
 def _unreachable(error: Exception) -> DataError:
