@@ -20,6 +20,14 @@ RULES = ("empty", "too_long", "length_ratio", "overlap", "duplicate")
 
 _KEPT = len(RULES)
 
+# What to do where a rule leaves nothing; repeated pairs always leave one.
+_ADVICE = {
+    "empty": "check that both files hold text",
+    "too_long": "raise --max-words",
+    "length_ratio": "check that line n of one file translates line n of the other, or raise --max-ratio",
+    "overlap": "leave out --drop-overlap",
+}
+
 
 class CleanReport(BaseModel):
     """What cleaning dropped, and how much of each held-out split is in the text that it left."""
@@ -62,7 +70,7 @@ def clean_text(read: Path, folder: Path, options: CleanOptions, workers: int, pr
         del dropped["overlap"]
     if not counts[_KEPT]:
         reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items() if count)
-        advice = "leave out --drop-overlap" if dropped.get("overlap") else "relax --max-words or --max-ratio"
+        advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
         raise DataError(f"cleaning left none of {total} training pairs ({reasons}): {advice}")
     cleaning = CleaningReport(read=total, kept=int(counts[_KEPT]), dropped=dropped)
     return CleanReport(cleaning=cleaning, overlap=overlap.report())

@@ -7,13 +7,14 @@ far as it is written, and the lock of this output) and, between two renames, ``.
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from data_prep.progress import Progress
 from data_prep.workspace import LOCK_NAME, STAGES, hold, is_workspace, make_folder, shown
 from dstransformer.corpus import Corpus, Manifest
+from dstransformer.corpus.lines import writing_lines
 from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME
 from dstransformer.corpus.writer import sync
 from dstransformer.errors import DataError, UserError
@@ -21,6 +22,9 @@ from dstransformer.errors import DataError, UserError
 _TOP = frozenset({MANIFEST_NAME, TOKENIZER_NAME, "dataset_dict.json"})
 _SPLITS = frozenset({"train", "validation", "test"})
 _IN_SPLIT = re.compile(r"dataset_info\.json|state\.json|data-\d{5}-of-\d{5}\.arrow|data-\d{5}\.partial")
+
+# File systems take 255, and the folders beside a corpus have longer names.
+_NAME_BYTES = 240
 
 # What tells a folder of ours from any other, by the names of entries that it has.
 _PRODUCTS = (
@@ -82,8 +86,33 @@ def check_text_files(src: Path, tgt: Path, overwrite: bool) -> None:
             raise UserError(f"{path} exists: choose another file, or --overwrite it")
 
 
+def write_text_files(texts: Mapping[Path, Sequence[str]]) -> None:
+    """Write sentences line by line into each file; the files appear together, once all are complete.
+
+    Raises:
+        StorageError: one of them cannot be written; then none appears.
+    """
+    finished = {}
+    try:
+        for path, sentences in texts.items():
+            target = Path(os.path.realpath(path))
+            if not path.exists() or path.is_file():  # else a device or a pipe, which is written to at once
+                target = target.with_name(f".new.{target.name}")
+                finished[target] = path
+            with writing_lines(target) as write:
+                for sentence in sentences:
+                    write(" ".join(sentence.splitlines()))
+        for new, path in finished.items():
+            new.replace(os.path.realpath(path))
+    finally:
+        for new in finished:
+            new.unlink(missing_ok=True)
+
+
 def resolve_output(path: Path) -> Path:
     """The absolute place of ``--out``, through links; UserError where no corpus can ever be there."""
+    if len(os.fsencode(path.name)) > _NAME_BYTES:
+        raise UserError(f"the name of {path} is longer than {_NAME_BYTES} bytes: choose a shorter one")
     if path.is_symlink() and not path.exists():
         raise UserError(f"{path} is a link to {path.readlink()}, which does not exist: create that, or remove the link")
     out = Path(os.path.realpath(path))

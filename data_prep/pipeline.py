@@ -29,8 +29,8 @@ from dstransformer.corpus import (
     Tokenizer,
     TokenizerInfo,
 )
-from dstransformer.corpus.manifest import TOKENIZER_NAME
-from dstransformer.errors import StorageError, UserError
+from dstransformer.corpus.manifest import TOKENIZER_NAME, file_sha256
+from dstransformer.errors import DataError, StorageError, UserError
 
 _SENTENCEPIECE_RULES = {"nfkc": "nfkc", "none": "identity"}
 
@@ -145,7 +145,7 @@ def _write_corpus(
     read_report = space.report("read", ReadReport)
     cleaned = space.report("clean", CleanReport)
     cleaning = cleaned.cleaning
-    tokenizer = Tokenizer.load(space.folder / "vocab" / TOKENIZER_NAME)
+    tokenizer = _load_tokenizer(space)
     writer = CorpusWriter(folder, tokenizer, shard_rows=options.shard_rows)
     train = space.folder / "clean" / "train.arrow"
     info, too_many = encode_train(
@@ -175,6 +175,14 @@ def _write_corpus(
     )
     writer.close(manifest)
     return manifest
+
+
+def _load_tokenizer(space: Workspace) -> Tokenizer:
+    path = space.folder / "vocab" / TOKENIZER_NAME
+    found = file_sha256(path) if path.is_file() else "none"
+    if found != space.report("vocab", TokenizerInfo).sha256:
+        raise DataError(f"{path} is damaged or gone: remove {path.parent} and run the command again")
+    return Tokenizer.load(path)
 
 
 def _build_key(source: Source, options: BuildOptions) -> str:

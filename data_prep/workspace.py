@@ -135,17 +135,20 @@ class Workspace:
 
 
 @contextmanager
-def open_workspace(folder: Path, progress: Progress) -> Iterator[Workspace]:
-    """Create ``folder`` if need be and hold it until the block ends.
+def open_workspace(folder: Path, progress: Progress, after: str = "") -> Iterator[Workspace]:
+    """Create ``folder`` if need be and hold it until the block ends; the stage ``after`` must be finished.
 
     Raises:
         UserError: it cannot be created, is another kind of folder, or another process holds it.
         StorageError: there is no room for it.
     """
     check_workspace(folder)
+    space = Workspace(folder, progress)
+    if after:
+        space.finished(after)
     busy = f"another build is at work in {folder}; wait for it, or choose another folder"
     with hold(folder, busy, progress):
-        yield Workspace(folder, progress)
+        yield space
 
 
 def check_workspace(folder: Path) -> None:

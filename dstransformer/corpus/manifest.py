@@ -177,7 +177,11 @@ class Manifest(_Record):
         try:
             text = path.read_bytes()
             record = json.loads(text)
-        except (FileNotFoundError, NotADirectoryError):
+        except NotADirectoryError:
+            raise DataError(
+                f"{folder} is not a corpus: it is no folder; give the one that `dst-prep build` made"
+            ) from None
+        except FileNotFoundError:
             raise DataError(
                 f"{folder} is not a corpus: it has no {MANIFEST_NAME}; make one with `dst-prep build --out {folder}`"
             ) from None
