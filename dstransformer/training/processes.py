@@ -44,8 +44,8 @@ def read_processes(environment: Mapping[str, str], *, alone: bool = False) -> Pr
     if world_size > 1 and "RANK" not in given and not alone:
         raise LauncherError(
             f"the environment says WORLD_SIZE={world_size}, but no RANK: this process would wait for others that "
-            f"nobody starts; start all with `deepspeed --num_gpus {world_size} --module dstransformer train …`, torchrun or "
-            "srun, or unset WORLD_SIZE to train in one process"
+            f"nobody starts; start all with `deepspeed --num_gpus {world_size} --module dstransformer train …`, "
+            "torchrun or srun, or unset WORLD_SIZE to train in one process"
         )
     if rank >= world_size:
         raise LauncherError(

@@ -143,7 +143,7 @@ def test_progress_without_a_terminal_is_a_plain_line_an_interval() -> None:
     text = io.StringIO()
     progress = ConsoleProgress(200, Console(file=text, width=40))
     progress.start(make_start(resume_step=100))
-    progress.log_train(150, {"loss": 3.25, "lr": 7e-4, "tokens_per_second": 12345.6, "grad_norm": 1.0})
+    progress.log_train(150, {"loss": 3.25, "lr": 7e-4, "tokens_per_second": 12345.6, "grad_norm": 1.0, "epoch": 1.0})
     progress.log_eval(
         "valid", 150, {"loss": 3.5, "bleu": 21.456}, samples=[Sample("[bold]A dog.", "Ein Hund.", "Hund.")]
     )
@@ -152,14 +152,14 @@ def test_progress_without_a_terminal_is_a_plain_line_an_interval() -> None:
     progress.finish("killed")
     assert text.getvalue().splitlines() == [
         "base-seed1: resumed at update 100",
-        "update 150/200 (75.0%)  loss 3.2500  lr 7.00e-04  12,346 tokens/s  ETA 0:00:00",
+        "update 150/200 (75.0%)  epoch 2  loss 3.2500  lr 7.00e-04  12,346 tokens/s  elapsed 0:00:00  ETA 0:00:00",
         "update 150  valid  loss 3.5000  bleu 21.46",
         "  source       [bold]A dog.",
         "  reference    Ein Hund.",
         "  translation  Hund.",
-        "update 175/200 (87.5%)  loss 3.0000  BLEU 21.46  ETA 0:00:00",
+        "update 175/200 (87.5%)  loss 3.0000  BLEU 21.46 @150  elapsed 0:00:00  ETA 0:00:00",
         "update 175  checkpoint checkpoints/step-00000175  score 21.46",
-        "training stopped after 0:00:00",
+        "training interrupted after 0:00:00",
     ]
 
 

@@ -76,7 +76,7 @@ def test_a_bundle_is_replaced_only_when_asked(tmp_path: Path) -> None:
         check_bundle_folder(bundle, "--out", overwrite=False)
     check_bundle_folder(bundle, "--out", overwrite=True)
     fill(bundle, "notes.txt")
-    with pytest.raises(DataError, match="holds notes.txt, which is no part of a bundle"):
+    with pytest.raises(DataError, match=r"holds notes\.txt, which is no part of a bundle"):
         check_bundle_folder(bundle, "--out", overwrite=True)
 
 
