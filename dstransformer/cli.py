@@ -24,7 +24,7 @@ Answer = tuple[int, str]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    return run_guarded(lambda: _run(given), speaks=_is_first() or "train" not in given)
+    return run_guarded(lambda: _run(given), speaks=_speaks(given))
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -82,13 +82,18 @@ def _is_fragment(word: str) -> bool:
     return not word.endswith((".yaml", ".yml")) and word not in preset_names()
 
 
-def _is_first() -> bool:
-    """Whether this is the process that talks: the only one, or the first that a launcher or ``srun`` started."""
-    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
-    processes = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1"))
+def _speaks(arguments: Sequence[str]) -> bool:
+    """Whether this process says what every process of its run meets: the first one that a launcher started for it.
+
+    Only ``train`` is many processes; the variables of a launcher mean nothing to the other commands.
+    """
+    from dstransformer.training.processes import LauncherError, read_processes
+
+    if next((argument for argument in arguments if not argument.startswith("-")), None) != "train":
+        return True
     try:
-        return not 0 < int(rank) < int(processes)
-    except ValueError:
+        return read_processes(os.environ, alone=True).rank == 0
+    except LauncherError:
         return True
 
 
@@ -193,10 +198,16 @@ def _add_evaluate(commands: Commands) -> None:  # type: ignore[valid-type]
 
 
 def _add_average(commands: Commands) -> None:  # type: ignore[valid-type]
-    parser = commands.add_parser("average", help="average a run's last checkpoints into a bundle")  # type: ignore[attr-defined]
-    parser.add_argument("run", metavar="RUN", type=Path)
-    parser.add_argument("--last", type=int, default=5, help="checkpoints to average (5)")
-    parser.add_argument("--out", required=True, type=Path, metavar="BUNDLE")
+    parser = commands.add_parser("average", help="average checkpoints of a run into a bundle")  # type: ignore[attr-defined]
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder that dst train wrote")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--last", type=int, metavar="N", help="the newest N checkpoints (5)")
+    which.add_argument("--best", type=int, metavar="N", help="the N checkpoints with the highest validation score")
+    parser.add_argument(
+        "--include-warmup", action="store_true", help="take checkpoints from before the end of the warm-up as well"
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="BUNDLE", help="folder for the average")
+    parser.add_argument("--overwrite", action="store_true", help="replace a bundle that is there already")
     parser.set_defaults(handler=_average)
 
 
@@ -226,11 +237,11 @@ def _train(options: argparse.Namespace) -> Answer:
     )
     if options.dry_run:
         result = launch.dry_run(request)
-        return 0, _describe_dry_run(result, options.json) if _is_first() else ""
+        return 0, _describe_dry_run(result, options.json) if _speaks(["train"]) else ""
     with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints; stdout is for the outcome
         outcome = launch.train(request)
     status = 0 if outcome["stopped_by"] is None else STOPPED_BY_SIGNAL
-    if not _is_first():
+    if not _speaks(["train"]):
         return status, ""
     return status, json.dumps(outcome, indent=2) if options.json else _describe_outcome(outcome)
 
@@ -257,20 +268,24 @@ def _describe_dry_run(result: launch.DryRun, as_json: bool) -> str:  # type: ign
         f"model states {stage} {gib:>14.3f}   GiB a process, activations not included"
         for stage, gib in figures.model_state_gib.items()
     ]
+    lines += [f"warning: {warning}" for warning in result.warnings]
     return "\n".join(lines)
 
 
 def _describe_outcome(outcome: dict[str, object]) -> str:
+    from dstransformer.training.closing import Choice
+
     if outcome["stopped_by"] is not None:
         return f"stopped by {outcome['stopped_by']} at step {outcome['step']}; the same command goes on from there"
     evaluations = outcome["evaluations"]
     assert isinstance(evaluations, dict)
     lines = []
     for split, evaluation in evaluations.items():
-        bleu, signature = evaluation["metrics"]["bleu"], evaluation["signatures"]["bleu"]
-        lines.append(f"{split} BLEU {bleu:.2f} ({signature})")
-    steps = ", ".join(map(str, outcome["averaged_steps"]))  # type: ignore[call-overload]
-    return "\n".join([*lines, f"{outcome['run']}/bundle: the average of steps {steps}"])
+        name, signature = next(item for item in evaluation["signatures"].items() if item[0].startswith("bleu"))
+        part = name.removeprefix("bleu").replace("_", " ")
+        lines.append(f"{split}{part} BLEU {evaluation['metrics'][name]:.2f} ({signature})")
+    choice = Choice(**outcome["final"])  # type: ignore[arg-type]
+    return "\n".join([*lines, *choice.lines(), f"{outcome['run']}/bundle"])
 
 
 def _translate(options: argparse.Namespace) -> Answer:
@@ -347,7 +362,14 @@ def _load_translator(options: argparse.Namespace, bundle: str | Bundle) -> Trans
 def _average(options: argparse.Namespace) -> Answer:
     from dstransformer.training.averaging import average_run
 
-    checkpoints = average_run(options.run, options.last, options.out)
+    checkpoints = average_run(
+        options.run,
+        options.out,
+        last=5 if options.last is None and options.best is None else options.last,
+        best=options.best,
+        include_warmup=options.include_warmup,
+        overwrite=options.overwrite,
+    )
     steps = ", ".join(str(checkpoint.state.step) for checkpoint in checkpoints)
     return 0, f"{options.out}: the average of steps {steps}"
 

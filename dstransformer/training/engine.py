@@ -6,6 +6,7 @@ import contextlib
 import copy
 import hashlib
 import logging
+import math
 import os
 import sys
 import time
@@ -42,6 +43,10 @@ ADVICE = (
     "lower schedule.scale or raise schedule.warmup_steps in a new run, or go on from an earlier checkpoint with "
     "--resume PATH"
 )
+#: Updates in a row that may be skipped, for a gradient that is not finite, before training has diverged; fp16 has its
+#: loss scale to lower instead.
+MOST_SKIPPED = 20
+
 _FP16_DIVERGED = f"fp16 training diverged: gradients overflow at the smallest loss scale; use bf16, {ADVICE}"
 
 
@@ -93,6 +98,7 @@ class Engine:
         self._config = config
         self._world = world
         self._stage = zero_stage(ds_config)
+        self._precision = precision_of(ds_config)
         torch.manual_seed(config.training.seed)
         model = Transformer(config.model, vocab_size, config.loss.label_smoothing, config.training.attention_backend)
         model.to(world.device)
@@ -114,10 +120,14 @@ class Engine:
         # it hands its state over instead (see `snapshot`).
         self._engine.checkpoint_engine.makedirs = self._engine._copy_recovery_script = _do_nothing
         self._grad_norm: float | None = None
+        self._skipped_in_a_row = 0
+        self._marks_overflow = self._stage == 0 and self._precision == "fp32"
         # Without ZeRO, DeepSpeed divides fp16 gradients by the loss scale but leaves multiplying the loss to us, and
         # takes one step of Adam on zero gradients when it begins.
-        self._scales_loss = self._stage == 0 and precision_of(ds_config) == "fp16"
+        self._scales_loss = self._stage == 0 and self._precision == "fp16"
         self._step_scale = 1.0
+        if self._marks_overflow:
+            self._optimizer.register_step_pre_hook(_skip_overflow)
         if self._stage == 0 and hasattr(self._optimizer, "fp32_groups"):
             for state in self._optimizer.optimizer.state.values():
                 state["step"].zero_()
@@ -138,9 +148,21 @@ class Engine:
         Args:
             update: This rank's share of it.
             number: Of the update, from 1; dropout masks are a function of seed, update and micro-batch.
+
+        Raises:
+            DivergedError: The loss scale of fp16 cannot be lowered any more, or ``MOST_SKIPPED`` updates in a row were
+                skipped in another precision.
         """
+        before = self.skipped
         with losing_a_peer():
-            return self._step(update, number)
+            losses = self._step(update, number)
+        self._skipped_in_a_row = self._skipped_in_a_row + 1 if self.skipped > before else 0
+        if self._skipped_in_a_row >= MOST_SKIPPED and self._precision != "fp16":
+            raise DivergedError(
+                f"training diverged: the gradients of {MOST_SKIPPED} updates in a row, up to {number}, were NaN or "
+                f"infinite, and were skipped; {ADVICE}"
+            )
+        return losses
 
     def _step(self, update: Update, number: int) -> StepLoss:
         micro_batches = self._config.batch.micro_batches
@@ -160,10 +182,14 @@ class Engine:
         return StepLoss(loss, nll)
 
     def _note_norm(self) -> None:
-        """Without ZeRO and in fp32 DeepSpeed does not report the norm; the gradients are whole and reduced by now."""
-        if self._stage == 0 and not hasattr(self._optimizer, "_global_grad_norm"):
+        """Without ZeRO and in fp32 DeepSpeed does not look at the norm; the gradients are whole and reduced by now.
+
+        As elsewhere, a gradient that is not finite is skipped: DeepSpeed counts what the optimizer marks as overflow.
+        """
+        if self._marks_overflow:
             gradients = [p.grad for p in self._engine.module.parameters() if p.grad is not None]
             self._grad_norm = float(torch.nn.utils.get_total_norm(gradients))
+            self._optimizer.overflow = not math.isfinite(self._grad_norm)
 
     def _step_engine(self) -> None:
         try:
@@ -184,7 +210,7 @@ class Engine:
 
     @property
     def grad_norm(self) -> float:
-        """The global norm of the last update's gradient, before clipping; infinite where fp16 overflowed."""
+        """The global norm of the last update's gradient, before clipping; infinite or NaN where it was skipped."""
         norm = self._engine.get_global_grad_norm()
         if norm is None:
             norm = self._grad_norm
@@ -200,8 +226,17 @@ class Engine:
         return 1.0
 
     @property
+    def applied_infinity(self) -> bool:
+        """Whether the last update took a gradient that was not finite into the weights, as a JSON may ask DeepSpeed."""
+        known = self._engine.get_global_grad_norm() is not None or self._grad_norm is not None
+        return known and self._skipped_in_a_row == 0 and not math.isfinite(self.grad_norm)
+
+    @property
     def skipped(self) -> int:
-        """Updates that fp16 has skipped since the run began."""
+        """Updates skipped since the run began, as their gradient was not finite.
+
+        In fp16 that is how the loss scale is found; in other precisions something went wrong.
+        """
         return int(self._engine.skipped_steps)
 
     def iter_weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -253,6 +288,14 @@ class Engine:
 def dropout_seed(seed: int, update: int, micro_batch: int) -> int:
     """A seed of its own for every micro-batch of every update, the same on every machine; 63 bits."""
     return int(np.random.SeedSequence((seed, update, micro_batch)).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _skip_overflow(optimizer: Any, *_: object) -> None:
+    """Leave Adam nothing to do where the gradient was not finite."""
+    if optimizer.overflow:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
 
 def _do_nothing(*_: object, **__: object) -> None:
