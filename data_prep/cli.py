@@ -115,6 +115,7 @@ def _build_parser() -> argparse.ArgumentParser:
     text.add_argument("--split", default="test", help="(default: test)")
     text.add_argument("--src", required=True, type=Path, metavar="FILE", help="source text, a sentence a line")
     text.add_argument("--tgt", required=True, type=Path, metavar="FILE", help="its translation, line by line")
+    text.add_argument("--overwrite", action="store_true", help="replace files that are there")
     return parser
 
 
@@ -158,6 +159,12 @@ def _add_clean(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-words", type=_positive, default=250, help="on either side (default: 250)")
     group.add_argument("--max-ratio", type=_ratio, default=4.0, help="longer to shorter, in words (default: 4)")
     group.add_argument("--dedup", action=argparse.BooleanOptionalAction, default=True, help="drop repeated pairs")
+    group.add_argument(
+        "--drop-overlap",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="drop training pairs whose source sentence is in the validation or test set (default: only count them)",
+    )
 
 
 def _add_vocab(parser: argparse.ArgumentParser) -> None:
@@ -193,6 +200,7 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
 
 
 def _build(arguments: argparse.Namespace) -> None:
+    from data_prep.output import resolve_output
     from data_prep.pipeline import BuildOptions, build
     from data_prep.progress import build_progress
     from data_prep.report import show_manifest
@@ -203,8 +211,8 @@ def _build(arguments: argparse.Namespace) -> None:
         vocab=_vocab_options(arguments, _defaults(arguments.source, arguments.pair)),
         encode=_encode_options(arguments),
     )
-    out = _absolute(arguments.out)
-    work = _absolute(arguments.work) if arguments.work else out.with_name(f"{out.name}.work")
+    out = resolve_output(arguments.out)
+    work = arguments.work.absolute() if arguments.work else out.with_name(f"{out.name}.work")
     manifest = build(
         options, out, work, workers=arguments.workers, overwrite=arguments.overwrite, progress=build_progress()
     )
@@ -222,15 +230,16 @@ def _read(arguments: argparse.Namespace) -> None:
 
 
 def _clean(arguments: argparse.Namespace) -> None:
+    from data_prep.clean import CleanReport
     from data_prep.pipeline import run_clean
     from data_prep.progress import build_progress
     from data_prep.report import show_cleaning
     from data_prep.workspace import open_workspace
-    from dstransformer.corpus import CleaningReport
 
     with open_workspace(arguments.work, build_progress()) as space:
-        record = run_clean(space, _clean_options(arguments), arguments.workers)
-    show_cleaning(CleaningReport.model_validate(record.report))
+        run_clean(space, _clean_options(arguments), arguments.workers)
+        report = space.report("clean", CleanReport)
+    show_cleaning(report.cleaning)
 
 
 def _vocab(arguments: argparse.Namespace) -> None:
@@ -245,12 +254,14 @@ def _vocab(arguments: argparse.Namespace) -> None:
 
 
 def _encode(arguments: argparse.Namespace) -> None:
+    from data_prep.output import check_places, resolve_output
     from data_prep.pipeline import run_encode
     from data_prep.progress import build_progress
     from data_prep.report import show_manifest
     from data_prep.workspace import open_workspace
 
-    out = _absolute(arguments.out)
+    out = resolve_output(arguments.out)
+    check_places(out, arguments.work)
     with open_workspace(arguments.work, build_progress()) as space:
         manifest = run_encode(
             space, _encode_options(arguments), out, workers=arguments.workers, overwrite=arguments.overwrite
@@ -278,13 +289,19 @@ def _verify(arguments: argparse.Namespace) -> None:
 
 
 def _text(arguments: argparse.Namespace) -> None:
+    from contextlib import ExitStack
+
+    from data_prep.output import check_text_files
     from dstransformer.corpus import Corpus
     from dstransformer.corpus.lines import writing_lines
 
+    check_text_files(arguments.src, arguments.tgt, arguments.overwrite)
     split = Corpus.open(arguments.corpus, verify=False).split(arguments.split)
-    for path, texts in ((arguments.src, split.src_texts()), (arguments.tgt, split.tgt_texts())):
-        with writing_lines(path) as write:
-            for sentence in texts:
+    texts = (split.src_texts(), split.tgt_texts())
+    with ExitStack() as files:  # both appear at the end, or neither
+        for path, sentences in zip((arguments.src, arguments.tgt), texts, strict=True):
+            write = files.enter_context(writing_lines(path))
+            for sentence in sentences:
                 write(" ".join(sentence.splitlines()))
 
 
@@ -315,9 +332,11 @@ def _source_options(arguments: argparse.Namespace) -> Any:
 
 
 def _clean_options(arguments: argparse.Namespace) -> Any:
+    from dataclasses import fields
+
     from data_prep.options import CleanOptions
 
-    return CleanOptions(**_given(arguments, {"normalise", "max_words", "max_ratio", "dedup"}, {}))
+    return CleanOptions(**_given(arguments, {field.name for field in fields(CleanOptions)}, {}))
 
 
 def _vocab_options(arguments: argparse.Namespace, defaults: dict[str, Any]) -> Any:
@@ -340,7 +359,3 @@ def _given(arguments: argparse.Namespace, names: set[str], defaults: dict[str, A
     """The options ``names``, each as given on the command line or else its default."""
     given = {name: getattr(arguments, name) for name in names}
     return {name: defaults.get(name) if value is None else value for name, value in given.items()}
-
-
-def _absolute(path: Path) -> Path:
-    return path.absolute()

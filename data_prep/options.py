@@ -82,6 +82,7 @@ class CleanOptions(_Options):
     max_words: int
     max_ratio: float
     dedup: bool
+    drop_overlap: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from data_prep.overlap import describe_overlap
 from dstransformer.corpus import CleaningReport, Manifest
 
 
@@ -21,10 +22,15 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
     for heading in ("pairs", "src tokens", "tgt tokens", "src len (mean)", "tgt len (mean)", "shards"):
         splits.add_column(heading, justify="right", no_wrap=True)
     for name, info in manifest.splits.items():
-        lengths = [f"{stats.min}–{stats.max} ({stats.mean:.1f})" for stats in (info.src_lengths, info.tgt_lengths)]
+        lengths = [f"{stats.min}-{stats.max} ({stats.mean:.1f})" for stats in (info.src_lengths, info.tgt_lengths)]
         counts = [f"{count:,}" for count in (info.pairs, info.src_tokens, info.tgt_tokens)]
         splits.add_row(name, *counts, *lengths, str(len(info.shards)))
     console.print(splits)
+    for name, overlap in (manifest.overlap or {}).items():
+        if overlap.sentences:
+            console.print(f"warning: {describe_overlap(name, overlap, manifest.splits[name].pairs)}")
+    if manifest.overlap and not any(overlap.sentences for overlap in manifest.overlap.values()):
+        console.print(f"no sentence of {' or '.join(manifest.overlap)} is in the training text")
     show_cleaning(manifest.cleaning)
 
 

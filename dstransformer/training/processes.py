@@ -43,9 +43,9 @@ def read_processes(environment: Mapping[str, str], *, alone: bool = False) -> Pr
     local_rank = _number(given, "LOCAL_RANK", 0, least=0)
     if world_size > 1 and "RANK" not in given and not alone:
         raise LauncherError(
-            f"the environment says WORLD_SIZE={world_size} but no RANK: this process would wait for others that nobody "
-            f"starts; start all with `deepspeed --num_gpus {world_size} --module dstransformer train …`, torchrun or "
-            "srun, or unset WORLD_SIZE to train in one process"
+            f"the environment says WORLD_SIZE={world_size}, but no RANK: this process would wait for others that "
+            f"nobody starts; start all with `deepspeed --num_gpus {world_size} --module dstransformer train …`, "
+            "torchrun or srun, or unset WORLD_SIZE to train in one process"
         )
     if rank >= world_size:
         raise LauncherError(

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import mlflow
 import pytest
-from support.launching import REPOSITORY, environment, run_dst
-from support.tracking import wait_until
+from support.launching import REPOSITORY, environment, finish, run_dst, wait_until
 
 TINY = ["model.d_model=32", "model.d_ff=64", "model.num_heads=2", "model.d_k=16", "model.d_v=16"]
 TINY += ["batch.src_tokens=1200", "batch.tgt_tokens=1200", "schedule.warmup_steps=10", "training.log_every=2"]
@@ -320,23 +319,23 @@ def unread(*arguments: str) -> subprocess.Popen[str]:
 class TestReaderThatHasHadEnough:
     def test_it_is_no_failure(self) -> None:
         process = unread("ds-config", "base")
-        assert process.communicate(timeout=60)[1] == ""
+        assert finish(process)[1] == ""
         assert process.returncode == 0
 
     def test_a_stopped_run_still_says_so(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         endless = ["training.max_updates=100000", "tracking.enabled=false"]
         process = unread(*train_options(toy_corpus, run, *endless), "--json")
-        wait_until(lambda: (run / "metrics.jsonl").exists() or process.poll() is not None, 120)
+        wait_until(lambda: (run / "metrics.jsonl").exists() or process.poll() is not None)
         process.terminate()
-        errors = process.communicate(timeout=120)[1]
+        errors = finish(process)[1]
         assert process.returncode == 143, errors
         assert "Traceback" not in errors
         assert "BrokenPipe" not in errors
 
     def test_a_mistake_still_says_so(self) -> None:
         process = unread("ds-config", "bsae")
-        assert "unknown preset" in process.communicate(timeout=60)[1]
+        assert "unknown preset" in finish(process)[1]
         assert process.returncode == 2
 
 

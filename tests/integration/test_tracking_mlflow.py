@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
-from support.launching import run_dst
-from support.tracking import MlflowServer, make_start, wait_until
+from support.launching import run_dst, wait_until
+from support.tracking import MlflowServer, make_start
 
 from dstransformer.config import load_config
 from dstransformer.errors import DataError, StorageError
