@@ -98,14 +98,15 @@ def _progress(run: RunStart, outcome: Outcome) -> str:
 
 
 def _origin(bundle: Path) -> str:
-    """Which checkpoints a bundle is, as its provenance has it."""
+    """Which checkpoints a bundle is and why, as its provenance has it."""
     try:
-        steps = json.loads((bundle / "provenance.json").read_bytes())["averaged_steps"]
-    except (OSError, ValueError, KeyError, TypeError):
+        provenance = json.loads((bundle / "provenance.json").read_bytes())
+        updates = [f"{step:,}" for step in provenance["averaged_steps"]]
+        reason = (provenance.get("final") or {}).get("reason", "")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""
-    if len(steps) == 1:
-        return f"The bundle is the checkpoint of update {steps[0]:,}."
-    return f"The bundle is the average of the checkpoints of updates {', '.join(f'{step:,}' for step in steps)}."
+    average = "the average of the checkpoints of updates" if len(updates) > 1 else "the checkpoint of update"
+    return f"The bundle is {average} {', '.join(updates)}{f' ({reason})' if reason else ''}."
 
 
 def _facts(run: RunStart, run_folder: Path) -> str:

@@ -33,7 +33,9 @@ def test_names_tell_runs_corpora_and_models_apart() -> None:
 def test_a_description_says_what_came_out_and_how_to_use_it(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     bundle.mkdir()
-    (bundle / "provenance.json").write_text('{"averaged_steps": [1800, 2000]}')
+    (bundle / "provenance.json").write_text(
+        '{"averaged_steps": [1800, 2000], "final": {"reason": "checkpoint.final = average"}}'
+    )
     scores = {
         "final_validation": Evaluation({"bleu_first_500": 39.4}, {"bleu_first_500": "nrefs:1"}),
         "final_test": Evaluation({"bleu": 38.1}, {"bleu": "nrefs:1"}),
@@ -42,7 +44,7 @@ def test_a_description_says_what_came_out_and_how_to_use_it(tmp_path: Path) -> N
     assert text.startswith(
         "BLEU **38.10** on test, **39.40** on validation (its first 500 sentences); sacrebleu `nrefs:1`\n\n"
         "Finished at update 100,000 of 100,000. "
-        "The bundle is the average of the checkpoints of updates 1,800, 2,000.\n"
+        "The bundle is the average of the checkpoints of updates 1,800, 2,000 (checkpoint.final = average).\n"
     )
     assert "| corpus | `/data/wmt14.en-de`, en-de, vocabulary 37,000; train 20 pairs |" in text
     assert f"dst translate {bundle} input.txt --output output.txt" in text
