@@ -132,6 +132,7 @@ def _add_train(commands: Commands) -> None:  # type: ignore[valid-type]
         metavar="auto|never|PATH",
         help="go on from the latest checkpoint, or from one (auto)",
     )
+    parser.add_argument("--name", help="the run's name in MLflow (preset, folder and date)")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and figures, and stop")
     parser.add_argument("--json", action="store_true", help="print the outcome, or the dry run, as JSON on stdout")
     parser.set_defaults(handler=_train)
@@ -212,8 +213,10 @@ def _add_average(commands: Commands) -> None:  # type: ignore[valid-type]
 
 
 def _add_track(commands: Commands) -> None:  # type: ignore[valid-type]
-    parser = commands.add_parser("track", help="send what a run could not send to its tracking server")  # type: ignore[attr-defined]
-    parser.add_argument("run", metavar="RUN", type=Path, help="folder of the run")
+    parser = commands.add_parser(  # type: ignore[attr-defined]
+        "track", help="send what a run could not send to its tracking server; run it too after moving a folder of runs"
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run")
     parser.set_defaults(handler=_track)
 
 
@@ -233,7 +236,7 @@ def _train(options: argparse.Namespace) -> Answer:
     from dstransformer.training import launch
 
     request = launch.TrainRequest(
-        options.preset, options.corpus, options.run, options.overrides, options.ds, options.resume
+        options.preset, options.corpus, options.run, options.overrides, options.ds, options.resume, options.name
     )
     if options.dry_run:
         result = launch.dry_run(request)

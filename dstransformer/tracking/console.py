@@ -46,7 +46,7 @@ class ConsoleProgress(Tracker):
         self._first_step = run.resume_step or 0
         self._began = time.monotonic()
         if self._first_step:
-            self.say(f"{run.run_name}: resumed at update {self._first_step}")
+            self.say(f"resumed at update {self._first_step}")
         if self._console.is_terminal:
             self._task = self._progress.add_task("", total=self._max_updates, completed=self._first_step)
             self._progress.start()

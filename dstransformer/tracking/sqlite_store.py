@@ -18,23 +18,19 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from dstransformer.tracking.location import ARTIFACTS_FOLDER
+
 logger = logging.getLogger(__name__)
 
 LOCK_SECONDS = 300.0  # a migration from nothing takes seconds; longer on a slow disk
 SETTLE_SECONDS = 10.0  # another program may be in the middle of making a store that looks broken
 BUSY_SECONDS = 20.0
+ADDRESSES = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
 COMPANIONS = ("", "-journal", "-wal", "-shm")  # what SQLite keeps beside a database
 
 
 class UnusableStoreError(Exception):
     """A sound file that this MLflow cannot use; the text says what to do."""
-
-
-def sqlite_path(tracking_uri: str) -> Path | None:
-    """The file of a SQLite store, None where the address names none."""
-    scheme, _, rest = tracking_uri.partition(":///")
-    name = rest.partition("?")[0]
-    return Path(name).absolute() if scheme.partition("+")[0] == "sqlite" and name not in ("", ":memory:") else None
 
 
 def prepare_store(path: Path, *, settle_seconds: float = SETTLE_SECONDS) -> None:
@@ -162,7 +158,7 @@ def _create(path: Path) -> None:
         leftover.unlink()
     aside = path.with_name(f".{path.name}.new-{os.getpid()}")
     try:
-        SqlAlchemyStore(f"sqlite:///{aside}", default_artifact_location(path)).engine.dispose()
+        SqlAlchemyStore(f"sqlite:///{aside}", (path.parent / ARTIFACTS_FOLDER).as_uri()).engine.dispose()
         with aside.open("rb") as written:
             os.fsync(written.fileno())
         aside.rename(path)
@@ -172,11 +168,6 @@ def _create(path: Path) -> None:
             file.unlink()
 
 
-def default_artifact_location(path: Path) -> str:
-    """Where artifacts go: beside the store's file."""
-    return (path.parent / "mlartifacts").as_uri()
-
-
 def _close_connections(path: Path) -> None:
     """MLflow keeps connections for the whole process; those to a file that is replaced would write into nothing."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
@@ -184,3 +175,36 @@ def _close_connections(path: Path) -> None:
     for engine in SqlAlchemyStore._engine_map.values():
         if engine.url.database and Path(engine.url.database).absolute() == path:
             engine.dispose()
+
+
+def follow_moved_artifacts(path: Path) -> None:
+    """Where a store was moved together with its artifacts, write down where these are now.
+
+    MLflow writes the artifacts' absolute addresses into the store, so a moved folder loses them.
+    """
+    now = path.parent / ARTIFACTS_FOLDER
+    if not now.is_dir():
+        return
+    with _opened(path) as connection:
+        known = [location for (location,) in connection.execute("SELECT artifact_location FROM experiments")]
+        for before in known:
+            if before.endswith(f"/{ARTIFACTS_FOLDER}") and not _is_there(before):
+                changed = _replace_prefix(connection, before, now.as_uri())
+                logger.warning("the artifacts of %s are now in %s: %d addresses changed", path, now, changed)
+
+
+def _is_there(address: str) -> bool:
+    parts = urllib.parse.urlsplit(address)
+    return parts.scheme != "file" or Path(urllib.parse.unquote(parts.path)).exists()
+
+
+def _replace_prefix(connection: sqlite3.Connection, before: str, now: str) -> int:
+    changed = 0
+    with connection:
+        for table, column in ADDRESSES:
+            changed += connection.execute(
+                f"UPDATE {table} SET {column} = ? || substr({column}, ?) "
+                f"WHERE {column} = ? OR substr({column}, 1, ?) = ?",
+                (now, len(before) + 1, before, len(before) + 1, f"{before}/"),
+            ).rowcount
+    return changed

@@ -20,11 +20,12 @@ RunStatus = Literal["finished", "failed", "killed"]
 class RunStart:
     """What is known when a run begins.
 
+    ``run_name`` is what its user calls it, None where that is left to the listener.
     ``tags`` describe where it runs; ``git_revision`` is also shown as the run's source version.
     ``resume_step`` is the last update of the checkpoint that the run goes on from, None for a run from the start.
     """
 
-    run_name: str
+    run_name: str | None
     config: Config
     ds_config: Mapping[str, Any]
     manifest: Manifest

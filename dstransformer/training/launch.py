@@ -48,6 +48,7 @@ class TrainRequest:
         fragments: DeepSpeed fragments instead of the preset's; none keeps the preset's.
         resume: ``auto`` goes on from the run's latest checkpoint if there is one, ``never`` refuses a run that has any,
             a path goes on from that checkpoint.
+        name: The run's name in MLflow; None for one of preset, folder and date.
     """
 
     preset: str
@@ -56,6 +57,7 @@ class TrainRequest:
     overrides: Sequence[str] = ()
     fragments: Sequence[str] = ()
     resume: str = "auto"
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ def _train(request: TrainRequest, plan: Plan, world: World, stop: StopRequest) -
             trainer.resume(checkpoint)
         tracker.start(
             RunStart(
-                run_name=request.run.absolute().name,
+                run_name=request.name,
                 config=plan.config,
                 ds_config=plan.ds_config,
                 manifest=plan.corpus.manifest,

@@ -83,7 +83,7 @@ class TestRunFolder:
         assert run.info.status == "FINISHED"
         assert run.data.params["model.d_model"] == "32"
         assert {"train/loss", "valid/bleu", "final_test/bleu"} <= run.data.metrics.keys()
-        assert "checkpoint" in run.data.tags
+        assert {"checkpoints", "plots", "samples"} <= {file.path for file in client.list_artifacts(run_id)}
         assert run.data.tags["git_revision"]
         assert run.inputs.dataset_inputs
         assert run.outputs.model_outputs

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -151,7 +152,7 @@ def test_progress_without_a_terminal_is_a_plain_line_an_interval() -> None:
     progress.log_checkpoint(Path("checkpoints/step-00000175"), "0" * 64, 175, 21.456)
     progress.finish("killed")
     assert text.getvalue().splitlines() == [
-        "base-seed1: resumed at update 100",
+        "resumed at update 100",
         "update 150/200 (75.0%)  epoch 2  loss 3.2500  lr 7.00e-04  12,346 tokens/s  elapsed 0:00:00  ETA 0:00:00",
         "update 150  valid  loss 3.5000  bleu 21.46",
         "  source       [bold]A dog.",
@@ -233,11 +234,22 @@ def test_an_address_of_no_store_is_an_error_on_every_rank(tmp_path: Path, rank: 
         build_tracker(config, rank=rank, run_folder=tmp_path, max_updates=1)
 
 
-def test_a_damaged_tracking_state_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ['{"tracking_uri": ', "[]", '{"tracking_uri": "./runs", "experiment": "e"}'])
+def test_a_damaged_tracking_state_is_named(tmp_path: Path, text: str) -> None:
     assert TrackingState.load(tmp_path) is None
-    (tmp_path / "tracking.json").write_text('{"tracking_uri": ')
+    (tmp_path / "tracking.json").write_text(text)
     with pytest.raises(DataError, match=r"tracking\.json is damaged"):
         TrackingState.load(tmp_path)
+
+
+def test_a_store_that_moved_with_its_run_is_found(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    state = TrackingState("sqlite:////gone/mlflow.db", "e", "1")
+    state.save(run)
+    assert TrackingState.load(run) == state
+    (tmp_path / "mlflow.db").touch()
+    assert TrackingState.load(run) == replace(state, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
 
 
 class Shouting:
