@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.launching import run_command, started
+from support.launching import SILENCE, finish, run_command, started
 from support.prep import WriteText, build, contents, refuses, without_vocab
 
 from data_prep.cli import main
@@ -35,7 +35,7 @@ def test_a_killed_build_leaves_no_corpus_and_goes_on(tmp_path: Path, text: Write
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert psutil.wait_procs(children, timeout=20)[1] == []
+        assert psutil.wait_procs(children, timeout=SILENCE)[1] == []
     assert not out.exists()
     resumed = run_command(command)
     assert resumed.returncode == 0, resumed.stderr
@@ -51,7 +51,7 @@ def test_an_interrupt_from_the_keyboard_says_how_to_go_on(tmp_path: Path, text: 
     with started(command, stderr=subprocess.PIPE, start_new_session=True) as process:
         wait_for(work / "vocab", process)
         os.killpg(process.pid, signal.SIGINT)
-        lines = process.communicate(timeout=60)[1].splitlines()
+        lines = finish(process)[1].splitlines()
     assert process.returncode == 130
     assert lines[-1] == "dst-prep: interrupted; the same command goes on from the last finished stage"
     assert not any("Traceback" in line for line in lines)
@@ -111,8 +111,13 @@ def test_an_existing_corpus_is_kept_or_replaced_only_when_asked(
     assert "is damaged" in refuses(capsys, main(["verify", str(out)]))
     assert build(*options, "--max-words", "9", "--out", out, "--overwrite") == 0
     assert main(["verify", str(out)]) == 0
+    (out / "notes.txt").write_text("mine")
+    assert "no part of a corpus (notes.txt)" in refuses(capsys, build(*options, "--out", out, "--overwrite"))
     assert {path.name for path in tmp_path.iterdir()} == {"text", "corpus"}
-    assert "is not a corpus" in refuses(capsys, build(*options, "--out", tmp_path / "text", "--overwrite"))
+    assert "lies inside --out" in refuses(capsys, build(*options, "--out", tmp_path / "text", "--overwrite"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    assert "is not a corpus" in refuses(capsys, build(*options, "--out", tmp_path / "other", "--overwrite"))
 
 
 def test_a_second_build_at_the_same_time_is_refused(
