@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dstransformer import __version__
 from dstransformer.errors import UserError
-from dstransformer.terminal import Parser, run_guarded, say
+from dstransformer.terminal import Parser, exit_on_sigterm, run_guarded, say
 
 STOPPED_BY_SIGNAL = 143
 
@@ -295,6 +295,7 @@ def _translate(options: argparse.Namespace) -> Answer:
     from dstransformer.decoding.commands import translate_files
     from dstransformer.progress import reporting
 
+    exit_on_sigterm()
     apart = options.output not in (None, "-") or sys.stdout is None or not sys.stdout.isatty()
     with reporting("lines", bar=apart) as progress:
         translate_files(
@@ -312,6 +313,7 @@ def _evaluate(options: argparse.Namespace) -> Answer:
     from dstransformer.model import open_bundle
     from dstransformer.progress import reporting
 
+    exit_on_sigterm()
     sources, references = read_test_set(options.src, options.ref)
     with _keeping(options) as write:
         bundle = open_bundle(options.bundle)

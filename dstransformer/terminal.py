@@ -7,6 +7,7 @@ import contextlib
 import io
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -53,6 +54,11 @@ def run_guarded(run: Callable[[], int], *, speaks: bool) -> int:
         what = shown(error, quote=False, limit=200)
         _report(f"dst: internal error: {type(error).__name__}: {what}; please report it with the lines above")
     return status
+
+
+def exit_on_sigterm() -> None:
+    """Let SIGTERM end this command as an exception does, so that nothing half-written stays."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def prepare_streams() -> None:

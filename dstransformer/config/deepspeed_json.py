@@ -154,7 +154,8 @@ def _read(name: str) -> tuple[dict[str, Any], str]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{origin} is not readable JSON: {shown(error, quote=False)}") from None
     if not isinstance(fragment, dict):
-        raise ConfigError(f"{origin} holds a {type(fragment).__name__}, not a JSON object")
+        kind = "null" if fragment is None else f"a {type(fragment).__name__}"
+        raise ConfigError(f"{origin} holds {kind}, not a JSON object")
     _check_repeated(text, origin)
     return fragment, origin
 

@@ -100,11 +100,22 @@ def _resolve(preset: str, seen: tuple[str, ...]) -> dict[str, Any]:
     parent = tree.pop("extends", None)
     if parent is None:
         return tree
-    return _merge(_resolve(str(parent), (*seen, preset)), tree)
+    if not isinstance(parent, str):
+        raise ConfigError(f"{path}: extends = {shown(parent)}: name one preset or file")
+    return _merge(_resolve(parent, (*seen, preset)), tree)
 
 
 def _check_complete(tree: Mapping[str, Any], preset: str) -> None:
-    missing = sorted(_keys(_read_yaml(PRESETS / "base.yaml")) - _keys(tree))
+    base = _read_yaml(PRESETS / "base.yaml")
+    no_sections = [
+        name for name, value in tree.items() if isinstance(base.get(name), dict) and not isinstance(value, dict)
+    ]
+    if no_sections:
+        name = no_sections[0]
+        raise ConfigError(
+            f"preset {shown(preset)}: {name} = {shown(tree[name])}: it is a section, write its keys below it"
+        )
+    missing = sorted(_keys(base) - _keys(tree))
     if missing:
         raise ConfigError(
             f"preset {shown(preset)} lacks {len(missing)} keys, the first is {missing[0]!r}: add the line "
@@ -152,6 +163,8 @@ def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
+        if isinstance(old, dict) and value is None:
+            continue  # a section without a line in it
         merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
 
@@ -190,6 +203,8 @@ def _explain_one(detail: Mapping[str, Any]) -> str:
     where = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         return f"unknown key {shown(where)}{_suggest(detail['loc'])}"
+    if detail["type"] == "invalid_key":
+        return f"unknown key {where!r}"
     if detail["type"] == "missing":
         return f"missing key {where!r}"
     message = detail["msg"].removeprefix("Value error, ")

@@ -123,7 +123,7 @@ class Translator:
         batch_tokens = max(
             1, self.settings.batch_tokens * FULL_BATCH_BEAM // max(self.settings.beam_size, FULL_BATCH_BEAM)
         )
-        with _evaluating(self.model), _memory_errors():
+        with _evaluating(self.model), memory_errors():
             for batch in plan_batches([len(ids) for ids in src], batch_tokens):
                 for number, tokens in zip(batch, self._search_batch([src[number] for number in batch]), strict=True):
                     results[number] = tokens or []
@@ -196,8 +196,12 @@ def _free_memory(device: torch.device) -> int:
 
 
 @contextmanager
-def _memory_errors() -> Iterator[None]:
-    """Turn an allocation that failed into one line."""
+def memory_errors() -> Iterator[None]:
+    """Turn an allocation that failed into one line.
+
+    Raises:
+        DstError: There is not enough memory.
+    """
     try:
         yield
     except (RuntimeError, MemoryError) as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import mlflow
 import pytest
-from support.launching import REPOSITORY, environment, finish, run_dst, wait_until
+from support.launching import REPOSITORY, environment, finish, run_command, run_dst, wait_until
 
 TINY = ["model.d_model=32", "model.d_ff=64", "model.num_heads=2", "model.d_k=16", "model.d_v=16"]
 TINY += ["batch.src_tokens=1200", "batch.tgt_tokens=1200", "schedule.warmup_steps=10", "training.log_every=2"]
@@ -125,6 +125,9 @@ class TestDownstream:
         assert bleu["value"] == pytest.approx(of_training["metrics"]["bleu"], abs=0.01)
         assert bleu["signature"] == of_training["signatures"]["bleu"]
         assert {score["name"] for score in report["scores"]} == {"BLEU", "chrF2", "BLEU (compound-split)"}
+        assert report["bundle"] == str(trained / "bundle")
+        assert (report["beam_size"], report["length_penalty"], report["max_extra_tokens"]) == (2, 0.6, 5)
+        assert (report["precision"], report["device"]) == ("fp32", "cpu")
 
     def test_average_gives_the_bundle_that_training_gave(self, trained: Path, tmp_path: Path) -> None:
         done = run_dst("average", str(trained), "--last", "3", "--out", str(tmp_path / "bundle"))
@@ -345,6 +348,18 @@ def test_an_output_that_takes_nothing_is_an_error() -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment(), text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "dst: error: cannot write to stdout: No space left on device\n"
+
+
+@pytest.mark.parametrize(("command", "errors"), [
+    ("presets >&-", "dst: error: cannot write to stdout: it is closed\n"),
+    ("ds-config bsae 2>&-", ""),
+    ("ds-config base <&- >/dev/null", ""),
+    ("--help | head -1 >/dev/null", ""),
+])  # fmt: skip
+def test_streams_that_a_shell_has_closed(command: str, errors: str) -> None:
+    done = run_command(["bash", "-c", f"{sys.executable} -m dstransformer {command}"])
+    assert done.stderr == errors
+    assert done.stdout == ""
 
 
 @pytest.fixture

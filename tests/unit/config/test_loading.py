@@ -145,6 +145,12 @@ def test_a_file_takes_a_number_as_set_does(tmp_path: Path, text: str, value: flo
     assert load_config("base", [f"optimizer.eps={text}"]).optimizer.eps == value
 
 
+def test_a_section_without_a_line_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: base\nmodel:\n  # dropout: 0.3\nloss:\n")
+    assert load_config(str(path)) == load_config("base")
+
+
 def test_a_date_is_text(tmp_path: Path) -> None:
     assert load_config("base", ["tracking.experiment=2026-11-22"]).tracking.experiment == "2026-11-22"
 
@@ -160,6 +166,9 @@ def test_a_date_is_text(tmp_path: Path) -> None:
     ("extends: base\nmodel:\n  d_fff: 8\n", "unknown key 'model.d_fff', did you mean 'd_ff'?"),
     ("extends: base\n" + "".join(f"key{n}: 1\n" for n in range(99)), "and 97 more"),
     ("- model", "holds no configuration"),
+    ("extends: base\nmodel: 5\n", "model = 5: it is a section, write its keys below it"),
+    ("extends: [base]\n", "extends = ['base']: name one preset or file"),
+    ("extends: base\n1: 2\n", "unknown key '1'"),
     ("extends: base\nmodel: !!python/object:os.system {}\n", "is not valid YAML"),
     ("extends: base\nmodel:\n  d_ff: " + "x" * 9999, "model.d_ff = 'xxx"),
 ])  # fmt: skip

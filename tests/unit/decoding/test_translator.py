@@ -14,8 +14,8 @@ from support.packed import pack
 from dstransformer.config import Config
 from dstransformer.corpus import EOS_ID
 from dstransformer.decoding import Translator, beam_search
-from dstransformer.decoding.translator import choose_device, plan_batches
-from dstransformer.errors import ConfigError, DataError
+from dstransformer.decoding.translator import choose_device, memory_errors, plan_batches
+from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.model import Transformer
 
 SENTENCES = [TEXT[0], "", "dog", *TEXT[1:], "   ", "The lazy dog jumps.", "fox fox fox"]
@@ -180,3 +180,19 @@ def test_batches_hold_every_sentence_once_within_the_budget(lengths: list[int], 
     assert [lengths[number] for number in placed] == sorted((length for length in lengths if length), reverse=True)
     for batch in batches:
         assert len(batch) == 1 or sum(lengths[number] + 1 for number in batch) <= batch_tokens
+
+
+@pytest.mark.parametrize("error", [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
+    MemoryError(),
+])  # fmt: skip
+def test_memory_that_runs_out_is_said_with_advice(error: Exception) -> None:
+    def exhaust() -> None:
+        with memory_errors():
+            raise error
+
+    with pytest.raises(DstError, match="not enough memory to translate: lower --batch-tokens or --beam"):
+        exhaust()
+    with pytest.raises(RuntimeError, match="something else"), memory_errors():
+        raise RuntimeError("something else")
