@@ -1,247 +1,117 @@
-"""``dst-prep``: parallel text in, sharded corpus out. Handlers import lazily, so ``--help`` answers at once."""
+"""``dst-prep``: parallel text in, sharded corpus out. Here is what it is as a process: signals, streams, status.
 
-import argparse
+This module imports little, so that an interrupt finds its handler in place from the start.
+"""
+
+import io
+import os
+import signal
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
 
-from data_prep import arguments as options
-from data_prep.process import run_command
-from dstransformer import __version__
-from dstransformer.errors import UserError
+from dstransformer.errors import DstError, StorageError
 
-# What an option is where it is not given; by source where sources differ.
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "toy": {"src_lang": "en", "tgt_lang": "de", "vocab_size": 2000, "valid_size": 1000, "test_size": 1000},
-    "files": {"vocab_size": 37_000, "valid_size": 0, "test_size": 0},
-    "wmt14 de-en": {"vocab_size": 37_000, "character_coverage": 0.9998},
-    "wmt14 fr-en": {"vocab_size": 32_000, "character_coverage": 0.9998, "tokenizer": "unigram"},
-}
-_COMMON_DEFAULTS: dict[str, Any] = {
-    "tokenizer": "bpe",
-    "character_coverage": 1.0,
-    "pairs": 100_000,
-    "pair": "de-en",
-    "revision": "main",
-    "offline": False,
-    "seed": 1,
-}
+
+class Stopped(KeyboardInterrupt):
+    """SIGINT, SIGTERM or SIGHUP has come; later ones are ignored while the command tidies up."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``dst-prep``; returns the process's exit status."""
+    """Run ``dst-prep``; returns the process's exit status. Whatever goes wrong is said in one line."""
+    _open_streams()
     words = sys.argv[1:] if argv is None else argv
-    return run_command(lambda: _run(argv), goes_on=words[:1] == ["build"])
+    with _stopped_by_signals() as stops:
+        try:
+            status = _run(argv)
+        except KeyboardInterrupt:
+            status = _stopped(stops, words)
+        except Exception:  # an interrupt may look like a failed import to what it hits
+            if not stops:
+                raise
+            status = _stopped(stops, words)
+        return _flush(status)
 
 
-def _run(argv: Sequence[str] | None) -> None:
-    arguments = _build_parser().parse_args(argv)
-    arguments.handler(arguments)
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        from data_prep import commands
+
+        commands.run(argv)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output has had enough
+        pass
+    except DstError as error:
+        return _fail(str(error), error.exit_code)
+    except MemoryError:
+        return _fail("not enough memory: run the command again, with fewer --workers", StorageError.exit_code)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        reason = f"{where}{error.strerror or error}; mend that and run the command again"
+        return _fail(reason, StorageError.exit_code)
+    return 0
 
 
-def _build_parser() -> argparse.ArgumentParser:
-    parser = options.Parser(prog="dst-prep", description="Turn parallel text into a sharded, encoded corpus.")
-    parser.add_argument("--version", action="version", version=f"dst-prep {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    build = _add_command(commands, "build", _build, "all stages: text in, corpus out")
-    for add in (
-        options.add_source,
-        options.add_clean,
-        options.add_vocab,
-        options.add_encode,
-        options.add_out,
-        options.add_workers,
-    ):
-        add(build)
-    build.add_argument(
-        "--work", type=options.folder, metavar="DIR", help="folder for unfinished work (default: OUT.work)"
-    )
-
-    read = _add_command(commands, "read", _read, "stage one: read the source into a work folder")
-    clean = _add_command(commands, "clean", _clean, "stage two: normalise and filter the training text")
-    vocab = _add_command(commands, "vocab", _vocab, "stage three: train or take over a tokenizer")
-    encode = _add_command(commands, "encode", _encode, "stage four: write the corpus")
-    for stage in (read, clean, vocab, encode):
-        stage.add_argument(
-            "--work", type=options.folder, required=True, metavar="DIR", help="folder shared by the stages"
-        )
-        options.add_workers(stage)
-    options.add_source(read)
-    options.add_clean(clean)
-    options.add_vocab(vocab)
-    options.add_encode(encode)
-    options.add_out(encode)
-
-    info = _add_command(commands, "info", _info, "show what a corpus holds")
-    info.add_argument("corpus", type=options.folder, metavar="CORPUS", help="a corpus folder")
-    info.add_argument("--json", action="store_true", help="print the manifest")
-    verify = _add_command(commands, "verify", _verify, "check every checksum of a corpus")
-    verify.add_argument("corpus", type=options.folder, metavar="CORPUS", help="a corpus folder")
-    text = _add_command(commands, "text", _text, "write the raw text of a held-out split to two files")
-    text.add_argument("corpus", type=options.folder, metavar="CORPUS", help="a corpus folder")
-    text.add_argument("--split", default="test", metavar="NAME", help="validation or test (default: test)")
-    text.add_argument("--src", required=True, type=options.path, metavar="FILE", help="source text, a sentence a line")
-    text.add_argument("--tgt", required=True, type=options.path, metavar="FILE", help="its translation, line by line")
-    text.add_argument("--overwrite", action="store_true", help="replace files that are there")
-    return parser
+def _fail(reason: str, status: int) -> int:
+    _say(f"error: {' '.join(reason.splitlines())}")
+    return status
 
 
-def _add_command(commands: Any, name: str, handler: Any, help_text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
-    parser.set_defaults(handler=handler)
-    return parser
+def _stopped(stops: list[int], words: Sequence[str]) -> int:
+    number = stops[0] if stops else signal.SIGINT
+    what = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+    _say(f"{what}; the same command goes on from the last finished stage" if "build" in words[:1] else what)
+    return 128 + number
 
 
-def _build(arguments: argparse.Namespace) -> None:
-    from data_prep.output import resolve_output
-    from data_prep.pipeline import BuildOptions, build
-    from data_prep.progress import build_progress
-    from data_prep.report import show_manifest
-
-    options = BuildOptions(
-        source=_source_options(arguments),
-        clean=_clean_options(arguments),
-        vocab=_vocab_options(arguments, _defaults(arguments.source, arguments.pair)),
-        encode=_encode_options(arguments),
-    )
-    out = resolve_output(arguments.out)
-    work = arguments.work.absolute() if arguments.work else out.with_name(f"{out.name}.work")
-    manifest = build(
-        options, out, work, workers=arguments.workers, overwrite=arguments.overwrite, progress=build_progress()
-    )
-    show_manifest(arguments.out, manifest)
+def _say(text: str) -> None:
+    with suppress(OSError):  # nobody listens
+        print(f"dst-prep: {text}", file=sys.stderr, flush=True)
 
 
-def _read(arguments: argparse.Namespace) -> None:
-    from data_prep.pipeline import run_read
-    from data_prep.progress import build_progress
-    from data_prep.workspace import open_workspace
-
-    options = _source_options(arguments)
-    with open_workspace(arguments.work, build_progress()) as space:
-        run_read(space, options, arguments.workers)
-
-
-def _clean(arguments: argparse.Namespace) -> None:
-    from data_prep.clean import CleanReport
-    from data_prep.pipeline import run_clean
-    from data_prep.progress import build_progress
-    from data_prep.report import show_cleaning
-    from data_prep.workspace import open_workspace
-
-    with open_workspace(arguments.work, build_progress(), after="read") as space:
-        run_clean(space, _clean_options(arguments), arguments.workers)
-        report = space.report("clean", CleanReport)
-    show_cleaning(report.cleaning)
+def _flush(status: int) -> int:
+    """Have stdout empty: Python would report, when it ends, what cannot be written."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError, ValueError), open(os.devnull, "wb") as nothing:  # noqa: PTH123
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+    return status
 
 
-def _vocab(arguments: argparse.Namespace) -> None:
-    from data_prep.pipeline import run_vocab
-    from data_prep.progress import build_progress
-    from data_prep.workspace import open_workspace
-
-    with open_workspace(arguments.work, build_progress(), after="read") as space:
-        read = space.finished("read")
-        defaults = _defaults(str(read.options["source"]), read.options.get("pair"))  # type: ignore[arg-type]
-        run_vocab(space, _vocab_options(arguments, defaults))
-
-
-def _encode(arguments: argparse.Namespace) -> None:
-    from data_prep.output import check_places, resolve_output
-    from data_prep.pipeline import run_encode
-    from data_prep.progress import build_progress
-    from data_prep.report import show_manifest
-    from data_prep.workspace import open_workspace
-
-    out = resolve_output(arguments.out)
-    check_places(out, arguments.work)
-    with open_workspace(arguments.work, build_progress(), after="read") as space:
-        manifest = run_encode(
-            space, _encode_options(arguments), out, workers=arguments.workers, overwrite=arguments.overwrite
-        )
-    show_manifest(arguments.out, manifest)
+def _open_streams() -> None:
+    """Have somewhere to write where the caller has closed a stream, and write any character in any encoding."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
-def _info(arguments: argparse.Namespace) -> None:
-    from data_prep.report import show_manifest
-    from dstransformer.corpus import Manifest
+@contextmanager
+def _stopped_by_signals() -> Iterator[list[int]]:
+    """Raise `Stopped` in the block at the first signal that ends a command; gives the signals that have come."""
+    stops: list[int] = []
 
-    manifest = Manifest.load(arguments.corpus)
-    if arguments.json:
-        print(manifest.to_json(), end="")
-    else:
-        show_manifest(arguments.corpus, manifest)
+    def stop(number: int, _: FrameType | None) -> None:
+        stops.append(number)
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)
+        raise Stopped(number)
 
-
-def _verify(arguments: argparse.Namespace) -> None:
-    from dstransformer.corpus import Corpus
-
-    corpus = Corpus.open(arguments.corpus)
-    shards = sum(len(info.shards) for info in corpus.manifest.splits.values())
-    print(f"{arguments.corpus}: format, tokenizer and {shards} shards are as the manifest says")
-
-
-def _text(arguments: argparse.Namespace) -> None:
-    from data_prep.output import check_text_files, write_text_files
-    from dstransformer.corpus import Corpus
-
-    check_text_files(arguments.src, arguments.tgt, arguments.overwrite)
-    split = Corpus.open(arguments.corpus, verify=False).split(arguments.split)
-    write_text_files({arguments.src: split.src_texts(), arguments.tgt: split.tgt_texts()})
-
-
-def _defaults(source: str, pair: str | None) -> dict[str, Any]:
-    pair = pair or _COMMON_DEFAULTS["pair"]
-    return _COMMON_DEFAULTS | _DEFAULTS[f"{source} {pair}" if source == "wmt14" else source]
-
-
-def _source_options(arguments: argparse.Namespace) -> Any:
-    from dataclasses import fields
-
-    from data_prep.options import FilesOptions, ToyOptions, Wmt14Options
-
-    kinds: dict[str, Any] = {"toy": ToyOptions, "files": FilesOptions, "wmt14": Wmt14Options}
-    kind = kinds[arguments.source]
-    names = {field.name for field in fields(kind)}
-    for name in sorted({field.name for other in kinds.values() for field in fields(other)} - names):
-        if getattr(arguments, name) is not None:
-            raise UserError(f"--{name.replace('_', '-')} is not an option of source {arguments.source}: leave it out")
-    values = _given(arguments, names, _defaults(arguments.source, arguments.pair))
-    if arguments.source == "wmt14":
-        english = {"src_lang": "en", "tgt_lang": values["pair"].removesuffix("-en")}
-        values |= {name: values[name] or language for name, language in english.items()}
-    for name in ("src_lang", "tgt_lang"):
-        if not values[name]:
-            raise UserError(f"--{name.replace('_', '-')} is missing: the language code of that side, for example en")
-    return kind(**values)
-
-
-def _clean_options(arguments: argparse.Namespace) -> Any:
-    from dataclasses import fields
-
-    from data_prep.options import CleanOptions
-
-    return CleanOptions(**_given(arguments, {field.name for field in fields(CleanOptions)}, {}))
-
-
-def _vocab_options(arguments: argparse.Namespace, defaults: dict[str, Any]) -> Any:
-    from dataclasses import fields
-
-    from data_prep.options import VocabOptions
-
-    if arguments.tokenizer_model and (arguments.vocab_size or arguments.tokenizer):
-        raise UserError("--tokenizer-model brings its own kind and size: leave out --tokenizer and --vocab-size")
-    return VocabOptions(**_given(arguments, {field.name for field in fields(VocabOptions)}, defaults))
-
-
-def _encode_options(arguments: argparse.Namespace) -> Any:
-    from data_prep.options import EncodeOptions
-
-    return EncodeOptions(**_given(arguments, {"max_tokens", "shard_rows"}, {}))
-
-
-def _given(arguments: argparse.Namespace, names: set[str], defaults: dict[str, Any]) -> dict[str, Any]:
-    """The options ``names``, each as given on the command line or else its default."""
-    given = {name: getattr(arguments, name) for name in names}
-    return {name: defaults.get(name) if value is None else value for name, value in given.items()}
+    before = {}
+    with suppress(ValueError):  # not in the main thread, which signals do not reach
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup wants it
+                before[number] = signal.signal(number, stop)
+    try:
+        yield stops
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -130,12 +130,12 @@ def run_encode(space: Workspace, options: EncodeOptions, out: Path, *, workers: 
 
 
 def _inputs(options: BuildOptions) -> list[Path | None]:
-    """Files and folders that a build reads."""
+    """Files that a build reads, and the folder of a copy of the hub's data."""
     source = options.source
-    paths = [value for value in vars(source).values() if isinstance(value, Path)]
     if isinstance(source, Wmt14Options):
-        paths = [path for path in paths if path != source.cache_dir]
-    return [*paths, options.vocab.tokenizer_model]
+        return [source.hub_path, options.vocab.tokenizer_model]
+    files = [value for value in vars(source).values() if isinstance(value, Path) and not value.is_dir()]
+    return [*files, options.vocab.tokenizer_model]
 
 
 def _write_corpus(

@@ -1,9 +1,10 @@
 """Progress on stderr: live bars on a terminal, now and then a plain line elsewhere."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 _LINE_INTERVAL = 10.0
@@ -55,8 +56,10 @@ class LineProgress:
 
     def note(self, text: str) -> None:
         """See `Progress.note`."""
-        with suppress(OSError):  # nobody listens, which is no reason to stop
+        try:
             print(text, file=sys.stderr, flush=True)
+        except OSError:  # nobody listens, which is no reason to stop
+            sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
 
 
 class _BarTask:

@@ -81,9 +81,7 @@ def _identify(path: Path) -> tuple[InputFile, os.stat_result]:
     try:
         found = path.stat()
         if stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode):
-            raise DataError(
-                f"{path} is no file but a pipe or device, and is read more than once: save it to a file first"
-            )
+            raise DataError(f"{path} is a pipe or a device, but is read more than once: save it to a file first")
         identified = InputFile(name=printable_name(path), sha256=file_sha256(path))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None

@@ -45,15 +45,21 @@ def test_a_killed_build_leaves_no_corpus_and_goes_on(tmp_path: Path, text: Write
     assert {path.name for path in tmp_path.iterdir()} == {"text", "corpus", "uninterrupted"}
 
 
-def test_an_interrupt_from_the_keyboard_says_how_to_go_on(tmp_path: Path, text: WriteText) -> None:
+@pytest.mark.parametrize(("number", "status", "what"), [
+    (signal.SIGINT, 130, "interrupted"),
+    (signal.SIGTERM, 143, "ended by SIGTERM"),
+])  # fmt: skip
+def test_a_signal_to_all_processes_leaves_finished_stages(
+    tmp_path: Path, text: WriteText, number: signal.Signals, status: int, what: str
+) -> None:
     options, out, work = text(60_000), tmp_path / "corpus", tmp_path / "corpus.work"
     command = [sys.executable, "-m", "data_prep", "build", *options, "--workers", "2", "--out", str(out)]
     with started(command, stderr=subprocess.PIPE, start_new_session=True) as process:
         wait_for(work / "vocab", process)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, number)
         lines = finish(process)[1].splitlines()
-    assert process.returncode == 130
-    assert lines[-1] == "dst-prep: interrupted; the same command goes on from the last finished stage"
+    assert process.returncode == status
+    assert lines[-1] == f"dst-prep: {what}; the same command goes on from the last finished stage"
     assert not any("Traceback" in line for line in lines)
     assert not out.exists()
     assert {path.name for path in work.iterdir()} == {"read", "clean", "vocab", "lock"}
@@ -127,3 +133,19 @@ def test_a_second_build_at_the_same_time_is_refused(
     with open_workspace(tmp_path / "corpus.work", LineProgress()):
         assert "another build is at work in" in refuses(capsys, build(*text(), "--out", out))
     assert build(*text(), "--out", out) == 0
+
+
+def test_one_of_two_builds_of_the_same_corpus_wins(
+    tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, out = text(60_000), tmp_path / "corpus"
+    command = [sys.executable, "-m", "data_prep", "build", *options, "--workers", "2", "--out", str(out)]
+    with started(command, stderr=subprocess.DEVNULL) as first:
+        wait_for(tmp_path / "corpus.work" / "read", first)
+        message = refuses(capsys, build(*options, "--out", out, "--work", tmp_path / "other"))
+        assert f"another build makes {out}; wait for it, or choose another --out" in message
+        message = refuses(capsys, build(*options, "--out", tmp_path / "second", "--work", tmp_path / "corpus.work"))
+        assert "another build is at work in" in message
+        assert first.wait() == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "corpus"}
+    assert len(Corpus.open(out).split("train")) == 60_000

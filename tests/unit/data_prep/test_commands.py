@@ -1,0 +1,312 @@
+"""``dst-prep`` on the command line: its options, its streams, its signals, and inputs that no build can use."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.corpora import Rows, write_corpus
+from support.prep import ENGLISH, GERMAN, build, refuses, sentence
+
+from data_prep import commands
+from data_prep.cli import main
+from data_prep.sources import files
+from data_prep.workers import run_in_process
+from dstransformer.corpus import Corpus
+from dstransformer.errors import DstError, UserError
+
+ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11]), ([12, 13], [14, 15, 16])]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_corpus(tmp_path / "corpus", ROWS)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> list[str]:
+    """A build from a small text in ``tmp_path``."""
+    given = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--vocab-size", "330"]
+    for flag, numbers in (("", range(300)), ("valid-", range(300, 320))):
+        for side, words in (("src", ENGLISH), ("tgt", GERMAN)):
+            path = tmp_path / f"{flag}{side}.txt"
+            path.write_text("".join(sentence(number, words) + "\n" for number in numbers))
+            given += [f"--{flag}{side}", str(path)]
+    return given
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from parsers(command)
+
+
+def test_every_option_has_help() -> None:
+    for parser in parsers(commands._build_parser()):
+        for action in parser._actions:
+            assert action.help or isinstance(action, argparse._SubParsersAction), (parser.prog, action.dest)
+
+
+def usage(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit, match="2"):
+        main(list(arguments))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+@pytest.mark.parametrize("code", ["../x", "", "e", "en de", "日本", "en/de", "en--de", "a" * 50])
+def test_a_language_is_a_code(capsys: pytest.CaptureFixture[str], tmp_path: Path, code: str) -> None:
+    command = ["build", "--source", "toy", "--out", str(tmp_path / "out"), f"--tgt-lang={code}"]
+    assert "is not a language code such as en, pt-BR or zho_Hans" in usage(capsys, *command)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("option", "value", "wanted"), [
+    ("--workers", "0", "not a whole number of 1 or more"),
+    ("--workers", "9" * 30, "is too large: give at most 1024"),
+    ("--vocab-size", "1" + "0" * 30, "is too large: give at most 10000000"),
+    ("--max-tokens", "1" + "0" * 30, "is too large: give at most 1000000"),
+    ("--pairs", "10000001", "is too large"),
+    ("--seed", str(2**63), "is too large"),
+    ("--character-coverage", "0.5", "is not a number from 0.98 to 1"),
+    ("--out", "", "the name is empty; is a variable unset?"),
+    ("--out", os.fsdecode(b"\xff"), "is not a name in UTF-8"),
+    ("--work", os.fsdecode(b"\xff"), "is not a name in UTF-8"),
+])  # fmt: skip
+def test_values_are_bounded(capsys: pytest.CaptureFixture[str], option: str, value: str, wanted: str) -> None:
+    message = usage(capsys, "build", "--source", "toy", "--out", "out", option, value)
+    assert f"argument {option}: " in message
+    assert wanted in message
+    assert len(message) < 200
+
+
+def test_an_input_is_given_once(capsys: pytest.CaptureFixture[str]) -> None:
+    message = usage(capsys, "build", "--source", "files", "--out", "out", "--src", "a", "--src", "b")
+    assert "argument --src: given twice; join the files first" in message
+
+
+def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("dst-prep 0.")
+
+
+class TestStreams:
+    def test_any_encoding(self, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        named = corpus.rename(corpus.with_name("Größe"))
+        for command in (["info"], ["info", "--json"], ["verify"]):
+            written = io.BytesIO()
+            monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+            assert main([*command, str(named)]) == 0
+            assert written.getvalue()
+
+    def test_a_closed_stdout(self, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdout", None)
+        assert main(["info", str(corpus)]) == main(["verify", str(corpus)]) == 0
+
+    @pytest.mark.parametrize("command", [["info"], ["info", "--json"], ["verify"]])
+    def test_a_reader_that_has_had_enough(
+        self, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+    ) -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        with os.fdopen(writing, "w") as pipe:
+            monkeypatch.setattr(sys, "stdout", pipe)
+            assert main([*command, str(corpus)]) == 0
+        assert capsys.readouterr().err == ""
+
+    def test_a_full_disk(
+        self, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        if not Path("/dev/full").exists():
+            pytest.skip("needs /dev/full")
+        with Path("/dev/full").open("w") as full:
+            monkeypatch.setattr(sys, "stdout", full)
+            assert "No space left on device" in refuses(capsys, main(["info", str(corpus)]), code=1)
+
+    def test_a_build_goes_on_when_nobody_listens(
+        self, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        broken = suppress(BrokenPipeError)  # at the end, when the files are closed
+        with broken, os.fdopen(os.dup(writing), "w") as output, os.fdopen(writing, "w") as errors:
+            monkeypatch.setattr(sys, "stdout", output)
+            monkeypatch.setattr(sys, "stderr", errors)
+            assert build(*options, "--out", tmp_path / "corpus") == 0
+        assert len(Corpus.open(tmp_path / "corpus").split("train")) == 300
+
+
+class TestSignals:
+    @pytest.mark.parametrize(("number", "what", "status"), [
+        (signal.SIGINT, "interrupted", 130),
+        (signal.SIGTERM, "ended by SIGTERM", 143),
+        (signal.SIGHUP, "ended by SIGHUP", 129),
+    ])  # fmt: skip
+    def test_a_build_that_is_stopped_leaves_finished_stages(
+        self,
+        tmp_path: Path,
+        options: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        number: signal.Signals,
+        what: str,
+        status: int,
+    ) -> None:
+        def stop(*_: object, **__: object) -> None:
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)  # the second is one too many
+
+        before = signal.getsignal(number)
+        with monkeypatch.context() as patch:
+            patch.setattr("data_prep.pipeline.make_tokenizer", stop)
+            assert build(*options, "--out", tmp_path / "corpus") == status
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line == f"dst-prep: {what}; the same command goes on from the last finished stage"
+        assert signal.getsignal(number) == before
+        assert {path.name for path in (tmp_path / "corpus.work").iterdir()} == {"read", "clean", "lock"}
+        assert not list(tmp_path.glob("*.partial"))
+        assert build(*options, "--out", tmp_path / "corpus") == 0
+        assert "clean: finished before, reused" in capsys.readouterr().err
+
+    def test_an_interrupt_that_looks_like_a_failed_import(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def run(_: object) -> None:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                raise ImportError("numpy failed to import") from None
+
+        monkeypatch.setattr(commands, "run", run)
+        assert main(["verify", "corpus"]) == 130
+        assert capsys.readouterr().err == "dst-prep: interrupted\n"
+
+
+def kill_itself() -> bytes:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return b""
+
+
+def fail() -> bytes:
+    raise UserError("too small")
+
+
+def test_a_process_says_what_became_of_it() -> None:
+    assert run_in_process(b"bytes".upper) == b"BYTES"
+    with pytest.raises(UserError, match="too small"):
+        run_in_process(fail)
+    with pytest.raises(DstError, match="killed, perhaps for want of memory"):
+        run_in_process(kill_itself)
+
+
+class TestInputs:
+    @pytest.fixture(autouse=True)
+    def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+
+    def refusal(self, capsys: pytest.CaptureFixture[str], options: list[str], **replaced: Path) -> str:
+        given = list(options)
+        for name, path in replaced.items():
+            given[given.index(f"--{name}") + 1] = str(path)
+        message = refuses(capsys, build(*given, "--out", "out"))
+        assert not Path("out").exists()
+        assert not Path("out.work").exists()
+        return message
+
+    def test_pipes_and_devices(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+        os.mkfifo("pipe")
+        for path in (Path("pipe"), Path("/dev/null"), Path("/dev/zero")):
+            assert "is a pipe or a device" in self.refusal(capsys, options, src=path)
+        assert "cannot read .: Is a directory" in self.refusal(capsys, options, src=Path())
+
+    def test_records_given_as_plain_text(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+        Path("x.jsonl").write_text("{}\n")
+        assert "is no plain text: give a file with both sides" in self.refusal(capsys, options, src=Path("x.jsonl"))
+
+    def test_a_file_that_changes_while_it_is_read(
+        self, capsys: pytest.CaptureFixture[str], options: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read = files._read_two_texts
+
+        def append(src: Path, tgt: Path) -> Iterator[pa.Table]:
+            yield from read(src, tgt)
+            for path in (src, tgt):
+                with path.open("a") as file:
+                    file.write("one more\n")
+
+        def remove(src: Path, tgt: Path) -> Iterator[pa.Table]:
+            yield from read(src, tgt)
+            src.unlink()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "_read_two_texts", append)
+            message = self.refusal(capsys, options)
+            assert "src.txt changed while it was read: run the command again when it is complete" in message
+            patch.setattr(files, "_read_two_texts", remove)
+            assert "src.txt vanished while it was read" in self.refusal(capsys, options)
+
+    def test_text_that_is_no_unicode(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+        given = [*options[:8], "--valid-size", "2", "--train"]
+        Path("half.jsonl").write_text('{"en": "\\ud800", "de": "x"}\n')
+        message = refuses(capsys, build(*given, "half.jsonl", "--out", "out"))
+        assert "half.jsonl, line 1: 'en' holds half a surrogate pair" in message
+        wrong = pa.Array.from_buffers(
+            pa.string(), 1, [None, *pa.array([0, 1], pa.int32()).buffers()[1:], pa.py_buffer(b"\xff")]
+        )
+        pq.write_table(pa.table([wrong, pa.array(["x"])], names=["en", "de"]), "bytes.parquet")
+        message = refuses(capsys, build(*given, "bytes.parquet", "--out", "out"))
+        assert "bytes.parquet is not a readable Parquet file" in message
+        Path("deep.jsonl").write_text("[" * 100_000 + "\n")
+        assert "deep.jsonl, line 1: not a JSON object" in refuses(capsys, build(*given, "deep.jsonl", "--out", "out"))
+
+    def test_names_that_are_no_unicode(self, options: list[str]) -> None:
+        name = os.fsdecode(b"n\xff.txt")
+        Path(options[options.index("--src") + 1]).rename(name)
+        options[options.index("--src") + 1] = name
+        assert build(*options, "--out", "out") == 0
+        assert Corpus.open("out").manifest.source.inputs[0].name == r"n\udcff.txt"
+
+    def test_a_hub_copy_that_is_damaged(self, capsys: pytest.CaptureFixture[str]) -> None:
+        Path("copy/de-en").mkdir(parents=True)
+        for split in ("train", "validation", "test"):
+            Path(f"copy/de-en/{split}-00000-of-00001.parquet").write_text("garbage")
+        options = ["--source", "wmt14", "--hub-path", "copy", "--out", "out"]
+        assert "train: not readable as Parquet" in refuses(capsys, build(*options))
+
+    def test_a_damaged_work_folder(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+        at = options.index("--vocab-size")
+        assert main(["read", "--work", "work", *options[:at], *options[at + 2 :]]) == 0
+        text = Path("work/read/train.arrow")
+        whole = text.read_bytes()
+        for damaged in (whole[: len(whole) // 2], b""):
+            text.write_bytes(damaged)
+            message = refuses(capsys, main(["clean", "--work", "work", "--workers", "1"]))
+            assert "train.arrow is damaged or gone" in message
+            assert "remove work/read and run the command again" in message
+        text.write_bytes(whole)
+        assert main(["clean", "--work", "work"]) == main(["vocab", "--work", "work", "--vocab-size", "330"]) == 0
+        Path("work/vocab/tokenizer.model").write_text("garbage")
+        message = refuses(capsys, main(["encode", "--work", "work", "--out", "out"]))
+        assert "tokenizer.model is damaged or gone: remove work/vocab" in message
+
+    def test_a_stage_without_a_work_folder_leaves_none(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert "has no finished stage 'read'" in refuses(capsys, main(["clean", "--work", "work"]))
+        assert not Path("work").exists()
+
+    def test_names_that_are_too_long(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+        for length in (241, 300):
+            message = refuses(capsys, build(*options, "--out", "x" * length))
+            assert "is longer than 240 bytes: choose a shorter one" in message
