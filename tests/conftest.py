@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from support.corpora import build_toy
+from support.tracking import make_store
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models; threads would only get into each other's way
@@ -43,6 +44,12 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Ca
         return folder
 
     return share
+
+
+@pytest.fixture(scope="session")
+def empty_store(shared_folder: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A new MLflow database, for tests to copy: making one takes MLflow seconds."""
+    return shared_folder("mlflow-store", lambda folder: make_store(folder / "mlflow.db")) / "mlflow.db"
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from dstransformer.corpus import (
     TokenizerInfo,
 )
 from dstransformer.tracking import RunStart
-from support.launching import free_port, wait_until
+from support.launching import free_port, run_command, wait_until
 
 
 def make_manifest(shard_hash: str = "a" * 64, command: str = "dst-prep build") -> Manifest:
@@ -66,11 +67,25 @@ def make_start(resume_step: int | None = None, config: Config | None = None) -> 
     )
 
 
-class MlflowServer:
-    """``mlflow server`` on a free local port, over a SQLite file and a folder of artifacts in ``folder``."""
+def make_store(file: Path) -> None:
+    """Make a SQLite database of MLflow, with nothing in it but the experiment that every store has."""
+    file.parent.mkdir(parents=True)
+    program = f"import mlflow; mlflow.MlflowClient('sqlite:///{file}').search_experiments()"
+    done = run_command([sys.executable, "-c", program])
+    assert done.returncode == 0, done.stderr
 
-    def __init__(self, folder: Path) -> None:
+
+class MlflowServer:
+    """``mlflow server`` on a free local port, over a SQLite file and a folder of artifacts in ``folder``.
+
+    Args:
+        folder: Of both.
+        store: The database to begin with.
+    """
+
+    def __init__(self, folder: Path, store: Path) -> None:
         self._folder = folder
+        shutil.copy(store, folder / "server.db")
         self._port = free_port()
         self.uri = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
