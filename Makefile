@@ -14,19 +14,15 @@ WORKERS ?= 2
 
 export HF_HUB_OFFLINE ?= 1
 export MLFLOW_DISABLE_TELEMETRY ?= true
+# Modules are compiled to bytecode when they are first imported, and that must be kept.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install quickstart test test-fast coverage check format bench clean
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml constraints.txt
-	@command -v g++ >/dev/null || { echo "g++ is missing: install a C++ compiler (Debian: apt-get install g++)" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 12) else \
-	  "Python %d.%d is not supported: make PYTHON=python3.12 (or 3.11)" % v)'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group dev -e .
+$(INSTALLED): pyproject.toml constraints.txt launch/install.sh
+	@PYTHON=$(PYTHON) launch/install.sh
 	@touch $@
 
 quickstart: $(INSTALLED)

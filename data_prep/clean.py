@@ -1,39 +1,60 @@
 """Stage two: training pairs normalised, filtered by rule and deduplicated. Validation and test stay as they are."""
 
-import hashlib
-import unicodedata
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
 
 from data_prep.options import CleanOptions
+from data_prep.overlap import OverlapCounter
 from data_prep.pairs import SCHEMA, PairsWriter, count_pairs, map_pairs, select_pairs
 from data_prep.progress import Progress
-from dstransformer.corpus import CleaningReport
-from dstransformer.corpus.text import plain_spaces
+from data_prep.sentences import Hashes, comparison_keys, hash_pairs, hash_texts, normalise
+from dstransformer.corpus import CleaningReport, Overlap
 from dstransformer.errors import DataError
 
 # In the order in which they are tried; a pair counts for the first that drops it.
-RULES = ("empty", "too_long", "length_ratio", "duplicate")
+RULES = ("empty", "too_long", "length_ratio", "overlap", "duplicate")
 
 _KEPT = len(RULES)
 
+# What to do where a rule leaves nothing; repeated pairs always leave one.
+_ADVICE = {
+    "empty": "check that both files hold text",
+    "too_long": "raise --max-words",
+    "length_ratio": "check that line n of one file translates line n of the other, or raise --max-ratio",
+    "overlap": "leave out --drop-overlap",
+}
 
-def clean_text(read: Path, folder: Path, options: CleanOptions, workers: int, progress: Progress) -> CleaningReport:
+
+class CleanReport(BaseModel):
+    """What cleaning dropped, and how much of each held-out split is in the text that it left."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cleaning: CleaningReport
+    overlap: dict[str, Overlap]
+
+
+def clean_text(read: Path, folder: Path, options: CleanOptions, workers: int, progress: Progress) -> CleanReport:
     """Write ``folder/train.arrow`` out of ``read/train.arrow``; DataError where no pair is left."""
     total = count_pairs(read / "train.arrow")
     passed, train = folder / "passed.arrow", folder / "train.arrow"
     counts = np.zeros(_KEPT + 1, dtype=np.int64)
     keys = [np.empty(0, dtype=np.uint64)]
+    overlap = OverlapCounter(read)
     given = {"form": options.normalise, "max_words": options.max_words, "max_ratio": options.max_ratio}
     with progress.task("clean train", total) as task, PairsWriter(passed) as writer:
         for table in map_pairs(read / "train.arrow", judge, workers, task, **given):
             rules = table["rule"].to_numpy()
+            if options.drop_overlap:
+                held_out = overlap.contains(table["src_key"].to_numpy())
+                rules = np.where(held_out & (rules == _KEPT), RULES.index("overlap"), rules)
             counts += np.bincount(rules, minlength=_KEPT + 1)
             kept = table.filter(pa.array(rules == _KEPT))
+            overlap.count(kept["src_key"].to_numpy(), kept["pair_key"].to_numpy())
             keys.append(kept["key"].to_numpy())
             writer.write(kept.select(SCHEMA.names))
     if options.dedup:
@@ -45,36 +66,44 @@ def clean_text(read: Path, folder: Path, options: CleanOptions, workers: int, pr
     else:
         passed.rename(train)
     dropped = dict(zip(RULES, counts[:_KEPT].tolist(), strict=True))
+    if not options.drop_overlap:
+        del dropped["overlap"]
     if not counts[_KEPT]:
         reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items() if count)
-        raise DataError(f"cleaning left none of {total} training pairs ({reasons}): relax --max-words or --max-ratio")
-    return CleaningReport(read=total, kept=int(counts[_KEPT]), dropped=dropped)
+        advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
+        raise DataError(f"cleaning left none of {total} training pairs ({reasons}): {advice}")
+    cleaning = CleaningReport(read=total, kept=int(counts[_KEPT]), dropped=dropped)
+    return CleanReport(cleaning=cleaning, overlap=overlap.report())
 
 
 def judge(table: pa.Table, form: Literal["nfkc", "none"], max_words: int, max_ratio: float) -> pa.Table:
-    """Normalised pairs with the number of the ``rule`` that drops each, and a ``key`` equal for equal pairs."""
+    """Normalised pairs, with the number of the ``rule`` that drops each and hashes of what they say.
+
+    Returns:
+        Columns ``src``, ``tgt``, ``rule``; ``key``, equal for equal pairs; and for comparison with held-out text, in
+        Unicode form NFKC, ``src_key`` of the source sentence and ``pair_key`` of the pair.
+    """
     src = [normalise(text, form) for text in table["src"].to_pylist()]
     tgt = [normalise(text, form) for text in table["tgt"].to_pylist()]
     rules = [
         _rule(a.count(" ") + 1 if a else 0, b.count(" ") + 1 if b else 0, max_words, max_ratio)
         for a, b in zip(src, tgt, strict=True)
     ]
-    keys = hash_texts(f"{a}\n{b}" for a, b in zip(src, tgt, strict=True))
-    return pa.table({"src": src, "tgt": tgt, "rule": pa.array(rules, pa.uint8()), "key": keys})
-
-
-def normalise(text: str, form: Literal["nfkc", "none"]) -> str:
-    """Unicode-normalised text without control characters, with single spaces."""
-    text = plain_spaces(text)
+    key = hash_pairs(src, tgt)
     if form == "nfkc":
-        text = unicodedata.normalize("NFKC", text)
-    return " ".join(filter(None, text.split(" ")))
-
-
-def hash_texts(texts: Iterable[str]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """64-bit hashes: among 36M sentences, that any two collide has a chance of 1 in 28,000."""
-    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
-    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+        src_key, pair_key = hash_texts(src), key
+    else:
+        src_key, pair_key = comparison_keys(table)
+    return pa.table(
+        {
+            "src": src,
+            "tgt": tgt,
+            "rule": pa.array(rules, pa.uint8()),
+            "key": key,
+            "src_key": src_key,
+            "pair_key": pair_key,
+        }
+    )
 
 
 def _rule(src_words: int, tgt_words: int, max_words: int, max_ratio: float) -> int:
@@ -88,7 +117,7 @@ def _rule(src_words: int, tgt_words: int, max_words: int, max_ratio: float) -> i
     return _KEPT
 
 
-def _first_occurrences(keys: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _first_occurrences(keys: Hashes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     mask = np.zeros(len(keys), dtype=bool)
     mask[np.unique(keys, return_index=True)[1]] = True
     return mask

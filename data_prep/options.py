@@ -7,13 +7,18 @@ from typing import Literal
 from dstransformer.corpus import Option
 
 
+def printable_name(path: Path) -> str:
+    """The name of a file without its folder; what is not UTF-8 in it as escapes."""
+    return path.name.encode("utf-8", "backslashreplace").decode()
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Options:
     def record(self) -> dict[str, Option]:
         """The options by name, files without their folders, for the manifest and the stage's key."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
-            name: value.name if isinstance(value, Path) else value
+            name: printable_name(value) if isinstance(value, Path) else value
             for name, value in values.items()
             if value is not None
         }
@@ -82,6 +87,7 @@ class CleanOptions(_Options):
     max_words: int
     max_ratio: float
     dedup: bool
+    drop_overlap: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +103,7 @@ class VocabOptions(_Options):
 
     def record(self) -> dict[str, Option]:
         """The options; of a tokenizer that is reused only its file's name, the rest has no effect."""
-        return {"tokenizer_model": self.tokenizer_model.name} if self.tokenizer_model else super().record()
+        return {"tokenizer_model": printable_name(self.tokenizer_model)} if self.tokenizer_model else super().record()
 
 
 @dataclass(frozen=True, kw_only=True)

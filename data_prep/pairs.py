@@ -1,15 +1,9 @@
 """Sentence pairs between the stages: Arrow tables with the columns ``src`` and ``tgt``, streamed through files."""
 
-import os
-import signal
-import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+import errno
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from multiprocessing import parent_process
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,15 +13,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from data_prep.progress import Task
+from data_prep.workers import map_in_processes
 from dstransformer.corpus.writer import sync
-from dstransformer.errors import DstError
+from dstransformer.errors import DataError
 
 SCHEMA = pa.schema([("src", pa.string()), ("tgt", pa.string())])
 
 # Rows of a batch: what a worker is given at a time.
 _BATCH_ROWS = 2_000
-# Batches under way for each worker: it need not wait for the next, and memory stays bounded.
-_AHEAD = 3
 
 
 class PairsWriter:
@@ -56,13 +49,26 @@ class PairsWriter:
 
 def iter_pairs(path: Path) -> Iterator[pa.RecordBatch]:
     """The batches of a file of pairs; read, not mapped, so that only one of them takes memory at a time."""
-    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+    with _whole(path), pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
         yield from stream
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+            raise
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"{path} is damaged or gone ({reason}): remove {path.parent} and run the command again"
+        ) from None
 
 
 def count_pairs(path: Path) -> int:
     """Rows of a file of pairs; of the file, mapped into memory, only what says how long each batch is gets read."""
-    with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+    with _whole(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
         return sum(batch.num_rows for batch in stream)
 
 
@@ -101,61 +107,7 @@ def map_pairs(
             yield function(table, **given)
             task.advance(table.num_rows)
         return
-    with closing(_map_in_processes(tables, partial(function, **given), useful)) as mapped:
+    with closing(map_in_processes(tables, partial(function, **given), useful)) as mapped:
         for rows, result in mapped:
             yield result
             task.advance(rows)
-
-
-def _map_in_processes(
-    tables: Iterator[pa.Table], function: Callable[[pa.Table], pa.Table], workers: int
-) -> Generator[tuple[int, pa.Table], None, None]:
-    """The rows of each table and what became of it, in order; only a few tables are under way at a time."""
-    pool = ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(function,))
-    under_way: deque[tuple[int, Future[pa.Table]]] = deque()
-    try:
-        for table in tables:
-            with _interrupts_blocked():  # the pool starts processes when it is given work
-                under_way.append((table.num_rows, pool.submit(_work, table)))
-            if len(under_way) > _AHEAD * workers:
-                rows, result = under_way.popleft()
-                yield rows, result.result()
-        for rows, result in under_way:
-            yield rows, result.result()
-    except BrokenProcessPool:
-        raise DstError(
-            "a worker process was killed, perhaps for want of memory: run the command again, with fewer --workers"
-        ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-_function: Callable[[pa.Table], pa.Table]  # a worker's
-
-
-def _start_worker(function: Callable[[pa.Table], pa.Table]) -> None:
-    global _function  # noqa: PLW0603
-    _function = function
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A worker would wait for ever for work from a process that was killed."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _work(table: pa.Table) -> pa.Table:
-    return _function(table)
-
-
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Processes started in the block never see an interrupt from the keyboard; this one sees it after the block."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -10,26 +10,26 @@ from importlib.metadata import version
 from pathlib import Path
 
 import dstransformer
-from data_prep.clean import clean_text
+from data_prep.clean import CleanReport, clean_text
 from data_prep.encode import encode_held_out, encode_train
-from data_prep.options import CleanOptions, EncodeOptions, SourceOptions, VocabOptions
+from data_prep.options import CleanOptions, EncodeOptions, SourceOptions, VocabOptions, Wmt14Options
+from data_prep.output import check_places, find_corpus, install, open_output
+from data_prep.overlap import describe_overlap
 from data_prep.progress import Progress
 from data_prep.read import ReadReport, read_text
 from data_prep.sources import Source, open_source
 from data_prep.vocab import make_tokenizer
-from data_prep.workspace import StageRecord, Workspace, make_folder, open_workspace, remove_folder, stage_key
+from data_prep.workspace import StageRecord, Workspace, check_workspace, open_workspace, stage_key
 from dstransformer.corpus import (
     FORMAT_VERSION,
     CleaningReport,
-    Corpus,
     CorpusWriter,
     Manifest,
     Option,
     Tokenizer,
     TokenizerInfo,
 )
-from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME
-from dstransformer.corpus.writer import sync
+from dstransformer.corpus.manifest import TOKENIZER_NAME, file_sha256
 from dstransformer.errors import DataError, StorageError, UserError
 
 _SENTENCEPIECE_RULES = {"nfkc": "nfkc", "none": "identity"}
@@ -55,17 +55,22 @@ def build(
         StorageError: the file system refused; ``work`` is removed.
     """
     _check_shard_size(options.encode)
+    check_places(out, work, _inputs(options))
     source = open_source(options.source)
-    there = _find_corpus(out, _build_key(source, options), overwrite)
-    if there:
+    key = _build_key(source, options)
+    if there := find_corpus(out, key, overwrite):
         progress.note(f"{out} is already built from these inputs with these options")
         return there
-    make_folder(out.parent)
-    with open_workspace(work, progress) as space, _tidy(space):
+    check_workspace(work)
+    with open_output(out, progress) as unfinished, open_workspace(work, progress) as space, _tidy(space):
+        if there := find_corpus(out, key, overwrite):  # by a build that has ended just now
+            return there
         run_read(space, options.source, workers, source)
         run_clean(space, options.clean, workers)
         run_vocab(space, options.vocab)
-        manifest = run_encode(space, options.encode, out, workers=workers, overwrite=overwrite)
+        records = _chained(space, "read", "clean", "vocab")
+        manifest = _write_corpus(space, records, options.encode, unfinished, workers)
+        install(unfinished, out, overwrite)
         space.clear()
     return manifest
 
@@ -81,7 +86,18 @@ def run_clean(space: Workspace, options: CleanOptions, workers: int) -> StageRec
     """Stage two, on what the work folder's first stage read."""
     read = space.finished("read")
     make = partial(clean_text, space.folder / "read", options=options, workers=workers, progress=space.progress)
-    return space.run("clean", read.key, options.record(), options.record(), make)
+    record = space.run("clean", read.key, options.record(), options.record(), make)
+    _warn_of_overlap(space, space.report("read", ReadReport), space.report("clean", CleanReport))
+    return record
+
+
+def _warn_of_overlap(space: Workspace, read: ReadReport, clean: CleanReport) -> None:
+    for split, overlap in clean.overlap.items():
+        if overlap.sentences:
+            space.progress.note(
+                f"warning: {describe_overlap(split, overlap, read.pairs[split])}: scores on it will be too good; "
+                "--drop-overlap leaves such pairs out of training"
+            )
 
 
 def run_vocab(space: Workspace, options: VocabOptions) -> StageRecord:
@@ -97,33 +113,39 @@ def run_vocab(space: Workspace, options: VocabOptions) -> StageRecord:
 
 
 def run_encode(space: Workspace, options: EncodeOptions, out: Path, *, workers: int, overwrite: bool) -> Manifest:
-    """Stage four: the corpus, written beside ``out`` and renamed to it when it is whole and on disk."""
+    """Stage four: the corpus, written beside ``out`` and renamed to it when it is whole and on disk.
+
+    ``out`` and the work folder have passed `check_places`.
+    """
     _check_shard_size(options)
     records = _chained(space, "read", "clean", "vocab")
     key = _encode_key(records[-1].key, options)
-    there = _find_corpus(out, key, overwrite)
-    if there:
-        space.progress.note(f"{out} is already built from these inputs with these options")
-        return there
-    make_folder(out.parent)
-    unfinished = out.with_name(f"{out.name}.partial")
-    remove_folder(unfinished)
-    try:
+    with open_output(out, space.progress) as unfinished:
+        if there := find_corpus(out, key, overwrite):
+            space.progress.note(f"{out} is already built from these inputs with these options")
+            return there
         manifest = _write_corpus(space, records, options, unfinished, workers)
-        _install(unfinished, out)
-    except BaseException:
-        remove_folder(unfinished)
-        raise
+        install(unfinished, out, overwrite)
     return manifest
+
+
+def _inputs(options: BuildOptions) -> list[Path | None]:
+    """Files and folders that a build reads."""
+    source = options.source
+    paths = [value for value in vars(source).values() if isinstance(value, Path)]
+    if isinstance(source, Wmt14Options):
+        paths = [path for path in paths if path != source.cache_dir]
+    return [*paths, options.vocab.tokenizer_model]
 
 
 def _write_corpus(
     space: Workspace, records: list[StageRecord], options: EncodeOptions, folder: Path, workers: int
 ) -> Manifest:
-    read, clean, vocab = records
-    read_report = ReadReport.model_validate(read.report)
-    cleaning = CleaningReport.model_validate(clean.report)
-    tokenizer = Tokenizer.load(space.folder / "vocab" / TOKENIZER_NAME)
+    read, _, vocab = records
+    read_report = space.report("read", ReadReport)
+    cleaned = space.report("clean", CleanReport)
+    cleaning = cleaned.cleaning
+    tokenizer = _load_tokenizer(space)
     writer = CorpusWriter(folder, tokenizer, shard_rows=options.shard_rows)
     train = space.folder / "clean" / "train.arrow"
     info, too_many = encode_train(
@@ -140,18 +162,27 @@ def _write_corpus(
         build_key=_encode_key(vocab.key, options),
         src_lang=str(read.options["src_lang"]),
         tgt_lang=str(read.options["tgt_lang"]),
-        tokenizer=TokenizerInfo.model_validate(vocab.report),
+        tokenizer=space.report("vocab", TokenizerInfo),
         splits=splits,
         source=read_report.source,
         cleaning=CleaningReport(
             read=cleaning.read, kept=info.pairs, dropped=cleaning.dropped | {"too_many_tokens": too_many}
         ),
+        overlap=cleaned.overlap,
         options=given,
         command=_command(given),
         versions=_versions(),
     )
     writer.close(manifest)
     return manifest
+
+
+def _load_tokenizer(space: Workspace) -> Tokenizer:
+    path = space.folder / "vocab" / TOKENIZER_NAME
+    found = file_sha256(path) if path.is_file() else "none"
+    if found != space.report("vocab", TokenizerInfo).sha256:
+        raise DataError(f"{path} is damaged or gone: remove {path.parent} and run the command again")
+    return Tokenizer.load(path)
 
 
 def _build_key(source: Source, options: BuildOptions) -> str:
@@ -222,37 +253,6 @@ def _check_shard_size(options: EncodeOptions) -> None:
             f"--shard-rows {options.shard_rows} with --max-tokens {options.max_tokens} may need more than 2^31 tokens "
             f"in one shard: give at most --shard-rows {((1 << 31) - 1) // options.max_tokens}"
         )
-
-
-def _find_corpus(out: Path, key: str, overwrite: bool) -> Manifest | None:
-    """The corpus ``out`` where it is what would be built; UserError where something else is in the way."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return None
-    if not (out / MANIFEST_NAME).is_file():
-        raise UserError(f"{out} exists and is not a corpus: choose another --out or remove it")
-    try:
-        manifest = Corpus.open(out).manifest
-    except DataError as error:
-        if overwrite:
-            return None
-        raise DataError(f"{error}; --overwrite replaces {out}") from None
-    if manifest.build_key == key:
-        return manifest
-    if not overwrite:
-        raise UserError(
-            f"{out} is a corpus of other inputs, options or versions: choose another --out, or --overwrite it"
-        )
-    return None
-
-
-def _install(unfinished: Path, out: Path) -> None:
-    old = out.with_name(f"{out.name}.old")
-    remove_folder(old)
-    if out.exists():
-        out.rename(old)
-    unfinished.rename(out)
-    sync(out.parent)
-    remove_folder(old)
 
 
 @contextmanager

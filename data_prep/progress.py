@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Protocol
 
 _LINE_INTERVAL = 10.0
@@ -48,14 +48,15 @@ class LineProgress:
         of_total = f" of {total:,}" if total else ""
         task = _LineTask(lambda done: self.note(f"{name}: {done:,}{of_total}"))
         begin = time.monotonic()
-        self.note(f"{name} …")
+        self.note(f"{name} ...")
         yield task
         rows = f"{task.done:,} rows, " if task.done else ""
         self.note(f"{name}: done, {rows}{time.monotonic() - begin:.1f} s")
 
     def note(self, text: str) -> None:
         """See `Progress.note`."""
-        print(text, file=sys.stderr, flush=True)
+        with suppress(OSError):  # nobody listens, which is no reason to stop
+            print(text, file=sys.stderr, flush=True)
 
 
 class _BarTask:

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.clean import hash_texts, normalise
 from data_prep.options import FilesOptions, SourceOptions
 from data_prep.pairs import PairsWriter, map_pairs, select_pairs
 from data_prep.progress import Progress
+from data_prep.sentences import hash_texts, normalise
 from data_prep.sources import Source
 from dstransformer.corpus import SourceInfo
 from dstransformer.errors import DataError, UserError

@@ -1,12 +1,12 @@
 """A corpus in a few tables, for the screen."""
 
-import os
 import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from data_prep.overlap import describe_overlap
 from dstransformer.corpus import CleaningReport, Manifest
 
 
@@ -14,17 +14,22 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
     """Print languages, tokenizer, splits and cleaning to stdout."""
     console = build_console()
     tokenizer = manifest.tokenizer
-    console.print(f"{path}: {manifest.src_lang}-{manifest.tgt_lang} from {manifest.source.name}")
+    console.print(f"{path}: {manifest.src_lang}-{manifest.tgt_lang} from {manifest.source.name}", soft_wrap=True)
     console.print(f"tokenizer: {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, sha256 {tokenizer.sha256[:12]}")
     splits = Table(box=None, pad_edge=False)
     splits.add_column("split", no_wrap=True)
     for heading in ("pairs", "src tokens", "tgt tokens", "src len (mean)", "tgt len (mean)", "shards"):
         splits.add_column(heading, justify="right", no_wrap=True)
     for name, info in manifest.splits.items():
-        lengths = [f"{stats.min}–{stats.max} ({stats.mean:.1f})" for stats in (info.src_lengths, info.tgt_lengths)]
+        lengths = [f"{stats.min}-{stats.max} ({stats.mean:.1f})" for stats in (info.src_lengths, info.tgt_lengths)]
         counts = [f"{count:,}" for count in (info.pairs, info.src_tokens, info.tgt_tokens)]
         splits.add_row(name, *counts, *lengths, str(len(info.shards)))
     console.print(splits)
+    for name, overlap in (manifest.overlap or {}).items():
+        if overlap.sentences:
+            console.print(f"warning: {describe_overlap(name, overlap, manifest.splits[name].pairs)}", soft_wrap=True)
+    if manifest.overlap and not any(overlap.sentences for overlap in manifest.overlap.values()):
+        console.print(f"no sentence of {' or '.join(manifest.overlap)} is in the training text")
     show_cleaning(manifest.cleaning)
 
 
@@ -42,8 +47,8 @@ def show_cleaning(report: CleaningReport) -> None:
 
 class _PlainConsole(Console):
     def on_broken_pipe(self) -> None:
-        """The reader of our output has had enough, which ends nothing."""
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+        """The reader of our output has had enough: what the command does about it is not rich's business."""
+        raise BrokenPipeError
 
 
 def build_console() -> Console:

@@ -4,6 +4,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import sentencepiece
 from data_prep.options import VocabOptions
 from data_prep.pairs import count_pairs, iter_pairs
 from data_prep.progress import Progress
+from data_prep.workers import run_in_process
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, TokenizerInfo
 from dstransformer.errors import DataError, UserError
 
@@ -40,7 +42,7 @@ def make_tokenizer(train: Path, target: Path, options: VocabOptions, rule: str, 
     else:
         with progress.task(f"train a {options.tokenizer} vocabulary of {options.vocab_size:,}") as task:
             lines = count_pairs(train) * 2
-            tokenizer = Tokenizer(_train(_sample_lines(train, lines, options), options, rule))
+            tokenizer = Tokenizer(run_in_process(partial(_train, train, lines, options, rule)))
             task.advance(min(lines, options.tokenizer_sample))
         kind = options.tokenizer
     tokenizer.save(target)
@@ -70,7 +72,8 @@ def _count_words(sentences: Iterator[str]) -> Iterator[str]:
     return (f"{word}\t{count}" for word, count in counts.items())
 
 
-def _train(sentences: Iterator[str], options: VocabOptions, rule: str) -> bytes:
+def _train(train: Path, lines: int, options: VocabOptions, rule: str) -> bytes:
+    sentences = _sample_lines(train, lines, options)
     # SentencePiece keeps all that it is given in memory. BPE goes by the counts of words, so these are enough to find
     # the same pieces; unigram looks for its first candidates in the running text.
     words_only = options.tokenizer == "bpe"

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import logging
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from dstransformer.errors import DstError, StorageError, UserError
+from dstransformer import __version__
+from dstransformer.errors import UserError
+from dstransformer.terminal import Parser, run_guarded, say
 
-INTERRUPTED = 130
 STOPPED_BY_SIGNAL = 143
-
 
 #: What a handler comes back with: the exit status, and what there is to say on stdout.
 Answer = tuple[int, str]
@@ -24,58 +23,82 @@ Answer = tuple[int, str]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; returns the exit status."""
-    logging.basicConfig(level=logging.WARNING, format="dst: %(message)s", stream=sys.stderr)
-    status = 0
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    return run_guarded(lambda: _run(given), speaks=_is_first() or "train" not in given)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
-        options = _build_parser().parse_args(arguments)
-        handler: Callable[[argparse.Namespace], Answer] = options.handler
-        status, text = handler(options)
-        _say(text)
-    except DstError as error:
-        _complain(error)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
+        options = _build_parser().parse_args(_one_value_each(arguments))
+    except UserError as error:
+        advice = "required: PRESET (one of `dst presets`, or a .yaml file; before --ds)"
+        raise UserError(str(error).replace("required: PRESET", advice)) from None
+    finally:
+        say("")  # what --help and --version have printed
+    handler: Callable[[argparse.Namespace], Answer] = options.handler
+    status, text = handler(options)
+    say(text)
     return status
 
 
-def _say(text: str) -> None:
-    """Print the outcome. A reader that has had enough changes nothing about it."""
-    if not text:
-        return
-    try:
-        print(text, flush=True)
-    except OSError as error:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
-        if not isinstance(error, BrokenPipeError):
-            raise StorageError(f"cannot write to stdout: {error.strerror}") from None
+_OVERRIDE = re.compile(r"[\w.]+=")
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as for any other mistake; ``--help`` has the usage."""
+def _one_value_each(arguments: Sequence[str]) -> list[str]:
+    """Write ``--set a=1 b=2 toy`` as ``--set=a=1 --set=b=2 toy``, and ``--ds`` likewise.
 
-    def error(self, message: str) -> NoReturn:
-        """A wrong option or value."""
-        raise UserError(f"{message}; see `{self.prog} --help`")
+    Their values are told from the preset that may follow: overrides have a ``=``, and no fragment is called as a
+    preset.
+    """
+    rewritten: list[str] = []
+    option = ""
+    belongs: Callable[[str], bool] = bool
+    for word in arguments:
+        if word in ("--set", "--ds"):
+            option, first = word, True
+            belongs = _is_override if word == "--set" else _is_fragment
+            rewritten.append(word)
+        elif not option or word.startswith("-"):
+            option = ""
+            rewritten.append(word)
+        elif first:
+            first = False
+            rewritten[-1] = f"{option}={word}"
+        elif belongs(word):
+            rewritten.append(f"{option}={word}")
+        else:
+            option = ""
+            rewritten.append(word)
+    return rewritten
+
+
+def _is_override(word: str) -> bool:
+    return _OVERRIDE.match(word) is not None
+
+
+def _is_fragment(word: str) -> bool:
+    from dstransformer.config import preset_names
+
+    return not word.endswith((".yaml", ".yml")) and word not in preset_names()
 
 
 def _is_first() -> bool:
     """Whether this is the process that talks: the only one, or the first that a launcher or ``srun`` started."""
-    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
-
-
-def _complain(error: DstError) -> None:
-    """One line. What every rank meets is said by the first; what one of them met, by that one."""
-    if error.rank:
-        print(f"dst (rank {error.rank}): error: {error}", file=sys.stderr, flush=True)
-    elif _is_first():
-        print(f"dst: error: {error}", file=sys.stderr, flush=True)
+    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+    processes = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1"))
+    try:
+        return not 0 < int(rank) < int(processes)
+    except ValueError:
+        return True
 
 
 def _build_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="dst", description="Train, translate with and evaluate Transformers (Vaswani et al., 2017) on DeepSpeed."
+    parser = Parser(
+        prog="dst",
+        description="Train, translate with and evaluate Transformers (Vaswani et al., 2017) on DeepSpeed.",
+        epilog="A mistake is said in one line; DST_DEBUG=1 in the environment adds where it was found.",
     )
+    parser.add_argument("--version", action="version", version=f"dst {__version__}")
     parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)  # the deepspeed launcher's
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_train(commands)
@@ -88,7 +111,7 @@ def _build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-Commands = "argparse._SubParsersAction[_Parser]"
+Commands = "argparse._SubParsersAction[Parser]"
 
 
 def _add_train(commands: Commands) -> None:  # type: ignore[valid-type]
@@ -112,20 +135,38 @@ def _add_train(commands: Commands) -> None:  # type: ignore[valid-type]
 def _add_experiment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("preset", metavar="PRESET", help="name of a preset (dst presets) or a YAML file")
     parser.add_argument(
-        "--set", dest="overrides", nargs="+", action="extend", default=[], metavar="a.b=c", help="override values"
+        "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override values, one or several"
     )
     parser.add_argument(
-        "--ds", nargs="+", default=[], metavar="NAME", help="DeepSpeed fragments or JSON files instead of the preset's"
+        "--ds",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="DeepSpeed fragments or JSON files instead of the preset's, one or several",
     )
 
 
 def _add_decoding(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", metavar="BUNDLE", help="folder of a bundle, a checkpoint or a run")
-    parser.add_argument("--beam", type=int, help="beam size (the bundle's)")
-    parser.add_argument("--length-penalty", type=float, help="alpha of the length penalty (the bundle's)")
-    parser.add_argument("--max-extra-tokens", type=int, help="most tokens that an output is longer (the bundle's)")
-    parser.add_argument("--batch-tokens", type=int, help="source tokens translated at once (the bundle's)")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 … (a GPU where there is one)")
+    parser.add_argument("--beam", type=int, metavar="N", help="beam size, 1 to 1000 (the bundle's)")
+    parser.add_argument("--length-penalty", type=float, metavar="ALPHA", help="of the length, 0 to 5 (the bundle's)")
+    parser.add_argument(
+        "--max-input-tokens",
+        type=int,
+        metavar="N",
+        help="cut a longer sentence to its first tokens, with a warning; 0: never (the bundle's)",
+    )
+    parser.add_argument(
+        "--max-extra-tokens", type=int, metavar="N", help="most tokens that an output is longer (the bundle's)"
+    )
+    parser.add_argument(
+        "--batch-tokens",
+        type=int,
+        metavar="N",
+        help="source tokens translated at once, fewer where the beam is wider than 8 (the bundle's)",
+    )
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (a GPU where there is one)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the --output that is there already")
     parser.add_argument(
         "--precision", choices=("fp32", "bf16", "fp16"), help="of the weights (bf16 on a GPU, fp32 elsewhere)"
     )
@@ -134,8 +175,10 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
 def _add_translate(commands: Commands) -> None:  # type: ignore[valid-type]
     parser = commands.add_parser("translate", help="translate text, a sentence a line")  # type: ignore[attr-defined]
     _add_decoding(parser)
-    parser.add_argument("file", nargs="?", metavar="FILE", help="text or gzip file (stdin)")
-    parser.add_argument("--output", metavar="FILE", help="where the translations go (stdout)")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="text or gzip file; - is stdin (stdin)")
+    parser.add_argument(
+        "--output", metavar="FILE", help="where the translations go, gzipped if it ends in .gz; - is stdout (stdout)"
+    )
     parser.set_defaults(handler=_translate)
 
 
@@ -144,7 +187,7 @@ def _add_evaluate(commands: Commands) -> None:  # type: ignore[valid-type]
     _add_decoding(parser)
     parser.add_argument("--src", required=True, metavar="FILE", help="source text, a sentence a line")
     parser.add_argument("--ref", required=True, metavar="FILE", help="its reference translation, line by line")
-    parser.add_argument("--output", metavar="FILE", help="keep the translations in this file")
+    parser.add_argument("--output", metavar="FILE", help="keep the translations in this file, gzipped if .gz")
     parser.add_argument("--json", action="store_true", help="print the scores as JSON")
     parser.set_defaults(handler=_evaluate)
 
@@ -159,7 +202,7 @@ def _add_average(commands: Commands) -> None:  # type: ignore[valid-type]
 
 def _add_track(commands: Commands) -> None:  # type: ignore[valid-type]
     parser = commands.add_parser("track", help="send what a run could not send to its tracking server")  # type: ignore[attr-defined]
-    parser.add_argument("run", metavar="RUN", type=Path)
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of the run")
     parser.set_defaults(handler=_track)
 
 
@@ -232,27 +275,68 @@ def _describe_outcome(outcome: dict[str, object]) -> str:
 
 def _translate(options: argparse.Namespace) -> Answer:
     from dstransformer.decoding.commands import translate_files
+    from dstransformer.progress import reporting
 
-    translate_files(options.file, options.output, _load_translator(options))
+    apart = options.output not in (None, "-") or sys.stdout is None or not sys.stdout.isatty()
+    with reporting("lines", bar=apart) as progress:
+        translate_files(
+            options.file,
+            options.output,
+            lambda: _load_translator(options, options.bundle),
+            overwrite=options.overwrite,
+            progress=progress,
+        )
     return 0, ""
 
 
 def _evaluate(options: argparse.Namespace) -> Answer:
-    from dstransformer.evaluation.commands import evaluate_files
+    from dstransformer.evaluation.commands import evaluate, read_test_set
     from dstransformer.model import open_bundle
+    from dstransformer.progress import reporting
 
-    language = open_bundle(options.bundle).provenance.get("tgt_lang")
-    report = evaluate_files(options.src, options.ref, _load_translator(options), options.output, language=language)
-    return 0, json.dumps(report.as_json(), indent=2) if options.json else report.as_text()
+    sources, references = read_test_set(options.src, options.ref)
+    with _keeping(options) as write:
+        bundle = open_bundle(options.bundle)
+        language = bundle.provenance.get("tgt_lang")
+        translator = _load_translator(options, bundle)
+        with reporting("sentences", len(sources)) as progress:
+            report = evaluate(
+                sources,
+                references,
+                translator,
+                language=language if isinstance(language, str) else None,
+                write=write,
+                progress=progress,
+            )
+    how = translator.describe()
+    if options.json:
+        return 0, json.dumps({**report.as_json(), "bundle": str(bundle.path), **how}, indent=2)
+    search = f"beam {how['beam_size']}, length penalty {how['length_penalty']}, {how['precision']} on {how['device']}"
+    return 0, f"{report.as_text()}, {search}"
 
 
-def _load_translator(options: argparse.Namespace) -> Translator:  # type: ignore[name-defined]  # noqa: F821
+@contextlib.contextmanager
+def _keeping(options: argparse.Namespace) -> Iterator[Callable[[str], None] | None]:
+    """What writes a translation into ``--output``; None where there is no such option."""
+    from dstransformer.corpus.lines import writing_lines
+
+    if options.output is None:
+        yield None
+        return
+    if options.output == "-" and options.json:
+        raise UserError("--output - and --json would both write to stdout: give --output a file")
+    with writing_lines(options.output, overwrite=options.overwrite) as write:
+        yield write
+
+
+def _load_translator(options: argparse.Namespace, bundle: str | Bundle) -> Translator:  # type: ignore[name-defined]  # noqa: F821
     from dstransformer.decoding.commands import load_translator
 
     return load_translator(
-        options.bundle,
+        bundle,
         beam_size=options.beam,
         length_penalty=options.length_penalty,
+        max_input_tokens=options.max_input_tokens,
         max_extra_tokens=options.max_extra_tokens,
         batch_tokens=options.batch_tokens,
         device=options.device,

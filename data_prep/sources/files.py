@@ -1,7 +1,9 @@
 """Local files, plain or gzipped: line-aligned texts, TSV, JSON lines, Parquet."""
 
 import json
-from collections.abc import Callable, Iterator
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.options import FilesOptions
+from data_prep.options import FilesOptions, printable_name
 from data_prep.pairs import SCHEMA
 from data_prep.sources import Source
 from data_prep.sources.records import pair_of_record, pairs_of_table
@@ -19,6 +21,7 @@ from dstransformer.corpus.manifest import file_sha256
 from dstransformer.errors import DataError, UserError
 
 _BATCH_LINES = 10_000
+_BOTH_SIDES = (".tsv", ".jsonl", ".parquet")
 
 Stream = Callable[[], Iterator[pa.Table]]
 
@@ -36,11 +39,13 @@ def open_files(options: FilesOptions) -> Source:
     splits: dict[str, Stream] = {}
     for name, split in given.items():
         paths = split.paths()
+        seen = {}
         for path in paths:
-            _check_readable(path)
-            inputs.append(InputFile(name=path.name, sha256=file_sha256(path)))
+            identified, seen[path] = _identify(path)
+            inputs.append(identified)
         if paths:
-            splits[name] = partial(_stream, paths, options.src_lang, options.tgt_lang)
+            _check_ending(paths)
+            splits[name] = partial(_stream, paths, seen, options.src_lang, options.tgt_lang)
     if "train" not in splits:
         raise UserError("no training text: give --src FILE and --tgt FILE, or --train FILE")
     for name, size, flag in (("validation", options.valid_size, "valid"), ("test", options.test_size, "test")):
@@ -71,30 +76,62 @@ class _Given:
         return tuple(path for path in (self._src, self._tgt, self._both) if path)
 
 
-def _check_readable(path: Path) -> None:
+def _identify(path: Path) -> tuple[InputFile, os.stat_result]:
+    """A file's name and hash, and how it looked to the file system then."""
     try:
-        with path.open("rb") as file:
-            first = file.read(1)
+        found = path.stat()
+        if stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode):
+            raise DataError(
+                f"{path} is no file but a pipe or device, and is read more than once: save it to a file first"
+            )
+        identified = InputFile(name=printable_name(path), sha256=file_sha256(path))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
-    if not first:
+    if not found.st_size:
         raise DataError(f"{path} is empty")
+    return identified, found
 
 
-def _stream(paths: tuple[Path, ...], src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
+def _unchanged(stream: Iterator[pa.Table], seen: Mapping[Path, os.stat_result]) -> Iterator[pa.Table]:
+    """The stream; DataError at its end where a file is no longer the one that was hashed."""
+    yield from stream
+    for path, before in seen.items():
+        try:
+            now = path.stat()
+        except OSError as error:
+            raise DataError(f"{path} vanished while it was read: {error.strerror}") from None
+        if (now.st_ino, now.st_size, now.st_mtime_ns) != (before.st_ino, before.st_size, before.st_mtime_ns):
+            raise DataError(f"{path} changed while it was read: run the command again when it is complete")
+
+
+def _ending(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
+    return suffixes[-1] if suffixes else ""
+
+
+def _check_ending(paths: tuple[Path, ...]) -> None:
+    """Refuse one file for both sides that has no ending of such files, and two files that have one."""
+    ending = _ending(paths[0])
+    if len(paths) == 1 and ending not in _BOTH_SIDES:
+        raise DataError(f"{paths[0]}: {ending or 'no ending'} is not .tsv, .jsonl or .parquet; rename or convert it")
+    for path in paths:
+        if len(paths) == 2 and _ending(path) in (".jsonl", ".parquet"):
+            raise DataError(f"{path} is no plain text: give a file with both sides as --train, --valid or --test")
+
+
+def _stream(
+    paths: tuple[Path, ...], seen: Mapping[Path, os.stat_result], src_lang: str, tgt_lang: str
+) -> Iterator[pa.Table]:
     if len(paths) == 2:
-        return _read_two_texts(*paths)
-    path = paths[0]
-    suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
-    match suffixes[-1] if suffixes else "":
+        return _unchanged(_read_two_texts(*paths), seen)
+    match _ending(paths[0]):
         case ".tsv":
-            return _read_tsv(path)
+            stream = _read_tsv(paths[0])
         case ".jsonl":
-            return _read_json_lines(path, src_lang, tgt_lang)
-        case ".parquet":
-            return _read_parquet(path, src_lang, tgt_lang)
-        case other:
-            raise DataError(f"{path}: {other or 'no ending'} is not .tsv, .jsonl or .parquet; rename or convert it")
+            stream = _read_json_lines(paths[0], src_lang, tgt_lang)
+        case _:
+            stream = _read_parquet(paths[0], src_lang, tgt_lang)
+    return _unchanged(stream, seen)
 
 
 def _read_two_texts(src: Path, tgt: Path) -> Iterator[pa.Table]:
@@ -118,7 +155,8 @@ def _read_tsv(path: Path) -> Iterator[pa.Table]:
         rows = [line.split("\t") for line in lines]
         for number, row in enumerate(rows, first):
             if len(row) != 2:
-                raise DataError(f"{path}, line {number}: {len(row)} columns, wanted source, tab, target")
+                found = f"{len(row)} columns" if len(row) > 1 else "no tab"
+                raise DataError(f"{path}, line {number}: {found}, wanted source, tab, target")
         yield _table([row[0] for row in rows], [row[1] for row in rows])
         first += len(lines)
 
@@ -131,7 +169,7 @@ def _read_json_lines(path: Path, src_lang: str, tgt_lang: str) -> Iterator[pa.Ta
             where = f"{path}, line {number}"
             try:
                 record = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{where}: not a JSON object ({error})") from None
             pairs.append(pair_of_record(record, src_lang, tgt_lang, where))
         yield _table([src for src, _ in pairs], [tgt for _, tgt in pairs])
@@ -144,8 +182,9 @@ def _read_parquet(path: Path, src_lang: str, tgt_lang: str) -> Iterator[pa.Table
         for batch in pq.ParquetFile(path).iter_batches(batch_size=_BATCH_LINES):
             yield pairs_of_table(pa.Table.from_batches([batch]), src_lang, tgt_lang, str(path), first)
             first += batch.num_rows
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} is not a readable Parquet file: {error}") from None
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path} is not a readable Parquet file: {reason}") from None
 
 
 def _read_lines(path: Path) -> Iterator[list[str]]:

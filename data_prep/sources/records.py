@@ -21,11 +21,21 @@ def pair_of_record(record: Any, src_lang: str, tgt_lang: str, where: str) -> tup
             f"{where}: wanted an object with the strings {src_lang!r} and {tgt_lang!r}, "
             f'or {{"translation": …}} around it; found {str(record)[:60]}'
         )
+    for side, lang in ((src, src_lang), (tgt, tgt_lang)):
+        if not side.isascii() and any("\ud800" <= character <= "\udfff" for character in side):
+            raise DataError(
+                f"{where}: {lang!r} holds half a surrogate pair (\\ud800 to \\udfff), which is no character"
+            )
     return src, tgt
 
 
 def pairs_of_table(table: pa.Table, src_lang: str, tgt_lang: str, where: str, first_row: int = 0) -> pa.Table:
-    """The pairs of a table; DataError names ``where`` a language or, counted from ``first_row``, a value is missing."""
+    """The pairs of a table.
+
+    Raises:
+        DataError: names ``where`` a language or, counted from ``first_row``, a value is missing.
+        pyarrow.ArrowInvalid: text is not UTF-8.
+    """
     if "translation" in table.column_names and pa.types.is_struct(table.schema.field("translation").type):
         table = pa.Table.from_struct_array(table["translation"])
     missing = [lang for lang in (src_lang, tgt_lang) if lang not in table.column_names]
@@ -41,4 +51,6 @@ def pairs_of_table(table: pa.Table, src_lang: str, tgt_lang: str, where: str, fi
         if pairs[name].null_count:
             row = first_row + pc.index(pc.is_null(pairs[name]), True).as_py() + 1
             raise DataError(f"{where}, row {row}: column {lang!r} is null; remove that row")
-    return pairs.cast(SCHEMA)
+    pairs = pairs.cast(SCHEMA)
+    pairs.validate(full=True)  # text that is not UTF-8
+    return pairs

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_prep.options import Wmt14Options
+from data_prep.options import Wmt14Options, printable_name
 from data_prep.sources import Source
 from data_prep.sources.records import pairs_of_table
 from dstransformer.corpus import InputFile, SourceInfo
@@ -55,7 +55,7 @@ def _open_copy(folder: Path) -> tuple[SourceInfo, Any]:
             f"{folder} has no {lacking[0]}-*.parquet: --hub-path must be a copy of the hub's {_HUB_NAME}, "
             "with a folder of Parquet files a language pair"
         )
-    inputs = tuple(InputFile(name=path.name, sha256=file_sha256(path)) for path in files)
+    inputs = tuple(InputFile(name=printable_name(path), sha256=file_sha256(path)) for path in files)
     return SourceInfo(name="wmt14", revision=None, inputs=inputs), load_dataset_builder(str(folder))
 
 
@@ -71,23 +71,24 @@ def _open_hub(options: Wmt14Options) -> tuple[SourceInfo, Any]:
 
 
 def _stream(builder: Any, options: Wmt14Options, split: str) -> Iterator[pa.Table]:
-    if options.hub_path:
-        dataset = builder.as_streaming_dataset(split=split)
-        where = f"{options.hub_path / options.pair}, {split}"
-    else:
-        try:
-            builder.download_and_prepare()
-        except ConnectionError as error:
-            raise _unreachable(error) from None
-        dataset = builder.as_dataset(split=split)
-        where = f"{_HUB_NAME} {options.pair}, {split}"
+    where = f"{options.hub_path / options.pair if options.hub_path else f'{_HUB_NAME} {options.pair}'}, {split}"
     first = 0
     try:
-        for table in dataset.with_format("arrow").iter(batch_size=_BATCH_ROWS):
+        for table in _open_split(builder, options, split).with_format("arrow").iter(batch_size=_BATCH_ROWS):
             yield pairs_of_table(table, options.src_lang, options.tgt_lang, where, first)
             first += table.num_rows
-    except pa.ArrowException as error:
-        raise DataError(f"{where}: not readable as Parquet ({error})") from None
+    except (pa.ArrowException, UnicodeError) as error:
+        raise DataError(f"{where}: not readable as Parquet ({' '.join(str(error).split())})") from None
+
+
+def _open_split(builder: Any, options: Wmt14Options, split: str) -> Any:
+    if options.hub_path:
+        return builder.as_streaming_dataset(split=split)
+    try:
+        builder.download_and_prepare()
+    except (ConnectionError, FileNotFoundError) as error:
+        raise _unreachable(error) from None
+    return builder.as_dataset(split=split)
 
 
 def _unreachable(error: Exception) -> DataError:

@@ -112,9 +112,10 @@ class CheckpointConfig(Section):
 class DecodingConfig(Section):
     """Beam search (section 6.1)."""
 
-    beam_size: Count
-    length_penalty: Annotated[float, Field(ge=0)]
-    max_extra_tokens: NonNegative
+    beam_size: Annotated[int, Field(ge=1, le=1000)]
+    length_penalty: Annotated[float, Field(ge=0, le=5)]
+    max_input_tokens: NonNegative
+    max_extra_tokens: Annotated[int, Field(ge=0, le=100_000)]
     batch_tokens: Count
 
 

@@ -3,17 +3,41 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    NonNegativeInt,
+    PositiveInt,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from dstransformer.errors import DataError
 
-FORMAT_VERSION = 1
+# 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's.
+FORMAT_VERSION = 2
+_READABLE_VERSIONS = (1, 2)
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"
 
 Option = str | int | float | bool | None
+
+
+def _plain_name(name: str) -> str:
+    """A name that stays in its folder: no separator, no ``..``, nothing that a file system treats specially."""
+    if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
+        raise ValueError(f"{name!r} is not a plain file name")
+    return name
+
+
+PlainName = Annotated[str, AfterValidator(_plain_name)]
+Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 
 class _Record(BaseModel):
@@ -23,44 +47,61 @@ class _Record(BaseModel):
 class Shard(_Record):
     """One Arrow file of a split; ``name`` is relative to the split's folder."""
 
-    name: str
-    rows: int
-    sha256: str
+    name: PlainName
+    rows: PositiveInt
+    sha256: Sha256
 
 
 class LengthStats(_Record):
-    """Sentence lengths in tokens, without BOS and EOS."""
+    """Sentence lengths in tokens, without BOS and EOS; ``mean`` is rounded to 4 places."""
 
-    min: int
-    mean: float
-    max: int
+    min: NonNegativeInt
+    mean: FiniteFloat
+    max: NonNegativeInt
+
+    def fits(self, pairs: int, tokens: int) -> bool:
+        """Whether ``pairs`` sentences with ``tokens`` tokens in all can have these lengths."""
+        return self.min <= self.mean <= self.max and pairs * self.min <= tokens <= pairs * self.max
 
 
 class SplitInfo(_Record):
     """A split's size. ``has_text`` says whether it also holds the raw text, for BLEU."""
 
-    pairs: int
-    src_tokens: int
-    tgt_tokens: int
+    pairs: PositiveInt
+    src_tokens: NonNegativeInt
+    tgt_tokens: NonNegativeInt
     src_lengths: LengthStats
     tgt_lengths: LengthStats
     has_text: bool
-    shards: tuple[Shard, ...]
+    shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        rows = sum(shard.rows for shard in self.shards)
+        if rows != self.pairs:
+            raise ValueError(f"pairs is {self.pairs}, but the rows of its shards add up to {rows}")
+        if len({shard.name for shard in self.shards}) != len(self.shards):
+            raise ValueError("shards names a file twice")
+        for side in ("src", "tgt"):
+            lengths, tokens = getattr(self, f"{side}_lengths"), getattr(self, f"{side}_tokens")
+            if not lengths.fits(self.pairs, tokens):
+                raise ValueError(f"{side}_lengths cannot be those of {self.pairs} sentences with {tokens} tokens")
+        return self
 
 
 class TokenizerInfo(_Record):
     """The tokenizer beside the manifest; ``sha256`` is of its file."""
 
     kind: Literal["bpe", "unigram", "given"]
-    vocab_size: int
-    sha256: str
+    vocab_size: PositiveInt
+    sha256: Sha256
 
 
 class InputFile(_Record):
     """A file that was read, by name (not by where it lay) and content."""
 
     name: str
-    sha256: str
+    sha256: Sha256
 
 
 class SourceInfo(_Record):
@@ -74,58 +115,107 @@ class SourceInfo(_Record):
 class CleaningReport(_Record):
     """Training pairs read, kept, and dropped by each rule; ``read == kept + sum(dropped.values())``."""
 
-    read: int
-    kept: int
-    dropped: dict[str, int]
+    read: PositiveInt
+    kept: PositiveInt
+    dropped: dict[str, NonNegativeInt]
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if self.read != self.kept + sum(self.dropped.values()):
+            raise ValueError(f"read is {self.read}, but kept and dropped add up to another number")
+        return self
+
+
+class Overlap(_Record):
+    """How much of a held-out split is in the training text: its pairs whose source sentence is there, after Unicode
+    normalisation, and those of them whose translation is there beside it.
+    """
+
+    sentences: NonNegativeInt
+    pairs: NonNegativeInt
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if self.pairs > self.sentences:
+            raise ValueError(f"pairs is {self.pairs}, more than the {self.sentences} sentences")
+        return self
 
 
 class Manifest(_Record):
-    """Everything about a corpus but its tokens. ``build_key`` is the hash of inputs and options that made it."""
+    """Everything about a corpus but its tokens. ``build_key`` is the hash of inputs and options that made it.
+
+    ``overlap`` has an entry for each held-out split; it is None in corpora of format version 1, which did not count.
+    """
 
     format_version: int
     build_key: str
     src_lang: str
     tgt_lang: str
     tokenizer: TokenizerInfo
-    splits: dict[str, SplitInfo]
+    splits: Annotated[dict[PlainName, SplitInfo], Field(min_length=1)]
     source: SourceInfo
     cleaning: CleaningReport
+    overlap: dict[str, Overlap] | None = None
     options: dict[str, Option]
     command: str
     versions: dict[str, str]
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        train = self.splits.get("train")
+        if train and train.pairs != self.cleaning.kept:
+            raise ValueError(f"cleaning.kept is {self.cleaning.kept}, but splits.train.pairs is {train.pairs}")
+        for name, overlap in (self.overlap or {}).items():
+            if name not in self.splits or overlap.sentences > self.splits[name].pairs:
+                raise ValueError(f"overlap.{name} is that of no split, or counts more pairs than the split has")
+        return self
 
     @classmethod
     def load(cls, folder: Path) -> "Manifest":
         """Read ``folder/manifest.json``; DataError where it is missing, damaged or of another format version."""
         path = folder / MANIFEST_NAME
         try:
-            record = json.loads(path.read_bytes())
-        except (FileNotFoundError, NotADirectoryError):
+            text = path.read_bytes()
+            record = json.loads(text)
+        except NotADirectoryError:
+            raise DataError(
+                f"{folder} is not a corpus: it is no folder; give the one that `dst-prep build` made"
+            ) from None
+        except FileNotFoundError:
             raise DataError(
                 f"{folder} is not a corpus: it has no {MANIFEST_NAME}; make one with `dst-prep build --out {folder}`"
             ) from None
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path} is damaged ({error}): restore it or build the corpus again") from None
-        version = record.get("format_version") if isinstance(record, dict) else None
-        if version != FORMAT_VERSION:
-            raise DataError(
-                f"{path} has format version {version!r}, this program reads version {FORMAT_VERSION}: "
-                "build the corpus again with this version's `dst-prep build`"
-            )
+        _check_version(path, record.get("format_version") if isinstance(record, dict) else None)
         try:
-            return cls.model_validate(record)
+            return cls.model_validate_json(text, strict=True)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
             raise DataError(
-                f"{path} is damaged ({where}: {first['msg']}): restore it or build the corpus again"
+                f"{path} is damaged ({_first_fault(error)}): restore it or build the corpus again"
             ) from None
 
     def to_json(self) -> str:
         """The text of ``manifest.json``."""
         return self.model_dump_json(indent=2) + "\n"
+
+
+def _check_version(path: Path, version: object) -> None:
+    if version in _READABLE_VERSIONS and type(version) is int:
+        return
+    newer = isinstance(version, int) and version > FORMAT_VERSION
+    advice = "update dstransformer" if newer else "build the corpus again with this version's `dst-prep build`"
+    readable = " and ".join(map(str, _READABLE_VERSIONS))
+    raise DataError(f"{path} has format version {version!r}, this program reads versions {readable}: {advice}")
+
+
+def _first_fault(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    value = f", found {first['input']!r:.60}" if isinstance(first["input"], str | int | float) else ""
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}{value}".removeprefix(": ")
 
 
 def file_sha256(path: Path) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dstransformer.corpus.manifest import TOKENIZER_NAME, Manifest, Shard, SplitInfo, file_sha256
+from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME, Manifest, Shard, SplitInfo, file_sha256
 from dstransformer.corpus.tokenizer import Tokenizer
 from dstransformer.errors import DataError
 
@@ -29,7 +29,7 @@ class Corpus:
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = True) -> "Corpus":
-        """Check the format version and the tokenizer, and with ``verify`` the checksum of every shard.
+        """Check the manifest and the tokenizer, and with ``verify`` every shard, as `verify` does.
 
         Raises:
             DataError: the folder is no corpus, of another version, has another tokenizer, or lacks or damages a shard.
@@ -43,6 +43,11 @@ class Corpus:
                 f"{tokenizer.sha256[:12]}, the manifest says {manifest.tokenizer.sha256[:12]}): "
                 "restore that file or build the corpus again"
             )
+        if tokenizer.vocab_size != manifest.tokenizer.vocab_size:
+            raise DataError(
+                f"{path / MANIFEST_NAME} is damaged (tokenizer.vocab_size: it says {manifest.tokenizer.vocab_size}, "
+                f"{TOKENIZER_NAME} has {tokenizer.vocab_size} pieces): restore it or build the corpus again"
+            )
         for file in (path / name / shard.name for name, info in manifest.splits.items() for shard in info.shards):
             if not file.is_file():
                 raise DataError(f"{file} is missing: restore it or build the corpus again")
@@ -52,11 +57,17 @@ class Corpus:
         return corpus
 
     def verify(self) -> None:
-        """Compare the checksum of every shard; DataError where one is damaged."""
+        """Compare the checksum of every shard, and its ids and token counts with vocabulary and manifest.
+
+        Raises:
+            DataError: a shard is damaged, or the manifest does not describe it.
+        """
         shards = [(self.path / name / s.name, s) for name, info in self.manifest.splits.items() for s in info.shards]
         with ThreadPoolExecutor() as pool:
             for _ in pool.map(_check_shard, *zip(*shards, strict=True)):
                 pass
+        for name in self.splits:
+            self.split(name).verify(self.tokenizer.vocab_size)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -79,13 +90,35 @@ class Split:
         """Map the shards that ``info`` lists; DataError where one cannot be read."""
         self.folder = folder
         self.info = info
-        self._tables = [_map_shard(folder / shard.name, shard) for shard in info.shards]
+        self._tables = [_map_shard(folder / shard.name, shard, info.has_text) for shard in info.shards]
         self._src = [_Ragged(table["src"]) for table in self._tables]
         self._tgt = [_Ragged(table["tgt"]) for table in self._tables]
         self._ends: Int64 = np.cumsum([shard.rows for shard in info.shards], dtype=np.int64)
 
     def __len__(self) -> int:
         return self.info.pairs
+
+    def verify(self, vocab_size: int) -> None:
+        """Compare ids with the vocabulary, lengths and token counts with the manifest; DataError names the shard."""
+        for shard, table, src, tgt in zip(self.info.shards, self._tables, self._src, self._tgt, strict=True):
+            path = self.folder / shard.name
+            try:
+                table.validate(full=True)
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                raise _damaged(path, str(error)) from None
+            for name, column in (("src", src), ("tgt", tgt)):
+                if column.values.size and not 0 <= column.values.min() <= column.values.max() < vocab_size:
+                    raise _damaged(path, f"{name} holds ids outside of the vocabulary of {vocab_size} pieces")
+        for name, lengths in (("src", self.src_lengths), ("tgt", self.tgt_lengths)):
+            stats, tokens = getattr(self.info, f"{name}_lengths"), getattr(self.info, f"{name}_tokens")
+            found, said = (int(lengths.min()), int(lengths.max())), (stats.min, stats.max)
+            if found != said or int(lengths.sum(dtype=np.int64)) != tokens:
+                manifest = self.folder.parent / MANIFEST_NAME
+                raise _damaged(
+                    manifest,
+                    f"splits.{self.folder.name}: {name}_tokens or {name}_lengths say {tokens} tokens, {said[0]} to "
+                    f"{said[1]} a sentence; the shards hold {lengths.sum(dtype=np.int64)}, {found[0]} to {found[1]}",
+                )
 
     @cached_property
     def src_lengths(self) -> Int32:
@@ -169,19 +202,37 @@ def _ranges(begins: npt.NDArray[Any], counts: Int32) -> Int64:
     return np.repeat(begins - skipped, counts) + np.arange(counts.sum(dtype=np.int64))
 
 
-def _map_shard(path: Path, shard: Shard) -> pa.Table:
+_ID_LISTS = (pa.list_(pa.uint16()), pa.list_(pa.int32()))
+
+
+def _map_shard(path: Path, shard: Shard, has_text: bool) -> pa.Table:
+    """The mapped table of a shard, after what can be checked without reading its ids; DataError where that fails."""
     try:
         table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+        table.validate()
     except OSError as error:
         raise DataError(f"cannot read {path} ({error}): restore it or build the corpus again") from None
     except pa.ArrowException as error:
-        raise DataError(f"{path} is damaged ({error}): restore it or build the corpus again") from None
+        raise _damaged(path, str(error)) from None
+    wanted: dict[str, tuple[pa.DataType, ...]] = {"src": _ID_LISTS, "tgt": _ID_LISTS}
+    if has_text:
+        wanted |= {"src_text": (pa.string(),), "tgt_text": (pa.string(),)}
+    for name, types in wanted.items():
+        if name not in table.column_names or table.schema.field(name).type not in types or table[name].null_count:
+            raise _damaged(path, f"no column {name!r} of {types[0]} without nulls")
     if table.num_rows != shard.rows or table["src"].num_chunks != 1:
         raise DataError(
             f"{path} holds {table.num_rows} pairs in {table['src'].num_chunks} batches, the manifest says "
             f"{shard.rows} in 1: restore it or build the corpus again"
         )
+    for name in ("src", "tgt"):
+        if table[name].chunk(0).values.null_count:
+            raise _damaged(path, f"{name} holds nulls in place of ids")
     return table
+
+
+def _damaged(path: Path, reason: str) -> DataError:
+    return DataError(f"{path} is damaged ({' '.join(reason.split())}): restore it or build the corpus again")
 
 
 def _check_shard(path: Path, shard: Shard) -> None:

@@ -1,4 +1,4 @@
-"""SentencePiece (Kudo and Richardson, 2018) with fixed special ids."""
+"""SentencePiece (Kudo and Richardson, 2018) with fixed special ids, whatever ids the model itself gives them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -21,35 +21,41 @@ class Tokenizer:
 
     The model carries its own Unicode normalisation, so text is treated alike when a corpus is encoded and when a
     sentence is translated. Instances pickle as the bytes of their model.
+
+    Ids are PAD, UNK, BOS, EOS, then the model's other pieces in their order. A model that numbers its special pieces
+    in another way, or lacks some, as those of OPUS-MT, Marian and Llama, is mapped to that; its bytes stay as they are.
     """
 
     def __init__(self, model: bytes, name: str = "tokenizer.model") -> None:
         """Take the bytes of a SentencePiece model; ``name`` is what error messages call it.
 
         Raises:
-            DataError: the bytes are no such model, or its special ids are not those of this module.
+            DataError: the bytes are no such model, or it has no piece for unknown text.
         """
         self._model = model
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor()
-            self._processor.LoadFromSerializedProto(model)
-        except RuntimeError:
-            raise DataError(f"{name} is not a SentencePiece model; train one with `dst-prep vocab`") from None
+        self._processor = _load(model, name)
         self.sha256: str = hashlib.sha256(model).hexdigest()
-        self.vocab_size: int = self._processor.vocab_size()
         processor = self._processor
-        found = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
-        wanted = (PAD_ID, UNK_ID, BOS_ID, EOS_ID)
-        if found != wanted:
-            raise DataError(
-                f"{name} has (pad, unk, bos, eos) = {found}, but a corpus needs {wanted}: "
-                "train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3, or with `dst-prep vocab`"
-            )
+        special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
+        if special[UNK_ID] < 0:
+            raise DataError(f"{name} has no piece for unknown text (<unk>): train one with `dst-prep vocab`")
+        pieces: int = processor.vocab_size()
+        others = [piece for piece in range(pieces) if piece not in special]
+        #: Number of ids: the four special ones, which the model need not have, and one for every other piece.
+        self.vocab_size: int = len(special) + len(others)
+        self._piece_of_id = [*special, *others]
+        self._is_identity = self._piece_of_id == list(range(pieces))
+        self._id_of_piece = [0] * pieces
+        for token, piece in enumerate(self._piece_of_id):
+            if piece >= 0:
+                self._id_of_piece[piece] = token
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a model file; a missing or unusable one is a DataError."""
         try:
+            if not Path(path).is_file() and Path(path).exists():
+                raise DataError(f"{path} is no file: the tokenizer is a SentencePiece model, for example spm.model")
             model = Path(path).read_bytes()
         except OSError as error:
             raise DataError(f"cannot read the tokenizer {path}: {error.strerror}") from None
@@ -65,8 +71,11 @@ class Tokenizer:
         Control characters and line separators count as spaces, and runs of spaces as one.
         """
         plain = [plain_spaces(text) for text in texts]
-        ids: list[list[int]] = self._processor.encode(plain, num_threads=threads)
-        return ids
+        pieces: list[list[int]] = self._processor.encode(plain, num_threads=threads)
+        if self._is_identity:
+            return pieces
+        id_of_piece = self._id_of_piece
+        return [[id_of_piece[piece] for piece in row] for row in pieces]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Detokenised text of each row of ids; PAD, BOS and EOS leave nothing behind, UNK leaves ``⁇``.
@@ -74,8 +83,25 @@ class Tokenizer:
         Ids lie in ``[0, vocab_size)``; another one is an IndexError.
         """
         rows = [[int(token) for token in row] for row in ids]
+        if not self._is_identity:
+            rows = [self._pieces(row) for row in rows]
         texts: list[str] = self._processor.decode(rows)
         return texts
 
+    def _pieces(self, row: list[int]) -> list[int]:
+        if min(row, default=0) < 0:
+            raise IndexError(f"id {min(row)} is outside of the vocabulary of {self.vocab_size} pieces")
+        pieces = [self._piece_of_id[token] for token in row]
+        return [piece for piece in pieces if piece >= 0]
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self._model,)
+
+
+def _load(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
+    try:
+        processor = sentencepiece.SentencePieceProcessor()
+        processor.LoadFromSerializedProto(model)
+    except RuntimeError:
+        raise DataError(f"{name} is not a SentencePiece model; train one with `dst-prep vocab`") from None
+    return processor

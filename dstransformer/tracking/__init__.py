@@ -6,11 +6,21 @@ from dstransformer.tracking.courier import send_pending
 from dstransformer.tracking.jsonl import MetricsLog
 from dstransformer.tracking.location import TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow_tracker import MlflowTracker
-from dstransformer.tracking.tracker import FanOut, NullTracker, RunStart, RunStatus, Sample, Tracker
+from dstransformer.tracking.tracker import (
+    Evaluation,
+    FanOut,
+    NullTracker,
+    RunStart,
+    RunStatus,
+    Sample,
+    Tracker,
+    bleu_name,
+)
 
 __all__ = [
     "METRICS_NAME",
     "ConsoleProgress",
+    "Evaluation",
     "FanOut",
     "MetricsLog",
     "MlflowTracker",
@@ -20,6 +30,7 @@ __all__ = [
     "Sample",
     "Tracker",
     "TrackingState",
+    "bleu_name",
     "build_tracker",
     "resolve_tracking_uri",
     "send_pending",

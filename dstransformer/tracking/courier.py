@@ -80,7 +80,10 @@ class Courier:
             for name, value in MLFLOW_ENVIRONMENT.items():
                 os.environ.setdefault(name, value)
             from dstransformer.tracking.mlflow_store import MlflowStore
+            from dstransformer.tracking.sqlite_store import prepare_store, sqlite_path
 
+            if path := sqlite_path(self._state.tracking_uri):
+                prepare_store(path)
             self._store = MlflowStore(self._state, self._run_folder)
         return self._store
 

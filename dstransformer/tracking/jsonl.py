@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from dstransformer.tracking.tracker import RunStart, Sample, Tracker
+from dstransformer.tracking.tracker import Evaluation, RunStart, Sample, Tracker
 
 
 class MetricsLog(Tracker):
@@ -50,6 +50,12 @@ class MetricsLog(Tracker):
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """Write a line of kind ``checkpoint``."""
         self._write("checkpoint", step, {"path": str(path), "sha256": sha256, "score": score})
+
+    def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
+        """Write a line for each split that the bundle was evaluated on."""
+        del bundle
+        for split, evaluation in evaluations.items():
+            self.log_eval(split, step, evaluation.metrics, signatures=evaluation.signatures)
 
     def _write(self, kind: str, step: int, values: Mapping[str, float | str | None]) -> None:
         finite = {

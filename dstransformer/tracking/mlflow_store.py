@@ -24,8 +24,9 @@ from dstransformer.tracking.location import TrackingState, artifact_location
 from dstransformer.tracking.spool import Record
 
 logger = logging.getLogger(__name__)
-for chatty in ("mlflow", "alembic"):
-    logging.getLogger(chatty).setLevel(logging.ERROR)
+# What fails is said once, in one line, by the courier.
+for chatty in ("mlflow", "alembic", "sqlalchemy", "urllib3"):
+    logging.getLogger(chatty).setLevel(logging.CRITICAL + 1)
 
 ENTRIES_PER_BATCH = 100  # the most parameters or tags that MLflow takes in one request
 MAX_VALUE_LENGTH = 6000

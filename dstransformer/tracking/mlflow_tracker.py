@@ -20,7 +20,7 @@ from dstransformer.corpus import Manifest
 from dstransformer.tracking.courier import Courier, StoreUnreachableError
 from dstransformer.tracking.location import TrackingState
 from dstransformer.tracking.spool import FOLDER_NAME, Spool
-from dstransformer.tracking.tracker import RunStart, RunStatus, Sample, Tracker
+from dstransformer.tracking.tracker import Evaluation, RunStart, RunStatus, Sample, Tracker
 
 if TYPE_CHECKING:
     from dstransformer.tracking.system_metrics import SystemMetrics
@@ -108,6 +108,10 @@ class MlflowTracker(Tracker):
     ) -> None:
         """Log ``<split>/<name>`` metrics, signatures as tags, samples as a CSV artifact (shown as a table)."""
         self._put_metrics(step, {f"{split}/{name}": value for name, value in metrics.items()})
+        self._put_making(split, step, signatures or {}, samples)
+
+    def _put_making(self, split: str, step: int, signatures: Mapping[str, str], samples: Sequence[Sample]) -> None:
+        """How scores were computed, and of what."""
         if signatures:
             self._put("tags", tags={f"{split}/{name}.signature": text for name, text in signatures.items()})
         if samples:
@@ -120,11 +124,18 @@ class MlflowTracker(Tracker):
         self._put("text", file=f"checkpoints/step-{step:08d}.json", text=text)
         self._put("tags", tags={"checkpoint": str(path)})
 
-    def log_bundle(self, bundle: Path, step: int, metrics: Mapping[str, float]) -> None:
-        """Log the bundle as a model of the run. It is read when it is sent, so it must stay where it is."""
+    def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
+        """Log the bundle as a model of the run, with its scores. It is read when sent, so it must stay where it is."""
+        metrics = {
+            f"{split}/{name}": value
+            for split, evaluation in evaluations.items()
+            for name, value in evaluation.metrics.items()
+        }
+        for split, evaluation in evaluations.items():
+            self._put_making(split, step, evaluation.signatures, evaluation.samples)
         inside = bundle.absolute().is_relative_to(self._run_folder.absolute())
         path = bundle.absolute().relative_to(self._run_folder.absolute()) if inside else bundle.absolute()
-        self._put("bundle", path=str(path), step=step, metrics=dict(metrics), key=uuid.uuid4().hex, time=_now())
+        self._put("bundle", path=str(path), step=step, metrics=metrics, key=uuid.uuid4().hex, time=_now())
 
     def finish(self, status: RunStatus) -> None:
         """Send what is left and end the MLflow run; what cannot be sent in time stays in the run folder."""

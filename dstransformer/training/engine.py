@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -88,7 +89,7 @@ class Engine:
     """
 
     def __init__(self, config: Config, ds_config: Mapping[str, Any], vocab_size: int, world: World) -> None:
-        deepspeed = _import_deepspeed(precision_of(ds_config), world)
+        deepspeed = _import_deepspeed(ds_config, world)
         self._config = config
         self._world = world
         self._stage = zero_stage(ds_config)
@@ -297,18 +298,14 @@ def await_operator_builds(folder: Path, patience: float = 120.0) -> None:
             lock.unlink()
 
 
-def _unlink_shared_memory(world: World) -> None:
-    """DeepSpeed leaves the buffers of its reduction on a CPU, 66 MiB a rank, in memory when the processes end.
-
-    Every process has mapped them by now, and keeps them without their names.
-    """
-    world.barrier()
-    address = f"{os.environ['MASTER_ADDR']}_{os.environ['MASTER_PORT']}"
-    for buffer in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_*"):
-        buffer.unlink(missing_ok=True)
+def _expect_operator_builds(world: World, operators: Path) -> None:
+    """The Adam for offloaded states is a C++ operator that DeepSpeed compiles at its first use."""
+    await_operator_builds(operators)
+    if world.is_first and not any(operators.glob("**/*.so")):
+        logger.warning("DeepSpeed compiles its Adam for the CPU, once per installation: this may take a minute")
 
 
-def _import_deepspeed(precision: str, world: World) -> Any:
+def _import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     # DeepSpeed still calls collectives under names that PyTorch has replaced; nothing a user could do about it.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     # Its operators are built by the ninja beside this Python: ssh and a path to the program bring no other.
@@ -319,14 +316,14 @@ def _import_deepspeed(precision: str, world: World) -> Any:
     from deepspeed.utils import logger as deepspeed_logger
 
     deepspeed_logger.setLevel(logging.WARNING)
-    operators = Path(os.environ["TORCH_EXTENSIONS_DIR"])
-    await_operator_builds(operators)
-    if world.is_first and world.device.type == "cpu" and not any(operators.glob("**/*.so")):
-        logger.warning("DeepSpeed builds its operators, once for this installation: this may take a minute")
+    # On a CPU DeepSpeed would compile an all-reduce through shared memory, which only its inference engine calls.
+    torch_backend: Any = import_module("deepspeed.comm.torch")
+    torch_backend.build_shm_op = _do_nothing
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
-    _unlink_shared_memory(world)
+    if offloads_optimizer(ds_config):
+        _expect_operator_builds(world, Path(os.environ["TORCH_EXTENSIONS_DIR"]))
     accelerator = get_accelerator()
-    if world.device.type == "cpu" and precision == "fp16" and not accelerator.is_fp16_supported():
+    if world.device.type == "cpu" and precision_of(ds_config) == "fp16" and not accelerator.is_fp16_supported():
         logger.warning("this CPU has no fp16 instructions: PyTorch computes fp16 in software, slowly; bf16 is faster")
         accelerator.is_fp16_supported = lambda: True
     return deepspeed

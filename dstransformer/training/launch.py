@@ -31,9 +31,10 @@ from dstransformer.training.checkpoint import (
     verify_checkpoint,
 )
 from dstransformer.training.estimate import Estimate, estimate
+from dstransformer.training.processes import Processes, read_processes
 from dstransformer.training.signals import StopRequest
 from dstransformer.training.storage import lock_run, replace_file, storage_errors
-from dstransformer.training.world import Processes, World, join_world, leave_world, read_processes
+from dstransformer.training.world import World, join_world, leave_world
 
 logger = logging.getLogger(__name__)
 

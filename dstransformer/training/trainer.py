@@ -15,13 +15,13 @@ from dstransformer.config import Config, precision_of
 from dstransformer.corpus import Corpus
 from dstransformer.data import Position, Update, UpdateLoader, build_budget
 from dstransformer.model import open_bundle
-from dstransformer.tracking import Tracker
+from dstransformer.tracking import Evaluation, Tracker
 from dstransformer.training.averaging import average_newest
 from dstransformer.training.checkpoint import Checkpoint, CheckpointFolder, TrainState
 from dstransformer.training.engine import ADVICE, DivergedError, Engine, StepLoss
 from dstransformer.training.saver import Saver
 from dstransformer.training.signals import StopRequest
-from dstransformer.training.validation import Evaluation, Validator
+from dstransformer.training.validation import Validator
 from dstransformer.training.world import World
 
 
@@ -206,11 +206,8 @@ class Trainer:
             for name in ("validation", "test")
             if name in self._corpus.splits
         }
-        metrics: dict[str, float] = {}
-        for name, evaluation in evaluations.items():
-            self._report(f"averaged_{name}", evaluation)
-            metrics |= {f"averaged_{name}/{key}": value for key, value in evaluation.metrics.items()}
-        self._tracker.log_bundle(bundle, self._state.step, metrics)
+        told = {f"final_{name}": evaluation for name, evaluation in evaluations.items()}
+        self._tracker.log_bundle(bundle, self._state.step, told)
         return Outcome(self._state.step, None, evaluations, averaged.provenance["averaged_steps"])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,25 +16,10 @@ from dstransformer.data import build_batch, training_lengths
 from dstransformer.decoding import Translator
 from dstransformer.evaluation import score
 from dstransformer.model import Transformer
-from dstransformer.tracking import Sample
+from dstransformer.tracking import Evaluation, Sample
 from dstransformer.training.world import World
 
 Indices = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What a model makes of a split.
-
-    Attributes:
-        metrics: ``loss`` (smoothed, nats a token), ``perplexity`` (not smoothed), ``bleu``, ``chrf``.
-        signatures: How the scores were computed, by name.
-        samples: The first sentences.
-    """
-
-    metrics: dict[str, float]
-    signatures: dict[str, str]
-    samples: list[Sample]
 
 
 class Validator:

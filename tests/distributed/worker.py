@@ -18,9 +18,10 @@ from dstransformer.config import compose, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.tracking import MetricsLog, NullTracker, RunStart
 from dstransformer.training.checkpoint import read_checkpoint
+from dstransformer.training.processes import read_processes
 from dstransformer.training.signals import StopRequest
 from dstransformer.training.trainer import Trainer
-from dstransformer.training.world import join_world, leave_world, read_processes
+from dstransformer.training.world import join_world, leave_world
 
 
 def main() -> None:

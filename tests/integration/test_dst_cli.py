@@ -68,7 +68,7 @@ class TestRunFolder:
         for line in training:
             assert {"loss", "lr", "grad_norm", "src_tokens", "tgt_tokens", "tokens_per_second"} <= line.keys()
         assert [line["step"] for line in lines if line["kind"] == "valid"] == [6, 12]
-        assert "nrefs:1" in next(line for line in lines if line["kind"] == "averaged_test")["bleu_signature"]
+        assert "nrefs:1" in next(line for line in lines if line["kind"] == "final_test")["bleu_signature"]
 
     def test_json_is_all_that_is_on_stdout(self, trained: Path) -> None:
         outcome = json.loads((trained / "stdout.json").read_text())
@@ -82,7 +82,7 @@ class TestRunFolder:
         run = client.get_run(run_id)
         assert run.info.status == "FINISHED"
         assert run.data.params["model.d_model"] == "32"
-        assert {"train/loss", "valid/bleu", "averaged_test/bleu"} <= run.data.metrics.keys()
+        assert {"train/loss", "valid/bleu", "final_test/bleu"} <= run.data.metrics.keys()
         assert "checkpoint" in run.data.tags
         assert run.data.tags["git_revision"]
         assert run.inputs.dataset_inputs

@@ -21,6 +21,7 @@ from support.tracking import MlflowServer, make_start, wait_until
 from dstransformer.config import load_config
 from dstransformer.errors import DataError, StorageError
 from dstransformer.tracking import (
+    Evaluation,
     MlflowTracker,
     Sample,
     TrackingState,
@@ -115,7 +116,8 @@ def test_a_server_shows_the_whole_record_of_a_run(server: MlflowServer, run_fold
     tracker.log_eval("valid", 20, {"loss": 3.5, "bleu": 12.5}, signatures={"bleu": "nrefs:1"}, samples=[sample])
     tracker.log_checkpoint(run_folder / "checkpoints/step-00000020", "d" * 64, 20, 12.5)
     bundle = make_bundle(run_folder / "averaged")
-    tracker.log_bundle(bundle, 20, {"test/bleu": 33.0})
+    final = Evaluation({"loss": 1.5, "bleu": 33.0}, {"bleu": "nrefs:1"}, [sample])
+    tracker.log_bundle(bundle, 20, {"final_test": final})
     wait_until(lambda: has_run(run_folder))
     client, run = tracked_run(run_folder)
     wait_until(lambda: "system/cpu_utilization_percentage" in client.get_run(run.info.run_id).data.metrics)
@@ -147,7 +149,13 @@ def test_a_server_shows_the_whole_record_of_a_run(server: MlflowServer, run_fold
     model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
     assert model.name == "averaged"
     assert model.status == "READY"
-    assert [(metric.key, metric.value) for metric in model.metrics] == [("test/bleu", 33.0)]
+    assert {metric.key: metric.value for metric in model.metrics} == {"final_test/loss": 1.5, "final_test/bleu": 33.0}
+    # The closing scores are stored once: each is a point of its curve, and of the model.
+    assert [m.value for m in client.get_metric_history(run.info.run_id, "final_test/bleu")] == [33.0]
+    assert client.get_run(run.info.run_id).data.tags["final_test/bleu.signature"] == "nrefs:1"
+    assert "final_test-step-00000020.csv" in {
+        Path(file.path).name for file in client.list_artifacts(run.info.run_id, "samples")
+    }
     files = {file.path for file in client.list_logged_model_artifacts(model.model_id)}
     assert files == {"MLmodel", "bundle"}
 
@@ -306,7 +314,7 @@ def test_an_answer_lost_on_the_way_makes_nothing_twice(run_folder: Path, store: 
     tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens: every record stays
     tracker.start(make_start())
     tracker.log_train(1, {"loss": 1.0})
-    tracker.log_bundle(make_bundle(run_folder / "averaged"), 1, {"test/bleu": 3.0})
+    tracker.log_bundle(make_bundle(run_folder / "averaged"), 1, {"final_test": Evaluation({"bleu": 3.0}, {})})
     tracker.finish("finished")
     copies = {path: path.read_bytes() for path in pending(run_folder)}
     before = TrackingState(store, EXPERIMENT)

@@ -143,10 +143,10 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_an_unusable_manifest_is_refused(tmp_path: Path) -> None:
     path = write_corpus(tmp_path / "corpus", ROWS)
-    change_manifest(path, format_version=2)
-    with pytest.raises(DataError, match=r"format version 2, this program reads version 1"):
+    change_manifest(path, format_version=3)
+    with pytest.raises(DataError, match=r"format version 3, this program reads versions 1 and 2: update dstransformer"):
         Corpus.open(path)
-    change_manifest(path, format_version=1, surprise=1)
+    change_manifest(path, format_version=2, surprise=1)
     with pytest.raises(DataError, match=r"damaged \(surprise: "):
         Corpus.open(path)
     (path / "manifest.json").write_text("{")

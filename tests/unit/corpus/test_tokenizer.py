@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from support.corpora import TEXT, small_tokenizer, train_model
 
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
@@ -61,9 +63,47 @@ def test_pickle_and_files_keep_the_model(tmp_path: Path) -> None:
         assert other.encode(TEXT) == small_tokenizer().encode(TEXT)
 
 
-def test_other_special_ids_are_refused() -> None:
-    with pytest.raises(DataError, match=r"\(pad, unk, bos, eos\) = \(-1, 0, 1, 2\)"):
-        Tokenizer(train_model(pad_id=-1, unk_id=0, bos_id=1, eos_id=2))
+LAYOUTS: list[dict[str, object]] = [
+    {"pad_id": -1, "unk_id": 0, "bos_id": 1, "eos_id": 2},  # SentencePiece's default: fairseq, OPUS-MT, Llama
+    {"pad_id": -1, "unk_id": 1, "bos_id": -1, "eos_id": 0},  # Marian
+    {"pad_id": 0, "unk_id": 2, "bos_id": -1, "eos_id": 1},  # T5
+    {"pad_id": 3, "unk_id": 2, "bos_id": 0, "eos_id": 1},
+    {"pad_id": 339, "unk_id": 7, "bos_id": -1, "eos_id": -1},
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_other_special_ids_are_mapped(layout: dict[str, int], tmp_path: Path) -> None:
+    model = train_model(**layout)
+    tokenizer = Tokenizer(model)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    ids = tokenizer.encode(TEXT)
+    special = {piece for piece in layout.values() if piece >= 0}
+    others = [piece for piece in range(processor.vocab_size()) if piece not in special]
+    assert tokenizer.vocab_size == 4 + len(others)
+    assert [[others[token - 4] for token in row] for row in ids] == processor.encode(TEXT)
+    assert all(EOS_ID < token < tokenizer.vocab_size for row in ids for token in row)
+    assert tokenizer.decode([[BOS_ID, *row, EOS_ID, PAD_ID] for row in ids]) == TEXT
+    assert tokenizer.decode([[], [BOS_ID, EOS_ID], [UNK_ID]]) == ["", "", " ⁇ "]
+    for wrong in (-1, tokenizer.vocab_size):
+        with pytest.raises(IndexError):
+            tokenizer.decode([[wrong]])
+    tokenizer.save(tmp_path / "model")
+    assert (tmp_path / "model").read_bytes() == model
+    assert pickle.loads(pickle.dumps(tokenizer)).encode(TEXT) == ids
+
+
+def test_unknown_text_has_our_id_in_every_layout() -> None:
+    for layout in LAYOUTS[:4]:
+        tokenizer = Tokenizer(train_model(**layout, byte_fallback=False, vocab_size=60))
+        assert UNK_ID in tokenizer.encode(["中"])[0]
+
+
+def test_a_model_without_unk_is_refused() -> None:
+    model = ModelProto.FromString(train_model())
+    model.pieces[UNK_ID].type = ModelProto.SentencePiece.NORMAL
+    with pytest.raises(DataError, match="no piece for unknown text"):
+        Tokenizer(model.SerializeToString())
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_broken_gzip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.tsv", "a\tb\nc\n", r"x\.tsv, line 2: 1 columns"),
+        ("x.tsv", "a\tb\nc\n", r"x\.tsv, line 2: no tab"),
         ("x.tsv", "a\tb\tc\n", r"x\.tsv, line 1: 3 columns"),
         ("x.jsonl", '{"en": "a", "de": "b"}\n{"en"\n', r"x\.jsonl, line 2: not a JSON object"),
         ("x.jsonl", '{"en": "a", "fr": "b"}\n', r"x\.jsonl, line 1: wanted an object with the strings 'en' and 'de'"),

@@ -16,6 +16,7 @@ from dstransformer.config import load_config
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.tracking import (
     ConsoleProgress,
+    Evaluation,
     FanOut,
     MetricsLog,
     NullTracker,
@@ -36,7 +37,7 @@ def drive(tracker: Tracker, folder: Path) -> None:
     tracker.log_train(1, {"loss": 2.0})
     tracker.log_eval("valid", 1, {"bleu": 1.0}, signatures={"bleu": "s"}, samples=[Sample("a", "b", "c")])
     tracker.log_checkpoint(folder / "checkpoints/step-00000001", "0" * 64, 1, None)
-    tracker.log_bundle(folder / "averaged", 1, {"test/bleu": 1.0})
+    tracker.log_bundle(folder / "averaged", 1, {"final_test": Evaluation({"bleu": 1.0}, {"bleu": "s"})})
     tracker.finish("finished")
 
 
@@ -142,7 +143,7 @@ def test_progress_without_a_terminal_is_a_plain_line_an_interval() -> None:
     text = io.StringIO()
     progress = ConsoleProgress(200, Console(file=text, width=40))
     progress.start(make_start(resume_step=100))
-    progress.log_train(150, {"loss": 3.25, "lr": 7e-4, "tokens_per_second": 12345.6, "grad_norm": 1.0})
+    progress.log_train(150, {"loss": 3.25, "lr": 7e-4, "tokens_per_second": 12345.6, "grad_norm": 1.0, "epoch": 1.0})
     progress.log_eval(
         "valid", 150, {"loss": 3.5, "bleu": 21.456}, samples=[Sample("[bold]A dog.", "Ein Hund.", "Hund.")]
     )
@@ -151,15 +152,32 @@ def test_progress_without_a_terminal_is_a_plain_line_an_interval() -> None:
     progress.finish("killed")
     assert text.getvalue().splitlines() == [
         "base-seed1: resumed at update 100",
-        "update 150/200 (75.0%)  loss 3.2500  lr 7.00e-04  12,346 tokens/s  ETA 0:00:00",
+        "update 150/200 (75.0%)  epoch 2  loss 3.2500  lr 7.00e-04  12,346 tokens/s  elapsed 0:00:00  ETA 0:00:00",
         "update 150  valid  loss 3.5000  bleu 21.46",
         "  source       [bold]A dog.",
         "  reference    Ein Hund.",
         "  translation  Hund.",
-        "update 175/200 (87.5%)  loss 3.0000  BLEU 21.46  ETA 0:00:00",
+        "update 175/200 (87.5%)  loss 3.0000  BLEU 21.46 @150  elapsed 0:00:00  ETA 0:00:00",
         "update 175  checkpoint checkpoints/step-00000175  score 21.46",
-        "training stopped after 0:00:00",
+        "training interrupted after 0:00:00",
     ]
+
+
+def test_the_final_bundle_is_told_with_its_scores(tmp_path: Path) -> None:
+    text, path = io.StringIO(), tmp_path / "metrics.jsonl"
+    tracker = FanOut([ConsoleProgress(200, Console(file=text, width=40)), MetricsLog(path)])
+    tracker.say("1.0 epochs")
+    scores = Evaluation({"loss": 1.5, "bleu_first_500": 33.0}, {"bleu_first_500": "nrefs:1"})
+    tracker.log_bundle(tmp_path / "bundle", 200, {"final_validation": scores})
+    assert text.getvalue().splitlines() == [
+        "1.0 epochs",
+        "update 200  final_validation  loss 1.5000  bleu_first_500 33.00",
+        f"update 200  bundle {tmp_path / 'bundle'}",
+    ]
+    (line,) = read_lines(path)
+    assert (line["kind"], line["step"], line["bleu_first_500"]) == ("final_validation", 200, 33.0)
+    assert line["bleu_first_500_signature"] == "nrefs:1"
+    assert scores.bleu == ("bleu_first_500", 33.0)
 
 
 def test_progress_on_a_terminal_shows_a_bar() -> None:

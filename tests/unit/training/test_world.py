@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from dstransformer.errors import UserError
-from dstransformer.training.world import Processes, _share_cores, join_world, leave_world, read_processes
+from dstransformer.training.processes import Processes, read_processes
+from dstransformer.training.world import _share_cores, join_world, leave_world
 
 LAUNCHER = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
 SLURM = {

@@ -1,0 +1,44 @@
+"""Tokenizers that other tools made: a corpus is built with one, a model is trained on it and translates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+from support.launching import run_dst
+from support.prep import WriteText, build, without_vocab
+from support.runs import TINY
+
+from dstransformer.corpus import Corpus
+
+TINY = [*TINY, "training.max_updates=6", "checkpoint.every_updates=6"]
+
+
+def test_a_tokenizer_with_standard_ids(tmp_path: Path, text: WriteText) -> None:
+    options = without_vocab(text())
+    lines = tmp_path / "text" / "tgt.txt"
+    prefix = tmp_path / "spm"
+    sentencepiece.SentencePieceTrainer.train(
+        input=f"{lines},{tmp_path / 'text' / 'src.txt'}", model_prefix=str(prefix), vocab_size=90, minloglevel=2
+    )
+    model = prefix.with_suffix(".model")
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    assert (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) == (-1, 0, 1, 2)
+    out = tmp_path / "corpus"
+    assert build(*options, "--tokenizer-model", model, "--out", out) == 0
+    corpus = Corpus.open(out)
+    assert (out / "tokenizer.model").read_bytes() == model.read_bytes()
+    assert corpus.tokenizer.vocab_size == corpus.manifest.tokenizer.vocab_size == 91
+    _, _, flat, lengths = corpus.split("train").gather(np.arange(600))
+    rows = [part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])]
+    assert corpus.tokenizer.decode(rows) == lines.read_text().splitlines()
+
+    run = tmp_path / "run"
+    trained = run_dst("train", "toy", "--corpus", str(out), "--run", str(run), "--set", *TINY)
+    assert trained.returncode == 0, trained.stderr
+    assert (run / "bundle" / "tokenizer.model").read_bytes() == model.read_bytes()
+    held_out = tmp_path / "text" / "valid-src.txt"
+    translated = run_dst("translate", str(run / "bundle"), str(held_out))
+    assert translated.returncode == 0, translated.stderr
+    assert len(translated.stdout.splitlines()) == 30

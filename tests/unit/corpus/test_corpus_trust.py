@@ -1,0 +1,150 @@
+"""A manifest that does not describe its corpus is refused in one line that names the file and the field."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.corpora import Rows, write_corpus
+
+from dstransformer.corpus import Corpus, Manifest
+from dstransformer.corpus.manifest import file_sha256
+from dstransformer.errors import DataError
+
+ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11]), ([12, 13], [14, 15, 16]), ([300], [17]), ([18, 19], [20])]
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def edit(path: Path, change: Change) -> None:
+    record = json.loads((path / "manifest.json").read_text())
+    change(record)
+    (path / "manifest.json").write_text(json.dumps(record))
+
+
+def in_train(**changes: object) -> Change:
+    return lambda record: record["splits"]["train"].update(changes)
+
+
+def in_shard(**changes: object) -> Change:
+    return lambda record: record["splits"]["train"]["shards"][0].update(changes)
+
+
+def drop(name: str) -> Change:
+    return lambda record: record.pop(name)
+
+
+@pytest.mark.parametrize(("change", "wanted"), [
+    (in_shard(name="../.."), r"splits\.train\.shards\.0\.name: '\.\./\.\.' is not a plain file name"),
+    (in_shard(name="/etc/passwd"), r"'/etc/passwd' is not a plain file name"),
+    (in_shard(name=".."), "is not a plain file name"),
+    (in_shard(name=""), "is not a plain file name"),
+    (in_shard(name="a\0b"), "is not a plain file name"),
+    (in_shard(name="data-00001-of-00002.arrow"), r"splits\.train: shards names a file twice"),
+    (in_shard(rows=-3), r"splits\.train\.shards\.0\.rows: .* greater than 0"),
+    (in_shard(rows=2), r"splits\.train: pairs is 5, but the rows of its shards add up to 4"),
+    (in_shard(rows="3"), r"splits\.train\.shards\.0\.rows: Input should be a valid integer, found '3'"),
+    (in_shard(sha256="abc"), r"splits\.train\.shards\.0\.sha256"),
+    (in_train(pairs=-5), r"splits\.train\.pairs: .* greater than 0, found -5"),
+    (in_train(pairs=0), r"splits\.train\.pairs"),
+    (in_train(pairs=7), r"splits\.train: pairs is 7"),
+    (in_train(pairs=10**40), r"splits\.train"),
+    (in_train(shards=[]), r"splits\.train\.shards"),
+    (in_train(src_tokens=-1), r"splits\.train\.src_tokens"),
+    (in_train(src_tokens=10**9), r"splits\.train: src_lengths cannot be those of 5 sentences with 1000000000 tokens"),
+    (in_train(tgt_lengths={"min": 9, "mean": 5, "max": 1}), r"splits\.train: tgt_lengths cannot"),
+    (in_train(tgt_lengths={"min": 1, "mean": float("nan"), "max": 9}), r"splits\.train\.tgt_lengths\.mean"),
+    (lambda record: record.update(splits={}), r"splits: "),
+    (lambda record: record["splits"].update({"../up": record["splits"]["train"]}), r"'\.\./up' is not a plain"),
+    (lambda record: record["tokenizer"].update(vocab_size=99999), r"tokenizer\.vocab_size: it says 99999, token"),
+    (lambda record: record["tokenizer"].update(vocab_size=-1), r"tokenizer\.vocab_size"),
+    (lambda record: record["cleaning"].update(read=0), r"cleaning\.read"),
+    (lambda record: record["cleaning"].update(dropped={"empty": 4}), r"cleaning: read is 5, but kept and dropped"),
+    (lambda record: record["cleaning"].update(read=6, kept=6), r"cleaning\.kept is 6, but splits\.train\.pairs is 5"),
+    (lambda record: record.update(overlap={"test": {"sentences": 1, "pairs": 1}}), r"overlap\.test is that of no"),
+    (lambda record: record.update(overlap={"validation": {"sentences": 9, "pairs": 1}}), r"overlap\.validation"),
+    (lambda record: record.update(overlap={"validation": {"sentences": 1, "pairs": 2}}), r"overlap\.validation"),
+    (lambda record: record.update(format_version=True), "format version True"),
+    (drop("splits"), r"splits: Field required"),
+])  # fmt: skip
+def test_a_manifest_is_checked_at_the_door(tmp_path: Path, change: Change, wanted: str) -> None:
+    path = write_corpus(tmp_path / "corpus", ROWS)
+    edit(path, change)
+    with pytest.raises(DataError, match=wanted) as caught:
+        Corpus.open(path, verify=False)
+    assert str(path / "manifest.json") in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "7", "[" * 100_000, '{"format_version": 2}', "\ud800", ""])
+def test_what_is_no_manifest_is_refused(tmp_path: Path, content: str) -> None:
+    path = write_corpus(tmp_path / "corpus", ROWS)
+    (path / "manifest.json").write_bytes(content.encode("utf-8", "surrogatepass"))
+    with pytest.raises(DataError, match=r"manifest\.json"):
+        Manifest.load(path)
+
+
+def test_counts_are_compared_with_the_shards(tmp_path: Path) -> None:
+    path = write_corpus(tmp_path / "corpus", ROWS)
+    edit(path, in_train(src_tokens=10))
+    with pytest.raises(DataError, match=r"manifest\.json is damaged \(splits\.train: src_tokens .* say 10 tokens"):
+        Corpus.open(path)
+    edit(path, in_train(src_tokens=9, tgt_lengths={"min": 0, "mean": 1.6, "max": 3}))
+    with pytest.raises(DataError, match=r"splits\.train: tgt_tokens or tgt_lengths say 8 tokens, 0 to 3 a sentence"):
+        Corpus.open(path)
+
+
+def swap_shard(path: Path, table: pa.Table) -> None:
+    """Put another table in place of the first shard, and its checksum into the manifest."""
+    shard = path / "train" / "data-00000-of-00002.arrow"
+    with pa.OSFile(str(shard), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    edit(path, in_shard(sha256=file_sha256(shard)))
+
+
+def lists(rows: list[list[int | None] | None], kind: pa.DataType) -> pa.Array:
+    return pa.array(rows, pa.list_(kind))
+
+
+@pytest.mark.parametrize(("src", "wanted"), [
+    (lists([[5, 6, 340], [9], [12, 13]], pa.uint16()), "src holds ids outside of the vocabulary of 340 pieces"),
+    (lists([[5, 6, -1], [9], [12, 13]], pa.int32()), "src holds ids outside of the vocabulary of 340 pieces"),
+    (lists([[5, 6, None], [9], [12, 13]], pa.int32()), "src holds nulls"),
+    (lists([[5, 6, 7], None, [12, 13]], pa.int32()), "no column 'src'"),
+    (lists([[5, 6, 7], [9], [12, 13]], pa.int64()), "no column 'src'"),
+    (pa.array(["a", "b", "c"]), "no column 'src'"),
+])  # fmt: skip
+def test_ids_are_compared_with_the_vocabulary(tmp_path: Path, src: pa.Array, wanted: str) -> None:
+    path = write_corpus(tmp_path / "corpus", ROWS)
+    swap_shard(path, pa.table({"src": src, "tgt": lists([[8], [10, 11], [14, 15, 16]], pa.uint16())}))
+    with pytest.raises(DataError, match=rf"data-00000-of-00002\.arrow is damaged \({wanted}"):
+        Corpus.open(path)
+
+
+def test_a_shard_without_its_columns_is_refused(tmp_path: Path) -> None:
+    path = write_corpus(tmp_path / "corpus", ROWS)
+    swap_shard(path, pa.table({"src": lists([[5], [9], [12]], pa.uint16())}))
+    with pytest.raises(DataError, match="no column 'tgt'"):
+        Corpus.open(path)
+
+
+def test_a_corpus_of_the_first_format_opens(tmp_path: Path) -> None:
+    path = write_corpus(tmp_path / "corpus", ROWS)
+    edit(path, lambda record: (record.update(format_version=1), record.pop("overlap")))
+    corpus = Corpus.open(path)
+    assert corpus.manifest.overlap is None
+    assert corpus.split("train").gather(np.array([0]))[0].tolist() == [5, 6, 7]
+
+
+def test_a_corpus_moves_as_a_whole(tmp_path: Path) -> None:
+    path = write_corpus(tmp_path / "corpus", ROWS)
+    shutil.move(path, tmp_path / "elsewhere")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    assert Corpus.open(tmp_path / "link").splits == ("train", "validation")

@@ -1,0 +1,82 @@
+"""Held-out text in the training text is counted, said, and left out of training where asked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.prep import build, refuses
+
+from data_prep.cli import main
+from dstransformer.corpus import Corpus, Manifest
+from dstransformer.corpus.manifest import Overlap
+
+TRAIN = [(f"the number {n} is here", f"die Zahl {n} ist hier") for n in range(4500)]
+VALIDATION = [("quite another sentence", "ein ganz anderer Satz"), ("and one more of them", "und noch einer davon")]
+# The first is in the training text as it stands, the second in another Unicode form, the third with another
+# translation, the fourth is not there, the fifth repeats the first.
+TEST = [TRAIN[7], ("the\u00a0number  4321 is here", "die Zahl 4321\tist hier"), (TRAIN[9][0], "falsch"), ("new", "neu")]
+TEST.append(TRAIN[7])
+
+
+def write(folder: Path) -> list[str]:
+    options = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--vocab-size", "330"]
+    for flag, name, pairs in (("", "train", TRAIN), ("valid-", "valid", VALIDATION), ("test-", "test", TEST)):
+        for side, number in (("src", 0), ("tgt", 1)):
+            path = folder / f"{name}.{side}"
+            path.write_text("".join(f"{pair[number]}\n" for pair in pairs))
+            options += [f"--{flag}{side}", str(path)]
+    return options
+
+
+@pytest.mark.parametrize("form", ["nfkc", "none"])
+def test_overlap_is_counted_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    out = tmp_path / "corpus"
+    assert build(*write(tmp_path), "--normalise", form, "--workers", "2", "--out", out) == 0
+    wanted = {"validation": Overlap(sentences=0, pairs=0), "test": Overlap(sentences=4, pairs=3)}
+    assert Manifest.load(out).overlap == wanted
+    line = "4 of 5 test sentences (80.0%) are in the training text, 3 of them with the same translation"
+    shown = capsys.readouterr()
+    warnings = [text for text in shown.err.splitlines() if text.startswith("warning: ")]
+    assert len(warnings) == 1
+    assert line in warnings[0]
+    assert "--drop-overlap" in warnings[0]
+    assert line in shown.out
+    assert "overlap" not in Manifest.load(out).cleaning.dropped
+    assert main(["info", str(out)]) == 0
+    assert line in capsys.readouterr().out
+
+
+def test_overlap_is_dropped_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, options = tmp_path / "corpus", write(tmp_path)
+    assert build(*options, "--drop-overlap", "--out", out) == 0
+    corpus = Corpus.open(out)
+    assert corpus.manifest.cleaning.dropped["overlap"] == 3
+    assert len(corpus.split("train")) == len(TRAIN) - 3
+    assert len(corpus.split("test")) == len(TEST)
+    assert corpus.manifest.overlap == dict.fromkeys(("validation", "test"), Overlap(sentences=0, pairs=0))
+    assert "--drop-overlap" in corpus.manifest.command
+    shown = capsys.readouterr()
+    assert "warning" not in shown.err
+    assert re.search(r"dropped: overlap +3 ", shown.out)
+    assert "no sentence of validation or test is in the training text" in shown.out
+    assert "is a corpus of other inputs" in refuses(capsys, build(*options, "--out", out))
+
+
+def test_stages_carry_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work, options = ["--work", str(tmp_path / "work")], write(tmp_path)
+    at = options.index("--vocab-size")
+    assert main(["read", *work, *options[:at], *options[at + 2 :]]) == 0
+    assert main(["clean", *work]) == 0
+    assert "4 of 5 test sentences" in capsys.readouterr().err
+    assert main(["clean", *work, "--drop-overlap"]) == 0
+    assert "dropped: overlap" in capsys.readouterr().out
+
+
+def test_a_text_of_which_all_is_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = write(tmp_path)
+    (tmp_path / "valid.src").write_text((tmp_path / "train.src").read_text())
+    (tmp_path / "valid.tgt").write_text((tmp_path / "train.tgt").read_text())
+    message = refuses(capsys, build(*options, "--drop-overlap", "--out", tmp_path / "corpus"))
+    assert "cleaning left none of 4500 training pairs (overlap 4500): leave out --drop-overlap" in message
