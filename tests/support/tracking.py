@@ -22,7 +22,7 @@ from dstransformer.corpus import (
     TokenizerInfo,
 )
 from dstransformer.tracking import RunStart
-from support.launching import free_port, run_command, wait_until
+from support.launching import free_port, wait_until
 
 
 def make_manifest(shard_hash: str = "a" * 64, command: str = "dst-prep build") -> Manifest:
@@ -65,14 +65,6 @@ def make_start(resume_step: int | None = None, config: Config | None = None) -> 
         tags={"git_revision": "0123abc", "world_size": "8"},
         resume_step=resume_step,
     )
-
-
-def make_store(file: Path) -> None:
-    """Make a SQLite database of MLflow, with nothing in it but the experiment that every store has."""
-    file.parent.mkdir(parents=True)
-    program = f"import mlflow; mlflow.MlflowClient('sqlite:///{file}').search_experiments()"
-    done = run_command([sys.executable, "-c", program])
-    assert done.returncode == 0, done.stderr
 
 
 class MlflowServer:
