@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
 from support.corpora import build_toy
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models; threads would only get into each other's way
 os.environ.pop("MLFLOW_TRACKING_URI", None)
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 #: The folders of tests, those that take longest first, so that no worker is left alone with them in the end.
 FOLDERS = ("cluster", "distributed", "integration", "gpu", "unit")
@@ -43,6 +47,14 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Ca
         return folder
 
     return share
+
+
+@pytest.fixture(scope="session")
+def empty_store(shared_folder: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A new MLflow database, for tests to copy: making one takes MLflow seconds."""
+    from dstransformer.tracking.sqlite_store import prepare_store
+
+    return shared_folder("mlflow-store", lambda folder: prepare_store(folder / "mlflow.db")) / "mlflow.db"
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from multiprocessing.context import ForkServerContext
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from unittest import mock
 
@@ -38,6 +40,13 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     }
 
 
+def fork_server() -> ForkServerContext:
+    """Its processes are the forks. There is one in each worker, from the first call on."""
+    with mock.patch.dict(os.environ, environment()):
+        ensure_running()
+    return _CONTEXT
+
+
 class Fork:
     """What ``subprocess.Popen`` is for a process, as far as tests need it.
 
@@ -54,9 +63,8 @@ class Fork:
         for path in self.outputs:
             path.touch()
         job = (self.args, dict(env), str(cwd or Path.cwd()), list(map(str, self.outputs)))
-        self._process = _CONTEXT.Process(target=_become, args=job)
-        with mock.patch.dict(os.environ, environment()):  # of the server, which the first fork starts
-            self._process.start()
+        self._process = fork_server().Process(target=_become, args=job)
+        self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
 

@@ -1,19 +1,25 @@
-"""What ``dst train`` imports; see ``forks``. As there, DeepSpeed's log goes to stderr."""
+"""What ``dst`` and ``dst-prep`` import, most of it late; see ``forks``. As in ``dst``, DeepSpeed's log goes to stderr."""
 
 import contextlib
+import importlib
 import os
 import sys
 
+MODULES = (
+    "dstransformer.cli",
+    "data_prep.cli",
+    "datasets",
+    "torch._dynamo",  # by the first optimizer
+    "deepspeed.runtime.zero.muon.muon_optimizer",  # by deepspeed.initialize
+    "dstransformer.training.launch",
+    "dstransformer.training.trainer",
+    "dstransformer.decoding.commands",
+    "dstransformer.evaluation.commands",
+    "dstransformer.tracking.mlflow_store",
+    "mlflow.store.tracking.sqlalchemy_store",
+)
+
 os.environ["DS_ACCELERATOR"] = "cpu"  # as the product sets it
 with contextlib.redirect_stdout(sys.stderr):
-    import datasets  # noqa: F401
-    import deepspeed  # noqa: F401
-    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
-
-    import data_prep.cli  # noqa: F401
-    import dstransformer.cli
-    import dstransformer.decoding.commands
-    import dstransformer.evaluation.commands
-    import dstransformer.tracking.mlflow_store
-    import dstransformer.training.launch
-    import dstransformer.training.trainer  # noqa: F401
+    for module in MODULES:
+        importlib.import_module(module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,10 +68,16 @@ def make_start(resume_step: int | None = None, config: Config | None = None) -> 
 
 
 class MlflowServer:
-    """``mlflow server`` on a free local port, over a SQLite file and a folder of artifacts in ``folder``."""
+    """``mlflow server`` on a free local port, over a SQLite file and a folder of artifacts in ``folder``.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Of both.
+        store: The database to begin with.
+    """
+
+    def __init__(self, folder: Path, store: Path) -> None:
         self._folder = folder
+        shutil.copy(store, folder / "server.db")
         self._port = free_port()
         self.uri = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None

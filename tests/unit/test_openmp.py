@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
-from support.launching import environment
+from support.launching import environment, run_command
 
 PROGRAM = "import dstransformer, os; print(os.environ.get('GOMP_SPINCOUNT'))"
 
@@ -18,5 +17,5 @@ PROGRAM = "import dstransformer, os; print(os.environ.get('GOMP_SPINCOUNT'))"
 )
 def test_the_spin_count_is_set_unless_the_user_did(variables: dict[str, str], expected: str) -> None:
     clean = {k: v for k, v in environment().items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=clean | variables, capture_output=True, text=True)
+    done = run_command([sys.executable, "-c", PROGRAM], env=clean | variables)
     assert done.stdout.strip() == expected, done.stderr

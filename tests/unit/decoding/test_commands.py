@@ -72,7 +72,7 @@ def test_who_waits_for_an_answer_gets_one(bundle: Path, kind: str, monkeypatch: 
         say(b"fox\n")
         assert answers.readline() == expected[1]
         say(b"\x04" if kind == "terminal" else b"")
-        assert done.result(timeout=60) == 2
+        assert done.result() == 2
 
 
 def test_files_are_found_unusable_before_a_model_is_loaded(bundle: Path, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import random
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
+from support.forks import fork_server
 from support.launching import LIMIT
 
 from dstransformer.tracking.sqlite_store import UnusableStoreError, find_fault, prepare_store, sqlite_path
@@ -23,22 +23,13 @@ from dstransformer.tracking.sqlite_store import UnusableStoreError, find_fault, 
 @pytest.fixture(scope="module")
 def processes() -> ForkServerContext:
     """Starts processes that have MLflow loaded already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mlflow.store.tracking.sqlalchemy_store", "mlflow.tracking", "alembic.script"])
-    return context
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("sound") / "mlflow.db"
-    prepare_store(path)
-    return path
+    return fork_server()
 
 
 @pytest.fixture
-def store(sound: Path, tmp_path: Path) -> Path:
+def store(empty_store: Path, tmp_path: Path) -> Path:
     """A copy of a sound store, which a test may break."""
-    return Path(shutil.copy(sound, tmp_path / "mlflow.db"))
+    return Path(shutil.copy(empty_store, tmp_path / "mlflow.db"))
 
 
 def prepare_and_use(path: Path, experiment: str) -> None:
@@ -141,7 +132,7 @@ def test_a_broken_store_is_kept_aside_and_a_new_one_made(
 def test_a_store_that_another_program_is_making_is_waited_for(store: Path, processes: ForkServerContext) -> None:
     whole = store.read_bytes()
     os.truncate(store, 0)
-    process = processes.Process(target=prepare_store, args=(store,))
+    process = processes.Process(target=prepare_store, args=(store,), kwargs={"settle_seconds": LIMIT})
     process.start()
     time.sleep(1.0)
     store.write_bytes(whole)
