@@ -172,10 +172,10 @@ class TestStart:
     @pytest.mark.parametrize(("override", "parts"), [
         ("training.seed=100000000000000000000000", ["training.seed"]),
         ("model.d_model=1000000000", ["model.d_model"]),
-        ("model.num_layers=9999", ["parameters: building it takes", "which has"]),
+        ("model.d_ff=1000000", ["parameters: building it takes", "which has"]),
     ])  # fmt: skip
     def test_a_model_beyond_all_bounds(self, toy_corpus: Path, tmp_path: Path, override: str, parts: list[str]) -> None:
-        wide = ("model.d_ff=1000000", "model.d_model=16384") if "layers" in override else ()
+        wide = ("model.d_model=65536",) if "d_ff" in override else ()
         done = run_dst(*train_options(toy_corpus, tmp_path / "run", *wide, override))
         refused(done, *parts)
         assert not (tmp_path / "run").exists()
