@@ -26,7 +26,7 @@ class Section(BaseModel):
 class ModelConfig(Section):
     """The architecture (paper, section 3)."""
 
-    num_layers: Annotated[int, Field(ge=1, le=10_000)]
+    num_layers: Annotated[int, Field(ge=1, le=1_000)]
     d_model: Annotated[int, Field(ge=2, le=2**20, multiple_of=2)]
     d_ff: Width
     num_heads: Annotated[int, Field(ge=1, le=2**16)]

@@ -176,7 +176,7 @@ class TestDivergence:
         overrides = ("schedule.scale=1e30", "checkpoint.every_updates=1", "training.max_updates=30")
         done = run_dst_ranks(2, *train_arguments(toy_corpus, run, *overrides))
         assert done.returncode == 1, done.stderr
-        one_error(done, "training diverged: the loss is no number any more at update")
+        one_error(done, "training diverged: the loss became NaN or infinite by update")
         assert latest_state(run)["step"] < len(losses(run))
         assert not list(run.glob("checkpoints/.*"))
 

@@ -16,7 +16,7 @@ import pytest
 from support.launching import REPOSITORY, environment, finish, run_command, run_dst, wait_until
 
 TINY = ["model.d_model=32", "model.d_ff=64", "model.num_heads=2", "model.d_k=16", "model.d_v=16"]
-TINY += ["batch.src_tokens=1200", "batch.tgt_tokens=1200", "schedule.warmup_steps=10", "training.log_every=2"]
+TINY += ["batch.src_tokens=1200", "batch.tgt_tokens=1200", "schedule.warmup_steps=4", "training.log_every=2"]
 TINY += ["training.max_updates=12", "validation.every=6", "validation.bleu_sentences=6", "checkpoint.every_updates=4"]
 TINY += ["decoding.beam_size=2", "decoding.max_extra_tokens=5"]
 
@@ -75,6 +75,12 @@ class TestRunFolder:
         assert outcome["step"] == 12
         assert outcome["stopped_by"] is None
         assert {"bleu", "loss", "perplexity"} <= outcome["evaluations"]["test"]["metrics"].keys()
+        assert outcome["averaged_steps"] == [4, 8, 12]
+        final = outcome["final"]
+        assert (final["chosen"], final["metric"]) == ("average", "bleu")
+        assert final["steps"] == {"average": [4, 8, 12], "last": [12], "best": [12]}
+        assert final["scores"]["last"] == final["scores"]["best"]
+        assert json.loads((trained / "bundle" / "provenance.json").read_text())["final"] == final
 
     def test_mlflow_has_the_run(self, trained: Path) -> None:
         client = mlflow.MlflowClient(f"sqlite:///{trained.parent / 'mlflow.db'}")
@@ -82,7 +88,7 @@ class TestRunFolder:
         run = client.get_run(run_id)
         assert run.info.status == "FINISHED"
         assert run.data.params["model.d_model"] == "32"
-        assert {"train/loss", "valid/bleu", "final_test/bleu"} <= run.data.metrics.keys()
+        assert {"train/loss", "valid/bleu_first_6", "final_test/bleu"} <= run.data.metrics.keys()
         assert {"checkpoints", "plots", "samples"} <= {file.path for file in client.list_artifacts(run_id)}
         assert run.data.tags["git_revision"]
         assert run.inputs.dataset_inputs

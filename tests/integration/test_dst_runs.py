@@ -1,0 +1,212 @@
+"""The beginning and the end of runs as a user meets them: where they may go, what they say, what they leave."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.launching import environment, finish, forked, run_dst, wait_until
+from support.runs import TINY
+
+#: A checkpoint every other update, from the second on; the warm-up ends with the sixth.
+SHORT = ["training.max_updates=8", "checkpoint.every_updates=2", "checkpoint.keep_last=4", "schedule.warmup_steps=6"]
+
+
+def train_options(corpus: Path, run: Path, *overrides: str) -> list[str]:
+    options = ["train", "toy", "--corpus", str(corpus), "--run", str(run)]
+    return [*options, "--set", *TINY, *SHORT, *overrides]
+
+
+@pytest.fixture(scope="module")
+def trained(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A run whose average would reach back into its warm-up, and what it printed."""
+    run = tmp_path_factory.mktemp("runs") / "short"
+    done = run_dst(*train_options(toy_corpus, run, "checkpoint.average_last=4", "validation.every=4"))
+    assert done.returncode == 0, done.stderr
+    return run, done.stdout, done.stderr
+
+
+def refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    assert done.returncode == 2, (done.returncode, done.stderr)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("dst: error:")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(lines[0]) < 600
+    for part in parts:
+        assert part in lines[0]
+
+
+class TestEnd:
+    def test_an_average_that_would_reach_into_the_warmup_is_not_taken_for_granted(
+        self, trained: tuple[Path, str, str]
+    ) -> None:
+        run, printed, _ = trained
+        provenance = json.loads((run / "bundle" / "provenance.json").read_text())
+        final = provenance["final"]
+        assert final["steps"]["average"] == [6, 8]
+        assert final["steps"]["last"] == [8]
+        assert final["metric"] == "bleu_first_4"
+        assert provenance["averaged_steps"] == final["steps"][final["chosen"]]
+        best = max(final["scores"].values())
+        assert final["scores"][final["chosen"]] == best
+        assert "on validation: the average of steps 6, 8 bleu_first_4" in printed
+        assert "reach back into the warm-up (schedule.warmup_steps = 6)" in printed
+        assert "validation first 4 BLEU" in printed
+
+    def test_the_last_checkpoint_has_a_score_and_the_record_says_which(self, trained: tuple[Path, str, str]) -> None:
+        checkpoints = trained[0] / "checkpoints"
+        scores = {
+            path.parent.name: json.loads(path.read_text())["metric"] for path in checkpoints.glob("*/manifest.json")
+        }
+        assert scores == {
+            "step-00000002": None, "step-00000004": "bleu_first_4",
+            "step-00000006": None, "step-00000008": "bleu_first_4",
+        }  # fmt: skip
+        lines = [json.loads(line) for line in (trained[0] / "metrics.jsonl").read_text().splitlines()]
+        (final,) = (line for line in lines if line["kind"] == "final_validation")
+        assert "bleu" not in final
+        assert "nrefs:1" in final["bleu_first_4_signature"]
+
+    def test_a_run_that_was_stopped_at_its_end_is_finished_later(
+        self, trained: tuple[Path, str, str], toy_corpus: Path, tmp_path: Path
+    ) -> None:
+        run = tmp_path / "again"
+        shutil.copytree(trained[0], run)
+        shutil.rmtree(run / "bundle")
+        settings = ("checkpoint.average_last=4", "validation.every=4", "checkpoint.final=best_on_validation")
+        done = run_dst(*train_options(toy_corpus, run, *settings))
+        assert done.returncode == 0, done.stderr
+        assert 'from update 9 on checkpoint.final is "best_on_validation"; it was "average"' in done.stderr
+        final = json.loads((run / "bundle" / "provenance.json").read_text())["final"]
+        assert final["reason"] == "the best on validation, checkpoint.final = best_on_validation"
+
+    def test_a_change_of_the_schedule_is_said(
+        self, trained: tuple[Path, str, str], toy_corpus: Path, tmp_path: Path
+    ) -> None:
+        run = tmp_path / "again"
+        shutil.copytree(trained[0], run)
+        changes = ("training.max_updates=9", "schedule.scale=0.5", "checkpoint.average_last=4", "validation.every=4")
+        done = run_dst(*train_options(toy_corpus, run, *changes))
+        assert done.returncode == 0, done.stderr
+        said = [line for line in done.stderr.splitlines() if "from update 9 on" in line]
+        assert said == [
+            "dst: from update 9 on schedule.scale is 0.5; it was 1.0",
+            "dst: from update 9 on training.max_updates is 9; it was 8",
+        ]
+
+
+class TestAverage:
+    def test_the_newest(self, trained: tuple[Path, str, str], tmp_path: Path) -> None:
+        run, out = trained[0], tmp_path / "bundle"
+        refused(
+            run_dst("average", str(run), "--last", "3", "--out", str(out)),
+            "only 2 of the last 3 checkpoints", "schedule.warmup_steps = 6", "--include-warmup",
+        )  # fmt: skip
+        done = run_dst("average", str(run), "--last", "2", "--out", str(out))
+        assert done.stdout == f"{out}: the average of steps 6, 8\n", done.stderr
+        again = ["average", str(run), "--last", "3", "--include-warmup", "--out", str(out)]
+        refused(run_dst(*again), f"{out} is there already", "--overwrite")
+        assert run_dst(*again, "--overwrite").stdout == f"{out}: the average of steps 4, 6, 8\n"
+
+    def test_the_best(self, trained: tuple[Path, str, str], tmp_path: Path) -> None:
+        run, out = trained[0], tmp_path / "bundle"
+        done = run_dst("average", str(run), "--best", "1", "--out", str(out))
+        assert done.stdout == f"{out}: the average of steps 8\n", done.stderr
+        refused(
+            run_dst("average", str(run), "--best", "2", "--out", str(tmp_path / "other")),
+            "has 1 checkpoints with a validation score", "1 more from before the end of its warm-up",
+        )  # fmt: skip
+        refused(run_dst("average", str(run), "--best", "1", "--last", "1", "--out", str(out)), "not allowed with")
+
+    def test_a_checkpoint_stays_as_it_is(self, trained: tuple[Path, str, str]) -> None:
+        bundle = trained[0] / "checkpoints" / "step-00000008" / "bundle"
+        before = (bundle / "model.safetensors").read_bytes()
+        done = run_dst("average", str(trained[0]), "--last", "2", "--out", str(bundle), "--overwrite")
+        refused(done, "step-00000008 is a checkpoint")
+        assert (bundle / "model.safetensors").read_bytes() == before
+
+
+class TestStart:
+    def test_it_says_what_it_will_do(self, trained: tuple[Path, str, str], toy_corpus: Path) -> None:
+        run, _, errors = trained
+        first = errors.splitlines()[:6]
+        for line, parts in zip(first, [
+            (f"run       short in {run}",),
+            (f"corpus    {toy_corpus}: en-de, 600 pairs, vocabulary 400",),
+            ("model     ", "parameters, fp32, ZeRO stage 1"),
+            ("hardware  1 rank: device ", "threads 1"),
+            ("plan      8 updates, about 0.",),
+            ("MLflow    off (tracking.enabled)",),
+        ], strict=True):  # fmt: skip
+            for part in parts:
+                assert part in line
+
+    def test_a_run_goes_into_no_folder_of_others(self, toy_corpus: Path, tmp_path: Path) -> None:
+        refused(run_dst(*train_options(toy_corpus, toy_corpus / "run")), f"{toy_corpus} is a corpus")
+        assert not (toy_corpus / "run").exists()
+        (tmp_path / "thesis.tex").touch()
+        refused(run_dst(*train_options(toy_corpus, tmp_path)), "holds other things (thesis.tex)")
+
+    @pytest.mark.parametrize(("variables", "parts"), [
+        ({"RANK": "3", "WORLD_SIZE": "1"}, ["RANK=3 of WORLD_SIZE=1"]),
+        ({"RANK": "3"}, ["RANK=3 of WORLD_SIZE=1"]),
+        ({"WORLD_SIZE": "2"}, ["WORLD_SIZE=2, but no RANK", "unset WORLD_SIZE"]),
+        ({"RANK": "x"}, ["RANK is 'x'"]),
+    ])  # fmt: skip
+    def test_an_environment_of_no_launcher(
+        self, toy_corpus: Path, tmp_path: Path, variables: dict[str, str], parts: list[str]
+    ) -> None:
+        done = run_dst(*train_options(toy_corpus, tmp_path / "run"), extra=variables)
+        refused(done, *parts)
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize("variables", [{"RANK": "3"}, {"SLURM_PROCID": "3"}, {"RANK": "1", "WORLD_SIZE": "2"}])
+    def test_other_commands_talk_whatever_the_environment(self, variables: dict[str, str]) -> None:
+        refused(run_dst("translate", "nowhere", extra=variables), "nowhere")
+        assert "base" in run_dst("presets", extra=variables).stdout
+
+    @pytest.mark.parametrize(("override", "parts"), [
+        ("training.seed=100000000000000000000000", ["training.seed"]),
+        ("model.d_model=1000000000", ["model.d_model"]),
+        ("model.d_ff=1000000", ["parameters: building it takes", "which has"]),
+    ])  # fmt: skip
+    def test_a_model_beyond_all_bounds(self, toy_corpus: Path, tmp_path: Path, override: str, parts: list[str]) -> None:
+        wide = ("model.d_model=65536",) if "d_ff" in override else ()
+        done = run_dst(*train_options(toy_corpus, tmp_path / "run", *wide, override))
+        refused(done, *parts)
+        assert not (tmp_path / "run").exists()
+
+    def test_an_odd_plan_is_warned_of(self, toy_corpus: Path, tmp_path: Path) -> None:
+        options = train_options(toy_corpus, tmp_path / "run", "training.max_updates=600000", "checkpoint.keep_last=9")
+        done = run_dst(*options, "--dry-run", extra={"WORLD_SIZE": "4"})
+        assert done.returncode == 0, done.stderr
+        assert "warning: training.max_updates = 600,000 is " in done.stdout
+        told = json.loads(run_dst(*options, "--dry-run", "--json").stdout)["warnings"]
+        assert "epochs of this corpus" in told[0]
+
+
+def test_a_second_interrupt_ends_the_run_at_once(toy_corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    # The first validation takes long enough for both to come in it.
+    slow = (
+        "validation.every=1",
+        "validation.bleu_sentences=0",
+        "decoding.beam_size=48",
+        "decoding.max_extra_tokens=999",
+    )
+    with forked(["-m", "dstransformer", *train_options(toy_corpus, run, *slow)], environment()) as process:
+        wait_until(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text() != "")
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: "dst: SIGINT" in process.outputs[1].read_text())
+        process.send_signal(signal.SIGINT)
+        _, errors = finish(process)
+    assert process.returncode == 130, errors
+    assert "SIGINT: the run stops after this update and writes a checkpoint; Ctrl-C again stops it at once" in errors
+    assert "dst: interrupted" in errors
+    assert "training stopped" in errors
+    assert "training failed" not in errors
+    assert "Traceback" not in errors
