@@ -82,7 +82,7 @@ class TestRunFolder:
         run = client.get_run(run_id)
         assert run.info.status == "FINISHED"
         assert run.data.params["model.d_model"] == "32"
-        assert {"train/loss", "valid/bleu", "final_test/bleu"} <= run.data.metrics.keys()
+        assert {"train/loss", "valid/bleu_first_6", "final_test/bleu"} <= run.data.metrics.keys()
         assert {"checkpoints", "plots", "samples"} <= {file.path for file in client.list_artifacts(run_id)}
         assert run.data.tags["git_revision"]
         assert run.inputs.dataset_inputs
