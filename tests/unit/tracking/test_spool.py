@@ -71,3 +71,19 @@ def test_a_record_cut_short_is_left_out_with_a_warning(tmp_path: Path, caplog: p
     spool.pending()[0].write_bytes(b"")
     assert operations(spool) == ["finish"]
     assert "is damaged" in caplog.text
+
+
+def test_what_was_sent_is_pending_again_before_what_is_pending_now(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    for record in ({"op": "start"}, metrics(1), {"op": "text"}):
+        spool.put(record)
+    for files, record in list(spool.batches(spool.pending())):
+        spool.archive(files, record)
+    assert spool.pending() == []
+    spool.put(metrics(2))
+    logged = [("m0", 1.0, 0, 1), ("m0", 1.0, 0, 2)]
+    assert spool.restore(logged) == 3
+    assert operations(spool) == ["start", "metrics", "text", "metrics"]
+    sent = [value[3] for _, record in spool.batches(spool.pending()) for value in record.get("metrics", [])]
+    assert sent == [1, 2]
+    assert spool.restore(logged) == 0

@@ -17,7 +17,8 @@ from mlflow.tracking import MlflowClient
 from support.forks import fork_server
 from support.launching import LIMIT
 
-from dstransformer.tracking.sqlite_store import UnusableStoreError, find_fault, prepare_store, sqlite_path
+from dstransformer.tracking.location import sqlite_path
+from dstransformer.tracking.sqlite_store import UnusableStoreError, find_fault, prepare_store
 
 
 @pytest.fixture(scope="module")
