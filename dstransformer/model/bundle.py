@@ -43,8 +43,8 @@ class Bundle:
                 safetensors.
         """
         path = self.path / WEIGHTS
+        _check_hash(path, self.provenance)
         try:
-            _check_hash(path, self.provenance)
             weights: dict[str, Tensor] = load_file(path)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from None
@@ -93,7 +93,11 @@ def _check_hash(path: Path, provenance: Mapping[str, Any]) -> None:
     expected = recorded.get(path.name) if isinstance(recorded, Mapping) else None
     if expected is None and path.name in older:
         expected = provenance.get(older[path.name])
-    if expected is not None and file_sha256(path) != expected:
+    try:
+        damaged = expected is not None and file_sha256(path) != expected
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    if damaged:
         raise DataError(f"{path} does not match its hash in {PROVENANCE}: it was damaged or replaced; restore it")
 
 
@@ -134,9 +138,8 @@ def open_bundle(path: str | Path) -> Bundle:
     provenance = _read_provenance(folder / PROVENANCE)
     config = read_config(folder / CONFIG)
     _check_model(config, provenance, folder / CONFIG)
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
     _check_hash(folder / TOKENIZER, provenance)
-    return Bundle(folder, config, tokenizer, provenance)
+    return Bundle(folder, config, Tokenizer.load(folder / TOKENIZER), provenance)
 
 
 def _read_provenance(path: Path) -> dict[str, Any]:
