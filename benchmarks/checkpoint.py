@@ -20,8 +20,9 @@ from dstransformer.config import compose
 from dstransformer.data import Position
 from dstransformer.training.checkpoint import CheckpointFolder, TrainState
 from dstransformer.training.engine import Engine
+from dstransformer.training.processes import read_processes
 from dstransformer.training.saver import Saver
-from dstransformer.training.world import join_world, leave_world, read_processes
+from dstransformer.training.world import join_world, leave_world
 
 PAIRS = 50_000
 TOKENS = 4_096

@@ -25,7 +25,8 @@ from dstransformer.config import Config, compose
 from dstransformer.corpus import Split, SplitInfo
 from dstransformer.data import Position, Update
 from dstransformer.model import Transformer
-from dstransformer.training.world import World, join_world, leave_world, read_processes
+from dstransformer.training.processes import read_processes
+from dstransformer.training.world import World, join_world, leave_world
 
 PAIRS = 50_000
 TOKENS = 4_096

@@ -19,7 +19,8 @@ from benchmarks.workload import PIECES, budget_of, build_loader, load_sized, wri
 from dstransformer.config import Config, compose
 from dstransformer.corpus import Split
 from dstransformer.data import Position
-from dstransformer.training.world import World, join_world, leave_world, read_processes
+from dstransformer.training.processes import read_processes
+from dstransformer.training.world import World, join_world, leave_world
 
 PAIRS = 200_000
 

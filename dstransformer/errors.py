@@ -29,3 +29,12 @@ class DataError(UserError):
 
 class StorageError(DstError):
     """The file system refused: no room, no permission, a vanished folder. The process exits with 1."""
+
+
+def shown(value: object, *, quote: bool = True, limit: int = 80) -> str:
+    """A value as errors show it, in one line: its ``repr``, or its text; the middle of a long one is left out."""
+    text = repr(value) if quote else " ".join(str(value).split())
+    if len(text) <= limit:
+        return text
+    kept = (limit - 1) // 2
+    return f"{text[:kept]}…{text[-kept:]}"

@@ -16,18 +16,21 @@ say() { printf '\n== %s\n' "$*"; }
 gpus=$("$BIN/python" -c 'import torch; print(torch.cuda.device_count())')
 if [ "$gpus" -gt 0 ]; then ranks=$gpus precision=bf16; else ranks=2 precision=fp32; fi
 port=$("$BIN/python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+mkdir -p "$OUT"
 
 say "1/4 prepare: $PAIRS sentence pairs of the embedded English-German grammar"
 "$BIN/dst-prep" build --source toy --pairs "$PAIRS" --valid-size 500 --out "$OUT/corpus" --overwrite
 
 say "2/4 train: DeepSpeed on $ranks processes ($([ "$gpus" -gt 0 ] && echo GPU || echo CPU)), $precision"
+echo "DeepSpeed's own messages go to $OUT/deepspeed.log"
 rm -rf "$OUT/run"  # what an earlier quickstart trained; MLflow keeps its record
 "$BIN/deepspeed" --num_gpus "$ranks" --master_port "$port" --module dstransformer \
-  train toy --corpus "$OUT/corpus" --run "$OUT/run" --ds zero1 "$precision" --set batch.micro_batches="$ranks" --resume never
+  train toy --corpus "$OUT/corpus" --run "$OUT/run" --ds zero1 "$precision" --set batch.micro_batches="$ranks" \
+  --resume never > "$OUT/deepspeed.log" || { tail -n 5 "$OUT/deepspeed.log" >&2; exit 1; }
 
 say "3/4 translate the held-out sentences and score them"
 mkdir -p "$OUT/held-out"
-"$BIN/dst-prep" text "$OUT/corpus" --split test --src "$OUT/held-out/test.en" --tgt "$OUT/held-out/test.de"
+"$BIN/dst-prep" text "$OUT/corpus" --split test --src "$OUT/held-out/test.en" --tgt "$OUT/held-out/test.de" --overwrite
 "$BIN/dst" evaluate "$OUT/run/bundle" --src "$OUT/held-out/test.en" --ref "$OUT/held-out/test.de" --json > "$OUT/scores.json"
 
 say "4/4 translate one sentence"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
+from dstransformer.config.deepspeed_keys import check_keys
 from dstransformer.config.schema import Config
-from dstransformer.errors import ConfigError
+from dstransformer.errors import ConfigError, shown
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -78,6 +81,7 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
         for path, value in _leaves(fragment):
             _check_leaf(path, value, origin)
             _state(merged, stated_by, path, value, origin)
+        check_keys(fragment, origin)
     _check_whole(merged, config.deepspeed)
     accumulation = accumulation_steps(config.batch.micro_batches, world_size)
     return merged | {
@@ -133,20 +137,50 @@ def _read(name: str) -> tuple[dict[str, Any], str]:
     is_path = name.endswith(".json") or "/" in name
     path = Path(name) if is_path else packaged
     origin = str(path) if is_path else f"fragment {name!r}"
-    if not path.is_file():
+    if not os.path.lexists(path):
+        if is_path:
+            raise ConfigError(f"DeepSpeed JSON {shown(name, quote=False, limit=200)} does not exist")
         near = get_close_matches(name, fragment_names(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
-            f"unknown DeepSpeed fragment {name!r}: {hint}known: {', '.join(fragment_names())}, "
+            f"unknown DeepSpeed fragment {shown(name)}: {hint}known: {', '.join(fragment_names())}, "
             "or the path of a .json file"
         )
     try:
-        fragment = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{origin} is not readable JSON: {error}") from None
+        text = path.read_text(encoding="utf-8")
+        fragment = json.loads(text, parse_constant=_refuse_constant)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{origin} is not readable JSON: {shown(error, quote=False)}") from None
     if not isinstance(fragment, dict):
-        raise ConfigError(f"{origin} holds a {type(fragment).__name__}, not a JSON object")
+        kind = "null" if fragment is None else f"a {type(fragment).__name__}"
+        raise ConfigError(f"{origin} holds {kind}, not a JSON object")
+    _check_repeated(text, origin)
     return fragment, origin
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON number")
+
+
+_JSON_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}]')
+
+
+def _check_repeated(text: str, origin: str) -> None:
+    """Of a key that an object states twice, JSON takes the last silently."""
+    objects: list[set[str]] = []
+    for token in _JSON_TOKEN.finditer(text):
+        if token[0] == "{":
+            objects.append(set())
+        elif token[0] == "}":
+            objects.pop()
+        elif token[2]:
+            key = json.loads(token[1], strict=False)
+            if key in objects[-1]:
+                line = text.count("\n", 0, token.start()) + 1
+                raise ConfigError(f"{origin}, line {line}: repeated key {shown(key)}: state it once")
+            objects[-1].add(key)
 
 
 def _check_choices(fragment: Mapping[str, Any], origin: str) -> None:

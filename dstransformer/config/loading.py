@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,7 +12,8 @@ import yaml
 from pydantic import ValidationError
 
 from dstransformer.config.schema import Config
-from dstransformer.errors import ConfigError
+from dstransformer.config.yaml_text import parse_yaml
+from dstransformer.errors import ConfigError, shown
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -45,6 +47,7 @@ def load_config(preset: str, overrides: Sequence[str] = (), fragments: Sequence[
         ConfigError: An unknown preset, key or type, or a value out of its bounds.
     """
     tree = _resolve(preset, ())
+    _check_complete(tree, preset)
     for override in overrides:
         _apply(tree, override)
     if fragments:
@@ -53,8 +56,22 @@ def load_config(preset: str, overrides: Sequence[str] = (), fragments: Sequence[
 
 
 def read_config(path: Path) -> Config:
-    """The resolved configuration a run or a bundle holds in ``config.yaml``."""
-    return parse_config(_read_yaml(path), str(path))
+    """The resolved configuration a run or a bundle holds in ``config.yaml``.
+
+    A key that did not exist when it was written has the value of ``base.yaml``.
+
+    Raises:
+        ConfigError: A file that cannot be read, or what is no configuration of this version.
+    """
+    tree = _read_yaml(path)
+    base = _read_yaml(PRESETS / "base.yaml")
+    unknown = {key for key in _keys(tree) - _keys(base) if key not in base}
+    if unknown:
+        raise ConfigError(
+            f"{path} has the key {shown(min(unknown))}, which this version does not know: use the version of "
+            "dstransformer that wrote it, or a newer one"
+        )
+    return parse_config(_merge(base, tree), str(path))
 
 
 def write_config(config: Config, path: Path) -> None:
@@ -83,30 +100,60 @@ def _resolve(preset: str, seen: tuple[str, ...]) -> dict[str, Any]:
     parent = tree.pop("extends", None)
     if parent is None:
         return tree
-    return _merge(_resolve(str(parent), (*seen, preset)), tree)
+    if not isinstance(parent, str):
+        raise ConfigError(f"{path}: extends = {shown(parent)}: name one preset or file")
+    return _merge(_resolve(parent, (*seen, preset)), tree)
+
+
+def _check_complete(tree: Mapping[str, Any], preset: str) -> None:
+    base = _read_yaml(PRESETS / "base.yaml")
+    no_sections = [
+        name for name, value in tree.items() if isinstance(base.get(name), dict) and not isinstance(value, dict)
+    ]
+    if no_sections:
+        name = no_sections[0]
+        raise ConfigError(
+            f"preset {shown(preset)}: {name} = {shown(tree[name])}: it is a section, write its keys below it"
+        )
+    missing = sorted(_keys(base) - _keys(tree))
+    if missing:
+        raise ConfigError(
+            f"preset {shown(preset)} lacks {len(missing)} keys, the first is {missing[0]!r}: add the line "
+            "`extends: base` to take them from base"
+        )
+
+
+def _keys(tree: Mapping[str, Any]) -> set[str]:
+    """The names of all values: ``section.key``, and what is no section by its name."""
+    return {
+        f"{name}.{key}" if key else str(name)
+        for name, section in tree.items()
+        for key in (section if isinstance(section, Mapping) else ("",))
+    }
 
 
 def _find(preset: str) -> Path:
     if preset.endswith((".yaml", ".yml")):
-        path = Path(preset)
-        if not path.is_file():
-            raise ConfigError(f"preset file {preset} does not exist")
-        return path
-    path = PRESETS / f"{preset}.yaml"
-    if "/" in preset or not path.is_file():
+        if not os.path.lexists(preset):
+            raise ConfigError(f"preset file {shown(preset, quote=False, limit=200)} does not exist")
+        return Path(preset)
+    if preset not in preset_names():
         near = get_close_matches(preset, preset_names(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"unknown preset {preset!r}: {hint}`dst presets` lists what there is")
-    return path
+        if os.path.lexists(f"{preset}.yaml"):
+            hint = f"did you mean the file {preset}.yaml? "
+        raise ConfigError(f"unknown preset {shown(preset)}: {hint}`dst presets` lists what there is")
+    return PRESETS / f"{preset}.yaml"
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            raise ConfigError(f"{path}, byte {error.start + 1}: not UTF-8; convert it") from None
+        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from None
+    tree = parse_yaml(text, str(path))
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} holds no configuration: expected sections such as 'model:'")
     return tree
@@ -116,6 +163,8 @@ def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
+        if isinstance(old, dict) and value is None:
+            continue  # a section without a line in it
         merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
 
@@ -123,48 +172,53 @@ def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def _apply(tree: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     keys = name.strip().split(".")
+    given = f"--set {shown(override)}"
     if not equals or not all(keys):
-        raise ConfigError(f"--set {override!r} is not of the form section.key=value")
-    node = tree
+        raise ConfigError(f"{given} is not of the form section.key=value")
+    node: Any = tree
     for depth, key in enumerate(keys):
-        known = node if isinstance(node, dict) else {}
-        if key not in known:
-            near = get_close_matches(key, list(known), n=1)
-            hint = f"did you mean {'.'.join([*keys[:depth], near[0]])!r}?" if near else f"known: {', '.join(known)}"
-            raise ConfigError(f"--set {override!r}: there is no key {'.'.join(keys[: depth + 1])!r}; {hint}")
-        if depth < len(keys) - 1:
-            node = node[key]
-    if isinstance(node[keys[-1]], dict):
-        raise ConfigError(f"--set {override!r}: {name!r} is a section; set one of {', '.join(node[keys[-1]])}")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {override!r}: {text!r} is not a YAML value") from None
-    if isinstance(value, str) and not isinstance(node[keys[-1]], str):
-        value = _number(value)  # YAML 1.1 reads 1e-9, without a point, as a string
-    node[keys[-1]] = value
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+        if not isinstance(node, dict):
+            raise ConfigError(f"{given}: {'.'.join(keys[:depth])!r} is a value and has no keys; set it as a whole")
+        if key not in node:
+            near = get_close_matches(key, list(node), n=1)
+            hint = f"did you mean {'.'.join([*keys[:depth], near[0]])!r}?" if near else f"known: {', '.join(node)}"
+            raise ConfigError(f"{given}: there is no key {shown('.'.join(keys[: depth + 1]))}; {hint}")
+        section, node = node, node[key]
+    if isinstance(node, dict):
+        raise ConfigError(f"{given}: {name!r} is a section; set one of {', '.join(node)}")
+    value = parse_yaml(text, given)
+    if keys == ["deepspeed"] and not isinstance(value, list):
+        raise ConfigError(f"{given}: name the DeepSpeed fragments with --ds, for example `--ds zero1 bf16`")
+    section[keys[-1]] = value
 
 
 def _explain(error: ValidationError) -> str:
-    problems = []
-    for detail in error.errors():
-        where = ".".join(str(part) for part in detail["loc"])
-        if detail["type"] == "extra_forbidden":
-            problems.append(f"unknown key {where!r}")
-        elif detail["type"] == "missing":
-            problems.append(f"missing key {where!r}")
-        else:
-            message = detail["msg"].removeprefix("Value error, ")
-            problems.append(
-                f"{where} = {detail['input']!r}: {message[0].lower()}{message[1:]}"
-                if not isinstance(detail["input"], dict)
-                else f"{where}: {message}"
-            )
-    return "; ".join(problems)
+    """What is wrong with the first two values; the rest is counted."""
+    problems = [_explain_one(detail) for detail in error.errors()]
+    rest = f"; and {len(problems) - 2} more" if len(problems) > 2 else ""
+    return "; ".join(problems[:2]) + rest
+
+
+def _explain_one(detail: Mapping[str, Any]) -> str:
+    where = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key {shown(where)}{_suggest(detail['loc'])}"
+    if detail["type"] == "invalid_key":
+        return f"unknown key {where!r}"
+    if detail["type"] == "missing":
+        return f"missing key {where!r}"
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "list_type":
+        message = "write a list, such as [zero1, bf16]"
+    if isinstance(detail["input"], dict):
+        return f"{where}: {message}"
+    return f"{where} = {shown(detail['input'])}: {message[0].lower()}{message[1:]}"
+
+
+def _suggest(location: Sequence[str | int]) -> str:
+    *sections, key = map(str, location)
+    known: Any = _read_yaml(PRESETS / "base.yaml")
+    for section in sections:
+        known = known.get(section, {})
+    near = get_close_matches(key, list(known), n=1)
+    return f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"

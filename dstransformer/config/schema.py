@@ -6,8 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Count = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
+#: Counts of updates, tokens and sentences, and seeds: what a signed 64-bit integer holds, as PyTorch and Arrow count.
+LARGEST = 2**63 - 1
+
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+NonNegative = Annotated[int, Field(ge=0, le=LARGEST)]
+#: Widths, heads, layers and rows of a model: beyond these a matrix has more elements than any machine has memory for,
+#: and PyTorch's sizes overflow.
+Width = Annotated[int, Field(ge=1, le=2**20)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -20,21 +26,21 @@ class Section(BaseModel):
 class ModelConfig(Section):
     """The architecture (paper, section 3)."""
 
-    num_layers: Count
-    d_model: Annotated[int, Field(ge=2, multiple_of=2)]
-    d_ff: Count
-    num_heads: Count
-    d_k: Count
-    d_v: Count
+    num_layers: Annotated[int, Field(ge=1, le=10_000)]
+    d_model: Annotated[int, Field(ge=2, le=2**20, multiple_of=2)]
+    d_ff: Width
+    num_heads: Annotated[int, Field(ge=1, le=2**16)]
+    d_k: Annotated[int, Field(ge=1, le=2**16)]
+    d_v: Annotated[int, Field(ge=1, le=2**16)]
     dropout: Probability
     attention_dropout: Probability
     activation_dropout: Probability
     norm: Literal["post", "pre"]
     attention_bias: bool
     positions: Literal["sinusoidal", "learned"]
-    max_positions: Count
+    max_positions: Annotated[int, Field(ge=1, le=2**26)]
     tie_embeddings: Literal["all", "target", "none"]
-    vocab_multiple: Count
+    vocab_multiple: Width
 
     def embedding_rows(self, vocab_size: int) -> int:
         """Rows of an embedding matrix for ``vocab_size`` pieces: rounded up to ``vocab_multiple``."""
@@ -87,6 +93,7 @@ class ValidationConfig(Section):
 
     every: NonNegative
     bleu_sentences: NonNegative
+    final_sentences: NonNegative
     samples: NonNegative
 
 
@@ -98,6 +105,7 @@ class CheckpointConfig(Section):
     keep_last: Count
     keep_best: NonNegative
     average_last: Count
+    final: Literal["average", "best_on_validation"]
 
     @model_validator(mode="after")
     def _averages_what_is_kept(self) -> CheckpointConfig:
@@ -112,9 +120,10 @@ class CheckpointConfig(Section):
 class DecodingConfig(Section):
     """Beam search (section 6.1)."""
 
-    beam_size: Count
-    length_penalty: Annotated[float, Field(ge=0)]
-    max_extra_tokens: NonNegative
+    beam_size: Annotated[int, Field(ge=1, le=1000)]
+    length_penalty: Annotated[float, Field(ge=0, le=5)]
+    max_input_tokens: NonNegative
+    max_extra_tokens: Annotated[int, Field(ge=0, le=100_000)]
     batch_tokens: Count
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from dstransformer.corpus.lines import iter_lines, writing_lines
+from dstransformer.corpus.lines import iter_lines
 from dstransformer.errors import DataError
 from dstransformer.evaluation.bleu import Score, compound_split_bleu, score
 
@@ -15,8 +15,8 @@ from dstransformer.evaluation.bleu import Score, compound_split_bleu, score
 class Translates(Protocol):
     """A model that turns sentences into their translations, one for each, in order."""
 
-    def translate(self, sentences: Sequence[str]) -> list[str]:
-        """Translate."""
+    def translate(self, sentences: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
+        """Translate; ``progress`` is called with a number of sentences whenever so many more are done."""
         ...
 
 
@@ -44,21 +44,11 @@ class Report:
         return "\n".join([*lines, f"{self.sentences} sentences in {self.seconds:.1f} s"])
 
 
-def evaluate_files(
-    src: str, ref: str, translator: Translates, output: str | None = None, *, language: str | None = None
-) -> Report:
-    """Translate a test set and score it against its reference.
-
-    Args:
-        src: Source text, one sentence a line, plain or gzipped.
-        ref: Its reference translation, line by line.
-        translator: The model.
-        output: A file that keeps the translations.
-        language: Code of the target language, to report the paper's compound-split BLEU as well.
+def read_test_set(src: str, ref: str) -> tuple[list[str], list[str]]:
+    """Source sentences and their reference translations, from two files, plain or gzipped, line by line.
 
     Raises:
         DataError: Files that cannot be read, are empty or not UTF-8, or are of different length.
-        StorageError: The output cannot be written.
     """
     sources, references = list(iter_lines(src)), list(iter_lines(ref))
     if len(sources) != len(references):
@@ -66,15 +56,34 @@ def evaluate_files(
             f"{src} has {len(sources)} lines but {ref} has {len(references)}: "
             "line n of one must translate line n of the other"
         )
+    return sources, references
+
+
+def evaluate(
+    sources: Sequence[str],
+    references: Sequence[str],
+    translator: Translates,
+    *,
+    language: str | None = None,
+    write: Callable[[str], None] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Report:
+    """Translate a test set and score it against its reference.
+
+    Args:
+        sources: Of :func:`read_test_set`.
+        references: As many.
+        translator: The model.
+        language: Code of the target language, to report the paper's compound-split BLEU as well.
+        write: Keeps a translation; it is called for each, in order, before any is scored.
+        progress: See :meth:`Translates.translate`.
+    """
     began = time.perf_counter()
-    if output is None:
-        translations = translator.translate(sources)
-    else:
-        with writing_lines(output) as write:
-            translations = translator.translate(sources)
-            for translation in translations:
-                write(translation)
+    translations = translator.translate(sources, progress)
     seconds = time.perf_counter() - began
+    if write is not None:
+        for translation in translations:
+            write(translation)
     plain = score(translations, references)
     own = () if language is None else (compound_split_bleu(translations, references, language),)
     return Report(len(sources), seconds, (plain.bleu, plain.chrf, *own))

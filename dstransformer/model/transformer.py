@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from dstransformer.config import ModelConfig
 from dstransformer.model.attention import Backend, MultiHeadAttention
@@ -110,8 +113,31 @@ class Transformer(nn.Module):
         return F.linear(hidden, self.softmax_weight)
 
 
+class _NothingDrawn(TorchFunctionMode):
+    """Leaves tensors as they are where initial values were to be drawn into them.
+
+    On the meta device there is nothing to draw into, but PyTorch imports its compiler to find that out, for seconds.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call what draws nothing."""
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return given["tensor"]
+        return args[0] if func in (Tensor.uniform_, Tensor.normal_) else func(*args, **given)
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Models built in here have shapes and names, but no values and no memory."""
+    with torch.device("meta"), _NothingDrawn():
+        yield
+
+
 def parameter_count(config: ModelConfig, vocab_size: int) -> int:
     """Number of weights of a model, without the memory for one."""
-    with torch.device("meta"):
+    with shapes_only():
         model = Transformer(config, vocab_size)
     return sum(parameter.numel() for parameter in model.parameters())

@@ -6,12 +6,10 @@ from pathlib import Path
 
 from dstransformer.config import TrackingConfig
 from dstransformer.tracking.console import ConsoleProgress
-from dstransformer.tracking.jsonl import MetricsLog
+from dstransformer.tracking.jsonl import METRICS_NAME, MetricsLog
 from dstransformer.tracking.location import resolve_tracking_uri
 from dstransformer.tracking.mlflow_tracker import MlflowTracker
 from dstransformer.tracking.tracker import FanOut, NullTracker, Tracker
-
-METRICS_NAME = "metrics.jsonl"
 
 
 def build_tracker(config: TrackingConfig, *, rank: int, run_folder: Path, max_updates: int) -> Tracker:
@@ -22,7 +20,12 @@ def build_tracker(config: TrackingConfig, *, rank: int, run_folder: Path, max_up
     uri = resolve_tracking_uri(config.uri, run_folder) if config.enabled else None
     if rank != 0:
         return NullTracker()
-    listeners: list[Tracker] = [ConsoleProgress(max_updates), MetricsLog(run_folder / METRICS_NAME)]
+    console = ConsoleProgress(max_updates)
+    listeners: list[Tracker] = [console, MetricsLog(run_folder / METRICS_NAME)]
     if uri is not None:
-        listeners.append(MlflowTracker(run_folder, uri, config.experiment, system_metrics=config.system_metrics))
+        listeners.append(
+            MlflowTracker(
+                run_folder, uri, config.experiment, system_metrics=config.system_metrics, announce=console.say
+            )
+        )
     return FanOut(listeners)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from dstransformer.tracking.tracker import RunStart, Sample, Tracker
+from dstransformer.tracking.tracker import Evaluation, RunStart, Sample, Tracker
+
+METRICS_NAME = "metrics.jsonl"
 
 
 class MetricsLog(Tracker):
@@ -51,6 +55,12 @@ class MetricsLog(Tracker):
         """Write a line of kind ``checkpoint``."""
         self._write("checkpoint", step, {"path": str(path), "sha256": sha256, "score": score})
 
+    def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
+        """Write a line for each split that the bundle was evaluated on."""
+        del bundle
+        for split, evaluation in evaluations.items():
+            self.log_eval(split, step, evaluation.metrics, signatures=evaluation.signatures)
+
     def _write(self, kind: str, step: int, values: Mapping[str, float | str | None]) -> None:
         finite = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -59,6 +69,37 @@ class MetricsLog(Tracker):
         line = json.dumps({"kind": kind, "step": step, "time": round(time.time(), 3), **finite}, ensure_ascii=False)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
+
+
+def logged_metrics(path: Path) -> list[tuple[str, float, int, int]]:
+    """Name (``train/loss``), value, time in milliseconds and step of every finite figure; none where there is no file.
+
+    The scores of a bundle are left out: they belong to it.
+    """
+    if not path.exists():
+        return []
+    found = []
+    for record in _read_records(path):
+        kind, step, when = record.get("kind"), record.get("step"), record.get("time")
+        if kind == "checkpoint" or str(kind).startswith("final_") or not isinstance(step, int):
+            continue
+        if not isinstance(when, int | float):
+            continue
+        found += [
+            (f"{kind}/{name}", float(value), int(when * 1000), step)
+            for name, value in record.items()
+            if name not in ("step", "time") and isinstance(value, int | float)
+        ]
+    return found
+
+
+def _read_records(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                if isinstance(record, dict):
+                    yield record
 
 
 def _lines_until(path: Path, last_step: int) -> Iterator[str]:

@@ -10,12 +10,17 @@ from pathlib import Path
 from dstransformer.errors import ConfigError, DataError
 
 STATE_NAME = "tracking.json"
+ARTIFACTS_FOLDER = "mlartifacts"
+_FORGET = "delete it, and the run is tracked as a new one"
 SCHEMES = ("http", "https", "databricks", "sqlite", "postgresql", "mysql", "mssql")
 
 
 @dataclass(frozen=True)
 class TrackingState:
-    """The MLflow store and experiment of a run folder; ``run_id`` is None until the store has made the run."""
+    """The MLflow store and experiment of a run folder; ``run_id`` is None until the store has made the run.
+
+    A SQLite file that has been moved together with the run folder is found beside it.
+    """
 
     tracking_uri: str
     experiment: str
@@ -26,11 +31,16 @@ class TrackingState:
         """Read the folder's state, None where it was never tracked; DataError where the file is damaged."""
         path = run_folder / STATE_NAME
         try:
-            return cls(**json.loads(path.read_bytes()))
+            state = cls(**json.loads(path.read_bytes()))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}; check its permissions") from None
         except (ValueError, TypeError) as error:
-            raise DataError(f"{path} is damaged ({error}): delete it, and the run is tracked as a new one") from None
+            raise DataError(f"{path} is damaged ({error}): {_FORGET}") from None
+        if not isinstance(state.tracking_uri, str) or _scheme(state.tracking_uri) not in SCHEMES:
+            raise DataError(f"{path} is damaged (tracking_uri is {state.tracking_uri!r}): {_FORGET}")
+        return replace(state, tracking_uri=_where_it_is_now(state.tracking_uri, run_folder))
 
     def of_same_run(self, run_folder: Path) -> TrackingState:
         """This state with the run that the folder has been tracked as, so that a resumed run goes on in it."""
@@ -52,8 +62,7 @@ def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
     """
     from_environment = os.environ.get("MLFLOW_TRACKING_URI")
     uri = configured or from_environment or f"sqlite:///{run_folder.absolute().parent / 'mlflow.db'}"
-    scheme = uri.partition(":")[0].partition("+")[0]
-    if scheme not in SCHEMES:
+    if _scheme(uri) not in SCHEMES:
         origin = "tracking.uri" if configured else "MLFLOW_TRACKING_URI"
         raise ConfigError(
             f"{origin} is {uri!r}, which names no tracking store: "
@@ -62,8 +71,26 @@ def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
     return uri
 
 
-def artifact_location(tracking_uri: str, run_folder: Path) -> str | None:
-    """Where a new experiment's artifacts go: beside the run folder for a SQLite file, else the server's own choice."""
-    if not tracking_uri.startswith("sqlite:"):
-        return None
-    return (run_folder.absolute().parent / "mlartifacts").as_uri()
+def sqlite_path(tracking_uri: str) -> Path | None:
+    """The file of a SQLite store, None where the address names none."""
+    scheme, _, rest = tracking_uri.partition(":///")
+    name = rest.partition("?")[0]
+    return Path(name).absolute() if _scheme(scheme) == "sqlite" and name not in ("", ":memory:") else None
+
+
+def artifact_location(tracking_uri: str) -> str | None:
+    """Where a new experiment's artifacts go: beside a SQLite file, else the server's own choice."""
+    path = sqlite_path(tracking_uri)
+    return None if path is None else (path.parent / ARTIFACTS_FOLDER).as_uri()
+
+
+def _scheme(uri: str) -> str:
+    return uri.partition(":")[0].partition("+")[0]
+
+
+def _where_it_is_now(tracking_uri: str, run_folder: Path) -> str:
+    path = sqlite_path(tracking_uri)
+    if path is None or path.exists():
+        return tracking_uri
+    beside = run_folder.absolute().parent / path.name
+    return f"sqlite:///{beside}" if beside.exists() else tracking_uri

@@ -20,16 +20,26 @@ from mlflow.models import Model, ModelSignature
 from mlflow.tracking import MlflowClient
 from mlflow.types import ColSpec, Schema
 
-from dstransformer.tracking.location import TrackingState, artifact_location
+from dstransformer.tracking.jsonl import METRICS_NAME
+from dstransformer.tracking.location import TrackingState, artifact_location, sqlite_path
+from dstransformer.tracking.page import how_to_open, public_address
 from dstransformer.tracking.spool import Record
 
 logger = logging.getLogger(__name__)
-for chatty in ("mlflow", "alembic"):
-    logging.getLogger(chatty).setLevel(logging.ERROR)
+# What fails is said once, in one line, by the courier.
+for chatty in ("mlflow", "alembic", "sqlalchemy", "urllib3"):
+    logging.getLogger(chatty).setLevel(logging.CRITICAL + 1)
 
 ENTRIES_PER_BATCH = 100  # the most parameters or tags that MLflow takes in one request
 MAX_VALUE_LENGTH = 6000
-KEY_TAG = "dst_key"  # marks what a record made, so that the same record does not make it twice
+KEY_TAG = "mlflow.dst_key"  # on what a record made, so that it does not make it twice; not shown on MLflow's pages
+MODEL_USAGE = """```python
+import mlflow
+
+mlflow.set_tracking_uri("{source}")
+mlflow.pyfunc.load_model("models:/{model_id}").predict(["A sentence."])
+```
+"""
 BUNDLE_FOLDER = "bundle"
 LOADER_MODULE = "dstransformer.tracking.pyfunc"
 
@@ -41,6 +51,7 @@ class MlflowStore:
         self._state = state
         self._run_folder = run_folder
         self._client = MlflowClient(state.tracking_uri)
+        self._experiment: str | None = None
         self._operations: Mapping[str, Callable[[Record], None]] = {
             "start": self._start,
             "params": self._params,
@@ -49,13 +60,37 @@ class MlflowStore:
             "text": self._text,
             "dataset": self._dataset,
             "bundle": self._bundle,
+            "plot": self._plot,
             "finish": self._finish,
         }
+
+    @property
+    def state(self) -> TrackingState:
+        """Where the run is; ``run_id`` is None as long as the store has not made the run."""
+        return self._state
 
     @property
     def run_id(self) -> str | None:
         """The run's id, None as long as the store has not made the run."""
         return self._state.run_id
+
+    @property
+    def page(self) -> str | None:
+        """How to open the run's page, None as long as nothing was sent."""
+        if self._experiment is None or self.run_id is None:
+            return None
+        return how_to_open(self._state.tracking_uri, self._experiment, self.run_id)
+
+    def has_lost_run(self) -> bool:
+        """Whether the store has never heard of the run that it made; a run that was deleted in it is known still."""
+        try:
+            if self.run_id is not None:
+                self._client.get_run(self.run_id)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return True
+        return False
 
     def send(self, record: Record) -> None:
         """Apply one record."""
@@ -63,6 +98,9 @@ class MlflowStore:
 
     def answers(self) -> bool:
         """Whether the store knows the run, so that a record it refused is at fault and not the store."""
+        path = sqlite_path(self._state.tracking_uri)
+        if path is not None and not path.exists():  # an open connection reads on from a deleted file
+            return False
         try:
             return self.run_id is not None and self._find_run(self.run_id)
         except Exception:
@@ -71,12 +109,13 @@ class MlflowStore:
     def _start(self, record: Record) -> None:
         known = self.run_id if record["resume"] else None
         if known is not None and self._find_run(known):
-            self._client.update_run(known, status="RUNNING")
+            self._client.update_run(known, status="RUNNING", name=record["run_name"])
             run_id = known
         else:
             run_id = self._create_run(record)
         self._state = replace(self._state, run_id=run_id)
         self._state.save(self._run_folder)
+        self._experiment = str(self._client.get_run(run_id).info.experiment_id)
         self._tags(record)
 
     def _find_run(self, run_id: str) -> bool:
@@ -89,16 +128,16 @@ class MlflowStore:
 
     def _create_run(self, record: Record) -> str:
         experiment = self._experiment_id()
-        if made := self._client.search_runs([experiment], f"tags.{KEY_TAG} = '{record['key']}'", max_results=1):
+        if made := self._client.search_runs([experiment], f"tags.`{KEY_TAG}` = '{record['key']}'", max_results=1):
             return str(made[0].info.run_id)
         tags = {KEY_TAG: record["key"], "mlflow.user": _user(), "mlflow.source.name": "dst train"}
-        run = self._client.create_run(experiment, record["time"], tags, record["run_name"])
+        run = self._client.create_run(experiment, record["time"], tags, record["run_name"] or record["default_name"])
         return str(run.info.run_id)
 
     def _experiment_id(self) -> str:
         name = self._state.experiment
         if (experiment := self._client.get_experiment_by_name(name)) is None:
-            location = artifact_location(self._state.tracking_uri, self._run_folder)
+            location = artifact_location(self._state.tracking_uri)
             try:
                 return str(self._client.create_experiment(name, location))
             except MlflowException as error:  # another run was faster
@@ -145,7 +184,7 @@ class MlflowStore:
         bundle = self._run_folder / record["path"]
         if not bundle.is_dir():
             raise FileNotFoundError(f"the bundle {bundle} is gone")
-        model = self._logged_model(record, bundle.name)
+        model = self._logged_model(record)
         self._client.log_model_artifacts(model.model_id, str(bundle), BUNDLE_FOLDER)
         with tempfile.TemporaryDirectory() as folder:
             description = Path(folder, "MLmodel")
@@ -159,15 +198,17 @@ class MlflowStore:
             for key, value in record["metrics"].items()
         ]
         self._client.log_batch(self.run_id, metrics=metrics)
+        usage = MODEL_USAGE.format(model_id=model.model_id, source=public_address(self._state.tracking_uri))
+        self._client.set_logged_model_tags(model.model_id, {"mlflow.note.content": usage})
         self._client.finalize_logged_model(model.model_id, "READY")
 
-    def _logged_model(self, record: Record, name: str) -> LoggedModel:
+    def _logged_model(self, record: Record) -> LoggedModel:
         experiment = self._client.get_run(self.run_id).info.experiment_id
-        if made := self._client.search_logged_models([experiment], f"tags.{KEY_TAG} = '{record['key']}'"):
+        if made := self._client.search_logged_models([experiment], f"tags.`{KEY_TAG}` = '{record['key']}'"):
             return made[0]
         return self._client.create_logged_model(
             experiment,
-            name=name.replace(".", "-"),
+            name=record["name"],
             source_run_id=self.run_id,
             tags={KEY_TAG: record["key"], "path": str(record["path"])},
             model_type="translation",
@@ -178,6 +219,20 @@ class MlflowStore:
         model = Model(run_id=self.run_id, model_id=model_id, signature=ModelSignature(inputs=text, outputs=text))
         mlflow.pyfunc.add_to_model(model, loader_module=LOADER_MODULE, data=BUNDLE_FOLDER)
         return model
+
+    def _plot(self, record: Record) -> None:
+        """Upload a picture of the run's curves; one that cannot be drawn is left out."""
+        try:
+            from dstransformer.tracking.plot import draw_training
+
+            image = draw_training(self._run_folder / METRICS_NAME, record["title"])
+        except Exception as error:
+            logger.warning("the run's curves are not drawn: %r", error)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            picture = Path(folder, Path(record["file"]).name)
+            picture.write_bytes(image)
+            self._client.log_artifact(self.run_id, str(picture), str(Path(record["file"]).parent))
 
     def _finish(self, record: Record) -> None:
         self._client.set_terminated(self.run_id, record["status"].upper(), record["time"])

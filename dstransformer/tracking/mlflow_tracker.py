@@ -11,7 +11,8 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,17 @@ from dstransformer.config import dump_config
 from dstransformer.corpus import Manifest
 from dstransformer.tracking.courier import Courier, StoreUnreachableError
 from dstransformer.tracking.location import TrackingState
+from dstransformer.tracking.page import (
+    FILTER_TAGS,
+    Outcome,
+    dataset_name,
+    default_run_name,
+    describe,
+    model_name,
+    public_address,
+)
 from dstransformer.tracking.spool import FOLDER_NAME, Spool
-from dstransformer.tracking.tracker import RunStart, RunStatus, Sample, Tracker
+from dstransformer.tracking.tracker import Evaluation, RunStart, RunStatus, Sample, Tracker
 
 if TYPE_CHECKING:
     from dstransformer.tracking.system_metrics import SystemMetrics
@@ -50,6 +60,7 @@ class MlflowTracker(Tracker):
         flush_seconds: float = FLUSH_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
         system_metrics_seconds: float = SYSTEM_METRICS_SECONDS,
+        announce: Callable[[str], None] = logger.info,
     ) -> None:
         self._run_folder = run_folder
         self._state = TrackingState(tracking_uri, experiment)
@@ -57,7 +68,12 @@ class MlflowTracker(Tracker):
         self._flush_seconds = flush_seconds
         self._retry_seconds = retry_seconds
         self._system_metrics_seconds = system_metrics_seconds
+        self._announce = announce
         self._spool = Spool(run_folder)
+        self._run: RunStart | None = None
+        self._outcome = Outcome()
+        self._signed: dict[str, Mapping[str, str]] = {}
+        self._page: str | None = None
         self._step = 0
         self._finishing = threading.Event()
         self._down = False
@@ -66,25 +82,40 @@ class MlflowTracker(Tracker):
 
     def start(self, run: RunStart) -> None:
         """Keep what describes the run, and begin to send. A resumed run goes on in the folder's MLflow run."""
+        self._run = run
         self._step = run.resume_step or 0
+        self._outcome = Outcome(step=self._step)
         resume = run.resume_step is not None
         if resume:
             self._state = self._state.of_same_run(self._run_folder)
-        elif leftovers := self._spool.pending():
-            logger.warning("%d unsent tracking records of an earlier run in this folder are dropped", len(leftovers))
-            self._spool.drop(leftovers)
+        else:
+            if leftovers := self._spool.pending():
+                logger.warning(
+                    "%d unsent tracking records of an earlier run in this folder are dropped", len(leftovers)
+                )
+            self._spool.forget()
         self._state.save(self._run_folder)
-        tags = dict(run.tags)
+        tags = {name: run.tags[name] for name in FILTER_TAGS if name in run.tags}
         if "git_revision" in tags:
             tags["mlflow.source.git.commit"] = tags["git_revision"]
-        self._put("start", run_name=run.run_name, resume=resume, key=uuid.uuid4().hex, time=_now(), tags=tags)
+        tags["languages"] = f"{run.manifest.src_lang}-{run.manifest.tgt_lang}"
+        self._put(
+            "start",
+            run_name=run.run_name,
+            default_name=default_run_name(run, self._run_folder),
+            resume=resume,
+            key=uuid.uuid4().hex,
+            time=_now(),
+            tags=tags,
+        )
+        self._put_description()
         self._put("params", params=flatten(run.config.model_dump(mode="json")))
         self._put("text", file="config.yaml", text=dump_config(run.config))
         self._put("text", file="ds_config.json", text=json.dumps(run.ds_config, indent=2) + "\n")
         self._put("text", file="corpus_manifest.json", text=run.manifest.to_json())
         self._put(
             "dataset",
-            name=run.corpus.name,
+            name=dataset_name(run),
             digest=manifest_digest(run.manifest),
             path=str(run.corpus.absolute()),
             profile=_profile(run.manifest),
@@ -106,43 +137,71 @@ class MlflowTracker(Tracker):
         signatures: Mapping[str, str] | None = None,
         samples: Sequence[Sample] = (),
     ) -> None:
-        """Log ``<split>/<name>`` metrics, signatures as tags, samples as a CSV artifact (shown as a table)."""
+        """Log ``<split>/<name>`` metrics; signatures and samples (shown as a table) as artifacts."""
+        self._step = max(self._step, step)
         self._put_metrics(step, {f"{split}/{name}": value for name, value in metrics.items()})
-        if signatures:
-            self._put("tags", tags={f"{split}/{name}.signature": text for name, text in signatures.items()})
+        self._put_making(split, step, signatures or {}, samples)
+
+    def _put_making(self, split: str, step: int, signatures: Mapping[str, str], samples: Sequence[Sample]) -> None:
+        """How scores were computed, and of what."""
+        if signatures and self._signed.get(split) != signatures:
+            self._signed[split] = dict(signatures)
+            self._put("text", file=f"signatures/{split}.json", text=json.dumps(dict(signatures), indent=2) + "\n")
         if samples:
             self._put("text", file=f"samples/{split}-step-{step:08d}.csv", text=_samples_csv(samples))
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """Log where the checkpoint is and what it is, not its bytes."""
+        self._step = max(self._step, step)
         description = {"path": str(path), "sha256": sha256, "step": step, "score": score}
         text = json.dumps(description, indent=2) + "\n"
         self._put("text", file=f"checkpoints/step-{step:08d}.json", text=text)
-        self._put("tags", tags={"checkpoint": str(path)})
 
-    def log_bundle(self, bundle: Path, step: int, metrics: Mapping[str, float]) -> None:
-        """Log the bundle as a model of the run. It is read when it is sent, so it must stay where it is."""
+    def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
+        """Log the bundle as a model of the run, with its scores. It is read when sent, so it must stay where it is."""
+        metrics = {
+            f"{split}/{name}": value
+            for split, evaluation in evaluations.items()
+            for name, value in evaluation.metrics.items()
+        }
+        for split, evaluation in evaluations.items():
+            self._put_making(split, step, evaluation.signatures, evaluation.samples)
         inside = bundle.absolute().is_relative_to(self._run_folder.absolute())
         path = bundle.absolute().relative_to(self._run_folder.absolute()) if inside else bundle.absolute()
-        self._put("bundle", path=str(path), step=step, metrics=dict(metrics), key=uuid.uuid4().hex, time=_now())
+        assert self._run is not None
+        name = model_name(self._run, self._run_folder)
+        key = uuid.uuid4().hex
+        self._put("bundle", path=str(path), name=name, step=step, metrics=metrics, key=key, time=_now())
+        self._outcome = Outcome(step=step, bundle=bundle, evaluations=evaluations)
 
     def finish(self, status: RunStatus) -> None:
         """Send what is left and end the MLflow run; what cannot be sent in time stays in the run folder."""
         try:
+            if self._run is not None:
+                self._outcome = replace(self._outcome, status=status, step=self._step)
+                self._put_description()
+                self._put("plot", file="plots/training.png", title=self._run.run_name or str(self._run_folder))
             self._put("finish", status=status, time=_now())
         finally:
             self._finishing.set()
         if self._worker is not None:
             self._worker.join(FINISH_SECONDS[status])
         self._spool.close()
+        if self._page is not None:
+            self._announce(self._page)
         if left := len(self._spool.pending()):
             logger.warning(
                 "%d tracking records are not sent to %s yet and are kept in %s: `dst track %s` sends them",
                 left,
-                self._state.tracking_uri,
+                public_address(self._state.tracking_uri),
                 self._run_folder / FOLDER_NAME,
                 self._run_folder,
             )
+
+    def _put_description(self) -> None:
+        assert self._run is not None
+        text = describe(self._run, self._run_folder, self._outcome)
+        self._put("tags", tags={"mlflow.note.content": text})
 
     def _put(self, op: str, **values: Any) -> None:
         self._spool.put({"op": op, **values})
@@ -159,6 +218,9 @@ class MlflowTracker(Tracker):
             if finishing and monitor is not None:
                 monitor.stop()
             self._deliver(courier, now_or_never=finishing)
+            if self._page is None and courier.page is not None:
+                self._page = courier.page
+                self._announce(self._page)
             if finishing:
                 return
             if monitor is None and self._with_system_metrics and courier.run_id is not None and not self._down:
@@ -175,7 +237,7 @@ class MlflowTracker(Tracker):
             if not self._down:
                 logger.warning(
                     "%s does not take tracking records, training goes on and they are kept in %s: %s",
-                    self._state.tracking_uri,
+                    public_address(self._state.tracking_uri),
                     self._run_folder / FOLDER_NAME,
                     error,
                 )
@@ -184,7 +246,7 @@ class MlflowTracker(Tracker):
                 self._spool.compact()
         else:
             if self._down:
-                logger.warning("%s takes tracking records again", self._state.tracking_uri)
+                logger.warning("%s takes tracking records again", public_address(self._state.tracking_uri))
             self._down = False
         finally:
             if due:

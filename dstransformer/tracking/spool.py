@@ -18,6 +18,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 FOLDER_NAME = "tracking-pending"
+SENT_NAME = "tracking-sent.jsonl"
 METRICS_PER_BATCH = 1000  # the most that MLflow takes in one request
 
 Record = dict[str, Any]  # JSON; "op" says what to do
@@ -28,6 +29,7 @@ class Spool:
 
     def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder / FOLDER_NAME
+        self._sent = run_folder / SENT_NAME
         self._numbers = itertools.count()
 
     def put(self, record: Record) -> None:
@@ -68,6 +70,48 @@ class Spool:
         for path in paths:
             path.unlink(missing_ok=True)
 
+    def archive(self, paths: Sequence[Path], record: Record) -> None:
+        """Forget records that were sent, but keep what ``metrics.jsonl`` does not hold, for a store that is lost."""
+        if record["op"] != "metrics":
+            with self._sent.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        self.drop(paths)
+
+    def forget(self) -> None:
+        """Begin anew: nothing is pending, nothing was sent."""
+        self.drop(self.pending())
+        self._sent.unlink(missing_ok=True)
+
+    def restore(self, metrics: Sequence[Any]) -> int:
+        """Make what was sent pending once more, before what is pending now; returns how many records.
+
+        Args:
+            metrics: Those that were logged, as in a record; ones that are pending still are left out.
+        """
+        records = [record for line in self._sent_lines() if (record := _parse(line)) is not None]
+        if not records:
+            return 0
+        waiting = {
+            (name, step)
+            for _, record in self.batches(self.pending())
+            if record["op"] == "metrics"
+            for name, _, _, step in record["metrics"]
+        }
+        metrics = [metric for metric in metrics if (metric[0], metric[3]) not in waiting]
+        parts = [metrics[at : at + METRICS_PER_BATCH] for at in range(0, len(metrics), METRICS_PER_BATCH)]
+        records[1:1] = [{"op": "metrics", "metrics": part} for part in parts]  # the first makes the run
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for number, record in enumerate(records):  # a name that sorts before any time of day
+            self._write(self._folder / f"{number:020d}-0-00000000.json", record)
+        self._sent.unlink()
+        return len(records)
+
+    def _sent_lines(self) -> list[str]:
+        try:
+            return self._sent.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+
     def close(self) -> None:
         """Remove the folder where nothing is pending."""
         try:
@@ -99,3 +143,11 @@ class Spool:
             path.unlink(missing_ok=True)
             return None
         return record if isinstance(record, dict) else None
+
+
+def _parse(line: str) -> Record | None:
+    try:
+        record = json.loads(line)
+    except ValueError:  # cut short by a power failure
+        return None
+    return record if isinstance(record, dict) else None

@@ -20,11 +20,12 @@ RunStatus = Literal["finished", "failed", "killed"]
 class RunStart:
     """What is known when a run begins.
 
+    ``run_name`` is what its user calls it, None where that is left to the listener.
     ``tags`` describe where it runs; ``git_revision`` is also shown as the run's source version.
     ``resume_step`` is the last update of the checkpoint that the run goes on from, None for a run from the start.
     """
 
-    run_name: str
+    run_name: str | None
     config: Config
     ds_config: Mapping[str, Any]
     manifest: Manifest
@@ -40,6 +41,35 @@ class Sample:
     source: str
     reference: str
     translation: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model makes of a held-out split.
+
+    A score of the first sentences only says so in its name, for example ``bleu_first_500``.
+
+    Attributes:
+        metrics: ``loss`` (smoothed, nats a token), ``perplexity`` (not smoothed), ``bleu``, ``chrf``.
+        signatures: How the scores were computed, by name.
+        samples: The first sentences.
+    """
+
+    metrics: Mapping[str, float]
+    signatures: Mapping[str, str]
+    samples: Sequence[Sample] = ()
+
+    @property
+    def bleu(self) -> tuple[str, float]:
+        """The name of the BLEU and its value."""
+        name = bleu_name(self.metrics)
+        assert name is not None
+        return name, self.metrics[name]
+
+
+def bleu_name(metrics: Mapping[str, float]) -> str | None:
+    """``bleu``, or ``bleu_first_500`` where that many sentences were translated; None where there is no BLEU."""
+    return next((name for name in metrics if name == "bleu" or name.startswith("bleu_first_")), None)
 
 
 class Tracker:
@@ -71,8 +101,14 @@ class Tracker:
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """A checkpoint is complete; ``sha256`` is the hash of its manifest, ``score`` what it was ranked by."""
 
-    def log_bundle(self, bundle: Path, step: int, metrics: Mapping[str, float]) -> None:
-        """A bundle is worth keeping as a model; ``metrics`` have full names (``test/bleu``)."""
+    def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
+        """A bundle is worth keeping as a model.
+
+        ``evaluations`` is all that is said of its scores, by name of the split (``final_validation``, ``final_test``).
+        """
+
+    def say(self, line: str) -> None:
+        """Something for whoever watches the run."""
 
     def finish(self, status: RunStatus) -> None:
         """The run ends. Nothing may follow."""
@@ -116,9 +152,13 @@ class FanOut(Tracker):
         """See ``Tracker.log_checkpoint``."""
         self._tell("log_checkpoint", path, sha256, step, score)
 
-    def log_bundle(self, bundle: Path, step: int, metrics: Mapping[str, float]) -> None:
+    def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
         """See ``Tracker.log_bundle``."""
-        self._tell("log_bundle", bundle, step, metrics)
+        self._tell("log_bundle", bundle, step, evaluations)
+
+    def say(self, line: str) -> None:
+        """See ``Tracker.say``."""
+        self._tell("say", line)
 
     def finish(self, status: RunStatus) -> None:
         """See ``Tracker.finish``."""

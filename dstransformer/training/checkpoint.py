@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"step-\d{8,}")
 
+#: The name of a metric and its value.
+Score = tuple[str, float]
+
 MANIFEST, LATEST, ENGINE, BUNDLE = "manifest.json", "latest", "zero", "bundle"
 
 
@@ -55,11 +58,19 @@ class TrainState:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint on disk."""
+    """A complete checkpoint on disk.
+
+    Attributes:
+        path: Its folder.
+        state: Where the run stood.
+        score: What it is ranked by, None where it was not evaluated.
+        metric: What the score is: ``bleu``, ``bleu_first_500``; None where an earlier version wrote the checkpoint.
+    """
 
     path: Path
     state: TrainState
     score: float | None
+    metric: str | None = None
 
     @property
     def engine(self) -> Path:
@@ -152,7 +163,7 @@ class CheckpointFolder:
         """Give up the checkpoint written aside, as far as the file system lets one."""
         shutil.rmtree(self.aside(step), ignore_errors=True)
 
-    def publish(self, state: TrainState, score: float | None, files: Mapping[str, str]) -> Checkpoint:
+    def publish(self, state: TrainState, score: Score | None, files: Mapping[str, str]) -> Checkpoint:
         """Make the checkpoint written aside visible: its manifest, a rename, ``latest`` moves, others go. Rank 0 only.
 
         Args:
@@ -163,7 +174,9 @@ class CheckpointFolder:
         partial = self.aside(state.step)
         final = self.path / f"step-{state.step:08d}"
         with storage_errors(partial):
-            manifest = {"state": asdict(state), "score": score, "files": dict(sorted(files.items()))}
+            metric, value = (None, None) if score is None else score
+            ranked = {"score": value, "metric": metric}
+            manifest = {"state": asdict(state), **ranked, "files": dict(sorted(files.items()))}
             write_durably(partial / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
             for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
                 sync(folder)
@@ -195,11 +208,21 @@ class CheckpointFolder:
 
 
 def kept(checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: int) -> list[Checkpoint]:
-    """The checkpoints that stay: the newest, and those of the highest score (of equals the newer)."""
+    """The checkpoints that stay: the newest, and those of the highest score."""
     newest = sorted(checkpoints, key=lambda c: c.state.step)[-keep_last:]
-    scored = [c for c in checkpoints if c.score is not None]
-    best = sorted(scored, key=lambda c: (c.score, c.state.step))[-keep_best:] if keep_best else []
+    best = by_score(checkpoints)[:keep_best]
     return [c for c in checkpoints if c in newest or c in best]
+
+
+def by_score(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """The checkpoints that were evaluated as the newest of them was, best first; of equals the newer.
+
+    A score of part of the text, from before the configuration changed, does not compare with one of all of it; that of
+    an earlier version, which did not say what it was, is taken for the same.
+    """
+    scored = sorted((c for c in checkpoints if c.score is not None), key=lambda c: c.state.step)
+    comparable = [c for c in scored if c.metric in (None, scored[-1].metric)]
+    return sorted(comparable, key=lambda c: (c.score, c.state.step), reverse=True)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -215,7 +238,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         )
     try:
         content = json.loads(manifest.read_text(encoding="utf-8"))
-        return Checkpoint(folder, TrainState(**content["state"]), content["score"])
+        return Checkpoint(folder, TrainState(**content["state"]), content["score"], content.get("metric"))
     except (ValueError, KeyError, TypeError):
         raise DataError(
             f"{manifest} is not a checkpoint's manifest: the checkpoint is damaged; name an earlier one"

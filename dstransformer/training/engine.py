@@ -6,12 +6,14 @@ import contextlib
 import copy
 import hashlib
 import logging
+import math
 import os
 import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -41,6 +43,10 @@ ADVICE = (
     "lower schedule.scale or raise schedule.warmup_steps in a new run, or go on from an earlier checkpoint with "
     "--resume PATH"
 )
+#: Updates in a row that may be skipped, for a gradient that is not finite, before training has diverged; fp16 has its
+#: loss scale to lower instead.
+MOST_SKIPPED = 20
+
 _FP16_DIVERGED = f"fp16 training diverged: gradients overflow at the smallest loss scale; use bf16, {ADVICE}"
 
 
@@ -88,10 +94,11 @@ class Engine:
     """
 
     def __init__(self, config: Config, ds_config: Mapping[str, Any], vocab_size: int, world: World) -> None:
-        deepspeed = _import_deepspeed(precision_of(ds_config), world)
+        deepspeed = _import_deepspeed(ds_config, world)
         self._config = config
         self._world = world
         self._stage = zero_stage(ds_config)
+        self._precision = precision_of(ds_config)
         torch.manual_seed(config.training.seed)
         model = Transformer(config.model, vocab_size, config.loss.label_smoothing, config.training.attention_backend)
         model.to(world.device)
@@ -113,10 +120,14 @@ class Engine:
         # it hands its state over instead (see `snapshot`).
         self._engine.checkpoint_engine.makedirs = self._engine._copy_recovery_script = _do_nothing
         self._grad_norm: float | None = None
+        self._skipped_in_a_row = 0
+        self._marks_overflow = self._stage == 0 and self._precision == "fp32"
         # Without ZeRO, DeepSpeed divides fp16 gradients by the loss scale but leaves multiplying the loss to us, and
         # takes one step of Adam on zero gradients when it begins.
-        self._scales_loss = self._stage == 0 and precision_of(ds_config) == "fp16"
+        self._scales_loss = self._stage == 0 and self._precision == "fp16"
         self._step_scale = 1.0
+        if self._marks_overflow:
+            self._optimizer.register_step_pre_hook(_skip_overflow)
         if self._stage == 0 and hasattr(self._optimizer, "fp32_groups"):
             for state in self._optimizer.optimizer.state.values():
                 state["step"].zero_()
@@ -137,9 +148,21 @@ class Engine:
         Args:
             update: This rank's share of it.
             number: Of the update, from 1; dropout masks are a function of seed, update and micro-batch.
+
+        Raises:
+            DivergedError: The loss scale of fp16 cannot be lowered any more, or ``MOST_SKIPPED`` updates in a row were
+                skipped in another precision.
         """
+        before = self.skipped
         with losing_a_peer():
-            return self._step(update, number)
+            losses = self._step(update, number)
+        self._skipped_in_a_row = self._skipped_in_a_row + 1 if self.skipped > before else 0
+        if self._skipped_in_a_row >= MOST_SKIPPED and self._precision != "fp16":
+            raise DivergedError(
+                f"training diverged: the gradients of {MOST_SKIPPED} updates in a row, up to {number}, were NaN or "
+                f"infinite, and were skipped; {ADVICE}"
+            )
+        return losses
 
     def _step(self, update: Update, number: int) -> StepLoss:
         micro_batches = self._config.batch.micro_batches
@@ -159,10 +182,14 @@ class Engine:
         return StepLoss(loss, nll)
 
     def _note_norm(self) -> None:
-        """Without ZeRO and in fp32 DeepSpeed does not report the norm; the gradients are whole and reduced by now."""
-        if self._stage == 0 and not hasattr(self._optimizer, "_global_grad_norm"):
+        """Without ZeRO and in fp32 DeepSpeed does not look at the norm; the gradients are whole and reduced by now.
+
+        As elsewhere, a gradient that is not finite is skipped: DeepSpeed counts what the optimizer marks as overflow.
+        """
+        if self._marks_overflow:
             gradients = [p.grad for p in self._engine.module.parameters() if p.grad is not None]
             self._grad_norm = float(torch.nn.utils.get_total_norm(gradients))
+            self._optimizer.overflow = not math.isfinite(self._grad_norm)
 
     def _step_engine(self) -> None:
         try:
@@ -183,7 +210,7 @@ class Engine:
 
     @property
     def grad_norm(self) -> float:
-        """The global norm of the last update's gradient, before clipping; infinite where fp16 overflowed."""
+        """The global norm of the last update's gradient, before clipping; infinite or NaN where it was skipped."""
         norm = self._engine.get_global_grad_norm()
         if norm is None:
             norm = self._grad_norm
@@ -199,8 +226,17 @@ class Engine:
         return 1.0
 
     @property
+    def applied_infinity(self) -> bool:
+        """Whether the last update took a gradient that was not finite into the weights, as a JSON may ask DeepSpeed."""
+        known = self._engine.get_global_grad_norm() is not None or self._grad_norm is not None
+        return known and self._skipped_in_a_row == 0 and not math.isfinite(self.grad_norm)
+
+    @property
     def skipped(self) -> int:
-        """Updates that fp16 has skipped since the run began."""
+        """Updates skipped since the run began, as their gradient was not finite.
+
+        In fp16 that is how the loss scale is found; in other precisions something went wrong.
+        """
         return int(self._engine.skipped_steps)
 
     def iter_weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -254,6 +290,14 @@ def dropout_seed(seed: int, update: int, micro_batch: int) -> int:
     return int(np.random.SeedSequence((seed, update, micro_batch)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
+def _skip_overflow(optimizer: Any, *_: object) -> None:
+    """Leave Adam nothing to do where the gradient was not finite."""
+    if optimizer.overflow:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+
 def _do_nothing(*_: object, **__: object) -> None:
     pass
 
@@ -297,18 +341,14 @@ def await_operator_builds(folder: Path, patience: float = 120.0) -> None:
             lock.unlink()
 
 
-def _unlink_shared_memory(world: World) -> None:
-    """DeepSpeed leaves the buffers of its reduction on a CPU, 66 MiB a rank, in memory when the processes end.
-
-    Every process has mapped them by now, and keeps them without their names.
-    """
-    world.barrier()
-    address = f"{os.environ['MASTER_ADDR']}_{os.environ['MASTER_PORT']}"
-    for buffer in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_*"):
-        buffer.unlink(missing_ok=True)
+def _expect_operator_builds(world: World, operators: Path) -> None:
+    """The Adam for offloaded states is a C++ operator that DeepSpeed compiles at its first use."""
+    await_operator_builds(operators)
+    if world.is_first and not any(operators.glob("**/*.so")):
+        logger.warning("DeepSpeed compiles its Adam for the CPU, once per installation: this may take a minute")
 
 
-def _import_deepspeed(precision: str, world: World) -> Any:
+def _import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     # DeepSpeed still calls collectives under names that PyTorch has replaced; nothing a user could do about it.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     # Its operators are built by the ninja beside this Python: ssh and a path to the program bring no other.
@@ -319,14 +359,14 @@ def _import_deepspeed(precision: str, world: World) -> Any:
     from deepspeed.utils import logger as deepspeed_logger
 
     deepspeed_logger.setLevel(logging.WARNING)
-    operators = Path(os.environ["TORCH_EXTENSIONS_DIR"])
-    await_operator_builds(operators)
-    if world.is_first and world.device.type == "cpu" and not any(operators.glob("**/*.so")):
-        logger.warning("DeepSpeed builds its operators, once for this installation: this may take a minute")
+    # On a CPU DeepSpeed would compile an all-reduce through shared memory, which only its inference engine calls.
+    torch_backend: Any = import_module("deepspeed.comm.torch")
+    torch_backend.build_shm_op = _do_nothing
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
-    _unlink_shared_memory(world)
+    if offloads_optimizer(ds_config):
+        _expect_operator_builds(world, Path(os.environ["TORCH_EXTENSIONS_DIR"]))
     accelerator = get_accelerator()
-    if world.device.type == "cpu" and precision == "fp16" and not accelerator.is_fp16_supported():
+    if world.device.type == "cpu" and precision_of(ds_config) == "fp16" and not accelerator.is_fp16_supported():
         logger.warning("this CPU has no fp16 instructions: PyTorch computes fp16 in software, slowly; bf16 is faster")
         accelerator.is_fp16_supported = lambda: True
     return deepspeed

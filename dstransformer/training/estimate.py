@@ -13,6 +13,12 @@ from dstransformer.model import parameter_count
 
 GIB = 2**30
 
+#: A plan of more epochs is said to be odd; long trainings on small corpora have a few hundred.
+MOST_EPOCHS = 500
+
+#: An epoch of fewer updates is said to be odd: its order hardly varies, and validation comes after many epochs.
+LEAST_UPDATES = 10
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -61,6 +67,52 @@ def estimate(config: Config, corpus: Corpus, world_size: int, half_precision: bo
             for stage in range(4)
         },
     )
+
+
+def approximate_updates(config: Config, corpus: Corpus) -> float:
+    """Updates of an epoch by the manifest's counts, without planning one: a few percent too low."""
+    train = corpus.manifest.splits["train"]
+    src, tgt = train.src_tokens + train.pairs, train.tgt_tokens + train.pairs  # with the end of each sentence
+    return max(src / config.batch.src_tokens, tgt / config.batch.tgt_tokens, 1.0)
+
+
+def odd_plan(config: Config, updates_per_epoch: float) -> list[str]:
+    """What of a plan is probably not meant, each with what to do about it."""
+    updates, warmup = config.training.max_updates, config.schedule.warmup_steps
+    epochs = updates / updates_per_epoch
+    warnings = []
+    if epochs > MOST_EPOCHS:
+        warnings.append(
+            f"training.max_updates = {updates:,} is {epochs:,.0f} epochs of this corpus: "
+            f"{round(MOST_EPOCHS * updates_per_epoch):,} would be {MOST_EPOCHS}"
+        )
+    if updates_per_epoch < LEAST_UPDATES:
+        warnings.append(
+            f"an epoch is only {updates_per_epoch:,.0f} updates: for a corpus of this size lower batch.src_tokens = "
+            f"{config.batch.src_tokens} and batch.tgt_tokens = {config.batch.tgt_tokens}"
+        )
+    if updates < warmup:
+        warnings.append(
+            f"training.max_updates = {updates} ends before the warm-up (schedule.warmup_steps = {warmup}): the rate "
+            "never reaches its peak; lower schedule.warmup_steps"
+        )
+    elif (first := _first_averaged(config)) < warmup:
+        warnings.append(
+            f"the last {config.checkpoint.average_last} checkpoints reach back to update {first}, into the warm-up "
+            f"(schedule.warmup_steps = {warmup}), so the final bundle will be the best on validation and not their "
+            "average: lower schedule.warmup_steps, checkpoint.average_last or checkpoint.every_updates"
+        )
+    return warnings
+
+
+def _first_averaged(config: Config) -> int:
+    """The update of the first checkpoint that the final average takes; those by time are not known before."""
+    updates, every = config.training.max_updates, config.checkpoint.every_updates
+    if every == 0:
+        return updates
+    regular = updates // every  # checkpoints at multiples of the interval; the last update has one anyway
+    others = config.checkpoint.average_last - (1 if updates % every else 0)
+    return max((regular - others + 1) * every, min(every, updates)) if others else updates
 
 
 def bytes_per_parameter(stage: int, world_size: int, half_precision: bool) -> float:

@@ -16,29 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer import __version__
-from dstransformer.config import Config, compose, dump_config, load_config, precision_of, read_config
+from dstransformer.config import Config, compose, dump_config, load_config, precision_of
 from dstransformer.corpus import Corpus
 from dstransformer.data import build_budget, check_lengths, training_lengths
 from dstransformer.errors import ConfigError, DataError, DstError
-from dstransformer.model import check_backend, open_bundle
+from dstransformer.model import check_backend
 from dstransformer.model.cpu import kernels_name, processor_name
 from dstransformer.tracking import RunStart, build_tracker, resolve_tracking_uri
-from dstransformer.training.checkpoint import (
-    Checkpoint,
-    CheckpointFolder,
-    TrainState,
-    read_checkpoint,
-    verify_checkpoint,
-)
-from dstransformer.training.estimate import Estimate, estimate
+from dstransformer.training.checkpoint import Checkpoint, TrainState, read_checkpoint
+from dstransformer.training.estimate import Estimate, estimate, odd_plan
+from dstransformer.training.folders import check_run_folder
+from dstransformer.training.opening import check_memory, describe_start
+from dstransformer.training.processes import Processes, read_processes
+from dstransformer.training.resuming import find_checkpoint, warn_of_other_hardware
 from dstransformer.training.signals import StopRequest
 from dstransformer.training.storage import lock_run, replace_file, storage_errors
-from dstransformer.training.world import Processes, World, join_world, leave_world, read_processes
+from dstransformer.training.world import World, join_world, leave_world
 
 logger = logging.getLogger(__name__)
-
-#: Configuration that decides what an update is; it must not change in the middle of a run.
-FIXED_SECTIONS = ("model", "loss", "optimizer", "batch")
 
 
 @dataclass(frozen=True)
@@ -53,6 +48,7 @@ class TrainRequest:
         fragments: DeepSpeed fragments instead of the preset's; none keeps the preset's.
         resume: ``auto`` goes on from the run's latest checkpoint if there is one, ``never`` refuses a run that has any,
             a path goes on from that checkpoint.
+        name: The run's name in MLflow; None for one of preset, folder and date.
     """
 
     preset: str
@@ -61,6 +57,7 @@ class TrainRequest:
     overrides: Sequence[str] = ()
     fragments: Sequence[str] = ()
     resume: str = "auto"
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -81,16 +78,18 @@ class DryRun:
     ds_config: Mapping[str, Any]
     world_size: int
     estimate: Estimate
+    warnings: Sequence[str]
 
 
 def dry_run(request: TrainRequest) -> DryRun:
     """Resolve everything and plan the first epoch, without training or writing anything."""
-    processes = read_processes(os.environ)
+    processes = read_processes(os.environ, alone=True)
     plan = _check_at_the_door(request, processes)
     _check_corpus(plan.corpus, plan.config, verify=True)
     half = precision_of(plan.ds_config) != "fp32"
     figures = estimate(plan.config, plan.corpus, processes.world_size, half)
-    return DryRun(plan.config, plan.ds_config, processes.world_size, figures)
+    warnings = odd_plan(plan.config, figures.updates_per_epoch)
+    return DryRun(plan.config, plan.ds_config, processes.world_size, figures, warnings)
 
 
 def train(request: TrainRequest) -> dict[str, Any]:
@@ -112,7 +111,7 @@ def train(request: TrainRequest) -> dict[str, Any]:
         mistake = error  # another node may not have met it, and would wait
     world = join_world(processes)
     # A process killed while DeepSpeed loads an operator would leave a lock that the next run waits for.
-    with StopRequest() as stop:
+    with StopRequest(announced=processes.rank == 0) as stop:
         try:
             world.share(mistake)
             assert plan is not None
@@ -135,6 +134,7 @@ def _train(request: TrainRequest, plan: Plan, world: World, stop: StopRequest) -
     with world.together():
         _check_corpus(plan.corpus, plan.config, verify=world.local_rank == 0)
         check_backend(plan.config.model, plan.config.training.attention_backend, world.device, half)
+    check_memory(plan.config, plan.corpus, world)
     path = _agree_on_checkpoint(request, plan, world)
     with _prepared_run(request.run, plan, world):
         with world.together():
@@ -146,13 +146,17 @@ def _train(request: TrainRequest, plan: Plan, world: World, stop: StopRequest) -
         origin |= {"hardware": _hardware(world)}
         with world.together():
             if checkpoint is not None and world.is_first:
-                _warn_of_other_hardware(checkpoint, origin["hardware"])
+                warn_of_other_hardware(checkpoint, origin["hardware"])
+        for line in describe_start(
+            request.run, plan.config, plan.ds_config, plan.corpus, world.world_size, origin["hardware"]
+        ):
+            tracker.say(line)
         trainer = Trainer(plan.config, plan.ds_config, plan.corpus, request.run, world, tracker, origin)
         if checkpoint is not None:
             trainer.resume(checkpoint)
         tracker.start(
             RunStart(
-                run_name=request.run.absolute().name,
+                run_name=request.name,
                 config=plan.config,
                 ds_config=plan.ds_config,
                 manifest=plan.corpus.manifest,
@@ -163,6 +167,9 @@ def _train(request: TrainRequest, plan: Plan, world: World, stop: StopRequest) -
         )
         try:
             outcome = trainer.run(stop)
+        except KeyboardInterrupt:
+            tracker.finish("killed")
+            raise
         except BaseException:
             tracker.finish("failed")
             raise
@@ -213,9 +220,7 @@ def _check_at_the_door(request: TrainRequest, processes: Processes) -> Plan:
     if config.tracking.enabled:
         resolve_tracking_uri(config.tracking.uri, request.run)
     if processes.rank == 0:  # network file systems remember for a while that a folder was not there
-        for folder in (request.run, *request.run.parents):
-            if folder.exists() and not folder.is_dir():
-                raise ConfigError(f"--run {request.run}: {folder} is a file; name a folder")
+        check_run_folder(request.run)
     corpus = Corpus.open(request.corpus, verify=False)
     return Plan(config, ds_config, corpus, TrainState.fresh(ds_config, processes.world_size, corpus.manifest))
 
@@ -244,63 +249,9 @@ def _agree_on_checkpoint(request: TrainRequest, plan: Plan, world: World) -> Pat
     found: Checkpoint | None = None
     with world.together():
         if world.is_first:
-            found = _find_checkpoint(request, plan)
+            found = find_checkpoint(request.resume, request.run, plan.config, plan.start, plan.corpus.path)
     path: Path | None = world.from_first(None if found is None else found.path)
     return path
-
-
-def _find_checkpoint(request: TrainRequest, plan: Plan) -> Checkpoint | None:
-    folder = CheckpointFolder(request.run / "checkpoints")
-    if request.resume == "never":
-        latest = folder.latest()
-        if latest is not None:
-            raise ConfigError(
-                f"{request.run} already holds a run, at step {latest.state.step}: give another --run, delete the "
-                "folder, or go on from it with --resume auto"
-            )
-        return None
-    if request.resume == "auto":
-        checkpoint = folder.latest_sound()
-    else:
-        checkpoint = read_checkpoint(Path(request.resume).resolve())
-        if checkpoint.path.parent != folder.path.resolve() and folder.latest() is not None:
-            raise ConfigError(
-                f"--resume {request.resume} is not of {request.run}, which holds checkpoints of its own: "
-                "give another --run"
-            )
-        verify_checkpoint(checkpoint)
-    if checkpoint is not None:
-        _check_unchanged(checkpoint, plan)
-    return checkpoint
-
-
-def _check_unchanged(checkpoint: Checkpoint, plan: Plan) -> None:
-    theirs = checkpoint.state
-    for name in ("world_size", "zero_stage", "precision"):
-        before, now = getattr(theirs, name), getattr(plan.start, name)
-        if before != now:
-            raise DataError(
-                f"cannot resume from {checkpoint.path}: it was written with {name} {before}, "
-                f"this run has {name} {now}; start it as before"
-            )
-    if theirs.corpus != plan.start.corpus:
-        raise DataError(
-            f"cannot resume from {checkpoint.path}: it was trained on another corpus than {plan.corpus.path} "
-            "(other text, tokenizer or cleaning); name that one with --corpus, or start another run with another --run"
-        )
-    if theirs.step > plan.config.training.max_updates:
-        raise ConfigError(
-            f"training.max_updates is {plan.config.training.max_updates}, but {checkpoint.path} is further: raise it, "
-            "or go on from an earlier checkpoint with --resume PATH"
-        )
-    old, new = read_config(checkpoint.bundle / "config.yaml").model_dump(), plan.config.model_dump()
-    fixed = [(section, key) for section in FIXED_SECTIONS for key in old[section]] + [("training", "seed")]
-    for section, key in fixed:
-        if old[section][key] != new[section][key]:
-            raise ConfigError(
-                f"{section}.{key} is {new[section][key]}, but {checkpoint.path} was trained with {old[section][key]}: "
-                f"set {section}.{key}={old[section][key]} to go on, or start another run with another --run"
-            )
 
 
 @contextmanager
@@ -363,16 +314,6 @@ def _hardware(world: World) -> dict[str, str]:
     return {name: ", ".join(sorted({rank[name] for rank in everywhere if name in rank})) for name in names}
 
 
-def _warn_of_other_hardware(checkpoint: Checkpoint, now: Mapping[str, str]) -> None:
-    before = open_bundle(checkpoint.bundle).provenance.get("hardware", now)
-    if before != now:
-        old, new = (", ".join(f"{name} {value}" for name, value in what.items()) for what in (before, now))
-        logger.warning(
-            "%s was computed with %s, this run goes on with %s: not to the last bit as one that never stopped",
-            checkpoint.path, old, new,
-        )  # fmt: skip
-
-
 def _tags(origin: Mapping[str, Any], world: World) -> dict[str, str]:
     return {
         "git_revision": origin["git_revision"] or "unknown",
@@ -392,4 +333,5 @@ def dry_run_as_json(result: DryRun) -> dict[str, Any]:
         "ds_config": dict(result.ds_config),
         "world_size": result.world_size,
         "estimate": asdict(result.estimate),
+        "warnings": list(result.warnings),
     }

@@ -16,7 +16,7 @@ from dstransformer.config import Config
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.manifest import file_sha256
 from dstransformer.model import save_bundle
-from dstransformer.training.checkpoint import BUNDLE, ENGINE, Checkpoint, CheckpointFolder, TrainState
+from dstransformer.training.checkpoint import BUNDLE, ENGINE, Checkpoint, CheckpointFolder, Score, TrainState
 from dstransformer.training.engine import ADVICE, DivergedError, Engine, Snapshot
 from dstransformer.training.storage import storage_errors, sync_tree, write_durably
 from dstransformer.training.world import World
@@ -27,7 +27,7 @@ class _Pending:
     """A checkpoint whose parts are being written; ``part`` is this rank's, with the hash of each of its files."""
 
     state: TrainState
-    score: float | None
+    score: Score | None
     part: Future[dict[str, str]]
 
 
@@ -69,7 +69,7 @@ class Saver:
         """Whether this rank's part of a checkpoint is still on its way to the disk."""
         return self._pending is not None and not self._pending.part.done()
 
-    def begin(self, engine: Engine, state: TrainState, score: float | None) -> None:
+    def begin(self, engine: Engine, state: TrainState, score: Score | None) -> None:
         """Copy the state of this moment, and start writing it.
 
         Raises:
@@ -88,7 +88,7 @@ class Saver:
 
         Raises:
             StorageError: It could not be written; nothing that is not complete stays.
-            DivergedError: The weights are no numbers any more; likewise.
+            DivergedError: A weight is NaN or infinite; likewise.
         """
         pending, self._pending = self._pending, None
         if pending is None:
@@ -116,7 +116,7 @@ class Saver:
                 digests[str(path.relative_to(partial))] = _write_state(path, state)
             if self._world.is_first:
                 if not all(bool(weight.isfinite().all()) for weight in snapshot.weights.values()):
-                    raise DivergedError(f"training diverged: a weight is no number any more at update {step}; {ADVICE}")
+                    raise DivergedError(f"training diverged: a weight is NaN or infinite at update {step}; {ADVICE}")
                 provenance = {**self._provenance, "step": step}
                 save_bundle(partial / BUNDLE, snapshot.weights, self._config, self._tokenizer, provenance)
                 sync_tree(partial / BUNDLE)

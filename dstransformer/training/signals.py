@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 from types import FrameType, TracebackType
 
@@ -12,10 +14,15 @@ class StopRequest:
     """Notes SIGTERM (preemption, the launcher), SIGUSR1 (SLURM's warning) and Ctrl-C while it is entered.
 
     A second Ctrl-C is as everywhere: it ends the process at once.
+
+    Args:
+        announced: Say on standard error, at once, what follows from the first of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, announced: bool = False) -> None:
         self.received: str | None = None
+        self._announced = announced
+        self._interrupted = False
 
     def __enter__(self) -> StopRequest:
         self._previous = {number: signal.signal(number, self._note) for number in STOPS}
@@ -26,6 +33,12 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.received == signal.SIGINT.name:
+        if number == signal.SIGINT and self._interrupted:
             signal.default_int_handler(number, frame)
-        self.received = signal.Signals(number).name
+        self._interrupted |= number == signal.SIGINT
+        first, self.received = self.received is None, signal.Signals(number).name
+        if first and self._announced:
+            again = "; Ctrl-C again stops it at once" if self._interrupted else ""
+            text = f"\ndst: {self.received}: the run stops after this update and writes a checkpoint{again}\n"
+            with contextlib.suppress(OSError):  # nobody reads any more
+                os.write(2, text.encode())  # a print may have been interrupted in its middle

@@ -14,25 +14,33 @@ import torch
 from dstransformer.config import Config, precision_of
 from dstransformer.corpus import Corpus
 from dstransformer.data import Position, Update, UpdateLoader, build_budget
-from dstransformer.model import open_bundle
-from dstransformer.tracking import Tracker
-from dstransformer.training.averaging import average_newest
-from dstransformer.training.checkpoint import Checkpoint, CheckpointFolder, TrainState
+from dstransformer.tracking import Evaluation, Tracker
+from dstransformer.training.checkpoint import Checkpoint, CheckpointFolder, Score, TrainState
+from dstransformer.training.closing import Choice, Closing
 from dstransformer.training.engine import ADVICE, DivergedError, Engine, StepLoss
 from dstransformer.training.saver import Saver
 from dstransformer.training.signals import StopRequest
-from dstransformer.training.validation import Evaluation, Validator
+from dstransformer.training.validation import Validator
 from dstransformer.training.world import World
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: the reason it was stopped, or None where it reached its last update and was averaged."""
+    """How a run ended.
+
+    Attributes:
+        step: Updates computed.
+        stopped_by: What stopped it, None where it reached its last update and made its bundle.
+        evaluations: Of the bundle, by split.
+        averaged_steps: The checkpoints that the bundle is the mean of; a single one where it is that.
+        final: How the bundle was chosen.
+    """
 
     step: int
     stopped_by: str | None
     evaluations: dict[str, Evaluation]
     averaged_steps: list[int]
+    final: Choice | None
 
 
 class Trainer:
@@ -79,7 +87,9 @@ class Trainer:
         self._saver = Saver(self._folder, world, config, corpus.tokenizer, provenance, self._announce)
         self._state = TrainState.fresh(ds_config, world.world_size, corpus.manifest)
         self._figures = Figures(world)
-        self._last_score: tuple[int, float] | None = None
+        self._evaluation: Evaluation | None = None
+        self._scored: tuple[int, Score] | None = None
+        self._saved: tuple[int, bool] | None = None  # the newest checkpoint, and whether it has a score
         self._last_save = (0, time.monotonic())
 
     def run(self, stop: StopRequest) -> Outcome:
@@ -108,14 +118,14 @@ class Trainer:
                 self._saver.finish()
             if self._is_due(self._config.training.log_every):
                 self._log()
-            if self._is_due(self._config.validation.every) and not stopping:
+            if (self._is_due(self._config.validation.every) or self._is_last) and not stopping:
                 self._validate()
-            if stopping or saving or self._is_due(self._config.checkpoint.every_updates):
+            if stopping or saving or self._is_last or self._is_due(self._config.checkpoint.every_updates):
                 self._save()
             if stopping:
                 self._saver.finish()
-                return Outcome(self._state.step, stop.received or "a signal to another process", {}, [])
-        return self._finish()
+                return self._stopped(stop)
+        return self._finish(stop)
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint, as if the run had never stopped.
@@ -124,10 +134,14 @@ class Trainer:
             checkpoint: Written by as many processes, under the same ZeRO stage and in the same precision.
         """
         self.engine.load(checkpoint.engine)
+        own = checkpoint.path.resolve().parent == self._folder.path.resolve()
         with self._world.together():
-            if self._world.is_first and checkpoint.path.resolve().parent == self._folder.path.resolve():
+            if self._world.is_first and own:
                 self._folder.drop_after(checkpoint.state.step)
         self._state = checkpoint.state
+        if checkpoint.score is not None and checkpoint.metric is not None:
+            self._scored = (checkpoint.state.step, (checkpoint.metric, checkpoint.score))
+        self._saved = (checkpoint.state.step, self._is_scored) if own else None
         self._last_save = (checkpoint.state.step, time.monotonic())
         self._figures.restart(self.engine.skipped)
 
@@ -141,6 +155,14 @@ class Trainer:
     def _is_due(self, every: int) -> bool:
         return every > 0 and self._state.step % every == 0
 
+    @property
+    def _is_last(self) -> bool:
+        return self._state.step == self._config.training.max_updates
+
+    @property
+    def _is_scored(self) -> bool:
+        return self._scored is not None and self._scored[0] == self._state.step
+
     def _time_to_save(self) -> bool:
         minutes = self._config.checkpoint.every_minutes
         return minutes > 0 and time.monotonic() - self._last_save[1] >= 60.0 * minutes
@@ -153,27 +175,24 @@ class Trainer:
     def _validate(self) -> None:
         self._validator.load(self.engine.iter_weights())
         evaluation = self._validator.evaluate(self._corpus.split("validation"), self._config.validation.bleu_sentences)
-        self._last_score = (self._state.step, evaluation.metrics["bleu"])
-        self._report("valid", evaluation)
-        self._figures.pause()
-
-    def _report(self, split: str, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
+        self._scored = (self._state.step, evaluation.bleu)
         self._tracker.log_eval(
-            split,
+            "valid",
             self._state.step,
             evaluation.metrics,
             signatures=evaluation.signatures,
             samples=evaluation.samples,
         )
+        self._figures.pause()
 
     def _save(self) -> None:
         step = self._state.step
-        if self._last_save[0] == step:
-            return
         # The last gradient is in the weights and in no loss yet.
-        self._refuse_divergence(self._figures.are_finite() and math.isfinite(self.engine.grad_norm))
-        scored = self._last_score is not None and self._last_score[0] == step
-        self._saver.begin(self.engine, self._state, self._last_score[1] if self._last_score and scored else None)
+        self._refuse_divergence(self._figures.are_finite() and not self.engine.applied_infinity)
+        score = self._scored[1] if self._scored is not None and self._is_scored else None
+        self._saver.begin(self.engine, self._state, score)
+        self._saved = (step, score is not None)
         self._last_save = (step, time.monotonic())
         self._figures.pause()
 
@@ -184,34 +203,29 @@ class Trainer:
         """Stop before lost weights take the place of good ones; fp16 skips such updates and lowers its scale."""
         if not finite and self._precision != "fp16":
             raise DivergedError(
-                f"training diverged: the loss is no number any more at update {self._state.step}; {ADVICE}"
+                f"training diverged: the loss became NaN or infinite by update {self._state.step}; {ADVICE}"
             )
 
-    def _finish(self) -> Outcome:
-        """Validate and save the last update, average, and evaluate the average on all of the held-out text."""
-        if self._last_score is None or self._last_score[0] != self._state.step:
-            self._validate()
-        self._save()
+    def _finish(self, stop: StopRequest) -> Outcome:
+        """Make the run's bundle of the checkpoints, the last of which has a score."""
+        if self._saved != (self._state.step, True):  # it was stopped before, or goes on from another run's last
+            if not self._is_scored:
+                self._validate()
+            self._save()
         self._saver.finish()
-        bundle = self._run / "bundle"
-        with self._world.together():
-            if self._world.is_first:
-                average_newest(self._folder, self._config.checkpoint.average_last, bundle)
-        with self._world.together():
-            averaged = open_bundle(bundle)
-            weights = averaged.load_weights()
-        self._validator.load(weights.items())
-        evaluations: dict[str, Evaluation] = {
-            name: self._validator.evaluate(self._corpus.split(name), 0)
-            for name in ("validation", "test")
-            if name in self._corpus.splits
-        }
-        metrics: dict[str, float] = {}
-        for name, evaluation in evaluations.items():
-            self._report(f"averaged_{name}", evaluation)
-            metrics |= {f"averaged_{name}/{key}": value for key, value in evaluation.metrics.items()}
-        self._tracker.log_bundle(bundle, self._state.step, metrics)
-        return Outcome(self._state.step, None, evaluations, averaged.provenance["averaged_steps"])
+        closing = Closing(
+            self._config, self._corpus, self._run, self._folder, self._world, self._validator, self._tracker
+        )
+        closed = closing.close(
+            self._state.step, self._evaluation, lambda: self._world.any(stop.received is not None)[0]
+        )
+        if closed is None:
+            return self._stopped(stop)
+        choice, evaluations = closed
+        return Outcome(self._state.step, None, evaluations, choice.steps[choice.chosen], choice)
+
+    def _stopped(self, stop: StopRequest) -> Outcome:
+        return Outcome(self._state.step, stop.received or "a signal to another process", {}, [], None)
 
 
 class Figures:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,25 +16,18 @@ from dstransformer.data import build_batch, training_lengths
 from dstransformer.decoding import Translator
 from dstransformer.evaluation import score
 from dstransformer.model import Transformer
-from dstransformer.tracking import Sample
+from dstransformer.tracking import Evaluation, Sample
 from dstransformer.training.world import World
 
 Indices = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What a model makes of a split.
+def score_name(metric: str, sentences: int, whole: int) -> str:
+    """What a score of the first sentences of a split is called; 0 sentences are all of them.
 
-    Attributes:
-        metrics: ``loss`` (smoothed, nats a token), ``perplexity`` (not smoothed), ``bleu``, ``chrf``.
-        signatures: How the scores were computed, by name.
-        samples: The first sentences.
+    A score of a part is no score of the whole: ``bleu_first_500`` beside ``bleu``.
     """
-
-    metrics: dict[str, float]
-    signatures: dict[str, str]
-    samples: list[Sample]
+    return metric if sentences == 0 or sentences >= whole else f"{metric}_first_{sentences}"
 
 
 class Validator:
@@ -68,15 +60,16 @@ class Validator:
         for name, tensor in weights:
             ours[name].copy_(tensor)
 
-    def evaluate(self, split: Split, bleu_sentences: int) -> Evaluation:
+    def evaluate(self, split: Split, sentences: int) -> Evaluation:
         """Evaluate the weights loaded last; the same result on every rank.
 
         Args:
             split: Of the corpus, with raw text.
-            bleu_sentences: The first sentences of the split, translated for the scores; 0 for all of them.
+            sentences: The first sentences of the split, translated for the scores; 0 for all of them.
         """
         loss, nll, tokens = self._world.sum(self._loss_sums(split)).tolist()
-        count = min(bleu_sentences, len(split)) or len(split)
+        count = min(sentences, len(split)) or len(split)
+        bleu, chrf = (score_name(name, sentences, len(split)) for name in ("bleu", "chrf"))
         translations = self._translate(split, count)
         references = split.tgt_texts()[:count]
         scores = score(translations, references)
@@ -85,10 +78,10 @@ class Validator:
             metrics={
                 "loss": loss / tokens,
                 "perplexity": math.exp(min(nll / tokens, 700.0)),
-                "bleu": scores.bleu.value,
-                "chrf": scores.chrf.value,
+                bleu: scores.bleu.value,
+                chrf: scores.chrf.value,
             },
-            signatures={"bleu": scores.bleu.signature, "chrf": scores.chrf.signature},
+            signatures={bleu: scores.bleu.signature, chrf: scores.chrf.signature},
             samples=[Sample(*sample) for sample, _ in zip(shown, range(self._config.validation.samples), strict=False)],
         )
 

@@ -7,7 +7,6 @@ import platform
 import socket
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -15,61 +14,13 @@ import torch
 import torch.distributed as dist
 
 from dstransformer.errors import DstError, UserError
+from dstransformer.training.processes import Processes, with_slurm
 
 #: How long the processes wait for each other to start, and for each other's part of an update.
 STEP_TIMEOUT = timedelta(minutes=10)
 
 #: Averaging, or hashing a checkpoint, on one process may keep the others waiting this long.
 CONTROL_TIMEOUT = timedelta(hours=1)
-
-_SLURM = {
-    "RANK": "SLURM_PROCID",
-    "LOCAL_RANK": "SLURM_LOCALID",
-    "WORLD_SIZE": "SLURM_NTASKS",
-}
-
-
-@dataclass(frozen=True)
-class Processes:
-    """What the launcher says of this process, before it has met the others."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-
-
-def read_processes(environment: Mapping[str, str]) -> Processes:
-    """Read the variables that ``deepspeed``, ``torchrun`` and ``srun`` set; one process where there are none.
-
-    Raises:
-        UserError: A variable that is no number or out of its range, by name.
-    """
-    given = _with_slurm(environment)
-    world_size = _number(given, "WORLD_SIZE", 1, least=1)
-    rank = _number(given, "RANK", 0, least=0)
-    if rank >= world_size:
-        raise UserError(
-            f"the environment says RANK={rank} of WORLD_SIZE={world_size}, but ranks count from 0: "
-            "unset both or use a launcher"
-        )
-    return Processes(rank, _number(given, "LOCAL_RANK", 0, least=0), world_size)
-
-
-def _number(environment: Mapping[str, str], name: str, default: int, *, least: int) -> int:
-    text = environment.get(name, str(default))
-    if not text.isdecimal() or int(text) < least:
-        raise UserError(
-            f"the environment variable {name} is {text!r}, not a number from {least} on: unset it or use a launcher"
-        )
-    return int(text)
-
-
-def _with_slurm(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables, those of SLURM under PyTorch's names. A step of several tasks is one that ``srun`` launched."""
-    given = dict(environment)
-    if "RANK" not in given and _number(given, "SLURM_STEP_NUM_TASKS", 1, least=1) > 1:
-        given |= {name: given[slurm] for name, slurm in _SLURM.items() if slurm in given}
-    return given
 
 
 @contextmanager
@@ -190,7 +141,7 @@ def join_world(processes: Processes, environment: MutableMapping[str, str] = os.
     Raises:
         DstError: The processes did not meet in time, or there is no GPU for this one.
     """
-    environment.update(_with_slurm(environment))
+    environment.update(with_slurm(environment))
     environment.setdefault("RANK", str(processes.rank))
     environment.setdefault("LOCAL_RANK", str(processes.local_rank))
     environment.setdefault("WORLD_SIZE", str(processes.world_size))
@@ -213,13 +164,22 @@ def join_world(processes: Processes, environment: MutableMapping[str, str] = os.
             torch.set_num_threads(_share_cores(mine, world.gather(mine)))
         return world
     except (RuntimeError, ValueError, OSError) as error:
-        address = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
-        failure = DstError(
-            f"the {processes.world_size} processes did not meet at {address}: {_first_line(error)}; look for the one "
-            "that failed, and see that every node reaches that address (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)"
-        )
+        failure = DstError(_why_apart(error, environment))
         failure.rank = processes.rank
         raise failure from error
+
+
+def _why_apart(error: Exception, environment: Mapping[str, str]) -> str:
+    host, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
+    if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
+        return (
+            f"port {port} of {host}, where the processes are to meet, is in use by another program or run: choose "
+            "another with MASTER_PORT in the environment, or with --master_port of deepspeed and torchrun"
+        )
+    return (
+        f"the {environment['WORLD_SIZE']} processes did not meet at {host}:{port}: {_first_line(error)}; look for the "
+        "one that failed, and see that every node reaches that address (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)"
+    )
 
 
 def usable_cores() -> frozenset[int]:

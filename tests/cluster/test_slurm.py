@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.launching import LIMIT, REPOSITORY
+from support.launching import REPOSITORY, wait_until
 from support.runs import TINY, latest_state, losses
 from support.slurm import Slurm, slurm_cluster
 from support.tools import UnavailableError
@@ -26,16 +25,10 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
         pytest.skip(str(reason))
 
 
-def wait_until(condition: Callable[[], bool], log: Path, deadline: float) -> None:
-    while not condition():
-        assert time.monotonic() < deadline, log.read_text()[-3000:] if log.exists() else "the job did not start"
-        time.sleep(0.1)
-
-
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_a_warned_job_is_queued_again_and_finishes(slurm: Slurm, toy_corpus: Path, tmp_path: Path) -> None:
-    run, log, deadline = tmp_path / "run", tmp_path / "job.log", time.monotonic() + LIMIT
+    run, log = tmp_path / "run", tmp_path / "job.log"
     size = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--cpus-per-task=1"]
     # The nodes are this machine, and their names stand in no DNS.
     size += ["--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={log}"]
@@ -43,14 +36,17 @@ def test_a_warned_job_is_queued_again_and_finishes(slurm: Slurm, toy_corpus: Pat
     train += [f"training.max_updates={UPDATES}"]
     job = slurm.run("sbatch", "--parsable", *size, str(REPOSITORY / "launch" / "slurm.sbatch"), *train).strip()
 
-    wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= 5, log, deadline)
+    def said() -> str:
+        return log.read_text()[-3000:] if log.exists() else "the job did not start"
+
+    wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= 5, said)
     slurm.run("scancel", "--signal=USR1", job)  # reaches the tasks and not the script, as sbatch --signal does
-    wait_until(lambda: slurm.job(job)["Restarts"] == "1", log, deadline)
+    wait_until(lambda: slurm.job(job)["Restarts"] == "1", said)
     stopped = latest_state(run)["step"]
     assert stopped == len(losses(run)) < UPDATES
     assert f"at step {stopped}; the same command goes on from there" in log.read_text()
 
-    wait_until(lambda: slurm.job(job)["JobState"] == "COMPLETED", log, deadline)
+    wait_until(lambda: slurm.job(job)["JobState"] == "COMPLETED", said)
     assert slurm.job(job)["ExitCode"] == "0:0"
     assert f"resumed at update {stopped}" in log.read_text()
     assert len(losses(run)) == UPDATES

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from support.corpora import build_toy
-from support.launching import run_dst
-from support.ranks import run_dst_ranks, srun
+from support.launching import finish, run_dst
+from support.ranks import finish_all, run_dst_ranks, srun
 from support.runs import TINY, latest_state, losses
 
 HALF = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
@@ -55,7 +55,7 @@ class TestMistakes:
     def test_of_one_node_are_heard_by_all(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         with srun(train_arguments(toy_corpus, run), train_arguments(tmp_path / "no-corpus", run)) as ranks:
-            outputs = [rank.communicate(timeout=120) for rank in ranks]
+            outputs = finish_all(ranks)
         assert [rank.returncode for rank in ranks] == [2, 2], outputs
         (line,) = (line for line in outputs[0][1].splitlines() if line.startswith("dst: error:"))
         assert "rank 1 on" in line
@@ -96,7 +96,7 @@ class TestMistakes:
         with srun(
             train_arguments(toy_corpus, run), train_arguments(toy_corpus, run, "training.max_updates=7")
         ) as ranks:
-            outputs = [rank.communicate(timeout=120) for rank in ranks]
+            outputs = finish_all(ranks)
         assert [rank.returncode for rank in ranks] == [2, 2], outputs
         assert "has another preset, DeepSpeed JSON or version of this package than" in outputs[0][1]
         assert not (run / "config.yaml").exists()
@@ -140,7 +140,7 @@ class TestPeers:
                 assert ranks[0].poll() is None
                 time.sleep(0.1)
             ranks[1].kill()
-            _, errors = ranks[0].communicate(timeout=120)
+            _, errors = finish(ranks[0])
         assert ranks[0].returncode == 1, errors
         assert "dst: error: another process of the run has ended or hangs" in errors
         assert "Traceback" not in errors

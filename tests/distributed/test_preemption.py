@@ -11,8 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.launching import launcher, started
-from support.ranks import run_dst_ranks, srun
+from support.forks import Fork
+from support.launching import finish, forked, launcher, started
+from support.ranks import finish_all, run_dst_ranks, srun
 from support.runs import TINY, latest_state, losses
 
 UPDATES = 80
@@ -24,7 +25,7 @@ def train_arguments(corpus: Path, run: Path) -> list[str]:
     return [*options, "model.dropout=0.1", f"training.max_updates={UPDATES}"]
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | Fork) -> None:
     while not condition():
         assert process.poll() is None, "the run ended before the signal"
         time.sleep(0.02)
@@ -53,7 +54,7 @@ def test_a_run_that_is_stopped_twice_equals_one_that_never_was(toy_corpus: Path,
     with srun(arguments, arguments) as ranks:
         wait_until((run / "ds_config.json").exists, ranks[0])
         ranks[0].send_signal(signal.SIGUSR1)
-        outputs = [rank.communicate(timeout=120) for rank in ranks]
+        outputs = finish_all(ranks)
     assert [rank.returncode for rank in ranks] == [STOPPED, STOPPED], outputs
     stopped = assert_stopped_whole(run, after=0)
     assert f"stopped by SIGUSR1 at step {stopped}; the same command goes on from there" in outputs[0][0]
@@ -63,7 +64,8 @@ def test_a_run_that_is_stopped_twice_equals_one_that_never_was(toy_corpus: Path,
         wait_until(lambda: has_logged(run, stopped + 5), program)
         (other,) = (p for p in psutil.Process(program.pid).children(recursive=True) if "--local_rank=1" in p.cmdline())
         other.terminate()
-        assert program.wait(timeout=120) == STOPPED
+        finish(program)
+        assert program.returncode == STOPPED
     assert_stopped_whole(run, after=stopped + 4)
 
     done = run_dst_ranks(2, *arguments)
@@ -75,11 +77,10 @@ def test_a_run_that_is_stopped_twice_equals_one_that_never_was(toy_corpus: Path,
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_checkpoint(toy_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "dstransformer", *train_arguments(toy_corpus, run)]
-    with started(command, stdout=subprocess.PIPE) as program:
+    with forked(["-m", "dstransformer", *train_arguments(toy_corpus, run)]) as program:
         wait_until(lambda: has_logged(run, 5), program)
         program.send_signal(signal.SIGINT)
-        output, _ = program.communicate(timeout=120)
+        output, _ = finish(program)
     assert program.returncode == STOPPED
     assert f"stopped by SIGINT at step {assert_stopped_whole(run, after=4)}" in output
 
@@ -92,7 +93,8 @@ def test_a_run_outlives_who_watches_it(toy_corpus: Path, tmp_path: Path) -> None
         assert program.stderr is not None
         assert any(line.startswith("update 1/") for line in program.stderr)
         program.stderr.close()
-        assert program.wait(timeout=120) == 0
+        finish(program)
+        assert program.returncode == 0
     assert len(losses(run)) == UPDATES
 
 
@@ -100,7 +102,7 @@ def test_a_run_outlives_who_watches_it(toy_corpus: Path, tmp_path: Path) -> None
 def test_nodes_that_do_not_share_the_run_folder_are_told_so(toy_corpus: Path, tmp_path: Path) -> None:
     folders = [tmp_path / "disk-of-node-0" / "run", tmp_path / "disk-of-node-1" / "run"]
     with srun(*(train_arguments(toy_corpus, folder) for folder in folders)) as ranks:
-        outputs = [rank.communicate(timeout=120) for rank in ranks]
+        outputs = finish_all(ranks)
     assert [rank.returncode for rank in ranks] == [2, 2], outputs
     assert "put --run on a file system that all nodes share" in outputs[0][1]
     assert "error" not in outputs[1][1], "every rank meets it, the first one says it"

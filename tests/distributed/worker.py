@@ -1,6 +1,9 @@
 """Run by every rank: trains the cases of a JSON file one after the other, in one set of ranks.
 
 A case is ``{"name": …, "overrides": […], "fragments": […], "resume": PATH or null}``; its run folder is ``OUT/name``.
+At the updates that ``"infinite": […]`` names, rank 1 has an infinite gradient; ``outcome.json`` then says whether they
+left the weights as they were, and how training diverged, if it did.
+
 One that resumes goes on from the checkpoint ``OUT/PATH``, for example ``whole/checkpoints/step-00000005``.
 """
 
@@ -9,18 +12,57 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from support.runs import TINY
 
 from dstransformer.config import compose, load_config
 from dstransformer.corpus import Corpus
+from dstransformer.data import Update
 from dstransformer.tracking import MetricsLog, NullTracker, RunStart
 from dstransformer.training.checkpoint import read_checkpoint
+from dstransformer.training.engine import DivergedError, StepLoss
+from dstransformer.training.processes import read_processes
 from dstransformer.training.signals import StopRequest
-from dstransformer.training.trainer import Trainer
-from dstransformer.training.world import join_world, leave_world, read_processes
+from dstransformer.training.trainer import Outcome, Trainer
+from dstransformer.training.world import World, join_world, leave_world
+
+
+def run_to_its_end(trainer: Trainer) -> tuple[Outcome | None, str | None]:
+    try:
+        return trainer.run(StopRequest()), None
+    except DivergedError as error:
+        return None, str(error)
+
+
+@contextmanager
+def injected(trainer: Trainer, updates: list[int], world: World) -> Iterator[list[bool]]:
+    """Puts an infinity into one gradient of rank 1 at some updates; whether each left the weights as they were."""
+    unchanged: list[bool] = []
+    engine: Any = trainer.engine
+    step, now = engine.step, 0
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(gradient, float("inf")) if now in updates and world.rank == 1 else gradient
+
+    def watched(update: Update, number: int) -> StepLoss:
+        nonlocal now
+        now = number
+        if number not in updates:
+            return step(update, number)
+        before = {name: weight.clone() for name, weight in engine.iter_weights()}
+        losses = step(update, number)
+        unchanged.append(all(torch.equal(weight, before[name]) for name, weight in engine.iter_weights()))
+        return losses
+
+    if updates:
+        engine.step = watched
+        next(engine._engine.module.parameters()).register_hook(spoil)
+    yield unchanged
 
 
 def main() -> None:
@@ -40,11 +82,13 @@ def main() -> None:
             trainer.resume(read_checkpoint(out / resumed))
         step = None if resumed is None else int(resumed.rpartition("-")[2])
         tracker.start(RunStart(case["name"], config, ds_config, corpus.manifest, corpus.path, resume_step=step))
-        outcome = trainer.run(StopRequest())
+        with injected(trainer, case.get("infinite", []), world) as unchanged:
+            outcome, diverged = run_to_its_end(trainer)
         weights = {name: weight.cpu().clone() for name, weight in trainer.engine.iter_weights()}
         if world.is_first:
             torch.save(weights, run / "weights.pt")
-            (run / "outcome.json").write_text(json.dumps({"step": outcome.step}))
+            said = {"step": outcome and outcome.step, "unchanged": unchanged, "diverged": diverged}
+            (run / "outcome.json").write_text(json.dumps(said))
         world.barrier()
     leave_world()
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import mlflow
 import pytest
-from support.launching import REPOSITORY, environment, run_dst
-from support.tracking import wait_until
+from support.launching import REPOSITORY, environment, finish, run_command, run_dst, wait_until
 
 TINY = ["model.d_model=32", "model.d_ff=64", "model.num_heads=2", "model.d_k=16", "model.d_v=16"]
 TINY += ["batch.src_tokens=1200", "batch.tgt_tokens=1200", "schedule.warmup_steps=10", "training.log_every=2"]
@@ -69,7 +68,7 @@ class TestRunFolder:
         for line in training:
             assert {"loss", "lr", "grad_norm", "src_tokens", "tgt_tokens", "tokens_per_second"} <= line.keys()
         assert [line["step"] for line in lines if line["kind"] == "valid"] == [6, 12]
-        assert "nrefs:1" in next(line for line in lines if line["kind"] == "averaged_test")["bleu_signature"]
+        assert "nrefs:1" in next(line for line in lines if line["kind"] == "final_test")["bleu_signature"]
 
     def test_json_is_all_that_is_on_stdout(self, trained: Path) -> None:
         outcome = json.loads((trained / "stdout.json").read_text())
@@ -83,8 +82,8 @@ class TestRunFolder:
         run = client.get_run(run_id)
         assert run.info.status == "FINISHED"
         assert run.data.params["model.d_model"] == "32"
-        assert {"train/loss", "valid/bleu", "averaged_test/bleu"} <= run.data.metrics.keys()
-        assert "checkpoint" in run.data.tags
+        assert {"train/loss", "valid/bleu", "final_test/bleu"} <= run.data.metrics.keys()
+        assert {"checkpoints", "plots", "samples"} <= {file.path for file in client.list_artifacts(run_id)}
         assert run.data.tags["git_revision"]
         assert run.inputs.dataset_inputs
         assert run.outputs.model_outputs
@@ -126,6 +125,9 @@ class TestDownstream:
         assert bleu["value"] == pytest.approx(of_training["metrics"]["bleu"], abs=0.01)
         assert bleu["signature"] == of_training["signatures"]["bleu"]
         assert {score["name"] for score in report["scores"]} == {"BLEU", "chrF2", "BLEU (compound-split)"}
+        assert report["bundle"] == str(trained / "bundle")
+        assert (report["beam_size"], report["length_penalty"], report["max_extra_tokens"]) == (2, 0.6, 5)
+        assert (report["precision"], report["device"]) == ("fp32", "cpu")
 
     def test_average_gives_the_bundle_that_training_gave(self, trained: Path, tmp_path: Path) -> None:
         done = run_dst("average", str(trained), "--last", "3", "--out", str(tmp_path / "bundle"))
@@ -320,23 +322,23 @@ def unread(*arguments: str) -> subprocess.Popen[str]:
 class TestReaderThatHasHadEnough:
     def test_it_is_no_failure(self) -> None:
         process = unread("ds-config", "base")
-        assert process.communicate(timeout=60)[1] == ""
+        assert finish(process)[1] == ""
         assert process.returncode == 0
 
     def test_a_stopped_run_still_says_so(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         endless = ["training.max_updates=100000", "tracking.enabled=false"]
         process = unread(*train_options(toy_corpus, run, *endless), "--json")
-        wait_until(lambda: (run / "metrics.jsonl").exists() or process.poll() is not None, 120)
+        wait_until(lambda: (run / "metrics.jsonl").exists() or process.poll() is not None)
         process.terminate()
-        errors = process.communicate(timeout=120)[1]
+        errors = finish(process)[1]
         assert process.returncode == 143, errors
         assert "Traceback" not in errors
         assert "BrokenPipe" not in errors
 
     def test_a_mistake_still_says_so(self) -> None:
         process = unread("ds-config", "bsae")
-        assert "unknown preset" in process.communicate(timeout=60)[1]
+        assert "unknown preset" in finish(process)[1]
         assert process.returncode == 2
 
 
@@ -346,6 +348,18 @@ def test_an_output_that_takes_nothing_is_an_error() -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment(), text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "dst: error: cannot write to stdout: No space left on device\n"
+
+
+@pytest.mark.parametrize(("command", "errors"), [
+    ("presets >&-", "dst: error: cannot write to stdout: it is closed\n"),
+    ("ds-config bsae 2>&-", ""),
+    ("ds-config base <&- >/dev/null", ""),
+    ("--help | head -1 >/dev/null", ""),
+])  # fmt: skip
+def test_streams_that_a_shell_has_closed(command: str, errors: str) -> None:
+    done = run_command(["bash", "-c", f"{sys.executable} -m dstransformer {command}"])
+    assert done.stderr == errors
+    assert done.stdout == ""
 
 
 @pytest.fixture

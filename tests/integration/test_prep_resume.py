@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.launching import run_command, started
+from support.launching import SILENCE, finish, run_command, started
 from support.prep import WriteText, build, contents, refuses, without_vocab
 
 from data_prep.cli import main
@@ -35,7 +35,7 @@ def test_a_killed_build_leaves_no_corpus_and_goes_on(tmp_path: Path, text: Write
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert psutil.wait_procs(children, timeout=20)[1] == []
+        assert psutil.wait_procs(children, timeout=SILENCE)[1] == []
     assert not out.exists()
     resumed = run_command(command)
     assert resumed.returncode == 0, resumed.stderr
@@ -57,7 +57,7 @@ def test_a_signal_to_all_processes_leaves_finished_stages(
     with started(command, stderr=subprocess.PIPE, start_new_session=True) as process:
         wait_for(work / "vocab", process)
         os.killpg(process.pid, number)
-        lines = process.communicate(timeout=60)[1].splitlines()
+        lines = finish(process)[1].splitlines()
     assert process.returncode == status
     assert lines[-1] == f"dst-prep: {what}; the same command goes on from the last finished stage"
     assert not any("Traceback" in line for line in lines)

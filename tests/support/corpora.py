@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -20,8 +18,7 @@ from dstransformer.corpus import (
     Tokenizer,
     TokenizerInfo,
 )
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from support.launching import finish, forked
 
 Rows = list[tuple[list[int], list[int]]]
 
@@ -90,7 +87,9 @@ def write_corpus(folder: Path, rows: Rows) -> Path:
 
 def build_toy(out: Path, pairs: int) -> Path:
     """A corpus of the embedded grammar with 40 pairs to validate and 40 to test, as ``dst-prep`` builds it."""
-    command = [sys.executable, "-m", "data_prep", "build", "--source", "toy", "--pairs", str(pairs)]
-    command += ["--valid-size", "40", "--test-size", "40", "--vocab-size", "400", "--workers", "1", "--out", str(out)]
-    subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True)
+    options = ["--source", "toy", "--pairs", str(pairs), "--valid-size", "40", "--test-size", "40"]
+    options += ["--vocab-size", "400", "--workers", "1", "--out", str(out)]
+    with forked(["-m", "data_prep", "build", *options]) as process:
+        printed = finish(process)
+        assert process.returncode == 0, printed
     return out

@@ -2,45 +2,47 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import psutil
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from support.forks import REPOSITORY, Fork, environment  # noqa: F401
 
-#: Seconds that one command may take. Less than the time limit of a test, so that its output is shown if it hangs.
-LIMIT = 200.0
+#: Seconds without progress after which a process hangs: it uses next to no CPU time, and prints nothing. On a slow or
+#: crowded machine it goes on, if slowly. The longest wait is for another that builds DeepSpeed's operators.
+SILENCE = 400.0
+#: Seconds for whatever hangs busily. Nothing else comes near.
+LIMIT = 1800.0
+
+_GLANCE = 5.0  # seconds between two looks at what hangs, maybe
+_PORTS = range(20_000, 30_000)  # the kernel gives ports from 32768 on to connections
+_ports_held: list[TextIO] = []
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a process that finds this checkout's packages; on the CPU, one thread a rank."""
-    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH", "")])
-    binaries = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-    return {
-        **clean,
-        "PYTHONPATH": path,
-        "PATH": binaries,
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        **(extra or {}),
-    }
+    """A port that nobody listens on. Until this process ends, no other one gets it from here."""
+    folder = Path(tempfile.gettempdir(), f"dst-test-ports-{os.getuid()}")
+    folder.mkdir(exist_ok=True)
+    for port in _PORTS:
+        held = (folder / str(port)).open("w")
+        with suppress(OSError), socket.socket() as listener:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            listener.bind(("127.0.0.1", port))
+            _ports_held.append(held)
+            return port
+        held.close()
+    raise AssertionError(f"no port is free in {_PORTS}")
 
 
 @contextmanager
@@ -64,31 +66,90 @@ def started(
             process.kill()
 
 
-def run_command(
-    command: Sequence[str], *, timeout: float = LIMIT, env: Mapping[str, str] | None = None, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end. Where that takes longer than ``timeout`` seconds: AssertionError, with its output."""
-    with started(command, env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+@contextmanager
+def forked(program: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Iterator[Fork]:
+    """A running Python program that has not had to import PyTorch, DeepSpeed and MLflow; killed in the same way.
+
+    Args:
+        program: ``-m MODULE`` or the path of a file, and its arguments.
+        env: Its environment; without, that of ``environment``.
+        cwd: Its working directory.
+    """
+    with marked(environment() if env is None else env) as variables:
+        process = Fork(program, variables, cwd)
         try:
-            output, errors = process.communicate(timeout=timeout)
+            yield process
+        finally:
+            process.close()
+
+
+def finish(process: subprocess.Popen[str] | Fork, *peers: Fork) -> tuple[str, str]:
+    """What a process prints until it ends. AssertionError with that where it hangs, and its peers with it."""
+    watch = Watch([process.pid, *(peer.pid for peer in peers)])
+    while True:
+        try:
+            output, errors = process.communicate(timeout=_GLANCE)
+            return output or "", errors or ""
         except subprocess.TimeoutExpired as expired:
-            printed = b"\n".join(part[-3000:] for part in (expired.output, expired.stderr) if part)
-            text = printed.decode(errors="replace")
-            raise AssertionError(f"not done in {timeout:.0f} s: {command}\n{text}") from None
+            printed = b"\n".join(part for part in (expired.output, expired.stderr) if part)
+            watch.look(len(printed), f"{process.args}\n{printed.decode(errors='replace')[-6000:]}")
+
+
+class Watch:
+    """Tells processes that hang from slow ones, by the CPU time that they and their descendants use."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self._began = self._moved = time.monotonic()
+        self._seen = (0, 0.0)
+
+    def look(self, printed: int, what: str) -> None:
+        """AssertionError with ``what`` hangs, where it does; ``printed`` grows with what it prints."""
+        now, cpu = time.monotonic(), self._cpu_seconds()
+        if printed != self._seen[0] or abs(cpu - self._seen[1]) > 0.01 * (now - self._moved) + 0.1:
+            self._moved, self._seen = now, (printed, cpu)
+        assert now - self._moved < SILENCE, f"no progress for {SILENCE:.0f} s: {what}"
+        assert now - self._began < LIMIT, f"not done in {LIMIT:.0f} s: {what}"
+
+    def _cpu_seconds(self) -> float:
+        total = 0.0
+        for pid in self._pids:
+            with suppress(psutil.Error):
+                parent = psutil.Process(pid)
+                for process in [parent, *parent.children(recursive=True)]:
+                    with suppress(psutil.Error):
+                        total += sum(process.cpu_times()[:4])  # its own, and that of children that have ended
+        return total
+
+
+def run_command(
+    command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end. AssertionError, with its output, where it hangs."""
+    with started(command, env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        output, errors = finish(process)
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
+def wait_until(condition: Callable[[], bool], complaint: Callable[[], str] = str, seconds: float = LIMIT) -> None:
+    """Wait for an event. AssertionError with the complaint where it does not happen; a limit for hangs only."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {complaint()}"
+        time.sleep(0.05)
+
+
 def run_dst(
-    *arguments: str,
-    ranks: int = 1,
-    timeout: float = LIMIT,
-    cwd: Path | None = None,
-    extra: Mapping[str, str] | None = None,
+    *arguments: str, ranks: int = 1, cwd: Path | None = None, extra: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """``dst`` in one process, or under the deepspeed launcher with several."""
-    alone = [sys.executable, "-m", "dstransformer", *arguments]
-    command = alone if ranks == 1 else launcher(ranks, "--module", "dstransformer", *arguments)
-    return run_command(command, timeout=timeout, env=environment(extra), cwd=cwd)
+    """``dst`` in one process, a fork, or under the deepspeed launcher with several."""
+    if ranks > 1:
+        command = launcher(ranks, "--module", "dstransformer", *arguments)
+        return run_command(command, env=environment(extra), cwd=cwd)
+    with forked(["-m", "dstransformer", *arguments], environment(extra), cwd) as process:
+        output, errors = finish(process)
+        assert process.returncode is not None
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def launcher(ranks: int, *arguments: str) -> Sequence[str]:
@@ -107,7 +168,7 @@ def marked(variables: Mapping[str, str]) -> Iterator[dict[str, str]]:
     try:
         yield {**variables, mark: "1"}
     finally:
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + SILENCE
         while left := [process for process in psutil.process_iter() if _has(process, mark)]:
             assert time.monotonic() < deadline, f"cannot be killed: {left}"
             for process in left:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.launching import environment, started
+from support.launching import SILENCE, environment, started
 from support.tools import UnavailableError, find_tools
 
 PRIVILEGE_SEPARATION = Path("/run/sshd")  # sshd wants this folder; a machine that never started one lacks it
@@ -67,7 +67,7 @@ def two_nodes(folder: Path) -> Iterator[TwoNodes]:
 
 
 def _ip(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=10, check=False)
+    return subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=SILENCE, check=False)
 
 
 def _set_up(*arguments: str) -> None:
@@ -89,7 +89,7 @@ def _write_ssh(folder: Path, tools: dict[str, str]) -> Path:
     """Keys, and a folder for PATH whose ``ssh`` is the real one with them: what ``~/.ssh`` is on a cluster."""
     for name in ("key", "host_key"):
         command = [tools["ssh-keygen"], "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
-        subprocess.run(command, check=True, timeout=10)
+        subprocess.run(command, check=True, timeout=SILENCE)
     options = {"IdentityFile": folder / "key", "StrictHostKeyChecking": "no", "UserKnownHostsFile": "/dev/null"}
     options |= {"LogLevel": "ERROR", "BatchMode": "yes", "ConnectTimeout": "5"}
     (folder / "ssh_config").write_text("".join(f"{name} {value}\n" for name, value in options.items()))
@@ -110,11 +110,11 @@ def _start_sshd(stack: ExitStack, node: Node, folder: Path, tools: dict[str, str
     stack.enter_context(started(command, stdout=log, stderr=log))
 
 
-def _wait_for_login(origin: Node, target: Node, variables: dict[str, str], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
+def _wait_for_login(origin: Node, target: Node, variables: dict[str, str]) -> None:
+    deadline = time.monotonic() + SILENCE
     while True:
         command = origin.command("ssh", target.address, "true")
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=SILENCE, check=False)
         if done.returncode == 0:
             return
         assert time.monotonic() < deadline, f"no login on {target.address}: {done.stderr}"
@@ -123,7 +123,7 @@ def _wait_for_login(origin: Node, target: Node, variables: dict[str, str], secon
 
 def _remove(node: Node) -> None:
     """End every process on a node, then the node; the cable goes with it."""
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + SILENCE
     while pids := _ip("netns", "pids", node.namespace).stdout.split():
         assert time.monotonic() < deadline, f"cannot be killed on {node.namespace}: {pids}"
         for pid in pids:

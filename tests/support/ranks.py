@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
-from support.launching import environment, free_port, run_command
-
-Ranks = list[subprocess.Popen[str]]
+from support.forks import Fork
+from support.launching import environment, finish, forked, free_port
 
 
 @contextmanager
-def srun(*commands: Sequence[str]) -> Iterator[Ranks]:
+def srun(*commands: Sequence[str]) -> Iterator[list[Fork]]:
     """One process for each argument list of ``dst``, with the variables that srun gives to the tasks of a step."""
     shared = {"SLURM_NTASKS": str(len(commands)), "SLURM_STEP_NUM_TASKS": str(len(commands))}
     shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     with ExitStack() as stack:
         ranks = []
         for rank, arguments in enumerate(commands):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "dstransformer", *arguments],
-                env=environment({**shared, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            ranks.append(stack.enter_context(process))
-            stack.callback(process.kill)
+            variables = environment({**shared, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)})
+            ranks.append(stack.enter_context(forked(["-m", "dstransformer", *arguments], variables)))
         yield ranks
 
 
@@ -41,19 +31,24 @@ def run_ranks(count: int, *program: str, extra: Mapping[str, str] | None = None)
     """
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **(extra or {})}
     shared |= {"WORLD_SIZE": str(count)}
+    with ExitStack() as stack:
+        ranks = []
+        for rank in range(count):
+            variables = environment({**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+            ranks.append(stack.enter_context(forked(program, variables)))
+        outputs = finish_all(ranks)
+        status = next((rank.returncode for rank in ranks if rank.returncode), 0)
+    printed = ("".join(parts) for parts in zip(*outputs, strict=True))
+    return subprocess.CompletedProcess(program, status, *printed)
 
-    def run(rank: int) -> subprocess.CompletedProcess[str]:
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        return run_command([sys.executable, *program], env=environment({**shared, **own}))
 
-    with ThreadPoolExecutor(count) as pool:
-        running = [pool.submit(run, rank) for rank in range(count)]
-    if any(rank.exception() for rank in running):  # one that hangs, because another has ended
-        raise AssertionError("\n".join(str(rank.exception() or rank.result()) for rank in running))
-    done = [rank.result() for rank in running]
-    status = next((rank.returncode for rank in done if rank.returncode), 0)
-    outputs = ("".join(rank.stdout for rank in done), "".join(rank.stderr for rank in done))
-    return subprocess.CompletedProcess(program, status, *outputs)
+def finish_all(ranks: Sequence[Fork]) -> list[tuple[str, str]]:
+    """What each of them prints until it ends. AssertionError with all of it where one hangs, as another may be why."""
+    try:
+        return [finish(rank, *ranks) for rank in ranks]
+    except AssertionError as hang:
+        printed = [path.read_text()[-3000:] for rank in ranks for path in rank.outputs]
+        raise AssertionError("\n".join([str(hang), *printed])) from None
 
 
 def run_dst_ranks(

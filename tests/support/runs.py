@@ -20,6 +20,7 @@ TINY = [
     "training.log_every=1",
     "validation.every=0",
     "validation.bleu_sentences=4",
+    "validation.final_sentences=4",
     "checkpoint.every_updates=0",
     "checkpoint.keep_last=3",
     "checkpoint.average_last=1",

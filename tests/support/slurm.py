@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import platform
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.launching import environment, free_port, marked, started
+from support.launching import SILENCE, environment, free_port, marked, started, wait_until
 from support.tools import find_tools
 
 TOOLS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue")
@@ -26,7 +25,7 @@ class Slurm:
     def run(self, *command: str, cwd: Path | None = None) -> str:
         """What a tool of SLURM prints."""
         done = subprocess.run(
-            command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=30, check=False
+            command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=SILENCE, check=False
         )
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
@@ -97,7 +96,7 @@ def _configuration(folder: Path, socket: Path) -> str:
 
 def _munge(folder: Path, socket: Path, tools: dict[str, str]) -> list[str]:
     key = folder / "munge.key"
-    subprocess.run([tools["mungekey"], "--create", f"--keyfile={key}"], check=True, timeout=10)
+    subprocess.run([tools["mungekey"], "--create", f"--keyfile={key}"], check=True, timeout=SILENCE)
     files = {"socket": socket, "key-file": key, "pid-file": folder / "munged.pid", "seed-file": folder / "munge.seed"}
     # --force: temporary folders are not as private as munged wants them.
     return ["--foreground", "--force", *(f"--{name}={path}" for name, path in files.items())]
@@ -116,13 +115,12 @@ def _cancel_all(slurm: Slurm, folder: Path) -> None:
 
 def _idle(slurm: Slurm) -> int:
     command = ["scontrol", "show", "nodes", "--oneliner"]
-    done = subprocess.run(command, env=slurm.environment, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, env=slurm.environment, capture_output=True, text=True, timeout=SILENCE, check=False)
     return done.stdout.count("State=IDLE ")
 
 
-def _wait_until(condition: Callable[[], bool], complaint: str, folder: Path, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        logs = "\n".join(f"{log.name}: {log.read_text()[-1000:]}" for log in folder.glob("*.log"))
-        assert time.monotonic() < deadline, f"{complaint}\n{logs}"
-        time.sleep(0.1)
+def _wait_until(condition: Callable[[], bool], complaint: str, folder: Path) -> None:
+    def logs() -> str:
+        return "\n".join([complaint, *(f"{log.name}: {log.read_text()[-1000:]}" for log in folder.glob("*.log"))])
+
+    wait_until(condition, logs)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 from dstransformer.config import Config, load_config
@@ -24,6 +22,7 @@ from dstransformer.corpus import (
     TokenizerInfo,
 )
 from dstransformer.tracking import RunStart
+from support.launching import free_port, wait_until
 
 
 def make_manifest(shard_hash: str = "a" * 64, command: str = "dst-prep build") -> Manifest:
@@ -68,21 +67,18 @@ def make_start(resume_step: int | None = None, config: Config | None = None) -> 
     )
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.05)
-
-
 class MlflowServer:
-    """``mlflow server`` on a free local port, over a SQLite file and a folder of artifacts in ``folder``."""
+    """``mlflow server`` on a free local port, over a SQLite file and a folder of artifacts in ``folder``.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Of both.
+        store: The database to begin with.
+    """
+
+    def __init__(self, folder: Path, store: Path) -> None:
         self._folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
+        shutil.copy(store, folder / "server.db")
+        self._port = free_port()
         self.uri = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -95,7 +91,7 @@ class MlflowServer:
             self._process = subprocess.Popen(
                 command, env=os.environ | quiet, stdout=log, stderr=log, start_new_session=True
             )
-        wait_until(self._healthy, 90.0)
+        wait_until(self._healthy, lambda: (self._folder / "server.log").read_text()[-3000:])
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the server and its workers."""
@@ -110,7 +106,7 @@ class MlflowServer:
 
     def _healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.uri}/health", timeout=1) as answer:
+            with urllib.request.urlopen(f"{self.uri}/health", timeout=10) as answer:
                 return bool(answer.status == 200)
         except (OSError, urllib.error.URLError):
             return False

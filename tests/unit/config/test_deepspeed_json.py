@@ -196,3 +196,50 @@ def test_no_processes_cannot_train(world_size: int) -> None:
 @pytest.mark.parametrize("preset", preset_names())
 def test_every_preset_composes(preset: str) -> None:
     assert compose(load_config(preset), 1)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ('{"zero_optimizaton": {"stage": 2}}',
+     "states 'zero_optimizaton', which DeepSpeed does not know: did you mean 'zero_optimization'?"),
+    ('{"zero_optimization": {"stge": 2}}', "did you mean 'zero_optimization.stage'?"),
+    ('{"zero_optimization": {"offload_optimizer": {"devise": "cpu"}}}',
+     "did you mean 'zero_optimization.offload_optimizer.device'?"),
+    ('{"fp16": {"enabled": true, "init_scale": 4}}', "states 'fp16.init_scale', which DeepSpeed does not know"),
+    ('{"bf16": {"enable": true}}', "did you mean 'bf16.enabled'?"),
+    ('{"qqqqqqqq": 1}', "which DeepSpeed does not know: remove it"),
+    ('{"zero_optimization": {"reduce_bucket_size": "big"}}', 'reduce_bucket_size is "big": write a whole number'),
+    ('{"zero_optimization": {"reduce_bucket_size": -1}}', "reduce_bucket_size is -1: write a whole number"),
+    ('{"zero_optimization": {"contiguous_gradients": 7}}', "contiguous_gradients is 7: write true or false"),
+    ('{"bf16": {"enabled": true},\n "bf16": {"enabled": false}}', "line 2: repeated key 'bf16'"),
+    ('{"bf16": {"enabled": true,\n\n "enabled" : false}}', "line 3: repeated key 'enabled'"),
+    ('{"vocabulary_size": NaN}', "NaN is no JSON number"),
+    ("[" * 100000, "is not readable JSON"),
+    ("\xff", "is not readable JSON"),
+])  # fmt: skip
+def test_a_json_that_says_something_else_than_meant_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(ConfigError) as caught:
+        compose(with_fragments(str(path)), 1)
+    assert str(path) in str(caught.value)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 300 + len(str(path))
+
+
+def test_braces_and_escapes_in_strings_are_no_objects(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(r'{"wandb": {"team": "}\" {", "group": "{"}, "tensorboard": {"team": "a"}, "log_level": "team"}')
+    assert compose(with_fragments("zero1", "bf16", str(path)), 1)["wandb"]["group"] == "{"
+
+
+def test_a_size_in_powers_of_ten_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text('{"zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8}}')
+    assert compose(with_fragments("bf16", str(path)), 1)
+
+
+def test_a_path_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.json does not exist"):
+        compose(with_fragments(str(tmp_path / "none.json")), 1)
+    with pytest.raises(ConfigError, match=r"cannot read .*Is a directory"):
+        compose(with_fragments(f"{tmp_path}/"), 1)

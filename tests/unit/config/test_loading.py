@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dstransformer.config import load_config, preset_names, preset_summary, read_config, write_config
 from dstransformer.errors import ConfigError
@@ -102,3 +103,101 @@ def test_a_preset_that_extends_itself_is_refused(tmp_path: Path) -> None:
     path.write_text(f"extends: {path}\n")
     with pytest.raises(ConfigError, match="extends itself"):
         load_config(str(path))
+
+
+def test_a_stored_configuration_that_lacks_newer_keys_opens(tmp_path: Path) -> None:
+    tree = load_config("toy").model_dump()
+    del tree["decoding"]["batch_tokens"], tree["tracking"], tree["checkpoint"]["keep_best"]
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    config, base = read_config(path), load_config("base")
+    assert config.model == load_config("toy").model
+    assert config.decoding.batch_tokens == base.decoding.batch_tokens
+    assert (config.tracking, config.checkpoint.keep_best) == (base.tracking, base.checkpoint.keep_best)
+
+
+def test_a_stored_configuration_of_a_newer_version_is_refused_by_its_key(tmp_path: Path) -> None:
+    tree = load_config("toy").model_dump()
+    tree["model"]["experts"] = 8
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    with pytest.raises(ConfigError, match=r"has the key 'model\.experts', which this version does not know"):
+        read_config(path)
+
+
+def test_a_preset_that_extends_nothing_is_advised_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("model:\n  dropout: 0.2\n")
+    for overrides in ([], ["model.d_model=64"]):
+        with pytest.raises(ConfigError) as caught:
+            load_config(str(path), overrides)
+        assert "add the line `extends: base`" in str(caught.value)
+        assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("1e-9", 1e-9), ("1E-9", 1e-9), ("1.0e-9", 1e-9), ("2e+0", 2.0), (".5e0", 0.5), ("1.e0", 1.0),
+])  # fmt: skip
+def test_a_file_takes_a_number_as_set_does(tmp_path: Path, text: str, value: float) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"extends: base\noptimizer:\n  eps: {text}\n")
+    assert load_config(str(path)).optimizer.eps == value
+    assert load_config("base", [f"optimizer.eps={text}"]).optimizer.eps == value
+
+
+def test_a_section_without_a_line_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: base\nmodel:\n  # dropout: 0.3\nloss:\n")
+    assert load_config(str(path)) == load_config("base")
+
+
+def test_a_date_is_text(tmp_path: Path) -> None:
+    assert load_config("base", ["tracking.experiment=2026-11-22"]).tracking.experiment == "2026-11-22"
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ("extends: base\nmodel:\n  dropout: 0.1\n  d_ff: 8\n  dropout: 0.2\n", "line 5, column 3: repeated key 'dropout'"),
+    ("extends: base\nmodel: {dropout: 0.1}\nmodel: {d_ff: 8}\n", "line 3, column 1: repeated key 'model'"),
+    ("extends: base\nmodel: [\n", "line 3, column 1 is not valid YAML"),
+    ("extends: base\nmodel: \x00\n", "is not valid YAML"),
+    ("[" * 5000, "nested too deeply"),
+    ("extends: base\ndeepspeed: zero1\n", "deepspeed = 'zero1': write a list, such as [zero1, bf16]"),
+    ("extends: base\nmodell:\n  d_ff: 8\n", "unknown key 'modell', did you mean 'model'?"),
+    ("extends: base\nmodel:\n  d_fff: 8\n", "unknown key 'model.d_fff', did you mean 'd_ff'?"),
+    ("extends: base\n" + "".join(f"key{n}: 1\n" for n in range(99)), "and 97 more"),
+    ("- model", "holds no configuration"),
+    ("extends: base\nmodel: 5\n", "model = 5: it is a section, write its keys below it"),
+    ("extends: [base]\n", "extends = ['base']: name one preset or file"),
+    ("extends: base\n1: 2\n", "unknown key '1'"),
+    ("extends: base\nmodel: !!python/object:os.system {}\n", "is not valid YAML"),
+    ("extends: base\nmodel:\n  d_ff: " + "x" * 9999, "model.d_ff = 'xxx"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        load_config(str(path))
+    text = str(caught.value).replace(str(path), "mine.yaml")
+    assert message in text
+    assert text.startswith(("mine.yaml", "preset 'mine.yaml'"))
+    assert "\n" not in text
+    assert len(text) < 350
+
+
+@pytest.mark.parametrize(("override", "message"), [
+    ("deepspeed=zero1", "name the DeepSpeed fragments with --ds, for example `--ds zero1 bf16`"),
+    ("model.d_model.x=3", "'model.d_model' is a value and has no keys"),
+    ("deepspeed.0=zero1", "'deepspeed' is a value and has no keys"),
+    ("training.seed=" + "9" * 5000, "is not valid YAML"),
+    ("training.seed=" + "x" * 5000, "training.seed = 'xxx"),
+    ("x" * 5000, "is not of the form section.key=value"),
+    ("x" * 5000 + "=3", "there is no key"),
+    ("training.seed=[1", "is not valid YAML"),
+    ("training.seed={a: 1, a: 2}", "repeated key 'a'"),
+])  # fmt: skip
+def test_an_override_that_cannot_be_used_is_refused_in_one_line(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("base", [override])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 350

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from dstransformer.corpus.lines import iter_lines, writing_lines
-from dstransformer.errors import DataError, StorageError
+from dstransformer.corpus.lines import iter_arriving, iter_lines, writing_lines
+from dstransformer.errors import DataError, StorageError, UserError
 
 
 @pytest.mark.parametrize(("content", "lines"), [
@@ -68,7 +73,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, length: int) -> 
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("needs /dev/full")
-    (tmp_path / ".out.partial").symlink_to(full)
+    (tmp_path / f".out.{os.getpid()}.partial").symlink_to(full)
     with pytest.raises(StorageError, match="No space left on device"), writing_lines(tmp_path / "out") as write:
         write("x" * length)
     assert list(tmp_path.iterdir()) == []
@@ -81,6 +86,113 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
         answer = reader.submit(pipe.read_text, encoding="utf-8")
         with writing_lines(pipe) as write:
             write("über")
-        assert answer.result(timeout=30) == "über\n"
+        assert answer.result() == "über\n"
     assert list(tmp_path.iterdir()) == [pipe]
     assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize(("content", "advice"), [
+    ("dog\n".encode("utf-16"), "is UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"),
+    ("\ufeffdog\n".encode("utf-16-be"), "is UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"),
+    ("dog\n".encode("utf-32"), "is UTF-32 text"),
+    ("the dog\n".encode("utf-16-le"), "as in UTF-16 text; convert it with `iconv -f UTF-16LE -t UTF-8`"),
+    ("the dog\n".encode("utf-16-be"), "as in UTF-16 text"),
+    (lzma.compress(b"dog\n"), "is compressed by xz: unpack it with `xz -dc`"),
+    (bz2.compress(b"dog\n"), "is compressed by bzip2"),
+    ("Hündin\n".encode("latin-1"), "line 1, byte 2: not UTF-8 (invalid start byte); convert it"),
+    (gzip.compress(b"dog\n" * 999)[:-20], "the gzip data are damaged or break off after line"),
+])  # fmt: skip
+def test_other_encodings_are_called_by_their_name(tmp_path: Path, content: bytes, advice: str) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        list(iter_lines(path))
+    assert advice in str(caught.value)
+    with path.open("rb") as file, pytest.raises(DataError) as caught:
+        list(iter_arriving(file.fileno(), "standard input"))
+    assert advice in str(caught.value)
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[int, BinaryIO]]:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb", buffering=0) as file:
+        yield reading, file
+    os.close(reading)
+
+
+def test_lines_of_a_pipe_that_stays_open_come_with_a_word_on_its_pauses() -> None:
+    with pipe() as (reading, writing):
+        arriving = iter_arriving(reading, "standard input")
+        writing.write(b"one\ntwo\nthr")
+        assert [next(arriving) for _ in range(3)] == ["one", "two", None]
+        writing.write(b"ee\n")
+        assert [next(arriving) for _ in range(2)] == ["three", None]
+        writing.write(b"four")
+        writing.close()
+        assert list(arriving) == ["four"]
+
+
+def test_lines_that_trickle_are_answered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dstransformer.corpus.lines.PATIENCE", 0.0)
+    with pipe() as (reading, writing):
+        writing.write(b"one\n")
+        arriving = iter_arriving(reading, "standard input")
+        assert next(arriving) == "one"
+        writing.write(b"two\n")
+        assert [next(arriving) for _ in range(2)] == [None, "two"]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_pipe_gives_the_lines_of_a_file(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    text = "\n".join(["", "x" * 200_000, *(f"line {n}" for n in range(20_000))]).encode()
+    (tmp_path / "file").write_bytes(pack(text[:1000]) + pack(text[1000:]))
+    with (tmp_path / "file").open("rb") as file:
+        arrived = [line for line in iter_arriving(file.fileno(), "file") if line is not None]
+    assert arrived == list(iter_lines(tmp_path / "file"))
+    assert len(arrived) == 20_002
+
+
+def test_nothing_is_replaced_that_must_not_be(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("old\n")
+    refusal = f"{path} is there already: replace it with --overwrite"
+    with pytest.raises(UserError, match=refusal), writing_lines(path, overwrite=False):
+        pytest.fail("the block must not run")
+    assert path.read_text() == "old\n"
+    with writing_lines(path, overwrite=True) as write:
+        write("new")
+    assert path.read_text() == "new\n"
+    with writing_lines(Path("/dev/null"), overwrite=False) as write:
+        write("new")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "out")
+    with writing_lines(tmp_path / "link") as write:
+        write("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "far" / "out").read_text() == "new\n"
+
+
+def test_a_name_that_ends_in_gz_gets_gzip(tmp_path: Path) -> None:
+    for name in ("a.gz", "b.gz"):
+        with writing_lines(tmp_path / name) as write:
+            write("über")
+    assert gzip.decompress((tmp_path / "a.gz").read_bytes()).decode() == "über\n"
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout", None])
+def test_standard_output_has_names(name: str | None, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> None:
+    with writing_lines(name, overwrite=False) as write:
+        write("über")
+    assert capfdbinary.readouterr().out.decode() == "über\n"
+
+
+def test_a_closed_standard_output_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(StorageError, match="cannot write standard output: it is closed"), writing_lines(None):
+        pytest.fail("the block must not run")

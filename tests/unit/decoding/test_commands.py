@@ -1,20 +1,20 @@
 from __future__ import annotations
 
 import gzip
-import io
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import torch
 from support.corpora import TEXT
 
 from dstransformer.decoding.commands import load_translator, translate_files
-from dstransformer.errors import ConfigError, DataError
-
-
-class Terminal(io.TextIOWrapper):
-    def isatty(self) -> bool:
-        return True
+from dstransformer.decoding.translator import Translator
+from dstransformer.errors import ConfigError, DataError, StorageError, UserError
 
 
 def write(path: Path, content: bytes) -> str:
@@ -27,43 +27,74 @@ def test_a_file_gives_a_file_line_by_line(bundle: Path, tmp_path: Path) -> None:
     lines = [TEXT[0], "", TEXT[2]]
     plain = write(tmp_path / "plain", "\n".join(lines).encode())
     output = tmp_path / "out"
-    assert translate_files(plain, str(output), translator) == 3
+    assert translate_files(plain, str(output), lambda: translator) == 3
     assert output.read_text(encoding="utf-8").split("\n") == [*translator.translate(lines), ""]
     zipped = write(tmp_path / "lines.gz", gzip.compress("\r\n".join([*lines, ""]).encode()))
-    assert translate_files(zipped, str(tmp_path / "again"), translator) == 3
+    assert translate_files(zipped, str(tmp_path / "again"), lambda: translator) == 3
     assert (tmp_path / "again").read_bytes() == output.read_bytes()
 
 
 @pytest.mark.parametrize("file", [None, "-"])
 def test_standard_input_gives_standard_output(
-    bundle: Path, file: str | None, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+    bundle: Path,
+    tmp_path: Path,
+    file: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     translator = load_translator(str(bundle))
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO("Zwölf\nfox\n".encode()))))
-    assert translate_files(file, None, translator) == 2
+    write(tmp_path / "in", "Zwölf\nfox\n".encode())
+    with (tmp_path / "in").open() as source:
+        monkeypatch.setattr("sys.stdin", source)
+        assert translate_files(file, None, lambda: translator) == 2
     assert capfdbinary.readouterr().out.decode().split("\n") == [*translator.translate(["Zwölf", "fox"]), ""]
 
 
-def test_a_person_at_a_terminal_is_answered_after_each_line(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def conversation(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Callable[[bytes], None], BinaryIO]]:
+    """A function that says something on standard input, and what is answered on standard output."""
+    ours, theirs = os.openpty() if kind == "terminal" else reversed(os.pipe())
+    answers, stdout = os.pipe()
+    with os.fdopen(theirs) as stdin, os.fdopen(stdout, "w") as output, os.fdopen(answers, "rb") as reading:
+        monkeypatch.setattr("sys.stdin", stdin)
+        monkeypatch.setattr("sys.stdout", output)
+        yield lambda text: (os.write(ours, text), None)[1] if text else os.close(ours), reading
+
+
+@pytest.mark.parametrize("kind", ["pipe", "terminal"])
+def test_who_waits_for_an_answer_gets_one(bundle: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = load_translator(str(bundle))
-    source = io.BytesIO(b"dog\nfox\nfox\n")
-    monkeypatch.setattr("sys.stdin", Terminal(io.BufferedReader(source, buffer_size=4)))  # one line
-    read_when_answered = []
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(Probe(lambda: read_when_answered.append(source.tell()))))
-    translate_files(None, None, translator)
-    assert read_when_answered == [4, 8, 12]
+    expected = [f"{text}\n".encode() for text in translator.translate(["dog", "fox"])]
+    with conversation(kind, monkeypatch) as (say, answers), ThreadPoolExecutor(1) as other:
+        done = other.submit(translate_files, None, None, lambda: translator)
+        say(b"dog\n")
+        assert answers.readline() == expected[0]
+        say(b"fox\n")
+        assert answers.readline() == expected[1]
+        say(b"\x04" if kind == "terminal" else b"")
+        assert done.result() == 2
 
 
-class Probe(io.BytesIO):
-    """Standard output that tells when it is flushed."""
+def test_files_are_found_unusable_before_a_model_is_loaded(bundle: Path, tmp_path: Path) -> None:
+    def load() -> Translator:
+        raise AssertionError("loaded")
 
-    def __init__(self, on_flush: object) -> None:
-        super().__init__()
-        self._on_flush = on_flush
+    good, old = write(tmp_path / "good", b"dog\n"), write(tmp_path / "old", b"old\n")
+    with pytest.raises(StorageError, match=r"cannot write .*missing is no folder; make it first"):
+        translate_files(good, str(tmp_path / "missing" / "out"), load)
+    with pytest.raises(UserError, match=r"old is there already: replace it with --overwrite"):
+        translate_files(good, old, load)
+    with pytest.raises(DataError, match="cannot read"):
+        translate_files(str(tmp_path / "none"), str(tmp_path / "out"), load)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "good", "old"]
+    assert translate_files(good, old, lambda: load_translator(str(bundle)), overwrite=True) == 1
+    assert (tmp_path / "old").read_text() != "old\n"
 
-    def flush(self) -> None:
-        if not self.closed and self.getvalue():
-            self._on_flush()
+
+def test_a_closed_standard_input_is_said(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(DataError, match="standard input is closed: name a FILE"):
+        translate_files(None, None, lambda: load_translator(str(bundle)))
 
 
 @pytest.mark.parametrize(("content", "complaint"), [
@@ -78,7 +109,7 @@ def test_unusable_input_leaves_no_output(bundle: Path, tmp_path: Path, content: 
         source.write_bytes(content)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(DataError, match=complaint) as caught:
-        translate_files(str(source), str(tmp_path / "out"), load_translator(str(bundle)))
+        translate_files(str(source), str(tmp_path / "out"), lambda: load_translator(str(bundle)))
     assert str(source) in str(caught.value)
     assert sorted(tmp_path.iterdir()) == before
 
@@ -91,10 +122,17 @@ def test_settings_replace_the_bundles_own(bundle: Path) -> None:
 
 
 def test_unusable_settings_are_named(bundle: Path) -> None:
-    with pytest.raises(ConfigError, match=r"decoding\.beam_size = 0"):
+    with pytest.raises(ConfigError, match=r"^--beam 0: input should be greater"):
         load_translator(str(bundle), beam_size=0)
-    with pytest.raises(ConfigError, match=r"decoding\.length_penalty = -1"):
-        load_translator(str(bundle), length_penalty=-1.0)
+    with pytest.raises(ConfigError, match=r"^--beam 5000: .* less than or equal to 1000"):
+        load_translator(str(bundle), beam_size=5000)
+    for penalty in (-1.0, 1e6, float("nan")):
+        with pytest.raises(ConfigError, match=r"^--length-penalty "):
+            load_translator(str(bundle), length_penalty=penalty)
+    for device in ("meta", "mps", "toaster"):
+        with pytest.raises(ConfigError, match=f"cannot use the device '{device}': .*; leave it out") as caught:
+            load_translator(str(bundle), device=device)
+        assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="unknown precision 'fp8': choose one of fp32, bf16, fp16"):
         load_translator(str(bundle), precision="fp8")
     with pytest.raises(DataError, match="nowhere is not a folder"):

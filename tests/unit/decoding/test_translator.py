@@ -14,8 +14,8 @@ from support.packed import pack
 from dstransformer.config import Config
 from dstransformer.corpus import EOS_ID
 from dstransformer.decoding import Translator, beam_search
-from dstransformer.decoding.translator import choose_device, plan_batches
-from dstransformer.errors import ConfigError, DataError
+from dstransformer.decoding.translator import choose_device, memory_errors, plan_batches
+from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.model import Transformer
 
 SENTENCES = [TEXT[0], "", "dog", *TEXT[1:], "   ", "The lazy dog jumps.", "fox fox fox"]
@@ -62,6 +62,56 @@ def test_streams_are_translated_as_they_come(translator: Translator) -> None:
     assert next(taken) == 3, "no more is read than is held at once"
 
 
+def test_a_stream_that_pauses_is_translated_as_far_as_it_came(translator: Translator) -> None:
+    taken = []
+
+    def pausing() -> Iterator[str | None]:
+        for line in ("dog", "fox", None, None, "", None, "dog"):
+            taken.append(line)
+            yield line
+
+    dog, fox = translator.translate(["dog", "fox"])
+    stream = translator.iter_translate(pausing())
+    assert [next(stream), next(stream)] == [dog, fox]
+    assert taken == ["dog", "fox", None]
+    assert list(stream) == ["", dog]
+
+
+def test_what_is_too_long_is_cut_with_a_warning_that_names_it(
+    translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    translator.settings = translator.settings.model_copy(update={"max_input_tokens": 3})
+    lines = ["dog", "dog " * 60_000, "fox", "fox " * 9]
+    cut = list(translator.iter_translate(lines, 4))
+    assert "sentence 2 has 180,000 tokens: only its first 3 are translated (--max-input-tokens)" in caplog.text
+    assert "and 1 more is cut" in caplog.text
+    ids = translator.tokenizer.encode(lines)
+    assert cut == translator.tokenizer.decode(translator.translate_ids([row[:3] for row in ids]))
+    caplog.clear()
+    translator.settings = translator.settings.model_copy(update={"max_input_tokens": 0})
+    translator.translate(["fox " * 9])
+    assert not caplog.records
+
+
+def test_a_search_that_cannot_fit_is_refused(translator: Translator) -> None:
+    translator.settings = translator.settings.model_copy(update={"beam_size": 1000, "max_extra_tokens": 10**9})
+    with pytest.raises(DataError, match=r"sentence 3: a beam of 1000 .* can need [\d,.]+ GiB, .* lower --beam"):
+        translator.translate(["", "dog", "dog dog"])
+
+
+def test_a_wide_beam_takes_fewer_sentences_at_once(translator: Translator) -> None:
+    batches: list[int] = []
+    translator.settings = translator.settings.model_copy(update={"beam_size": 16})
+    translator.translate(["dog"] * 40, batches.append)
+    assert set(batches) == {5}, "half of the 40 tokens of a batch, at four tokens each"
+
+
+def test_how_it_translates_is_described(translator: Translator) -> None:
+    described = translator.describe()
+    assert described["beam_size"] == translator.settings.beam_size
+    assert (described["device"], described["precision"]) == ("cpu", None)
+
+
 def test_a_training_model_is_left_as_it_was_and_trains_on(translator: Translator) -> None:
     model = translator.model.train()
     model.config = model.config.model_copy(update={"dropout": 0.5})
@@ -94,7 +144,7 @@ def test_a_broken_model_gives_empty_translations_and_a_warning(
         translator.model.softmax.weight.fill_(float("nan"))
     assert translator.translate(["", "dog", "fox"]) == ["", "", ""]
     assert "2 sentences of 3 have no translation, the first is sentence 2" in caplog.text
-    assert "in float64 is no number" in caplog.text
+    assert "the model computes NaN for them in float64; try another --precision" in caplog.text
 
 
 def test_load_equals_the_model_that_was_saved(bundle: Path, model: Transformer, config: Config) -> None:
@@ -130,3 +180,19 @@ def test_batches_hold_every_sentence_once_within_the_budget(lengths: list[int], 
     assert [lengths[number] for number in placed] == sorted((length for length in lengths if length), reverse=True)
     for batch in batches:
         assert len(batch) == 1 or sum(lengths[number] + 1 for number in batch) <= batch_tokens
+
+
+@pytest.mark.parametrize("error", [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
+    MemoryError(),
+])  # fmt: skip
+def test_memory_that_runs_out_is_said_with_advice(error: Exception) -> None:
+    def exhaust() -> None:
+        with memory_errors():
+            raise error
+
+    with pytest.raises(DstError, match="not enough memory to translate: lower --batch-tokens or --beam"):
+        exhaust()
+    with pytest.raises(RuntimeError, match="something else"), memory_errors():
+        raise RuntimeError("something else")

@@ -2,25 +2,22 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from dstransformer.errors import DataError
-from dstransformer.evaluation.commands import evaluate_files
+from dstransformer.evaluation.commands import evaluate, read_test_set
 
 
 class UpperCase:
     """A translator into capitals."""
 
-    def translate(self, sentences: Sequence[str]) -> list[str]:
+    def translate(self, sentences: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
+        if progress is not None:
+            progress(len(sentences))
         return [sentence.upper() for sentence in sentences]
-
-
-class NeverAsked:
-    def translate(self, sentences: Sequence[str]) -> list[str]:
-        raise AssertionError(f"asked for {len(sentences)} translations; the input must be refused first")
 
 
 @pytest.fixture
@@ -32,9 +29,11 @@ def src(tmp_path: Path) -> str:
 def test_a_test_set_is_translated_and_scored(src: str, tmp_path: Path) -> None:
     ref = tmp_path / "ref.gz"
     ref.write_bytes(gzip.compress(b"A DOG RUNS OVER THERE\n\nTHE FOX DOES NOT RUN\n"))
-    output = tmp_path / "out"
-    report = evaluate_files(src, str(ref), UpperCase(), str(output))
-    assert output.read_text() == "A DOG RUNS OVER THERE\n\nTHE FOX DOES NOT RUN\n"
+    written: list[str] = []
+    done: list[int] = []
+    report = evaluate(*read_test_set(src, str(ref)), UpperCase(), write=written.append, progress=done.append)
+    assert written == ["A DOG RUNS OVER THERE", "", "THE FOX DOES NOT RUN"]
+    assert done == [3]
     assert report.sentences == 3
     assert [(entry.name, round(entry.value, 6)) for entry in report.scores] == [("BLEU", 100.0), ("chrF2", 100.0)]
     text = report.as_text().split("\n")
@@ -44,7 +43,7 @@ def test_a_test_set_is_translated_and_scored(src: str, tmp_path: Path) -> None:
 
 
 def test_the_papers_bleu_is_reported_where_the_language_is_known(src: str) -> None:
-    report = evaluate_files(src, src, UpperCase(), language="de")
+    report = evaluate(*read_test_set(src, src), UpperCase(), language="de")
     assert [entry.name for entry in report.scores] == ["BLEU", "chrF2", "BLEU (compound-split)"]
     assert report.scores[0].value < 1
 
@@ -55,11 +54,8 @@ def test_the_papers_bleu_is_reported_where_the_language_is_known(src: str) -> No
     (b"one\ntwo\nthr\xe4\n", "ref, line 3, byte 4: not UTF-8"),
     (None, "cannot read .*ref: No such file"),
 ])  # fmt: skip
-def test_unusable_files_are_refused_before_translating(
-    src: str, tmp_path: Path, content: bytes | None, complaint: str
-) -> None:
+def test_unusable_files_are_refused(src: str, tmp_path: Path, content: bytes | None, complaint: str) -> None:
     if content is not None:
         (tmp_path / "ref").write_bytes(content)
     with pytest.raises(DataError, match=complaint):
-        evaluate_files(src, str(tmp_path / "ref"), NeverAsked(), str(tmp_path / "out"))
-    assert not (tmp_path / "out").exists()
+        read_test_set(src, str(tmp_path / "ref"))

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
+from support.launching import run_command
 
 from dstransformer.config import load_config
 from dstransformer.corpus import Corpus
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, DstError
 from dstransformer.model import Transformer, open_bundle, save_bundle
+from dstransformer.model.transformer import shapes_only
 from dstransformer.training.averaging import average_weights
 
 SMALL = ["model.num_layers=1", "model.d_model=16", "model.d_ff=16", "model.num_heads=2", "model.d_k=8", "model.d_v=8"]
@@ -69,16 +75,118 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path, toy_corpus: Path) -> None:
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(DataError, match="does not match the hash"):
+    with pytest.raises(DataError, match="does not match its hash"):
         open_bundle(path).load_weights()
 
 
-def test_weights_of_another_architecture_are_refused(tmp_path: Path, toy_corpus: Path) -> None:
+def test_weights_of_another_architecture_are_refused_in_one_line(tmp_path: Path, toy_corpus: Path) -> None:
     path = write(tmp_path / "bundle", toy_corpus, 1)
     config = (path / "config.yaml").read_text()
-    (path / "config.yaml").write_text(config.replace("d_ff: 16", "d_ff: 32"))
-    with pytest.raises(DataError, match=r"does not fit config\.yaml"):
-        open_bundle(path).build_model()
-    (path / "provenance.json").write_text(json.dumps([])[:1])
-    with pytest.raises(DataError, match="not readable JSON"):
+    forget(path, "model")
+    for change in (("d_ff: 16", "d_ff: 32"), ("num_layers: 1", "num_layers: 40"), ("d_model: 16", "d_model: 1000000")):
+        (path / "config.yaml").write_text(config.replace(*change))
+        with pytest.raises(
+            DataError, match=r"does not fit config\.yaml and tokenizer\.model: .* tensors more"
+        ) as caught:
+            open_bundle(path).build_model()
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 350 + len(str(path))
+
+
+def forget(path: Path, *keys: str) -> None:
+    """Leave keys out of a bundle's provenance, as in those of older versions."""
+    provenance = json.loads((path / "provenance.json").read_text())
+    (path / "provenance.json").write_text(json.dumps({k: v for k, v in provenance.items() if k not in keys}))
+
+
+def test_heads_of_another_width_are_refused_though_the_weights_would_fit(tmp_path: Path, toy_corpus: Path) -> None:
+    path = write(tmp_path / "bundle", toy_corpus, 1)
+    config = (path / "config.yaml").read_text()
+    changed = config.replace("num_heads: 2", "num_heads: 4").replace("d_k: 8", "d_k: 4").replace("d_v: 8", "d_v: 4")
+    (path / "config.yaml").write_text(changed)
+    with pytest.raises(DataError, match=r"config\.yaml: model\.num_heads is 4, but the weights are of a model with 2"):
         open_bundle(path)
+
+
+def test_how_to_decode_may_be_edited(tmp_path: Path, toy_corpus: Path) -> None:
+    path = write(tmp_path / "bundle", toy_corpus, 1)
+    config = (path / "config.yaml").read_text()
+    (path / "config.yaml").write_text(config.replace("beam_size: 4", "beam_size: 9"))
+    assert open_bundle(path).config.decoding.beam_size == 9
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_another_tokenizer_is_refused(tmp_path: Path, toy_corpus: Path, older: bool) -> None:
+    path = write(tmp_path / "bundle", toy_corpus, 1)
+    if older:
+        provenance = {"tokenizer_sha256": open_bundle(path).tokenizer.sha256}
+        (path / "provenance.json").write_text(json.dumps(provenance))
+    open_bundle(path)
+    with (path / "tokenizer.model").open("ab") as file:
+        file.write(b"\x12\x00")
+    with pytest.raises(DataError, match=r"tokenizer\.model does not match its hash in provenance\.json"):
+        open_bundle(path)
+    forget(path, "files", "tokenizer_sha256")
+    open_bundle(path)
+
+
+@pytest.mark.parametrize("content", ["[", "[]", "3", "null", "[" * 100000, '{"a": }', ""])
+def test_a_provenance_that_is_none_is_refused(tmp_path: Path, toy_corpus: Path, content: str) -> None:
+    path = write(tmp_path / "bundle", toy_corpus, 1)
+    (path / "provenance.json").write_text(content)
+    with pytest.raises(DataError, match=r"provenance\.json (is not readable JSON|holds a .*, not a JSON object): copy"):
+        open_bundle(path)
+
+
+def test_weights_that_are_none_are_refused(tmp_path: Path, toy_corpus: Path) -> None:
+    path = write(tmp_path / "bundle", toy_corpus, 1)
+    forget(path, "weights_sha256", "files")
+    for content in (b"", b"x" * 4096):
+        (path / "model.safetensors").write_bytes(content)
+        with pytest.raises(DataError, match=r"model\.safetensors is not a safetensors file"):
+            open_bundle(path).build_model()
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_all_files_follow_the_umask(tmp_path: Path, toy_corpus: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        path = write(tmp_path / "bundle", toy_corpus, 1)
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o666 & ~mask}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.yaml", "tokenizer.model", "provenance.json", "."])
+def test_what_another_user_may_not_read_is_said_in_one_line(toy_corpus: Path, name: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become another user")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = write(Path(folder) / "bundle", toy_corpus, 1)
+        (path / name).chmod(0)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(DstError, match=r"cannot read .*: Permission denied"):
+                open_bundle(path).build_model()
+        finally:
+            os.seteuid(0)
+
+
+def test_a_model_of_shapes_draws_no_random_number() -> None:
+    config = load_config("base", SMALL).model
+    before = torch.get_rng_state()
+    with shapes_only():
+        model = Transformer(config, 40)
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_translating_never_imports_the_compiler(tmp_path: Path, toy_corpus: Path) -> None:
+    path = write(tmp_path / "bundle", toy_corpus, 1)
+    program = (
+        "import sys; from dstransformer.decoding import Translator as T; print(T.load(sys.argv[1]).translate(['a']))"
+    )
+    check = "; sys.exit('torch._dynamo' in sys.modules)"
+    done = run_command([sys.executable, "-c", program + check, str(path)])
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +17,7 @@ from dstransformer.config import load_config
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.tracking import (
     ConsoleProgress,
+    Evaluation,
     FanOut,
     MetricsLog,
     NullTracker,
@@ -36,7 +38,7 @@ def drive(tracker: Tracker, folder: Path) -> None:
     tracker.log_train(1, {"loss": 2.0})
     tracker.log_eval("valid", 1, {"bleu": 1.0}, signatures={"bleu": "s"}, samples=[Sample("a", "b", "c")])
     tracker.log_checkpoint(folder / "checkpoints/step-00000001", "0" * 64, 1, None)
-    tracker.log_bundle(folder / "averaged", 1, {"test/bleu": 1.0})
+    tracker.log_bundle(folder / "averaged", 1, {"final_test": Evaluation({"bleu": 1.0}, {"bleu": "s"})})
     tracker.finish("finished")
 
 
@@ -142,7 +144,7 @@ def test_progress_without_a_terminal_is_a_plain_line_an_interval() -> None:
     text = io.StringIO()
     progress = ConsoleProgress(200, Console(file=text, width=40))
     progress.start(make_start(resume_step=100))
-    progress.log_train(150, {"loss": 3.25, "lr": 7e-4, "tokens_per_second": 12345.6, "grad_norm": 1.0})
+    progress.log_train(150, {"loss": 3.25, "lr": 7e-4, "tokens_per_second": 12345.6, "grad_norm": 1.0, "epoch": 1.0})
     progress.log_eval(
         "valid", 150, {"loss": 3.5, "bleu": 21.456}, samples=[Sample("[bold]A dog.", "Ein Hund.", "Hund.")]
     )
@@ -150,16 +152,33 @@ def test_progress_without_a_terminal_is_a_plain_line_an_interval() -> None:
     progress.log_checkpoint(Path("checkpoints/step-00000175"), "0" * 64, 175, 21.456)
     progress.finish("killed")
     assert text.getvalue().splitlines() == [
-        "base-seed1: resumed at update 100",
-        "update 150/200 (75.0%)  loss 3.2500  lr 7.00e-04  12,346 tokens/s  ETA 0:00:00",
+        "resumed at update 100",
+        "update 150/200 (75.0%)  epoch 2  loss 3.2500  lr 7.00e-04  12,346 tokens/s  elapsed 0:00:00  ETA 0:00:00",
         "update 150  valid  loss 3.5000  bleu 21.46",
         "  source       [bold]A dog.",
         "  reference    Ein Hund.",
         "  translation  Hund.",
-        "update 175/200 (87.5%)  loss 3.0000  BLEU 21.46  ETA 0:00:00",
+        "update 175/200 (87.5%)  loss 3.0000  BLEU 21.46 @150  elapsed 0:00:00  ETA 0:00:00",
         "update 175  checkpoint checkpoints/step-00000175  score 21.46",
-        "training stopped after 0:00:00",
+        "training interrupted after 0:00:00",
     ]
+
+
+def test_the_final_bundle_is_told_with_its_scores(tmp_path: Path) -> None:
+    text, path = io.StringIO(), tmp_path / "metrics.jsonl"
+    tracker = FanOut([ConsoleProgress(200, Console(file=text, width=40)), MetricsLog(path)])
+    tracker.say("1.0 epochs")
+    scores = Evaluation({"loss": 1.5, "bleu_first_500": 33.0}, {"bleu_first_500": "nrefs:1"})
+    tracker.log_bundle(tmp_path / "bundle", 200, {"final_validation": scores})
+    assert text.getvalue().splitlines() == [
+        "1.0 epochs",
+        "update 200  final_validation  loss 1.5000  bleu_first_500 33.00",
+        f"update 200  bundle {tmp_path / 'bundle'}",
+    ]
+    (line,) = read_lines(path)
+    assert (line["kind"], line["step"], line["bleu_first_500"]) == ("final_validation", 200, 33.0)
+    assert line["bleu_first_500_signature"] == "nrefs:1"
+    assert scores.bleu == ("bleu_first_500", 33.0)
 
 
 def test_progress_on_a_terminal_shows_a_bar() -> None:
@@ -215,11 +234,22 @@ def test_an_address_of_no_store_is_an_error_on_every_rank(tmp_path: Path, rank: 
         build_tracker(config, rank=rank, run_folder=tmp_path, max_updates=1)
 
 
-def test_a_damaged_tracking_state_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ['{"tracking_uri": ', "[]", '{"tracking_uri": "./runs", "experiment": "e"}'])
+def test_a_damaged_tracking_state_is_named(tmp_path: Path, text: str) -> None:
     assert TrackingState.load(tmp_path) is None
-    (tmp_path / "tracking.json").write_text('{"tracking_uri": ')
+    (tmp_path / "tracking.json").write_text(text)
     with pytest.raises(DataError, match=r"tracking\.json is damaged"):
         TrackingState.load(tmp_path)
+
+
+def test_a_store_that_moved_with_its_run_is_found(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    state = TrackingState("sqlite:////gone/mlflow.db", "e", "1")
+    state.save(run)
+    assert TrackingState.load(run) == state
+    (tmp_path / "mlflow.db").touch()
+    assert TrackingState.load(run) == replace(state, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
 
 
 class Shouting:

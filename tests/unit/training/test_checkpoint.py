@@ -25,7 +25,9 @@ def write(folder: CheckpointFolder, step: int, score: float | None = None) -> Ch
     (partial / "bundle").mkdir()
     weights = partial / "bundle" / "weights"
     weights.write_text(f"weights of {step}")
-    return folder.publish(state(step), score, {"bundle/weights": file_sha256(weights)})
+    return folder.publish(
+        state(step), None if score is None else ("bleu", score), {"bundle/weights": file_sha256(weights)}
+    )
 
 
 def steps(folder: CheckpointFolder) -> list[int]:

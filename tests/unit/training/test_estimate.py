@@ -7,7 +7,7 @@ import pytest
 from dstransformer.config import load_config
 from dstransformer.corpus import Corpus
 from dstransformer.model import parameter_count
-from dstransformer.training.estimate import bytes_per_parameter, estimate
+from dstransformer.training.estimate import approximate_updates, bytes_per_parameter, estimate, odd_plan
 
 
 @pytest.mark.parametrize(("changes", "millions"), [
@@ -49,3 +49,22 @@ def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:
     assert figures.tgt_tokens_per_update <= 600
     assert figures.epochs == pytest.approx(100 / figures.updates_per_epoch)
     assert figures.accumulation_steps == 1
+    assert approximate_updates(config, corpus) == pytest.approx(figures.updates_per_epoch, rel=0.1)
+
+
+@pytest.mark.parametrize(("changes", "updates_per_epoch", "parts"), [
+    ([], 200.0, []),
+    (["training.max_updates=100000"], 3.0, ["33,333 epochs of this corpus: 1,500 would be 500", "only 3 updates"]),
+    (["training.max_updates=200"], 200.0, ["200 ends before the warm-up (schedule.warmup_steps = 300)"]),
+    (["schedule.warmup_steps=401"], 200.0, ["the last 3 checkpoints reach back to update 400, into the warm-up"]),
+    (["schedule.warmup_steps=400"], 200.0, []),
+    (["training.max_updates=510", "schedule.warmup_steps=451"], 200.0, ["reach back to update 450"]),
+    (["checkpoint.every_updates=400", "schedule.warmup_steps=450"], 200.0, ["reach back to update 400"]),
+    (["checkpoint.every_updates=1", "training.max_updates=9000000000000000000"], 1e18, []),
+    (["checkpoint.every_updates=0", "checkpoint.every_minutes=1"], 200.0, []),
+])  # fmt: skip
+def test_odd_plans_are_said_to_be(changes: list[str], updates_per_epoch: float, parts: list[str]) -> None:
+    warnings = odd_plan(load_config("toy", changes), updates_per_epoch)
+    assert len(warnings) == len(parts)
+    for part, warning in zip(parts, warnings, strict=True):
+        assert part in warning

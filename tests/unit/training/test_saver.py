@@ -16,8 +16,9 @@ from dstransformer.errors import StorageError
 from dstransformer.training import checkpoint as checkpoint_module
 from dstransformer.training.checkpoint import CheckpointFolder, TrainState
 from dstransformer.training.engine import Snapshot
+from dstransformer.training.processes import read_processes
 from dstransformer.training.saver import Saver
-from dstransformer.training.world import World, join_world, leave_world, read_processes
+from dstransformer.training.world import World, join_world, leave_world
 
 
 @pytest.fixture

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import socket
 
 import pytest
 import torch
 
-from dstransformer.errors import UserError
-from dstransformer.training.world import Processes, _share_cores, join_world, leave_world, read_processes
+from dstransformer.errors import DstError, UserError
+from dstransformer.training.processes import Processes, read_processes
+from dstransformer.training.world import _share_cores, join_world, leave_world
 
 LAUNCHER = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
 SLURM = {
@@ -35,6 +37,33 @@ def test_a_variable_that_is_no_number_is_named(variables: dict[str, str]) -> Non
     name, value = next(iter(variables.items()))
     with pytest.raises(UserError, match=f"{name} is '{value}', not a number"):
         read_processes(variables)
+
+
+def test_a_number_of_processes_without_a_rank_is_refused() -> None:
+    with pytest.raises(UserError, match=r"WORLD_SIZE=2, but no RANK: .*deepspeed --num_gpus 2"):
+        read_processes({"WORLD_SIZE": "2"})
+    assert read_processes({"WORLD_SIZE": "8"}, alone=True) == Processes(0, 0, 8), "a dry run plans for eight"
+
+
+@pytest.mark.usefixtures("own_world")
+def test_a_port_that_is_in_use_is_said_to_be() -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "2"}
+        for name, value in variables.items():
+            os.environ[name] = value
+        with pytest.raises(DstError, match=rf"port {port} of 127.0.0.1.* is in use .* MASTER_PORT .* --master_port"):
+            join_world(read_processes(variables))
+
+
+@pytest.fixture
+def own_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What joining sets in the environment is undone."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DS_ACCELERATOR"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
 
 
 def test_a_rank_beyond_the_world_is_refused() -> None:

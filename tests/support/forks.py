@@ -1,0 +1,126 @@
+"""Python programs as processes that need not import PyTorch, DeepSpeed and MLflow, which takes seconds each time.
+
+They are forked from a server that has imported them (:mod:`support.preload`). In all else they are processes as any,
+with arguments, environment, folder, output, signals and exit status of their own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from multiprocessing.context import ForkServerContext
+from multiprocessing.forkserver import ensure_running
+from pathlib import Path
+from unittest import mock
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["support.preload"])
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a process that finds this checkout's packages; on the CPU, one thread a rank."""
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH", "")])
+    binaries = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    return {
+        **clean,
+        "PYTHONPATH": path,
+        "PATH": binaries,
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        **(extra or {}),
+    }
+
+
+def fork_server() -> ForkServerContext:
+    """Its processes are the forks. There is one in each worker, from the first call on."""
+    with mock.patch.dict(os.environ, environment()):
+        ensure_running()
+    return _CONTEXT
+
+
+class Fork:
+    """What ``subprocess.Popen`` is for a process, as far as tests need it.
+
+    Args:
+        program: ``-m MODULE`` or the path of a file, and its arguments.
+        env: Its environment.
+        cwd: Its working directory; without, that of this process.
+    """
+
+    def __init__(self, program: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> None:
+        self.args = list(program)
+        self._folder = tempfile.TemporaryDirectory(prefix="dst-test-fork-")
+        self.outputs = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
+        for path in self.outputs:
+            path.touch()
+        job = (self.args, dict(env), str(cwd or Path.cwd()), list(map(str, self.outputs)))
+        self._process = fork_server().Process(target=_become, args=job)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, negative where a signal ended it; None while it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """The exit status, None while it runs."""
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Its stdout and stderr when it has ended; ``subprocess.TimeoutExpired`` with what there is before."""
+        self._process.join(timeout)
+        output, errors = (path.read_bytes() for path in self.outputs)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0, output, errors)
+        return output.decode(), errors.decode()
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End it at once, and forget what it printed."""
+        self.kill()
+        self._process.join()
+        self._folder.cleanup()
+
+
+def _become(program: Sequence[str], env: Mapping[str, str], cwd: str, outputs: Sequence[str]) -> None:
+    """In the new process: run the program as Python does."""
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    for number, path in enumerate([os.devnull, *outputs]):
+        opened = os.open(path, os.O_RDWR | os.O_APPEND)
+        os.dup2(opened, number)
+        os.close(opened)
+    sys.orig_argv = [sys.executable, *program]
+    try:
+        if program[0] == "-m":
+            sys.argv = list(program[1:])
+            runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = list(program)
+            runpy.run_path(program[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()

@@ -1,0 +1,72 @@
+"""The names written down against the installed DeepSpeed, which is imported here only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dstransformer.config.deepspeed_keys import ANY, COUNT, FLAG, SECTIONS, TOP
+
+config = pytest.importorskip("deepspeed.runtime.config")
+
+
+class Recorder(dict[str, Any]):
+    """A DeepSpeed JSON that remembers which names it was asked for."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        super().__init__(content)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked.add(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self.asked.add(str(key))
+        return super().__contains__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
+
+    def keys(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Recorder:
+        return self
+
+
+def test_the_names_at_the_top_are_those_that_deepspeed_asks_for() -> None:
+    recorder = Recorder({"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1})
+    config.DeepSpeedConfig(recorder)
+    assert recorder.asked | {"bfloat16"} == TOP
+
+
+def names(model: Any) -> dict[str, Any]:
+    return {name: field.annotation for key, field in model.model_fields.items() for name in (key, field.alias) if name}
+
+
+def test_the_names_in_the_sections_are_those_of_deepspeeds_models() -> None:
+    from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+    from deepspeed.runtime.zero.offload_config import (
+        DeepSpeedZeroOffloadOptimizerConfig,
+        DeepSpeedZeroOffloadParamConfig,
+    )
+
+    models = {
+        "zero_optimization": DeepSpeedZeroConfig,
+        "zero_optimization.offload_optimizer": DeepSpeedZeroOffloadOptimizerConfig,
+        "zero_optimization.offload_param": DeepSpeedZeroOffloadParamConfig,
+        "fp16": DeepSpeedFP16Config,
+        "bf16": DeepSpeedBF16Config,
+    }
+    assert models.keys() == SECTIONS.keys()
+    for section, model in models.items():
+        theirs = names(model)
+        assert SECTIONS[section].keys() == theirs.keys()
+        for name, kind in SECTIONS[section].items():
+            if kind != ANY:
+                expected = {FLAG: bool, COUNT: int}[kind]
+                assert theirs[name] in (expected, expected | None), name

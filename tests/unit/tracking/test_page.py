@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.tracking import make_start
+
+from dstransformer.tracking import Evaluation, MetricsLog
+from dstransformer.tracking.page import (
+    Outcome,
+    dataset_name,
+    default_run_name,
+    describe,
+    how_to_open,
+    model_name,
+    public_address,
+)
+from dstransformer.tracking.plot import draw_training
+
+RUN = Path("/data/runs/base")
+
+
+def test_names_tell_runs_corpora_and_models_apart() -> None:
+    run = replace(make_start(), run_name=None, tags={"preset": "presets/mine.yaml"})
+    assert re.fullmatch(r"mine · runs/base · \d{4}-\d\d-\d\d \d\d:\d\d", default_run_name(run, RUN))
+    assert dataset_name(run) == "data/wmt14.en-de (en-de)"
+    assert model_name(run, RUN) == "base en-de"
+    assert model_name(replace(run, run_name="a/b: 1.5"), RUN) == "a-b- 1-5 en-de"
+
+
+def test_a_description_says_what_came_out_and_how_to_use_it(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "provenance.json").write_text(
+        '{"averaged_steps": [1800, 2000], "final": {"reason": "checkpoint.final = average"}}'
+    )
+    scores = {
+        "final_validation": Evaluation({"bleu_first_500": 39.4}, {"bleu_first_500": "nrefs:1"}),
+        "final_test": Evaluation({"bleu": 38.1}, {"bleu": "nrefs:1"}),
+    }
+    text = describe(make_start(), RUN, Outcome("finished", 100000, bundle, scores))
+    assert text.startswith(
+        "BLEU **38.10** on test, **39.40** on validation (its first 500 sentences); sacrebleu `nrefs:1`\n\n"
+        "Finished at update 100,000 of 100,000. "
+        "The bundle is the average of the checkpoints of updates 1,800, 2,000 (checkpoint.final = average).\n"
+    )
+    assert "| corpus | `/data/wmt14.en-de`, en-de, vocabulary 37,000; train 20 pairs |" in text
+    assert f"dst translate {bundle} input.txt --output output.txt" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (None, "Training."),
+        ("killed", "Interrupted after update 7 of 100,000; the same command goes on from there."),
+        ("failed", "Failed after update 7 of 100,000."),
+    ],
+)
+def test_a_description_without_a_bundle_says_how_far_the_run_came(status: None, said: str) -> None:
+    text = describe(make_start(), RUN, Outcome(status, 7))
+    assert text.startswith(f"{said}\n\n| | |")
+    assert "bundle" not in text
+
+
+def test_how_to_open_is_a_command_and_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = "#/experiments/3/runs/r?workflowType=machine_learning"
+    assert how_to_open(f"sqlite:///{tmp_path}/my runs/mlflow.db", "3", "r") == (
+        f"MLflow: `mlflow ui --backend-store-uri 'sqlite:///my runs/mlflow.db'`, then open http://127.0.0.1:5000/{page}"
+    )
+    assert how_to_open("https://host/", "3", "r") == f"MLflow: https://host/{page}"
+    assert how_to_open("postgresql://me:secret@host/db", "3", "r").startswith("MLflow: postgresql://me:***@host/db,")
+    assert public_address("https://me:secret@host:1/x") == "https://me:***@host:1/x"
+
+
+def test_curves_are_drawn_from_whatever_there_is(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.touch()
+    assert draw_training(path, "nothing").startswith(b"\x89PNG")
+    log = MetricsLog(path)
+    log.log_train(10, {"loss": float("nan"), "lr": 0.1, "tokens_per_second": 3})
+    log.log_eval("valid", 10, {"loss": 1.5, "bleu_first_500": 20.0}, signatures={"bleu_first_500": "s"})
+    with path.open("a") as file:
+        file.write('[]\n{"kind": "train", "st')
+    assert draw_training(path, "a run").startswith(b"\x89PNG")

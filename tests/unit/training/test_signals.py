@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from dstransformer.training.signals import StopRequest
+
+
+def test_the_first_interrupt_asks_and_the_second_stops(capfd: pytest.CaptureFixture[str]) -> None:
+    with StopRequest(announced=True) as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.received == "SIGINT"
+        assert capfd.readouterr().err == (
+            "\ndst: SIGINT: the run stops after this update and writes a checkpoint; Ctrl-C again stops it at once\n"
+        )
+        signal.raise_signal(signal.SIGTERM)  # a launcher passes the interrupt on
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert capfd.readouterr().err == ""
+
+
+def test_only_the_first_rank_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGUSR1)
+    assert stop.received == "SIGUSR1"
+    assert capfd.readouterr().err == ""
