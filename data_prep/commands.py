@@ -79,7 +79,13 @@ def _build_parser() -> argparse.ArgumentParser:
     text = _add_command(commands, "text", _text, "write the raw text of a held-out split to two files")
     text.add_argument("corpus", type=options.folder, metavar="CORPUS", help="a corpus folder")
     text.add_argument("--split", default="test", metavar="NAME", help="validation or test (default: test)")
-    text.add_argument("--src", required=True, type=options.path, metavar="FILE", help="source text, a sentence a line")
+    text.add_argument(
+        "--src",
+        required=True,
+        type=options.path,
+        metavar="FILE",
+        help="source text, one sentence per line (-: standard output)",
+    )
     text.add_argument("--tgt", required=True, type=options.path, metavar="FILE", help="its translation, line by line")
     text.add_argument("--overwrite", action="store_true", help="replace files that are there")
     return parser

@@ -87,7 +87,7 @@ def check_text_files(src: Path, tgt: Path, overwrite: bool) -> None:
 
 
 def write_text_files(texts: Mapping[Path, Sequence[str]]) -> None:
-    """Write sentences line by line into each file; the files appear together, once all are complete.
+    """Write sentences line by line into each file, ``-`` being standard output; the files appear together.
 
     Raises:
         StorageError: one of them cannot be written; then none appears.
@@ -95,8 +95,9 @@ def write_text_files(texts: Mapping[Path, Sequence[str]]) -> None:
     finished = {}
     try:
         for path, sentences in texts.items():
-            target = Path(os.path.realpath(path))
-            if not path.exists() or path.is_file():  # else a device or a pipe, which is written to at once
+            target = path  # standard output, a device or a pipe is written to at once
+            if str(path) != "-" and (not path.exists() or path.is_file()):
+                target = Path(os.path.realpath(path))
                 target = target.with_name(f".new.{target.name}")
                 finished[target] = path
             with writing_lines(target) as write:

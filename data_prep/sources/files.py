@@ -80,7 +80,7 @@ def _identify(path: Path) -> tuple[InputFile, os.stat_result]:
     """A file's name and hash, and how it looked to the file system then."""
     try:
         found = path.stat()
-        if stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode):
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
             raise DataError(f"{path} is a pipe or a device, but is read more than once: save it to a file first")
         identified = InputFile(name=printable_name(path), sha256=file_sha256(path))
     except OSError as error:

@@ -232,6 +232,14 @@ class TestInputs:
             assert "is a pipe or a device" in self.refusal(capsys, options, src=path)
         assert "cannot read .: Is a directory" in self.refusal(capsys, options, src=Path())
 
+    @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+    def test_utf_16(self, capsys: pytest.CaptureFixture[str], options: list[str], encoding: str) -> None:
+        text = Path(options[options.index("--src") + 1])
+        Path("wide.txt").write_bytes(text.read_text().encode(encoding))
+        message = self.refusal(capsys, options, src=Path("wide.txt"))
+        assert "UTF-16" in message
+        assert "iconv -f UTF-16" in message
+
     def test_records_given_as_plain_text(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
         Path("x.jsonl").write_text("{}\n")
         assert "is no plain text: give a file with both sides" in self.refusal(capsys, options, src=Path("x.jsonl"))

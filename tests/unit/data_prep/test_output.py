@@ -226,3 +226,10 @@ def test_text_writes_both_files_or_none(corpus: Path, capsys: pytest.CaptureFixt
     base = corpus.parent
     refuses(capsys, text_files(corpus, "--tgt", str(base / "none" / "tgt.txt")), code=1)
     assert names(base) == {"corpus"}
+
+
+def test_text_goes_to_standard_output(corpus: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert text_files(corpus, "--src", "-", "--tgt", "/dev/null") == 0
+    texts = Corpus.open(corpus).split("validation").src_texts()
+    assert capfdbinary.readouterr().out.decode().splitlines() == texts
+    assert names(corpus.parent) == {"corpus"}
