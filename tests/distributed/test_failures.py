@@ -65,10 +65,10 @@ class TestMistakes:
 
     def test_a_json_that_deepspeed_refuses(self, toy_corpus: Path, tmp_path: Path) -> None:
         wrong = tmp_path / "wrong.json"
-        wrong.write_text(json.dumps({"zero_optimization": {"stage": 2, "reduce_bucket_size": "many"}, **HALF}))
+        wrong.write_text(json.dumps({"zero_optimization": {"stage": 2, "overlap_comm": "sometimes"}, **HALF}))
         done = run_dst_ranks(2, *train_arguments(toy_corpus, tmp_path / "run", ds=(str(wrong),)))
         assert done.returncode != 0
-        one_error(done, "DeepSpeed refuses its configuration", "reduce_bucket_size")
+        one_error(done, "DeepSpeed refuses its configuration", "overlap_comm")
 
     @pytest.mark.parametrize(("ranks", "ds", "message"), [
         (1, ("zero2", "fp32"), "was written with world_size 2, this run has world_size 1"),

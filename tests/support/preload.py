@@ -1,4 +1,4 @@
-"""What ``dst`` and ``dst-prep`` import, most of it late; see ``forks``. As in ``dst``, DeepSpeed's log goes to stderr."""
+"""What ``dst`` and ``dst-prep`` import, most of it late; see ``forks``. As in ``dst``, DeepSpeed logs to stderr."""
 
 import contextlib
 import importlib

@@ -141,6 +141,7 @@ def test_the_bare_loop_trains(precision: str) -> None:
     assert losses[-1] < 0.95 * losses[0]
 
 
+@pytest.mark.slow
 def test_compiled_layers_compute_what_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DST_CPU_KERNELS", "0")  # a GPU has none
     case = Case("train", "base", "bf16", "padded", loop="bare", work=SMOKE)

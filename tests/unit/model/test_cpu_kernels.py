@@ -336,6 +336,7 @@ def test_where_the_named_compiler_fails_another_is_tried(cache: Path, monkeypatc
 LOAD = [sys.executable, "-c", "from dstransformer.model.cpu import library; assert library.kernels()"]
 
 
+@pytest.mark.slow
 def test_a_damaged_library_is_compiled_again(cache: Path) -> None:
     assert library.kernels() is not None
     (compiled,) = cache.rglob("*.so")
@@ -347,6 +348,7 @@ def test_a_damaged_library_is_compiled_again(cache: Path) -> None:
     assert compiled.stat().st_size == whole
 
 
+@pytest.mark.slow
 def test_processes_that_start_together_share_one_library(tmp_path: Path, quick_compiler: None) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     processes = [subprocess.Popen(LOAD, env=environment) for _ in range(2)]

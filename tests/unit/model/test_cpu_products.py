@@ -175,6 +175,7 @@ def test_filler_changes_nothing(kernels: str, attention_dropout: float, monkeypa
     torch.testing.assert_close(compute(), filled)
 
 
+@pytest.mark.slow
 def test_products_meet_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN keeps code for each of them for as long as the process lives."""
     if not functions._has_onednn(torch.float32):
