@@ -321,7 +321,7 @@ def _operator_folder() -> str:
     return str(Path(get_default_build_root(), hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]))
 
 
-def await_operator_builds(folder: Path, patience: float = 120.0) -> None:
+def await_operator_builds(folder: Path, patience: float = 600.0) -> None:
     """Wait for whoever builds an operator, but not for one that was killed: PyTorch would, for ever and silently.
 
     Args:

@@ -37,7 +37,8 @@ def train(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     def run(ranks: int, cases: list[Case]) -> Path:
         out = tmp_path_factory.mktemp(f"ranks{ranks}-")
         (out / "cases.json").write_text(json.dumps(cases))
-        done = run_ranks(ranks, str(WORKER), str(out / "cases.json"), str(toy_corpus), str(out))
+        operators = {"TORCH_EXTENSIONS_DIR": str(out / "operators")}
+        done = run_ranks(ranks, str(WORKER), str(out / "cases.json"), str(toy_corpus), str(out), extra=operators)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return out
 
@@ -84,6 +85,11 @@ def two_ranks(train: Callable[[int, list[Case]], Path], tmp_path_factory: pytest
     scattering.write_text(json.dumps({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}))
     scattered = case("scattered", "training.max_updates=30", fragments=(str(scattering), "fp32"))
     return train(2, [*matrix, *clipped, *overflows, scattered, *LAYOUTS])
+
+
+@pytest.mark.slow
+def test_no_operator_is_compiled_without_offloading(two_ranks: Path) -> None:
+    assert not list((two_ranks / "operators").rglob("*")), "compiling takes a minute, and a compiler on every node"
 
 
 @pytest.mark.slow
