@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.launching import REPOSITORY, wait_until
+from support.launching import REPOSITORY, free_port, wait_until
 from support.runs import TINY, latest_state, losses
 from support.slurm import Slurm, slurm_cluster
 from support.tools import UnavailableError
@@ -25,20 +26,35 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
         pytest.skip(str(reason))
 
 
-@pytest.mark.cluster
-@pytest.mark.slow
-def test_a_warned_job_is_queued_again_and_finishes(slurm: Slurm, toy_corpus: Path, tmp_path: Path) -> None:
-    run, log = tmp_path / "run", tmp_path / "job.log"
+def submit(slurm: Slurm, log: Path, *train: str, **variables: str) -> str:
+    """Queue launch/slurm.sbatch with the arguments of ``dst train`` on two nodes of one task; returns the job's id."""
     size = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--cpus-per-task=1"]
     # The nodes are this machine, and their names stand in no DNS.
-    size += ["--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={log}"]
+    exported = {"MASTER_ADDR": "127.0.0.1", **variables}
+    size += [f"--export=ALL,{','.join(f'{name}={value}' for name, value in exported.items())}", f"--output={log}"]
+    return slurm.run("sbatch", "--parsable", *size, str(REPOSITORY / "launch" / "slurm.sbatch"), *train).strip()
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_a_warned_job_is_queued_again_and_one_that_fails_is_not(slurm: Slurm, toy_corpus: Path, tmp_path: Path) -> None:
+    run, log = tmp_path / "run", tmp_path / "job.log"
     train = ["toy", "--corpus", str(toy_corpus), "--run", str(run), "--ds", "zero2", "fp32", "--set", *TINY]
     train += [f"training.max_updates={UPDATES}"]
-    job = slurm.run("sbatch", "--parsable", *size, str(REPOSITORY / "launch" / "slurm.sbatch"), *train).strip()
 
     def said() -> str:
         return log.read_text()[-3000:] if log.exists() else "the job did not start"
 
+    # Its first task cannot listen and fails; the second is ended by SIGTERM, with the status of a job that was warned.
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", free_port()))
+        busy.listen()
+        failing = submit(slurm, log, *train, MASTER_PORT=str(busy.getsockname()[1]))
+        wait_until(lambda: slurm.job(failing)["JobState"] == "FAILED", said)
+    assert slurm.job(failing)["Restarts"] == "0"
+    assert "is in use by another program" in log.read_text()
+
+    job = submit(slurm, log, *train)
     wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= 5, said)
     slurm.run("scancel", "--signal=USR1", job)  # reaches the tasks and not the script, as sbatch --signal does
     wait_until(lambda: slurm.job(job)["Restarts"] == "1", said)

@@ -26,7 +26,7 @@ SILENCE = 400.0
 LIMIT = 1800.0
 
 _GLANCE = 5.0  # seconds between two looks at what hangs, maybe
-_PORTS = range(20_000, 30_000)  # the kernel gives ports from 32768 on to connections
+_PORTS = range(10_000, 20_000)  # launch/slurm.sbatch takes from 20000 on, the kernel gives connections from 32768 on
 _ports_held: list[TextIO] = []
 
 
