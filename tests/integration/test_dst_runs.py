@@ -207,6 +207,6 @@ def test_a_second_interrupt_ends_the_run_at_once(toy_corpus: Path, tmp_path: Pat
     assert process.returncode == 130, errors
     assert "SIGINT: the run stops after this update and writes a checkpoint; Ctrl-C again stops it at once" in errors
     assert "dst: interrupted" in errors
-    assert "training stopped" in errors
+    assert "training interrupted" in errors
     assert "training failed" not in errors
     assert "Traceback" not in errors
