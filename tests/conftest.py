@@ -20,6 +20,7 @@ settings.load_profile("any machine")
 FOLDERS = ("cluster", "distributed", "integration", "gpu", "unit")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Several workers (``-n``) share the tests by file, or by ``xdist_group`` where a test names one."""
     here = Path(__file__).parent
