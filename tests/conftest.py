@@ -20,14 +20,10 @@ settings.load_profile("any machine")
 FOLDERS = ("cluster", "distributed", "integration", "gpu", "unit")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Several workers (``-n``) share the tests by file, or by ``xdist_group`` where a test names one."""
+    """Several workers (``-n``) share the tests by file, so that what a file's tests share is made once."""
     here = Path(__file__).parent
     items.sort(key=lambda item: FOLDERS.index(item.path.relative_to(here).parts[0]))
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(here))))
 
 
 @pytest.fixture(autouse=True)
