@@ -202,7 +202,12 @@ def _add_average(commands: Commands) -> None:  # type: ignore[valid-type]
     parser = commands.add_parser("average", help="average checkpoints of a run into a bundle")  # type: ignore[attr-defined]
     parser.add_argument("run", metavar="RUN", type=Path, help="folder that dst train wrote")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--last", type=int, metavar="N", help="the newest N checkpoints (5)")
+    which.add_argument(
+        "--last",
+        type=int,
+        metavar="N",
+        help="the newest N checkpoints (checkpoint.average_last, fewer where fewer are past the warm-up)",
+    )
     which.add_argument("--best", type=int, metavar="N", help="the N checkpoints with the highest validation score")
     parser.add_argument(
         "--include-warmup", action="store_true", help="take checkpoints from before the end of the warm-up as well"
@@ -370,7 +375,7 @@ def _average(options: argparse.Namespace) -> Answer:
     checkpoints = average_run(
         options.run,
         options.out,
-        last=5 if options.last is None and options.best is None else options.last,
+        last=options.last,
         best=options.best,
         include_warmup=options.include_warmup,
         overwrite=options.overwrite,

@@ -13,6 +13,7 @@ from typing import Any
 from dstransformer.errors import ConfigError, shown
 
 FLAG, COUNT, ANY = "true or false", "a whole number, 0 or more", "any"
+DTYPE = '"fp32", "fp16" or "bf16"'
 
 
 def _each(kind: str, names: str) -> dict[str, str]:
@@ -20,17 +21,23 @@ def _each(kind: str, names: str) -> dict[str, str]:
 
 
 #: At the top.
-TOP = frozenset(_each(ANY, """
-    activation_checkpointing aio amp autotuning bf16 bfloat16 checkpoint comet comms_logger communication_data_type
-    compile compression_training csv_monitor curriculum_learning data_efficiency data_types dataloader_drop_last
-    datastates_ckpt disable_allgather disable_python_gc dump_state eigenvalue elasticity expert_parallel flops_profiler
-    fp16 gradient_accumulation_steps gradient_allreduce_op gradient_clipping gradient_predivide_factor graph_harvesting
-    hybrid_engine log_level managed_gradient_accumulation memory_breakdown nebula optimizer pipeline prescale_gradients
-    progressive_layer_drop quantize_training scheduler seq_parallel_communication_data_type sparse_attention
-    sparse_gradients steps_per_print tensor_parallel tensorboard timers torch_autocast train_batch_size
-    train_micro_batch_size_per_gpu use_data_before_expert_parallelism vocabulary_size wall_clock_breakdown wandb
-    weight_quantization zero_allow_untested_optimizer zero_force_ds_cpu_optimizer zero_optimization
-"""))  # fmt: skip
+TOP = {
+    **_each(FLAG, """
+        dataloader_drop_last disable_allgather disable_python_gc dump_state memory_breakdown prescale_gradients
+        use_data_before_expert_parallelism wall_clock_breakdown zero_allow_untested_optimizer
+        zero_force_ds_cpu_optimizer
+    """),
+    **_each(DTYPE, "communication_data_type seq_parallel_communication_data_type"),
+    **_each(ANY, """
+        activation_checkpointing aio amp autotuning bf16 bfloat16 checkpoint comet comms_logger compile
+        compression_training csv_monitor curriculum_learning data_efficiency data_types datastates_ckpt eigenvalue
+        elasticity expert_parallel flops_profiler fp16 gradient_accumulation_steps gradient_allreduce_op
+        gradient_clipping gradient_predivide_factor graph_harvesting hybrid_engine log_level
+        managed_gradient_accumulation nebula optimizer pipeline progressive_layer_drop quantize_training scheduler
+        sparse_attention sparse_gradients steps_per_print tensor_parallel tensorboard timers torch_autocast
+        train_batch_size train_micro_batch_size_per_gpu vocabulary_size wandb weight_quantization zero_optimization
+    """),
+}  # fmt: skip
 
 #: Keys of the sections that decide how a run uses the hardware, by what may stand there.
 SECTIONS: dict[str, dict[str, str]] = {
@@ -80,30 +87,30 @@ def check_keys(fragment: Mapping[str, Any], origin: str) -> None:
     Raises:
         ConfigError: The first one.
     """
-    for name in fragment:
-        _check_name(name, TOP, origin, "")
+    for name, value in fragment.items():
+        _check_entry(name, value, TOP, origin, "")
     for section, known in SECTIONS.items():
         node: Any = fragment
         for part in section.split("."):
             node = node.get(part, {}) if isinstance(node, Mapping) else {}
         for name, value in node.items() if isinstance(node, Mapping) else ():
-            _check_name(name, known, origin, f"{section}.")
-            if not _is(known[name], value):
-                raise ConfigError(
-                    f"{origin}: {section}.{name} is {shown(json.dumps(value), quote=False)}: write {known[name]}"
-                )
+            _check_entry(name, value, known, origin, f"{section}.")
 
 
-def _check_name(name: str, known: frozenset[str] | Mapping[str, str], origin: str, prefix: str) -> None:
+def _check_entry(name: str, value: Any, known: Mapping[str, str], origin: str, prefix: str) -> None:
     if name not in known:
         near = get_close_matches(name, list(known), n=1)
         hint = f"did you mean {prefix + near[0]!r}?" if near else "remove it"
         raise ConfigError(f"{origin} states {shown(prefix + name)}, which DeepSpeed does not know: {hint}")
+    if not _is(known[name], value):
+        raise ConfigError(f"{origin}: {prefix}{name} is {shown(json.dumps(value), quote=False)}: write {known[name]}")
 
 
 def _is(kind: str, value: Any) -> bool:
     if kind == FLAG:
         return isinstance(value, bool)
+    if kind == DTYPE:
+        return value is None or (isinstance(value, str) and value.lower() in ("fp32", "fp16", "bf16"))
     if kind == COUNT:
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         return whole and not isinstance(value, bool) and value >= 0

@@ -46,7 +46,7 @@ def load_config(preset: str, overrides: Sequence[str] = (), fragments: Sequence[
     Raises:
         ConfigError: An unknown preset, key or type, or a value out of its bounds.
     """
-    tree = _resolve(preset, ())
+    tree = _resolve(preset)
     _check_complete(tree, preset)
     for override in overrides:
         _apply(tree, override)
@@ -92,17 +92,24 @@ def parse_config(tree: Mapping[str, Any], origin: str) -> Config:
         raise ConfigError(f"{origin}: {_explain(error)}") from None
 
 
-def _resolve(preset: str, seen: tuple[str, ...]) -> dict[str, Any]:
-    path = _find(preset)
-    if preset in seen:
-        raise ConfigError(f"preset {preset!r} extends itself: {' -> '.join((*seen, preset))}")
+def _resolve(preset: str, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The values of a preset and those it extends; ``heirs`` are the files that extend it, the last one directly.
+
+    A file is looked for beside the one that extends it.
+    """
+    try:
+        path = _find(preset, heirs[-1].parent if heirs else Path())
+    except ConfigError as error:
+        raise ConfigError(f"{heirs[-1]} extends {shown(preset)}: {error}" if heirs else str(error)) from None
+    if os.path.realpath(path) in map(os.path.realpath, heirs):
+        raise ConfigError(f"preset {preset!r} extends itself: {' -> '.join(map(str, (*heirs, path)))}")
     tree = _read_yaml(path)
     parent = tree.pop("extends", None)
     if parent is None:
         return tree
     if not isinstance(parent, str):
         raise ConfigError(f"{path}: extends = {shown(parent)}: name one preset or file")
-    return _merge(_resolve(parent, (*seen, preset)), tree)
+    return _merge(_resolve(parent, (*heirs, path)), tree)
 
 
 def _check_complete(tree: Mapping[str, Any], preset: str) -> None:
@@ -132,15 +139,16 @@ def _keys(tree: Mapping[str, Any]) -> set[str]:
     }
 
 
-def _find(preset: str) -> Path:
+def _find(preset: str, folder: Path) -> Path:
+    path = folder / preset
     if preset.endswith((".yaml", ".yml")):
-        if not os.path.lexists(preset):
-            raise ConfigError(f"preset file {shown(preset, quote=False, limit=200)} does not exist")
-        return Path(preset)
+        if not os.path.lexists(path):
+            raise ConfigError(f"preset file {shown(path, quote=False, limit=200)} does not exist")
+        return path
     if preset not in preset_names():
         near = get_close_matches(preset, preset_names(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        if os.path.lexists(f"{preset}.yaml"):
+        if os.path.lexists(f"{path}.yaml"):
             hint = f"did you mean the file {preset}.yaml? "
         raise ConfigError(f"unknown preset {shown(preset)}: {hint}`dst presets` lists what there is")
     return PRESETS / f"{preset}.yaml"
@@ -210,7 +218,7 @@ def _explain_one(detail: Mapping[str, Any]) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "list_type":
         message = "write a list, such as [zero1, bf16]"
-    if isinstance(detail["input"], dict):
+    if isinstance(detail["input"], dict) and detail["type"] == "value_error":  # of a section's values together
         return f"{where}: {message}"
     return f"{where} = {shown(detail['input'])}: {message[0].lower()}{message[1:]}"
 

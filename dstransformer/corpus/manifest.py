@@ -182,9 +182,7 @@ class Manifest(_Record):
                 f"{folder} is not a corpus: it is no folder; give the one that `dst-prep build` made"
             ) from None
         except FileNotFoundError:
-            raise DataError(
-                f"{folder} is not a corpus: it has no {MANIFEST_NAME}; make one with `dst-prep build --out {folder}`"
-            ) from None
+            raise DataError(_no_corpus(folder)) from None
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from None
         except (ValueError, RecursionError) as error:
@@ -200,6 +198,20 @@ class Manifest(_Record):
     def to_json(self) -> str:
         """The text of ``manifest.json``."""
         return self.model_dump_json(indent=2) + "\n"
+
+
+def _no_corpus(folder: Path) -> str:
+    """What a folder without a manifest is, and what to do about it."""
+    if not folder.exists():
+        return f"{folder} is not a corpus: it does not exist; make it with `dst-prep build --out {folder}`"
+    built = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}") if (path.parent / TOKENIZER_NAME).exists())
+    if built:
+        advice = f"did you mean {built[0]}?"
+    elif any(folder.iterdir()):
+        advice = "name the folder that `dst-prep build` made"
+    else:
+        advice = f"make one with `dst-prep build --out {folder}`"
+    return f"{folder} is not a corpus: it has no {MANIFEST_NAME}; {advice}"
 
 
 def _check_version(path: Path, version: object) -> None:

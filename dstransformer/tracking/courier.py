@@ -116,6 +116,8 @@ class Courier:
         from dstransformer.tracking.sqlite_store import follow_moved_artifacts, prepare_store
 
         if path := sqlite_path(self._state.tracking_uri):
+            if path.is_dir():
+                raise StorageError(f"{path} is a folder: move it")
             prepare_store(path)
             follow_moved_artifacts(path)
         return MlflowStore(self._state, self._run_folder)

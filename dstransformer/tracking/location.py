@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from dstransformer.errors import ConfigError, DataError
 
@@ -34,9 +35,15 @@ class TrackingState:
             state = cls(**json.loads(path.read_bytes()))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except IsADirectoryError:
+            raise DataError(f"{path} is a folder: move it, and the run is tracked as a new one") from None
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}; check its permissions") from None
-        except (ValueError, TypeError) as error:
+        except TypeError:
+            raise DataError(
+                f"{path} is damaged (it does not hold tracking_uri, experiment and run_id): {_FORGET}"
+            ) from None
+        except ValueError as error:
             raise DataError(f"{path} is damaged ({error}): {_FORGET}") from None
         if not isinstance(state.tracking_uri, str) or _scheme(state.tracking_uri) not in SCHEMES:
             raise DataError(f"{path} is damaged (tracking_uri is {state.tracking_uri!r}): {_FORGET}")
@@ -62,12 +69,14 @@ def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
     """
     from_environment = os.environ.get("MLFLOW_TRACKING_URI")
     uri = configured or from_environment or f"sqlite:///{run_folder.absolute().parent / 'mlflow.db'}"
-    if _scheme(uri) not in SCHEMES:
-        origin = "tracking.uri" if configured else "MLFLOW_TRACKING_URI"
+    origin = "tracking.uri" if configured else "MLFLOW_TRACKING_URI"
+    if _scheme(uri) not in SCHEMES or _lacks_host(uri):
         raise ConfigError(
             f"{origin} is {uri!r}, which names no tracking store: "
             "use an address such as http://host:5000 or sqlite:////path/mlflow.db"
         )
+    if (path := sqlite_path(uri)) is not None and path.is_dir():
+        raise ConfigError(f"the tracking store {path} is a folder: move it, or name another store with tracking.uri")
     return uri
 
 
@@ -82,6 +91,13 @@ def artifact_location(tracking_uri: str) -> str | None:
     """Where a new experiment's artifacts go: beside a SQLite file, else the server's own choice."""
     path = sqlite_path(tracking_uri)
     return None if path is None else (path.parent / ARTIFACTS_FOLDER).as_uri()
+
+
+def _lacks_host(uri: str) -> bool:
+    try:
+        return _scheme(uri) in ("http", "https") and not urlsplit(uri).hostname
+    except ValueError:  # a bracket without its other one
+        return True
 
 
 def _scheme(uri: str) -> str:

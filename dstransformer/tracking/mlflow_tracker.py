@@ -220,7 +220,8 @@ class MlflowTracker(Tracker):
             self._deliver(courier, now_or_never=finishing)
             if self._page is None and courier.page is not None:
                 self._page = courier.page
-                self._announce(self._page)
+                if not self._finishing.is_set():  # which says it anyway
+                    self._announce(self._page)
             if finishing:
                 return
             if monitor is None and self._with_system_metrics and courier.run_id is not None and not self._down:

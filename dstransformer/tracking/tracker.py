@@ -172,7 +172,16 @@ class FanOut(Tracker):
                 if listener not in self._failed:
                     self._failed.append(listener)
                     logger.warning(
-                        "%s.%s failed, training goes on without it: %s", type(listener).__name__, method, error
+                        "%s.%s failed, training goes on without it: %s",
+                        type(listener).__name__,
+                        method,
+                        _reason(error),
                     )
                 if method == "start":
                     self._listeners.remove(listener)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

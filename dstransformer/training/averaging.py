@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,29 +31,51 @@ def average_run(
     Args:
         run: A run's folder.
         out: The bundle.
-        last: How many of the newest checkpoints.
+        last: How many of the newest checkpoints; None for ``checkpoint.average_last``, fewer where there are fewer
+            past the warm-up.
         best: How many of those with the highest validation scores, instead.
         include_warmup: Take checkpoints from before the end of the warm-up as well.
         overwrite: Replace a bundle that is there already.
 
     Raises:
-        DataError: The run has no such number of checkpoints, or ``out`` is no place for a bundle.
+        DataError: The run has no such number of checkpoints, one of them is damaged, or ``out`` is no place for a
+            bundle.
     """
     option, number = ("--last", last) if best is None else ("--best", best)
-    if number is None or number < 1:
+    if number is not None and number < 1:
         raise DataError(f"{option} {number}: at least one checkpoint is averaged")
     checkpoints = CheckpointFolder(run / "checkpoints").checkpoints()
     if not checkpoints:
         raise DataError(f"{run} holds no checkpoints: name the folder that `dst train --run` wrote")
     check_bundle_folder(out, "--out", overwrite=overwrite)
-    config = open_bundle(checkpoints[-1].bundle).config
+    with _sparing_the_others():
+        config = open_bundle(checkpoints[-1].bundle).config
     warmup_steps = 0 if include_warmup else config.schedule.warmup_steps
-    if best is None:
-        chosen = _newest(run, checkpoints, number, config.checkpoint.keep_last, warmup_steps)
+    # What stays of the others, stays as one of the best: between it and the last ones some are gone.
+    newest = checkpoints[-config.checkpoint.keep_last :]
+    if best is not None:
+        chosen = _best(run, checkpoints, best, warmup_steps)
+    elif last is not None:
+        chosen = _newest(run, newest, last, warmup_steps)
     else:
-        chosen = _best(run, checkpoints, number, warmup_steps)
-    write_average(chosen, out)
+        chosen = past_warmup(newest[-config.checkpoint.average_last :], warmup_steps)
+        if not chosen:
+            raise DataError(
+                f"no checkpoint of {run} is past its warm-up (schedule.warmup_steps = {warmup_steps}): train longer, "
+                "or average the earlier ones with --include-warmup"
+            )
+    with _sparing_the_others():
+        write_average(chosen, out)
     return chosen
+
+
+@contextmanager
+def _sparing_the_others() -> Iterator[None]:
+    """Add to what is wrong with one checkpoint how the others can be averaged."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{error}; or move that checkpoint out of the run to average the others") from None
 
 
 def past_warmup(checkpoints: Sequence[Checkpoint], warmup_steps: int) -> list[Checkpoint]:
@@ -60,21 +83,18 @@ def past_warmup(checkpoints: Sequence[Checkpoint], warmup_steps: int) -> list[Ch
     return [checkpoint for checkpoint in checkpoints if checkpoint.state.step >= warmup_steps]
 
 
-def _newest(
-    run: Path, checkpoints: Sequence[Checkpoint], number: int, keep_last: int, warmup_steps: int
-) -> list[Checkpoint]:
-    # What stays of the others, stays as one of the best: between it and the last ones some are gone.
-    newest = checkpoints[-keep_last:]
+def _newest(run: Path, newest: Sequence[Checkpoint], number: int, warmup_steps: int) -> list[Checkpoint]:
     if len(newest) < number:
         raise DataError(
-            f"{run} has the last {len(newest)} checkpoints, fewer than the {number} to average: lower --last, or "
-            "keep more with checkpoint.keep_last"
+            f"--last {number}: {run} keeps only its newest {_count(len(newest))}: lower --last, or keep more with "
+            "checkpoint.keep_last"
         )
     chosen = past_warmup(newest[-number:], warmup_steps)
     if len(chosen) < number:
         raise DataError(
-            f"only {len(chosen)} of the last {number} checkpoints of {run} are past its warm-up (schedule.warmup_steps "
-            f"= {warmup_steps}): lower --last, or average the earlier ones as well with --include-warmup"
+            f"--last {number}: {len(chosen)} of the newest {_count(number)} of {run} lie past its warm-up "
+            f"(schedule.warmup_steps = {warmup_steps}): lower --last, or average the earlier ones as well with "
+            "--include-warmup"
         )
     return chosen
 
@@ -86,10 +106,14 @@ def _best(run: Path, checkpoints: Sequence[Checkpoint], number: int, warmup_step
         early = len(scored) - len(best)
         aside = f" ({early} more from before the end of its warm-up: --include-warmup)" if early else ""
         raise DataError(
-            f"{run} has {len(best)} checkpoints with a validation score{aside}, fewer than the {number} to average: "
-            "lower --best, or keep more with checkpoint.keep_best"
+            f"--best {number}: {run} has {_count(len(best))} with a validation score{aside}: lower --best, or keep "
+            "more with checkpoint.keep_best"
         )
     return sorted(best[:number], key=lambda checkpoint: checkpoint.state.step)
+
+
+def _count(checkpoints: int) -> str:
+    return "1 checkpoint" if checkpoints == 1 else f"{checkpoints} checkpoints"
 
 
 def write_average(checkpoints: Sequence[Checkpoint], out: Path, more: Mapping[str, Any] | None = None) -> None:

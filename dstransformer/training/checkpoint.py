@@ -109,7 +109,7 @@ class CheckpointFolder:
             try:
                 readable.append(read_checkpoint(folder))
             except DataError as error:
-                logger.warning("%s; it is left as it is", error)
+                logger.warning("%s; the checkpoint is passed over, and left as it is", error)
         return readable
 
     def latest(self) -> Checkpoint | None:
@@ -134,7 +134,10 @@ class CheckpointFolder:
             else:
                 return checkpoint
         if damage is not None:
-            raise DataError(f"every checkpoint in {self.path} is damaged, the oldest too: {damage}")
+            raise DataError(
+                f"every checkpoint in {self.path} is damaged, the oldest too: {damage}; restore one, or start another "
+                "run with another --run"
+            )
         return None
 
     def aside(self, step: int) -> Path:
@@ -233,16 +236,12 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """
     manifest = folder / MANIFEST
     if not manifest.is_file():
-        raise DataError(
-            f"{folder} is not a checkpoint: it has no {MANIFEST}; name a folder such as RUN/checkpoints/step-00001000"
-        )
+        raise DataError(f"{folder} is not a checkpoint: it has no {MANIFEST}")
     try:
         content = json.loads(manifest.read_text(encoding="utf-8"))
         return Checkpoint(folder, TrainState(**content["state"]), content["score"], content.get("metric"))
     except (ValueError, KeyError, TypeError):
-        raise DataError(
-            f"{manifest} is not a checkpoint's manifest: the checkpoint is damaged; name an earlier one"
-        ) from None
+        raise DataError(f"{manifest} is damaged") from None
 
 
 def verify_checkpoint(checkpoint: Checkpoint) -> None:
@@ -255,7 +254,7 @@ def verify_checkpoint(checkpoint: Checkpoint) -> None:
     for name, digest in files.items():
         path = checkpoint.path / name
         if not path.is_file() or file_sha256(path) != digest:
-            raise DataError(f"{path} is missing or damaged: resume from another checkpoint with --resume PATH")
+            raise DataError(f"{path} is missing or damaged")
 
 
 def _remove(folder: Path) -> None:

@@ -10,6 +10,9 @@ from dstransformer.training.storage import storage_errors
 #: What makes a folder a run's own: one of these files.
 _RUN_FILES = (".lock", "metrics.jsonl")
 
+#: What a run writes besides.
+_OWN_FILES = (*_RUN_FILES, "config.yaml", "ds_config.json", "tracking.json", "tracking-sent.jsonl")
+
 _BUNDLE_FILES = ("model.safetensors", "config.yaml", "tokenizer.model", "provenance.json")
 
 #: What is in an empty folder all the same: of a file system, or what a scheduler or a shell keeps beside a run.
@@ -37,6 +40,9 @@ def _check_run_folder(run: Path) -> None:
             raise ConfigError(f"--run {run}: {folder} is a file; name a folder")
     if (inside := _belongs_to_another(run)) is not None:
         raise ConfigError(f"--run {run}: {inside}, where nothing else may go; name a new folder elsewhere")
+    for name in _OWN_FILES:
+        if (run / name).is_dir():
+            raise ConfigError(f"--run {run}: {name} in it is a folder, where a run has a file: move it")
     if not run.is_dir() or _is_run(run):
         return
     others = sorted(path.name for path in run.iterdir() if not any(map(path.match, _HARMLESS)))
@@ -63,7 +69,7 @@ def check_bundle_folder(out: Path, option: str, *, overwrite: bool) -> None:
 
 
 def _check_bundle_folder(out: Path, option: str, overwrite: bool) -> None:
-    for folder in out.absolute().parents:
+    for folder in (out.absolute(), *out.absolute().parents):
         if folder.exists() and not folder.is_dir():
             raise DataError(f"{option} {out}: {folder} is a file; name a folder")
     if (inside := _belongs_to_another(out, but_bundle=True)) is not None:
@@ -71,7 +77,7 @@ def _check_bundle_folder(out: Path, option: str, overwrite: bool) -> None:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not _is_bundle(out):
-        raise DataError(f"{out} is there already and is not a bundle: give another {option}, or delete it")
+        raise DataError(f"{option} {out}: it is no bundle and holds other things: name a folder elsewhere")
     if others := sorted({path.name for path in out.iterdir()} - set(_BUNDLE_FILES)):
         raise DataError(f"{out} holds {others[0]}, which is no part of a bundle: move it, or give another {option}")
     if not overwrite:

@@ -23,11 +23,11 @@ from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.model import check_backend
 from dstransformer.model.cpu import kernels_name, processor_name
 from dstransformer.tracking import RunStart, build_tracker, resolve_tracking_uri
-from dstransformer.training.checkpoint import Checkpoint, TrainState, read_checkpoint
+from dstransformer.training.checkpoint import Checkpoint, CheckpointFolder, TrainState, read_checkpoint
 from dstransformer.training.estimate import Estimate, estimate, odd_plan
 from dstransformer.training.folders import check_run_folder
 from dstransformer.training.opening import check_memory, describe_start
-from dstransformer.training.processes import Processes, read_processes
+from dstransformer.training.processes import Processes, check_accelerator, read_processes, trains_alone
 from dstransformer.training.resuming import find_checkpoint, warn_of_other_hardware
 from dstransformer.training.signals import StopRequest
 from dstransformer.training.storage import lock_run, replace_file, storage_errors
@@ -86,9 +86,12 @@ def dry_run(request: TrainRequest) -> DryRun:
     processes = read_processes(os.environ, alone=True)
     plan = _check_at_the_door(request, processes)
     _check_corpus(plan.corpus, plan.config, verify=True)
+    find_checkpoint(request.resume, request.run, plan.config, plan.start, plan.corpus.path)
     half = precision_of(plan.ds_config) != "fp32"
     figures = estimate(plan.config, plan.corpus, processes.world_size, half)
     warnings = odd_plan(plan.config, figures.updates_per_epoch)
+    if (alone := trains_alone(os.environ)) is not None:
+        warnings.append(alone)
     return DryRun(plan.config, plan.ds_config, processes.world_size, figures, warnings)
 
 
@@ -101,6 +104,8 @@ def train(request: TrainRequest) -> dict[str, Any]:
         DstError: The processes did not meet, or training diverged.
     """
     processes = read_processes(os.environ)
+    if (alone := trains_alone(os.environ)) is not None:
+        logger.warning(alone)
     plan: Plan | None = None
     mistake: Exception | None = None
     try:
@@ -111,7 +116,7 @@ def train(request: TrainRequest) -> dict[str, Any]:
         mistake = error  # another node may not have met it, and would wait
     world = join_world(processes)
     # A process killed while DeepSpeed loads an operator would leave a lock that the next run waits for.
-    with StopRequest(announced=processes.rank == 0) as stop:
+    with StopRequest(announced=processes.rank == 0, processes=processes.world_size) as stop:
         try:
             world.share(mistake)
             assert plan is not None
@@ -169,6 +174,8 @@ def _train(request: TrainRequest, plan: Plan, world: World, stop: StopRequest) -
             outcome = trainer.run(stop)
         except KeyboardInterrupt:
             tracker.finish("killed")
+            if world.is_first and (kept := CheckpointFolder(request.run / "checkpoints").checkpoints()):
+                logger.warning("the same command goes on from %s", kept[-1].path)
             raise
         except BaseException:
             tracker.finish("failed")
@@ -215,6 +222,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def _check_at_the_door(request: TrainRequest, processes: Processes) -> Plan:
+    check_accelerator(os.environ)
     config = load_config(request.preset, request.overrides, request.fragments)
     ds_config = compose(config, processes.world_size)
     if config.tracking.enabled:

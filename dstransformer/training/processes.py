@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dstransformer.errors import UserError
+from dstransformer.errors import UserError, shown
+
+#: What DeepSpeed may compute on here, of the names that it takes.
+ACCELERATORS = ("cpu", "cuda")
+
+#: Where launchers that are not read here, or whose step has one task, say how many processes they started.
+_UNREAD = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
 _SLURM = {
     "RANK": "SLURM_PROCID",
@@ -53,6 +59,37 @@ def read_processes(environment: Mapping[str, str], *, alone: bool = False) -> Pr
             "unset both or use a launcher"
         )
     return Processes(rank, local_rank, world_size)
+
+
+def check_accelerator(environment: Mapping[str, str]) -> None:
+    """Refuse what ``DS_ACCELERATOR`` asks for where training does not run on it.
+
+    Raises:
+        UserError: It names neither ``cpu`` nor ``cuda``.
+    """
+    accelerator = environment.get("DS_ACCELERATOR", ACCELERATORS[0])
+    if accelerator not in ACCELERATORS:
+        raise UserError(
+            f"the environment variable DS_ACCELERATOR is {shown(accelerator)}, but training runs on "
+            f"{' or '.join(ACCELERATORS)}: unset it"
+        )
+
+
+def trains_alone(environment: Mapping[str, str]) -> str | None:
+    """A warning where several processes were started, or may be meant, and this one would train without the others."""
+    given = with_slurm(environment)
+    if "WORLD_SIZE" in given:
+        return None
+    for name in _UNREAD:
+        if name == "SLURM_NTASKS" and "SLURM_STEP_NUM_TASKS" in given:
+            continue  # a step of one task
+        text = given.get(name, "")
+        if text.isascii() and text.isdecimal() and int(text) > 1:
+            return (
+                f"{name}={text}, but WORLD_SIZE is not set: this process trains alone; start several with srun, "
+                "torchrun or deepspeed"
+            )
+    return None
 
 
 def with_slurm(environment: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer.config import Config, read_config
-from dstransformer.errors import ConfigError, DataError
+from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.model import open_bundle
 from dstransformer.training.checkpoint import (
     Checkpoint,
@@ -51,12 +51,18 @@ def find_checkpoint(resume: str, run: Path, config: Config, start: TrainState, c
     if resume == "auto":
         checkpoint = folder.latest_sound()
     else:
-        checkpoint = read_checkpoint(Path(resume).resolve())
+        try:
+            checkpoint = read_checkpoint(Path(resume).resolve())
+            verify_checkpoint(checkpoint)
+        except DataError as error:
+            raise DataError(
+                f"--resume {shown(resume, quote=False, limit=200)}: {error}; name another, such as "
+                "RUN/checkpoints/step-00001000, or auto for the latest sound one"
+            ) from None
         if checkpoint.path.parent != folder.path.resolve() and folder.latest() is not None:
             raise ConfigError(
                 f"--resume {resume} is not of {run}, which holds checkpoints of its own: give another --run"
             )
-        verify_checkpoint(checkpoint)
     if checkpoint is not None:
         _check_same_place(checkpoint, config, start, corpus)
         old, new = _flat(read_config(checkpoint.bundle / "config.yaml")), _flat(config)

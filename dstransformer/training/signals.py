@@ -17,11 +17,13 @@ class StopRequest:
 
     Args:
         announced: Say on standard error, at once, what follows from the first of them.
+        processes: Of the run; a checkpoint takes all of them.
     """
 
-    def __init__(self, *, announced: bool = False) -> None:
+    def __init__(self, *, announced: bool = False, processes: int = 1) -> None:
         self.received: str | None = None
         self._announced = announced
+        self._processes = processes
         self._interrupted = False
 
     def __enter__(self) -> StopRequest:
@@ -39,6 +41,7 @@ class StopRequest:
         first, self.received = self.received is None, signal.Signals(number).name
         if first and self._announced:
             again = "; Ctrl-C again stops it at once" if self._interrupted else ""
-            text = f"\ndst: {self.received}: the run stops after this update and writes a checkpoint{again}\n"
+            all_run = " if all its processes still run" if self._processes > 1 else ""
+            text = f"\ndst: {self.received}: the run stops after this update and writes a checkpoint{all_run}{again}\n"
             with contextlib.suppress(OSError):  # nobody reads any more
                 os.write(2, text.encode())  # a print may have been interrupted in its middle

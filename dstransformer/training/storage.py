@@ -18,6 +18,9 @@ from dstransformer.errors import ConfigError, StorageError
 logger = logging.getLogger(__name__)
 
 
+_FULL = "make room, then give the same command: it goes on from the latest checkpoint, or starts anew without one"
+
+
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
     """Turn what the file system refuses, when ``path`` is written, into one line.
@@ -29,7 +32,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "make room, then resume with the same command" if full else "check the path and its permissions"
+        advice = _FULL if full else "check the path and its permissions"
         raise StorageError(f"cannot write {error.filename or path}: {error.strerror or error}; {advice}") from error
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
+import re
 import socket
+import threading
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,6 +18,11 @@ import torch.distributed as dist
 
 from dstransformer.errors import DstError, UserError
 from dstransformer.training.processes import Processes, with_slurm
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a process waits for the others to start before it says so.
+NOTICE_SECONDS = 15.0
 
 #: How long the processes wait for each other to start, and for each other's part of an update.
 STEP_TIMEOUT = timedelta(minutes=10)
@@ -35,7 +43,9 @@ def losing_a_peer() -> Iterator[None]:
     except RuntimeError as error:
         if "gloo/" not in str(error):
             raise
-        raise DstError(f"another process of the run has ended or hangs; its own message says why ({error})") from error
+        raise DstError(
+            f"another process of the run has ended or hangs; its own message says why ({_gloo_reason(error)})"
+        ) from error
 
 
 class World:
@@ -145,20 +155,22 @@ def join_world(processes: Processes, environment: MutableMapping[str, str] = os.
     environment.setdefault("RANK", str(processes.rank))
     environment.setdefault("LOCAL_RANK", str(processes.local_rank))
     environment.setdefault("WORLD_SIZE", str(processes.world_size))
+    address_given = "MASTER_ADDR" in environment
     environment.setdefault("MASTER_ADDR", "127.0.0.1")
     environment.setdefault("MASTER_PORT", str(_free_port()) if processes.world_size == 1 else "29500")
-    device = _choose_device(processes)
+    device = _choose_device(processes, environment)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
         environment.setdefault("DS_ACCELERATOR", "cpu")
     try:
-        dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            timeout=STEP_TIMEOUT,
-            device_id=device if device.type == "cuda" else None,
-        )
-        world = World(processes, device)
+        with _notice_of_waiting(processes, environment, address_given):
+            dist.init_process_group(
+                "nccl" if device.type == "cuda" else "gloo",
+                timeout=STEP_TIMEOUT,
+                device_id=device if device.type == "cuda" else None,
+            )
+            world = World(processes, device)
         if device.type == "cpu" and "OMP_NUM_THREADS" not in environment:
             mine = platform.node(), usable_cores()
             torch.set_num_threads(_share_cores(mine, world.gather(mine)))
@@ -167,6 +179,25 @@ def join_world(processes: Processes, environment: MutableMapping[str, str] = os.
         failure = DstError(_why_apart(error, environment))
         failure.rank = processes.rank
         raise failure from error
+
+
+@contextmanager
+def _notice_of_waiting(processes: Processes, environment: Mapping[str, str], address_given: bool) -> Iterator[None]:
+    """Where the others do not come for a while, say once on each machine that this process waits for them."""
+    host, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
+    unset = "" if address_given else " (MASTER_ADDR is not set: this machine)"
+    text = (
+        f"rank {processes.rank} waits for the other processes of WORLD_SIZE={processes.world_size} at "
+        f"{host}:{port}{unset}, {round(STEP_TIMEOUT.total_seconds() / 60)} minutes at most"
+    )
+    timer = threading.Timer(NOTICE_SECONDS, logger.warning, (text,))
+    timer.daemon = True
+    if processes.world_size > 1 and processes.local_rank == 0:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _why_apart(error: Exception, environment: Mapping[str, str]) -> str:
@@ -194,8 +225,15 @@ def _share_cores(mine: tuple[str, frozenset[int]], all_ranks: Sequence[tuple[str
     return max(1, len(cores) // sharing)
 
 
-def _choose_device(processes: Processes) -> torch.device:
+def _choose_device(processes: Processes, environment: Mapping[str, str]) -> torch.device:
+    wanted = environment.get("DS_ACCELERATOR")
+    if wanted == "cpu":
+        return torch.device("cpu")
     if not torch.cuda.is_available():
+        if wanted == "cuda":
+            failure = UserError(f"DS_ACCELERATOR is cuda, but {platform.node()} shows no GPU: unset it to train on CPU")
+            failure.rank = processes.rank
+            raise failure
         return torch.device("cpu")
     if processes.local_rank >= torch.cuda.device_count():
         failure = UserError(
@@ -205,6 +243,11 @@ def _choose_device(processes: Processes) -> torch.device:
         failure.rank = processes.rank
         raise failure
     return torch.device("cuda", processes.local_rank)
+
+
+def _gloo_reason(error: Exception) -> str:
+    """The first sentence of what gloo says, without the place in its source."""
+    return re.sub(r"^\[[^]]*\] *", "", _first_line(error)).partition(". ")[0]
 
 
 def _first_line(error: Exception) -> str:

@@ -267,11 +267,11 @@ class TestBadInput:
         for config in run.glob("checkpoints/*/bundle/config.yaml"):
             config.write_text(re.sub("(keep|average)_last: .*", r"\1_last: 2", config.read_text()))
         done = run_dst("average", str(run), "--last", "3", "--out", str(tmp_path / "bundle"))
-        assert_refused(done, "has the last 2 checkpoints, fewer than the 3 to average")
+        assert_refused(done, f"--last 3: {run} keeps only its newest 2 checkpoints")
 
     def test_too_many_to_average(self, trained: Path, tmp_path: Path) -> None:
         done = run_dst("average", str(trained), "--last", "9", "--out", str(tmp_path / "bundle"))
-        assert_refused(done, "has the last 3 checkpoints, fewer than the 9 to average")
+        assert_refused(done, f"--last 9: {trained} keeps only its newest 3 checkpoints")
 
     @pytest.mark.parametrize("run", ["nowhere", "file", "folder"])
     def test_nothing_to_average(self, tmp_path: Path, run: str) -> None:
@@ -285,7 +285,7 @@ class TestBadInput:
         out = tmp_path / "notes.txt"
         out.write_text("keep me")
         done = run_dst("average", str(trained), "--last", "1", "--out", str(out))
-        assert_refused(done, f"{out} is there already and is not a bundle: give another --out, or delete it")
+        assert_refused(done, f"--out {out}: {out} is a file; name a folder")
         assert out.read_text() == "keep me"
         assert list(tmp_path.iterdir()) == [out]
 

@@ -104,7 +104,7 @@ class TestAverage:
         run, out = trained[0], tmp_path / "bundle"
         refused(
             run_dst("average", str(run), "--last", "3", "--out", str(out)),
-            "only 2 of the last 3 checkpoints", "schedule.warmup_steps = 6", "--include-warmup",
+            "--last 3: 2 of the newest 3 checkpoints", "schedule.warmup_steps = 6", "--include-warmup",
         )  # fmt: skip
         done = run_dst("average", str(run), "--last", "2", "--out", str(out))
         assert done.stdout == f"{out}: the average of steps 6, 8\n", done.stderr
@@ -118,7 +118,7 @@ class TestAverage:
         assert done.stdout == f"{out}: the average of steps 8\n", done.stderr
         refused(
             run_dst("average", str(run), "--best", "2", "--out", str(tmp_path / "other")),
-            "has 1 checkpoints with a validation score", "1 more from before the end of its warm-up",
+            "has 1 checkpoint with a validation score", "1 more from before the end of its warm-up",
         )  # fmt: skip
         refused(run_dst("average", str(run), "--best", "1", "--last", "1", "--out", str(out)), "not allowed with")
 

@@ -211,6 +211,15 @@ def test_a_run_from_the_start_in_a_used_folder_is_a_new_mlflow_run(run_folder: P
     assert len(ids) == 2
 
 
+def test_a_run_that_ends_at_once_says_where_its_page_is_once(run_folder: Path, store: str) -> None:
+    said: list[str] = []
+    tracker = make_tracker(run_folder, store, announce=said.append)
+    tracker._finishing.set()  # before the thread has sent anything
+    tracker.start(make_start())
+    tracker.finish("killed")
+    assert len(said) == 1
+
+
 def test_without_a_server_everything_lies_beside_the_run_folder(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -210,6 +210,8 @@ def test_every_preset_composes(preset: str) -> None:
     ('{"zero_optimization": {"reduce_bucket_size": "big"}}', 'reduce_bucket_size is "big": write a whole number'),
     ('{"zero_optimization": {"reduce_bucket_size": -1}}', "reduce_bucket_size is -1: write a whole number"),
     ('{"zero_optimization": {"contiguous_gradients": 7}}', "contiguous_gradients is 7: write true or false"),
+    ('{"wall_clock_breakdown": 7}', "wall_clock_breakdown is 7: write true or false"),
+    ('{"communication_data_type": "fp7"}', 'communication_data_type is "fp7": write "fp32", "fp16" or "bf16"'),
     ('{"bf16": {"enabled": true},\n "bf16": {"enabled": false}}', "line 2: repeated key 'bf16'"),
     ('{"bf16": {"enabled": true,\n\n "enabled" : false}}', "line 3: repeated key 'enabled'"),
     ('{"vocabulary_size": NaN}', "NaN is no JSON number"),

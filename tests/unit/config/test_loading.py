@@ -105,6 +105,21 @@ def test_a_preset_that_extends_itself_is_refused(tmp_path: Path) -> None:
         load_config(str(path))
 
 
+def test_a_preset_file_extends_one_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "y").mkdir()
+    (tmp_path / "y" / "a.yaml").write_text("extends: b.yaml\nmodel:\n  dropout: 0.2\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"^y/a.yaml extends 'b.yaml': preset file y/b.yaml does not exist$"):
+        load_config("y/a.yaml")
+    (tmp_path / "y" / "b.yaml").write_text("extends: ../c.yaml\n")
+    (tmp_path / "c.yaml").write_text("extends: big\n")
+    config = load_config("y/a.yaml")
+    assert (config.model.d_model, config.model.dropout) == (1024, 0.2)
+    (tmp_path / "c.yaml").write_text("extends: ./y/a.yaml\n")
+    with pytest.raises(ConfigError, match=r"extends itself: y/a.yaml -> y/b.yaml -> y/../c.yaml -> y/../y/a.yaml$"):
+        load_config("y/a.yaml")
+
+
 def test_a_stored_configuration_that_lacks_newer_keys_opens(tmp_path: Path) -> None:
     tree = load_config("toy").model_dump()
     del tree["decoding"]["batch_tokens"], tree["tracking"], tree["checkpoint"]["keep_best"]
@@ -195,6 +210,8 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(
     ("x" * 5000, "is not of the form section.key=value"),
     ("x" * 5000 + "=3", "there is no key"),
     ("training.seed=[1", "is not valid YAML"),
+    ("model.d_model={a: 1}", "model.d_model = {'a': 1}: input should be a valid integer"),
+    ("tracking.uri=:::", "tracking.uri = {'::': None}: input should be a valid string"),
     ("training.seed={a: 1, a: 2}", "repeated key 'a'"),
 ])  # fmt: skip
 def test_an_override_that_cannot_be_used_is_refused_in_one_line(override: str, message: str) -> None:

@@ -155,5 +155,19 @@ def test_an_unusable_manifest_is_refused(tmp_path: Path) -> None:
     (path / "manifest.json").unlink()
     with pytest.raises(DataError, match=r"not a corpus: it has no manifest\.json"):
         Corpus.open(path)
-    with pytest.raises(DataError, match="not a corpus"):
-        Corpus.open(tmp_path / "nowhere")
+
+
+def test_a_folder_that_is_no_corpus_is_advised_by_what_it_holds(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    for folder in (tmp_path / "data", empty):
+        folder.mkdir()
+    mine = write_corpus(tmp_path / "data" / "mine", ROWS)
+    for folder, advice in (
+        (tmp_path / "nowhere", f"it does not exist; make it with `dst-prep build --out {tmp_path / 'nowhere'}`"),
+        (empty, f"it has no manifest.json; make one with `dst-prep build --out {empty}`"),
+        (mine.parent, f"it has no manifest.json; did you mean {mine}?"),
+        (tmp_path, "it has no manifest.json; name the folder that `dst-prep build` made"),
+    ):
+        with pytest.raises(DataError) as caught:
+            Corpus.open(folder)
+        assert str(caught.value) == f"{folder} is not a corpus: {advice}"

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -81,7 +83,7 @@ class Broken(Tracker):
     def _hear(self, method: str, what: object) -> None:
         self.heard.append(what)
         if method == self.at:
-            raise OSError("no space left on device")
+            raise OSError(errno.ENOSPC, "no space left on device", "metrics.jsonl")
 
 
 def test_a_listener_that_fails_is_reported_once_and_stops_nobody(
@@ -96,8 +98,8 @@ def test_a_listener_that_fails_is_reported_once_and_stops_nobody(
     assert unstarted.heard == ["base-seed1"]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
     assert [record.getMessage() for record in caplog.records] == [
-        "Broken.start failed, training goes on without it: no space left on device",
-        "Broken.log_train failed, training goes on without it: no space left on device",
+        "Broken.start failed, training goes on without it: metrics.jsonl: no space left on device",
+        "Broken.log_train failed, training goes on without it: metrics.jsonl: no space left on device",
     ]
 
 
@@ -229,16 +231,29 @@ def test_the_store_is_configured_or_from_the_environment_or_a_file(
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_address_of_no_store_is_an_error_on_every_rank(tmp_path: Path, rank: int) -> None:
-    config = load_config("base", ["tracking.uri=./mlruns"]).tracking
-    with pytest.raises(ConfigError, match=r"tracking\.uri is './mlruns', which names no tracking store"):
-        build_tracker(config, rank=rank, run_folder=tmp_path, max_updates=1)
+    for uri in ("./mlruns", "http://", "https:///path", "http://[::1"):
+        config = load_config("base", [f"tracking.uri='{uri}'"]).tracking
+        with pytest.raises(ConfigError, match=rf"tracking\.uri is '{re.escape(uri)}', which names no tracking store"):
+            build_tracker(config, rank=rank, run_folder=tmp_path, max_updates=1)
 
 
-@pytest.mark.parametrize("text", ['{"tracking_uri": ', "[]", '{"tracking_uri": "./runs", "experiment": "e"}'])
+def test_a_store_that_is_a_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "mlflow.db").mkdir()
+    with pytest.raises(ConfigError, match=rf"store {tmp_path / 'mlflow.db'} is a folder: move it, or name another"):
+        resolve_tracking_uri(None, tmp_path / "run")
+
+
+@pytest.mark.parametrize("text", ['{"tracking_uri": ', "[]", "{}", '{"tracking_uri": "./runs", "experiment": "e"}'])
 def test_a_damaged_tracking_state_is_named(tmp_path: Path, text: str) -> None:
     assert TrackingState.load(tmp_path) is None
     (tmp_path / "tracking.json").write_text(text)
-    with pytest.raises(DataError, match=r"tracking\.json is damaged"):
+    with pytest.raises(DataError, match=r"tracking\.json is damaged") as caught:
+        TrackingState.load(tmp_path)
+    assert "__init__" not in str(caught.value)
+    (tmp_path / "tracking.json").unlink()
+    (tmp_path / "tracking.json").mkdir()
+    with pytest.raises(DataError, match=r"tracking\.json is a folder: move it"):
         TrackingState.load(tmp_path)
 
 

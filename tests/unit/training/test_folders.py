@@ -37,6 +37,14 @@ def test_a_run_goes_into_a_new_an_empty_or_its_own_folder(tmp_path: Path, names:
     check_run_folder(run)
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "tracking.json"])
+def test_a_run_does_not_go_where_its_files_are_folders(tmp_path: Path, name: str) -> None:
+    fill(tmp_path, ".lock")
+    (tmp_path / name).mkdir()
+    with pytest.raises(ConfigError, match=f"{name} in it is a folder, where a run has a file: move it"):
+        check_run_folder(tmp_path)
+
+
 def test_a_run_does_not_go_among_other_things(tmp_path: Path) -> None:
     home = fill(tmp_path / "home", "thesis.tex", "cat.jpg", "a", "b")
     with pytest.raises(ConfigError, match=r"holds other things \(a, b, cat.jpg …\): name a new or empty one"):
@@ -86,6 +94,6 @@ def test_some_places_are_no_place_for_a_bundle_even_then(tmp_path: Path) -> None
     for folder in (corpus, corpus / "new", checkpoint / "bundle", checkpoint, checkpoint.parent / "new"):
         with pytest.raises(DataError, match=f"--out {folder}: "):
             check_bundle_folder(folder, "--out", overwrite=True)
-    with pytest.raises(DataError, match="is not a bundle: give another --out, or delete it"):
+    with pytest.raises(DataError, match="is no bundle and holds other things: name a folder elsewhere"):
         check_bundle_folder(tmp_path / "run", "--out", overwrite=True)
     check_bundle_folder(tmp_path / "run" / "bundle", "--out", overwrite=False)

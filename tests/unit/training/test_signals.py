@@ -20,6 +20,14 @@ def test_the_first_interrupt_asks_and_the_second_stops(capfd: pytest.CaptureFixt
     assert capfd.readouterr().err == ""
 
 
+def test_of_several_processes_all_must_still_run(capfd: pytest.CaptureFixture[str]) -> None:
+    with StopRequest(announced=True, processes=2):
+        signal.raise_signal(signal.SIGTERM)
+    assert capfd.readouterr().err == (
+        "\ndst: SIGTERM: the run stops after this update and writes a checkpoint if all its processes still run\n"
+    )
+
+
 def test_only_the_first_rank_says_so(capfd: pytest.CaptureFixture[str]) -> None:
     with StopRequest() as stop:
         signal.raise_signal(signal.SIGUSR1)

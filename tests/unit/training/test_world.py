@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import os
 import socket
+from datetime import timedelta
 
 import pytest
 import torch
 
 from dstransformer.errors import DstError, UserError
-from dstransformer.training.processes import Processes, read_processes
+from dstransformer.training import world
+from dstransformer.training.processes import Processes, read_processes, trains_alone
 from dstransformer.training.world import _share_cores, join_world, leave_world
 
 LAUNCHER = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
@@ -56,6 +58,40 @@ def test_a_port_that_is_in_use_is_said_to_be() -> None:
             os.environ[name] = value
         with pytest.raises(DstError, match=rf"port {port} of 127.0.0.1.* is in use .* MASTER_PORT .* --master_port"):
             join_world(read_processes(variables))
+
+
+@pytest.mark.usefixtures("own_world")
+def test_a_process_says_that_it_waits_for_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(world, "NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(world, "STEP_TIMEOUT", timedelta(seconds=1))
+    variables = {"MASTER_PORT": str(world._free_port()), "RANK": "1", "WORLD_SIZE": "2"}
+    for name, value in variables.items():
+        os.environ[name] = value
+    with pytest.raises(DstError, match="the 2 processes did not meet"):
+        join_world(read_processes(variables))
+    (notice,) = (record.message for record in caplog.records if record.name == world.__name__)
+    assert notice.startswith("rank 1 waits for the other processes of WORLD_SIZE=2 at 127.0.0.1:")
+    assert "(MASTER_ADDR is not set: this machine)" in notice
+
+
+def test_of_gloo_the_first_sentence_is_repeated() -> None:
+    error = RuntimeError("[/gloo/transport/tcp/pair.cc:9] Read error [10.0.0.1]:4: reset by peer. A worker died. GLHF!")
+    said = r"its own message says why \(Read error \[10.0.0.1\]:4: reset by peer\)$"
+    with pytest.raises(DstError, match=said), world.losing_a_peer():
+        raise error
+
+
+@pytest.mark.parametrize(("variables", "warning"), [
+    ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_SIZE=2, but WORLD_SIZE is not set: this process trains alone"),
+    ({"SLURM_NTASKS": "4", "SLURM_PROCID": "1"}, "SLURM_NTASKS=4, but WORLD_SIZE"),
+    ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, None),
+    ({"SLURM_NTASKS": "1"}, None), (SLURM, None), (LAUNCHER | {"SLURM_NTASKS": "4"}, None), ({}, None),
+])  # fmt: skip
+def test_who_trains_alone_among_many_is_warned(variables: dict[str, str], warning: str | None) -> None:
+    said = trains_alone(variables)
+    assert said is None if warning is None else said is not None and warning in said
 
 
 @pytest.fixture
