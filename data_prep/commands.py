@@ -191,8 +191,11 @@ def _text(arguments: argparse.Namespace) -> None:
     from dstransformer.corpus import Corpus
 
     check_text_files(arguments.src, arguments.tgt, arguments.overwrite)
-    split = Corpus.open(arguments.corpus, verify=False).split(arguments.split)
-    write_text_files({arguments.src: split.src_texts(), arguments.tgt: split.tgt_texts()})
+    corpus = Corpus.open(arguments.corpus, verify=False)
+    split = corpus.split(arguments.split)
+    texts = {arguments.src: split.src_texts(), arguments.tgt: split.tgt_texts()}
+    corpus.verify(arguments.split)
+    write_text_files(texts, overwrite=arguments.overwrite)
 
 
 def _defaults(source: str, pair: str | None) -> dict[str, Any]:

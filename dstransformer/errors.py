@@ -31,6 +31,11 @@ class StorageError(DstError):
     """The file system refused: no room, no permission, a vanished folder. The process exits with 1."""
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 line``, ``2 lines``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def shown(value: object, *, quote: bool = True, limit: int = 80) -> str:
     """A value as errors show it, in one line: its ``repr``, or its text; the middle of a long one is left out."""
     text = repr(value) if quote else " ".join(str(value).split())

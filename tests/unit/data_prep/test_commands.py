@@ -66,6 +66,11 @@ def usage(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return lines[0]
 
 
+def test_options_are_not_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+    line = usage(capsys, "build", "--source", "toy", "--out", "x", "--vocab-siz", "300")
+    assert "unrecognized arguments: --vocab-siz 300" in line
+
+
 @pytest.mark.parametrize("code", ["../x", "", "e", "en de", "日本", "en/de", "en--de", "a" * 50])
 def test_a_language_is_a_code(capsys: pytest.CaptureFixture[str], tmp_path: Path, code: str) -> None:
     command = ["build", "--source", "toy", "--out", str(tmp_path / "out"), f"--tgt-lang={code}"]

@@ -222,6 +222,15 @@ def test_text_replaces_files_only_when_asked(corpus: Path, capsys: pytest.Captur
     assert json.loads((corpus / "manifest.json").read_text())["build_key"] == "key"
 
 
+def test_text_is_written_of_sound_shards_only(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = corpus / "validation" / "data-00000-of-00001.arrow"
+    content = bytearray(shard.read_bytes())
+    content[content.index(b"brown")] = ord("B")
+    shard.write_bytes(content)
+    assert f"{shard} is damaged: its sha256" in refuses(capsys, text_files(corpus))
+    assert names(corpus.parent) == {"corpus"}
+
+
 def test_text_writes_both_files_or_none(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = corpus.parent
     refuses(capsys, text_files(corpus, "--tgt", str(base / "none" / "tgt.txt")), code=1)

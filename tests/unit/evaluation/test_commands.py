@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, UserError
 from dstransformer.evaluation.commands import evaluate, read_test_set
 
 
@@ -43,9 +43,19 @@ def test_a_test_set_is_translated_and_scored(src: str, tmp_path: Path) -> None:
 
 
 def test_the_papers_bleu_is_reported_where_the_language_is_known(src: str) -> None:
-    report = evaluate(*read_test_set(src, src), UpperCase(), language="de")
+    sentences = Path(src).read_text(encoding="utf-8").splitlines()
+    report = evaluate(sentences, sentences, UpperCase(), language="de")
     assert [entry.name for entry in report.scores] == ["BLEU", "chrF2", "BLEU (compound-split)"]
     assert report.scores[0].value < 1
+
+
+def test_a_source_is_not_its_own_reference(src: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(src)
+    for ref in (src, str(tmp_path / "link")):
+        with pytest.raises(UserError, match=f"--src and --ref are the same file, {ref}: name the reference"):
+            read_test_set(src, ref)
+    with pytest.raises(DataError, match="standard input is not read here: name a file"):
+        read_test_set(src, "-")
 
 
 @pytest.mark.parametrize(("content", "complaint"), [
