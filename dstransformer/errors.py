@@ -14,7 +14,7 @@ class DstError(Exception):
 
 
 class UserError(DstError):
-    """The user can mend it: an argument, a configuration value, a file. The process exits with 2."""
+    """The user can fix it: an argument, a configuration value, a file. The process exits with 2."""
 
     exit_code = 2
 

@@ -247,7 +247,9 @@ class _Output:
         with _storing(self._name):
             self._file = self._open(Path(path), inputs)
         self._zipped = self._name.endswith(".gz")
-        self._lines = cast(BinaryIO, gzip.GzipFile("", "wb", fileobj=self._file, mtime=0)) if self._zipped else self._file
+        self._lines = self._file
+        if self._zipped:
+            self._lines = cast(BinaryIO, gzip.GzipFile("", "wb", fileobj=self._file, mtime=0))
 
     def _open(self, path: Path, inputs: Iterable[str | Path | int]) -> BinaryIO:
         name = self._name

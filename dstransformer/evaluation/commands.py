@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -10,6 +11,8 @@ from typing import Any, Protocol
 from dstransformer.corpus.lines import is_same_file, iter_lines
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.evaluation.bleu import Score, compound_split_bleu, score
+
+logger = logging.getLogger(__name__)
 
 
 class Translates(Protocol):
@@ -87,6 +90,10 @@ def evaluate(
     if write is not None:
         for translation in translations:
             write(translation)
+    for what, sentences in (("source", sources), ("reference", references), ("translation", translations)):
+        if not any(map(str.strip, sentences)):
+            logger.warning("every line of the %s is empty: the scores say nothing", what)
+            break
     plain = score(translations, references)
     own = () if language is None else (compound_split_bleu(translations, references, language),)
     return Report(len(sources), seconds, (plain.bleu, plain.chrf, *own))

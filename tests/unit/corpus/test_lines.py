@@ -5,7 +5,6 @@ import gzip
 import lzma
 import os
 import random
-import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+from support.disk import a_full_disk
 
 from dstransformer.corpus.lines import iter_arriving, iter_lines, writing_files, writing_lines
 from dstransformer.errors import DataError, StorageError, UserError
@@ -70,17 +70,6 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     for target in (tmp_path, tmp_path / "missing" / "out"):
         with pytest.raises(StorageError, match=f"cannot write {target}: "), writing_lines(target):
             pytest.fail("the block must not run")
-
-
-@contextmanager
-def a_full_disk() -> Iterator[None]:
-    """No file may have a byte, as on a disk without room."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("length", [1, 100_000])

@@ -174,7 +174,7 @@ class TestWorkFolder:
     def test_another_kind_of_folder_is_refused_before_anything_is_written(self, tmp_path: Path) -> None:
         put(tmp_path / "data" / "read" / "thesis.txt")
         before = contents(tmp_path)
-        with pytest.raises(UserError, match=r"is no work folder, it holds read: choose a new or an empty one"):
+        with pytest.raises(UserError, match=r"is not a work folder but holds read: choose a new or an empty one"):
             open_workspace(tmp_path / "data", LineProgress()).__enter__()
         assert contents(tmp_path) == before
 

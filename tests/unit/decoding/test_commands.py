@@ -98,9 +98,10 @@ def test_the_input_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyP
     text = write(tmp_path / "text", b"dog\n")
     with pytest.raises(UserError, match="text is an input of this command"):
         translate_files(text, text, load, overwrite=True)
-    with (tmp_path / "text").open() as stdin, pytest.raises(UserError, match="text is an input of this command"):
+    with (tmp_path / "text").open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
-        translate_files(None, text, load, overwrite=True)
+        with pytest.raises(UserError, match="text is an input of this command"):
+            translate_files(None, text, load, overwrite=True)
     assert (tmp_path / "text").read_text() == "dog\n"
 
 
@@ -135,15 +136,15 @@ def test_settings_replace_the_bundles_own(bundle: Path) -> None:
 
 
 def test_unusable_settings_are_named(bundle: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^--beam 0: input should be greater"):
+    with pytest.raises(ConfigError, match=r"^--beam 0: must be 1 or more$"):
         load_translator(str(bundle), beam_size=0)
-    with pytest.raises(ConfigError, match=r"^--beam 5000: .* less than or equal to 1000"):
+    with pytest.raises(ConfigError, match=r"^--beam 5000: must be 1000 or less$"):
         load_translator(str(bundle), beam_size=5000)
     for penalty in (-1.0, 1e6, float("nan")):
         with pytest.raises(ConfigError, match=r"^--length-penalty "):
             load_translator(str(bundle), length_penalty=penalty)
     for device in ("meta", "mps", "toaster"):
-        with pytest.raises(ConfigError, match=f"cannot use the device '{device}': .*; leave it out") as caught:
+        with pytest.raises(ConfigError, match=f"cannot use the device '{device}': .*leave it out") as caught:
             load_translator(str(bundle), device=device)
         assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="unknown precision 'fp8': choose one of fp32, bf16, fp16"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dstransformer.errors import DataError, UserError
-from dstransformer.evaluation.commands import evaluate, read_test_set
+from dstransformer.evaluation.commands import Translates, evaluate, read_test_set
 
 
 class UpperCase:
@@ -56,6 +56,33 @@ def test_a_source_is_not_its_own_reference(src: str, tmp_path: Path) -> None:
             read_test_set(src, ref)
     with pytest.raises(DataError, match="standard input is not read here: name a file"):
         read_test_set(src, "-")
+
+
+class Silent:
+    """A translator that says nothing."""
+
+    def translate(self, sentences: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
+        if progress is not None:
+            progress(len(sentences))
+        return [""] * len(sentences)
+
+
+@pytest.mark.parametrize(("sources", "references", "translator", "what"), [
+    (["", " "], ["ein", "zwei"], UpperCase(), "source"),
+    (["one", "two"], ["", ""], UpperCase(), "reference"),
+    (["one", "two"], ["ein", "zwei"], Silent(), "translation"),
+    (["one", ""], ["ein", ""], UpperCase(), None),
+])  # fmt: skip
+def test_empty_text_is_warned_of_once(
+    sources: list[str],
+    references: list[str],
+    translator: Translates,
+    what: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    evaluate(sources, references, translator)
+    wanted = [] if what is None else [f"every line of the {what} is empty: the scores say nothing"]
+    assert [record.message for record in caplog.records if record.name.startswith("dstransformer")] == wanted
 
 
 @pytest.mark.parametrize(("content", "complaint"), [
