@@ -88,7 +88,10 @@ class _Once(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; ``--help`` has the usage."""
+    """Says what is wrong in one line; ``--help`` has the usage. Options are not shortened."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **given})
 
     def error(self, message: str) -> NoReturn:
         """A wrong option or value."""
@@ -108,7 +111,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("source toy: an English-German grammar")
     group.add_argument("--pairs", type=_pairs, metavar="N", help="training pairs (default: 100000)")
 
-    group = parser.add_argument_group("source files, plain or gzipped: two texts a split, a sentence a line")
+    group = parser.add_argument_group("source files, plain or gzipped: two texts a split, one sentence per line")
     for prefix, split in (("", "training"), ("valid-", "validation"), ("test-", "test")):
         for side, what in (("src", "source"), ("tgt", "target")):
             flag = f"--{prefix}{side}"

@@ -13,7 +13,7 @@ from data_prep.pairs import SCHEMA, PairsWriter, count_pairs, map_pairs, select_
 from data_prep.progress import Progress
 from data_prep.sentences import Hashes, comparison_keys, hash_pairs, hash_texts, normalise
 from dstransformer.corpus import CleaningReport, Overlap
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, counted
 
 # In the order in which they are tried; a pair counts for the first that drops it.
 RULES = ("empty", "too_long", "length_ratio", "overlap", "duplicate")
@@ -71,7 +71,7 @@ def clean_text(read: Path, folder: Path, options: CleanOptions, workers: int, pr
     if not counts[_KEPT]:
         reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items() if count)
         advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
-        raise DataError(f"cleaning left none of {total} training pairs ({reasons}): {advice}")
+        raise DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
     cleaning = CleaningReport(read=total, kept=int(counts[_KEPT]), dropped=dropped)
     return CleanReport(cleaning=cleaning, overlap=overlap.report())
 

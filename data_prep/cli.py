@@ -52,7 +52,7 @@ def _run(argv: Sequence[str] | None) -> int:
         return _fail("not enough memory: run the command again, with fewer --workers", StorageError.exit_code)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        reason = f"{where}{error.strerror or error}; mend that and run the command again"
+        reason = f"{where}{error.strerror or error}; fix it and run the command again"
         return _fail(reason, StorageError.exit_code)
     return 0
 

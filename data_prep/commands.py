@@ -1,12 +1,14 @@
 """The commands of ``dst-prep``. Handlers import lazily, so ``--help`` answers at once."""
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from data_prep import arguments as options
 from dstransformer import __version__
-from dstransformer.errors import UserError
+from dstransformer.errors import StorageError, UserError
 
 # What an option is where it is not given; by source where sources differ.
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -24,6 +26,18 @@ _COMMON_DEFAULTS: dict[str, Any] = {
     "offline": False,
     "seed": 1,
 }
+
+
+@contextmanager
+def _printing(rest: str = "") -> Iterator[None]:
+    """Say that standard output cannot be written; ``rest`` is what is to be known beside."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot write standard output: {error.strerror}{rest}") from None
 
 
 def run(argv: Sequence[str] | None = None) -> None:
@@ -114,7 +128,8 @@ def _build(arguments: argparse.Namespace) -> None:
     manifest = build(
         options, out, work, workers=arguments.workers, overwrite=arguments.overwrite, progress=build_progress()
     )
-    show_manifest(arguments.out, manifest)
+    with _printing(f"; the corpus {arguments.out} is whole"):
+        show_manifest(arguments.out, manifest)
 
 
 def _read(arguments: argparse.Namespace) -> None:
@@ -137,7 +152,8 @@ def _clean(arguments: argparse.Namespace) -> None:
     with open_workspace(arguments.work, build_progress(), after="read") as space:
         run_clean(space, _clean_options(arguments), arguments.workers)
         report = space.report("clean", CleanReport)
-    show_cleaning(report.cleaning)
+    with _printing(f"; the stage in {arguments.work} is finished"):
+        show_cleaning(report.cleaning)
 
 
 def _vocab(arguments: argparse.Namespace) -> None:
@@ -164,7 +180,8 @@ def _encode(arguments: argparse.Namespace) -> None:
         manifest = run_encode(
             space, _encode_options(arguments), out, workers=arguments.workers, overwrite=arguments.overwrite
         )
-    show_manifest(arguments.out, manifest)
+    with _printing(f"; the corpus {arguments.out} is whole"):
+        show_manifest(arguments.out, manifest)
 
 
 def _info(arguments: argparse.Namespace) -> None:
@@ -172,10 +189,11 @@ def _info(arguments: argparse.Namespace) -> None:
     from dstransformer.corpus import Manifest
 
     manifest = Manifest.load(arguments.corpus)
-    if arguments.json:
-        print(manifest.to_json(), end="")
-    else:
-        show_manifest(arguments.corpus, manifest)
+    with _printing():
+        if arguments.json:
+            print(manifest.to_json(), end="")
+        else:
+            show_manifest(arguments.corpus, manifest)
 
 
 def _verify(arguments: argparse.Namespace) -> None:
@@ -183,7 +201,8 @@ def _verify(arguments: argparse.Namespace) -> None:
 
     corpus = Corpus.open(arguments.corpus)
     shards = sum(len(info.shards) for info in corpus.manifest.splits.values())
-    print(f"{arguments.corpus}: format, tokenizer and {shards} shards are as the manifest says")
+    with _printing():
+        print(f"{arguments.corpus}: format, tokenizer and {shards} shards are as the manifest says")
 
 
 def _text(arguments: argparse.Namespace) -> None:
@@ -191,8 +210,11 @@ def _text(arguments: argparse.Namespace) -> None:
     from dstransformer.corpus import Corpus
 
     check_text_files(arguments.src, arguments.tgt, arguments.overwrite)
-    split = Corpus.open(arguments.corpus, verify=False).split(arguments.split)
-    write_text_files({arguments.src: split.src_texts(), arguments.tgt: split.tgt_texts()})
+    corpus = Corpus.open(arguments.corpus, verify=False)
+    split = corpus.split(arguments.split)
+    texts = {arguments.src: split.src_texts(), arguments.tgt: split.tgt_texts()}
+    corpus.verify(arguments.split)
+    write_text_files(texts, overwrite=arguments.overwrite)
 
 
 def _defaults(source: str, pair: str | None) -> dict[str, Any]:

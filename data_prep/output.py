@@ -14,7 +14,7 @@ from pathlib import Path
 from data_prep.progress import Progress
 from data_prep.workspace import LOCK_NAME, STAGES, hold, is_workspace, make_folder, shown
 from dstransformer.corpus import Corpus, Manifest
-from dstransformer.corpus.lines import writing_lines
+from dstransformer.corpus.lines import is_same_file, writing_files
 from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME
 from dstransformer.corpus.writer import sync
 from dstransformer.errors import DataError, UserError
@@ -75,7 +75,7 @@ def _product(folder: Path) -> str | None:
 
 def check_text_files(src: Path, tgt: Path, overwrite: bool) -> None:
     """Refuse, with a UserError, to replace files unless asked, or to write into a corpus, bundle or checkpoint."""
-    if os.path.realpath(src) == os.path.realpath(tgt):
+    if is_same_file(src, tgt):
         raise UserError(f"--src and --tgt are both {src}: give each its own file")
     for path in (src, tgt):
         folder = Path(os.path.realpath(path)).parent
@@ -86,28 +86,17 @@ def check_text_files(src: Path, tgt: Path, overwrite: bool) -> None:
             raise UserError(f"{path} exists: choose another file, or --overwrite it")
 
 
-def write_text_files(texts: Mapping[Path, Sequence[str]]) -> None:
+def write_text_files(texts: Mapping[Path, Sequence[str]], *, overwrite: bool) -> None:
     """Write sentences line by line into each file, ``-`` being standard output; the files appear together.
 
     Raises:
+        UserError: one of them has appeared meanwhile, and ``overwrite`` is false.
         StorageError: one of them cannot be written; then none appears.
     """
-    finished = {}
-    try:
-        for path, sentences in texts.items():
-            target = path  # standard output, a device or a pipe is written to at once
-            if str(path) != "-" and (not path.exists() or path.is_file()):
-                target = Path(os.path.realpath(path))
-                target = target.with_name(f".new.{target.name}")
-                finished[target] = path
-            with writing_lines(target) as write:
-                for sentence in sentences:
-                    write(" ".join(sentence.splitlines()))
-        for new, path in finished.items():
-            new.replace(os.path.realpath(path))
-    finally:
-        for new in finished:
-            new.unlink(missing_ok=True)
+    with writing_files(texts, overwrite=overwrite) as writes:
+        for write, sentences in zip(writes, texts.values(), strict=True):
+            for sentence in sentences:
+                write(" ".join(sentence.splitlines()))
 
 
 def resolve_output(path: Path) -> Path:

@@ -12,14 +12,15 @@ from pathlib import Path
 import dstransformer
 from data_prep.clean import CleanReport, clean_text
 from data_prep.encode import encode_held_out, encode_train
-from data_prep.options import CleanOptions, EncodeOptions, SourceOptions, VocabOptions, Wmt14Options
+from data_prep.options import CleanOptions, EncodeOptions, FilesOptions, SourceOptions, VocabOptions, Wmt14Options
 from data_prep.output import check_places, find_corpus, install, open_output
-from data_prep.overlap import describe_overlap
 from data_prep.progress import Progress
 from data_prep.read import ReadReport, read_text
+from data_prep.report import unknown_shares
 from data_prep.sources import Source, open_source
+from data_prep.sources.files import swapped_sides
 from data_prep.vocab import make_tokenizer
-from data_prep.workspace import StageRecord, Workspace, check_workspace, open_workspace, stage_key
+from data_prep.workspace import StageRecord, Workspace, check_workspace, open_workspace, stage_key, storing
 from dstransformer.corpus import (
     FORMAT_VERSION,
     CleaningReport,
@@ -31,6 +32,10 @@ from dstransformer.corpus import (
 )
 from dstransformer.corpus.manifest import TOKENIZER_NAME, file_sha256
 from dstransformer.errors import DataError, StorageError, UserError
+
+# Shares that are worth a warning: of a held-out set in the training text, of tokens that no piece spells.
+_NOTED_OVERLAP = 0.005
+_NOTED_UNKNOWN = 0.01
 
 _SENTENCEPIECE_RULES = {"nfkc": "nfkc", "none": "identity"}
 
@@ -69,8 +74,9 @@ def build(
         run_clean(space, options.clean, workers)
         run_vocab(space, options.vocab)
         records = _chained(space, "read", "clean", "vocab")
-        manifest = _write_corpus(space, records, options.encode, unfinished, workers)
-        install(unfinished, out, overwrite)
+        with storing(out.parent):
+            manifest = _write_corpus(space, records, options.encode, unfinished, workers)
+            install(unfinished, out, overwrite)
         space.clear()
     return manifest
 
@@ -78,6 +84,8 @@ def build(
 def run_read(space: Workspace, options: SourceOptions, workers: int, source: Source | None = None) -> StageRecord:
     """Stage one; ``source`` is that of ``options`` where the caller has opened it already."""
     opened = source or open_source(options)
+    if isinstance(options, FilesOptions) and (warning := swapped_sides(options)):
+        space.progress.note(warning)
     make = partial(read_text, opened, options, workers=workers, progress=space.progress)
     return space.run("read", "", _read_content(opened, options), options.record(), make)
 
@@ -93,10 +101,20 @@ def run_clean(space: Workspace, options: CleanOptions, workers: int) -> StageRec
 
 def _warn_of_overlap(space: Workspace, read: ReadReport, clean: CleanReport) -> None:
     for split, overlap in clean.overlap.items():
-        if overlap.sentences:
+        share = overlap.sentences / read.pairs[split]
+        if share > _NOTED_OVERLAP:
             space.progress.note(
-                f"warning: {describe_overlap(split, overlap, read.pairs[split])}: scores on it will be too good; "
-                "--drop-overlap leaves such pairs out of training"
+                f"warning: scores on the {split} set may be too high: {share:.1%} of its sentences are in the training "
+                "text; --drop-overlap leaves such pairs out of training"
+            )
+
+
+def _warn_of_unknown(manifest: Manifest, progress: Progress) -> None:
+    for (split, language), share in unknown_shares(manifest).items():
+        if share > _NOTED_UNKNOWN:
+            progress.note(
+                f"warning: {share:.1%} of the {language} tokens in {split} are unknown to the tokenizer (<unk>): train "
+                "one with byte fallback, as `dst-prep vocab` and `dst-prep build` without --tokenizer-model do"
             )
 
 
@@ -124,8 +142,9 @@ def run_encode(space: Workspace, options: EncodeOptions, out: Path, *, workers: 
         if there := find_corpus(out, key, overwrite):
             space.progress.note(f"{out} is already built from these inputs with these options")
             return there
-        manifest = _write_corpus(space, records, options, unfinished, workers)
-        install(unfinished, out, overwrite)
+        with storing(out.parent):
+            manifest = _write_corpus(space, records, options, unfinished, workers)
+            install(unfinished, out, overwrite)
     return manifest
 
 
@@ -174,6 +193,7 @@ def _write_corpus(
         versions=_versions(),
     )
     writer.close(manifest)
+    _warn_of_unknown(manifest, space.progress)
     return manifest
 
 

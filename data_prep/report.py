@@ -25,12 +25,28 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
         counts = [f"{count:,}" for count in (info.pairs, info.src_tokens, info.tgt_tokens)]
         splits.add_row(name, *counts, *lengths, str(len(info.shards)))
     console.print(splits)
+    if shares := unknown_shares(manifest):
+        unknown = [f"{split} {language} {share:.2%}" for (split, language), share in shares.items() if share]
+        console.print(f"unknown pieces (<unk>): {', '.join(unknown) or 'none'}", soft_wrap=True)
     for name, overlap in (manifest.overlap or {}).items():
         if overlap.sentences:
-            console.print(f"warning: {describe_overlap(name, overlap, manifest.splits[name].pairs)}", soft_wrap=True)
+            console.print(describe_overlap(name, overlap, manifest.splits[name].pairs), soft_wrap=True)
     if manifest.overlap and not any(overlap.sentences for overlap in manifest.overlap.values()):
         console.print(f"no sentence of {' or '.join(manifest.overlap)} is in the training text")
     show_cleaning(manifest.cleaning)
+
+
+def unknown_shares(manifest: Manifest) -> dict[tuple[str, str], float]:
+    """The share of tokens that are UNK by split and language; nothing of a corpus that does not say."""
+    return {
+        (name, language): unknown / max(tokens, 1)
+        for name, info in manifest.splits.items()
+        for language, unknown, tokens in (
+            (manifest.src_lang, info.src_unknown, info.src_tokens),
+            (manifest.tgt_lang, info.tgt_unknown, info.tgt_tokens),
+        )
+        if unknown is not None
+    }
 
 
 def show_cleaning(report: CleaningReport) -> None:

@@ -85,9 +85,10 @@ class Workspace:
         _refuse_foreign(self.folder / name)
         partial.mkdir()
         try:
-            report = make(partial)
-            record = StageRecord(key=key, after=after, options=options, report=report.model_dump(mode="json"))
-            write_text(partial / _RECORD_NAME, record.model_dump_json(indent=2) + "\n")
+            with storing(self.folder):
+                report = make(partial)
+                record = StageRecord(key=key, after=after, options=options, report=report.model_dump(mode="json"))
+                write_text(partial / _RECORD_NAME, record.model_dump_json(indent=2) + "\n")
         except BaseException:
             _remove_stage(partial)
             raise
@@ -152,10 +153,10 @@ def open_workspace(folder: Path, progress: Progress, after: str = "") -> Iterato
 
 
 def check_workspace(folder: Path) -> None:
-    """Refuse, with a UserError, a folder that holds something and is no work folder."""
+    """Refuse, with a UserError, a folder that holds something and is not a work folder."""
     if folder.is_dir() and not is_workspace(folder) and (entries := _names(folder)):
         raise UserError(
-            f"{folder} is no work folder, it holds {shown(entries)}: choose a new or an empty one for --work"
+            f"{folder} is not a work folder but holds {shown(entries)}: choose a new or an empty one for --work"
         )
 
 
@@ -210,6 +211,24 @@ def hold(folder: Path, busy: str, progress: Progress) -> Iterator[None]:
     finally:
         _held.discard(descriptor)
         os.close(descriptor)
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def storing(folder: Path) -> Iterator[None]:
+    """Name ``folder``, as a StorageError, where there is no more room for what the block writes in it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        place = error.filename or f"in {folder}"
+        raise StorageError(
+            f"cannot write {place}: {os.strerror(error.errno)}; make room, or choose another folder, and run the "
+            "command again"
+        ) from None
 
 
 def make_folder(folder: Path) -> None:

@@ -179,7 +179,7 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_translate(commands: Commands) -> None:  # type: ignore[valid-type]
-    parser = commands.add_parser("translate", help="translate text, a sentence a line")  # type: ignore[attr-defined]
+    parser = commands.add_parser("translate", help="translate text, one sentence per line")  # type: ignore[attr-defined]
     _add_decoding(parser)
     parser.add_argument("file", nargs="?", metavar="FILE", help="text or gzip file; - is stdin (stdin)")
     parser.add_argument(
@@ -191,7 +191,7 @@ def _add_translate(commands: Commands) -> None:  # type: ignore[valid-type]
 def _add_evaluate(commands: Commands) -> None:  # type: ignore[valid-type]
     parser = commands.add_parser("evaluate", help="translate a test set and score it with sacrebleu")  # type: ignore[attr-defined]
     _add_decoding(parser)
-    parser.add_argument("--src", required=True, metavar="FILE", help="source text, a sentence a line")
+    parser.add_argument("--src", required=True, metavar="FILE", help="source text, one sentence per line")
     parser.add_argument("--ref", required=True, metavar="FILE", help="its reference translation, line by line")
     parser.add_argument("--output", metavar="FILE", help="keep the translations in this file, gzipped if .gz")
     parser.add_argument("--json", action="store_true", help="print the scores as JSON")
@@ -343,14 +343,14 @@ def _evaluate(options: argparse.Namespace) -> Answer:
 @contextlib.contextmanager
 def _keeping(options: argparse.Namespace) -> Iterator[Callable[[str], None] | None]:
     """What writes a translation into ``--output``; None where there is no such option."""
-    from dstransformer.corpus.lines import writing_lines
+    from dstransformer.corpus.lines import is_stdout, writing_lines
 
     if options.output is None:
         yield None
         return
-    if options.output == "-" and options.json:
-        raise UserError("--output - and --json would both write to stdout: give --output a file")
-    with writing_lines(options.output, overwrite=options.overwrite) as write:
+    if is_stdout(options.output):
+        raise UserError("--output - would mix the translations with the scores on stdout: give --output a file")
+    with writing_lines(options.output, overwrite=options.overwrite, inputs=(options.src, options.ref)) as write:
         yield write
 
 

@@ -14,7 +14,7 @@ class DstError(Exception):
 
 
 class UserError(DstError):
-    """The user can mend it: an argument, a configuration value, a file. The process exits with 2."""
+    """The user can fix it: an argument, a configuration value, a file. The process exits with 2."""
 
     exit_code = 2
 
@@ -29,6 +29,11 @@ class DataError(UserError):
 
 class StorageError(DstError):
     """The file system refused: no room, no permission, a vanished folder. The process exits with 1."""
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 line``, ``2 lines``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def shown(value: object, *, quote: bool = True, limit: int = 80) -> str:

@@ -11,11 +11,15 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
 from dstransformer.errors import DstError, StorageError, UserError, shown
 
 INTERRUPTED = 130
+
+#: Of a process that SIGTERM ends.
+ENDED = 143
 
 #: Of a process that SIGPIPE ends: whoever read its output has had enough.
 UNREAD = 141
@@ -41,6 +45,9 @@ def run_guarded(run: Callable[[], int], *, speaks: bool) -> int:
     except KeyboardInterrupt:
         _report("dst: interrupted")
         status = INTERRUPTED
+    except _Ended:
+        _report("dst: ended by SIGTERM")
+        status = ENDED
     except BrokenPipeError:
         _discard_stdout()
         status = UNREAD
@@ -56,9 +63,17 @@ def run_guarded(run: Callable[[], int], *, speaks: bool) -> int:
     return status
 
 
+class _Ended(SystemExit):
+    """SIGTERM has come."""
+
+
 def exit_on_sigterm() -> None:
     """Let SIGTERM end this command as an exception does, so that nothing half-written stays."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        raise _Ended(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def prepare_streams() -> None:
@@ -93,7 +108,10 @@ def _discard_stdout() -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as for any other mistake; ``--help`` has the usage."""
+    """Says what is wrong in one line, as for any other mistake; ``--help`` has the usage. Options are not shortened."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **given})
 
     def error(self, message: str) -> NoReturn:
         """A wrong option or value."""

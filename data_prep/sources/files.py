@@ -16,9 +16,9 @@ from data_prep.pairs import SCHEMA
 from data_prep.sources import Source
 from data_prep.sources.records import pair_of_record, pairs_of_table
 from dstransformer.corpus import InputFile, SourceInfo
-from dstransformer.corpus.lines import iter_lines
+from dstransformer.corpus.lines import is_same_file, iter_lines
 from dstransformer.corpus.manifest import file_sha256
-from dstransformer.errors import DataError, UserError
+from dstransformer.errors import DataError, UserError, counted
 
 _BATCH_LINES = 10_000
 _BOTH_SIDES = (".tsv", ".jsonl", ".parquet")
@@ -59,6 +59,22 @@ def open_files(options: FilesOptions) -> Source:
     return Source(info=SourceInfo(name="files", revision=None, inputs=tuple(inputs)), splits=splits)
 
 
+def swapped_sides(options: FilesOptions) -> str | None:
+    """A warning where the names of the two files of a split end in the other side's language."""
+    for flag, src, tgt in (
+        ("", options.src, options.tgt),
+        ("valid-", options.valid_src, options.valid_tgt),
+        ("test-", options.test_src, options.test_tgt),
+    ):
+        languages = (f".{options.tgt_lang}".lower(), f".{options.src_lang}".lower())
+        if src and tgt and (_ending(src), _ending(tgt)) == languages:
+            return (
+                f"warning: --{flag}src {src} is taken for {options.src_lang} and --{flag}tgt {tgt} for "
+                f"{options.tgt_lang}: are the sides swapped?"
+            )
+    return None
+
+
 class _Given:
     """The files that the command line names for one split."""
 
@@ -73,6 +89,8 @@ class _Given:
         if bool(self._src) != bool(self._tgt):
             there, lacking = (self._src_flag, self._tgt_flag) if self._src else (self._tgt_flag, self._src_flag)
             raise UserError(f"{there} is given without {lacking}")
+        if self._src and self._tgt and is_same_file(self._src, self._tgt):
+            raise UserError(f"{self._src_flag} and {self._tgt_flag} are the same file, {self._tgt}: name one per side")
         return tuple(path for path in (self._src, self._tgt, self._both) if path)
 
 
@@ -84,6 +102,8 @@ def _identify(path: Path) -> tuple[InputFile, os.stat_result]:
             raise DataError(f"{path} is a pipe or a device, but is read more than once: save it to a file first")
         identified = InputFile(name=printable_name(path), sha256=file_sha256(path))
     except OSError as error:
+        if str(path) == "-":
+            raise DataError("standard input is not read here: name a file") from None
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     if not found.st_size:
         raise DataError(f"{path} is empty")
@@ -114,7 +134,7 @@ def _check_ending(paths: tuple[Path, ...]) -> None:
         raise DataError(f"{paths[0]}: {ending or 'no ending'} is not .tsv, .jsonl or .parquet; rename or convert it")
     for path in paths:
         if len(paths) == 2 and _ending(path) in (".jsonl", ".parquet"):
-            raise DataError(f"{path} is no plain text: give a file with both sides as --train, --valid or --test")
+            raise DataError(f"{path} is not plain text: give a file with both sides as --train, --valid or --test")
 
 
 def _stream(
@@ -141,7 +161,7 @@ def _read_two_texts(src: Path, tgt: Path) -> Iterator[pa.Table]:
             src_count += sum(map(len, src_lines))
             tgt_count += sum(map(len, tgt_lines))
             raise DataError(
-                f"{src} has {src_count} lines but {tgt} has {tgt_count}: "
+                f"{src} has {counted(src_count, 'line')} but {tgt} has {tgt_count}: "
                 "line n of one must translate line n of the other"
             )
         yield _table(src_batch, tgt_batch)

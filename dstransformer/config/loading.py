@@ -207,6 +207,14 @@ def _explain(error: ValidationError) -> str:
     return "; ".join(problems[:2]) + rest
 
 
+_BOUNDS = {
+    "greater_than_equal": "must be {ge} or more",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be {le} or less",
+    "less_than": "must be less than {lt}",
+}
+
+
 def _explain_one(detail: Mapping[str, Any]) -> str:
     where = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
@@ -218,6 +226,9 @@ def _explain_one(detail: Mapping[str, Any]) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "list_type":
         message = "write a list, such as [zero1, bf16]"
+    bound = _BOUNDS.get(detail["type"])
+    if bound is not None:
+        message = bound.format(**detail["ctx"])
     if isinstance(detail["input"], dict) and detail["type"] == "value_error":  # of a section's values together
         return f"{where}: {message}"
     return f"{where} = {shown(detail['input'])}: {message[0].lower()}{message[1:]}"

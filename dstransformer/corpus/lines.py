@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import os
 import select
@@ -9,7 +10,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -28,7 +29,11 @@ _NOT_TEXT = {
     b"\x28\xb5\x2f\xfd": "compressed by zstd: unpack it with `zstd -dc`",
     b"PK\x03\x04": "a zip archive: unpack it with `unzip`",
     b"%PDF-": "a PDF document: extract its text first",
+    _GZIP_MAGIC: "gzip inside gzip: unpack it once with `gzip -dc`",
 }
+
+# Text has none of them, other bytes many.
+_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r"))
 
 #: Seconds without another line after which what an open pipe has sent is worth answering.
 PAUSE = 0.2
@@ -47,6 +52,8 @@ def iter_lines(path: str | Path) -> Iterator[str]:
         with Path(path).open("rb") as file:
             yield from iter_text(file, str(path))
     except OSError as error:
+        if str(path) == "-":
+            raise DataError("standard input is not read here: name a file") from None
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
 
 
@@ -145,9 +152,11 @@ def _decoded(lines: Iterable[bytes | None], name: str) -> Iterator[str | None]:
             text = _decode(line, name, number).removesuffix("\n").removesuffix("\r")
             yield text.removeprefix("\ufeff") if number == 1 else text
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{name}: the gzip data are damaged or break off after line {number} ({error})") from None
+        what = "are cut off" if isinstance(error, EOFError) else "are damaged"
+        where = f" after line {number}" if number else ""
+        raise DataError(f"{name}: the gzip data {what}{where}; copy the file again") from None
     if number == 0:
-        raise DataError(f"{name} is empty: expected one sentence a line")
+        raise DataError(f"{name} is empty: expected one sentence per line")
 
 
 def _decode(line: bytes, name: str, number: int) -> str:
@@ -155,6 +164,8 @@ def _decode(line: bytes, name: str, number: int) -> str:
         for beginning, what in _NOT_TEXT.items():
             if line.startswith(beginning):
                 raise DataError(f"{name} is {what}")
+        if b"\r" in line[:-1] and not line.endswith(b"\n"):
+            raise DataError(f"{name}: its lines end in CR: convert it with `tr '\\r' '\\n'`")
     zeros = line.count(0)
     if zeros > 1 and zeros * 4 > len(line):
         raise DataError(
@@ -164,90 +175,185 @@ def _decode(line: bytes, name: str, number: int) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
+        if len(line.translate(None, _CONTROLS)) < 0.98 * len(line):
+            raise DataError(f"{name}, line {number}: not text, but binary data; name a text file") from None
         raise DataError(
             f"{name}, line {number}, byte {error.start + 1}: not UTF-8 ({error.reason}); convert it, "
             "for example with `iconv -f LATIN1 -t UTF-8`"
         ) from None
 
 
+#: Names of standard output.
+_STDOUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
+
+def is_stdout(path: str | Path | None) -> bool:
+    """Whether :func:`writing_lines` takes ``path`` for standard output."""
+    return path is None or str(path) in _STDOUT
+
+
 @contextmanager
-def writing_lines(path: str | Path | None, *, overwrite: bool = True) -> Iterator[Callable[[str], None]]:
+def writing_lines(
+    path: str | Path | None, *, overwrite: bool = True, inputs: Iterable[str | Path | int] = ()
+) -> Iterator[Callable[[str], None]]:
     """A function that writes a line; the file appears, or replaces an old one, when the block ends without an error.
 
     Args:
         path: None and ``-`` are standard output, where each line is sent at once. A name that ends in ``.gz`` gets
             gzip.
         overwrite: Whether a file that is there may be replaced. A device or a pipe is written to in any case.
+        inputs: Files, or their open descriptors, that are never replaced.
 
     Raises:
-        UserError: The file is there and must not be replaced.
+        UserError: The file is there and must not be replaced, or another process is writing it.
         StorageError: The file cannot be written.
     """
-    if path is None or str(path) in ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
-        stdout = _stdout()
-        yield lambda line: _write(stdout, line, "standard output", flush=True)
-        return
-    name = str(path)
-    with ExitStack() as stack:
-        file, publish = stack.enter_context(_opened(Path(path), name, overwrite))
-        lines: BinaryIO = file
-        if name.endswith(".gz"):
-            lines = cast(BinaryIO, gzip.GzipFile("", "wb", fileobj=file, mtime=0))
-        yield lambda line: _write(lines, line, name)
-        with _storing(name):
-            if lines is not file:
-                lines.close()
-            file.flush()
-        publish()
+    with writing_files([path], overwrite=overwrite, inputs=inputs) as (write,):
+        yield write
 
 
 @contextmanager
-def _opened(path: Path, name: str, overwrite: bool) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
-    """A file to write into, and what makes it visible where ``path`` is. Without that nothing is left of it."""
-    with _storing(name):
+def writing_files(
+    paths: Iterable[str | Path | None], *, overwrite: bool = True, inputs: Iterable[str | Path | int] = ()
+) -> Iterator[list[Callable[[str], None]]]:
+    """As :func:`writing_lines` for several files, which appear together once all are written."""
+    forbidden = list(inputs)
+    with ExitStack() as stack:
+        outputs = [stack.enter_context(closing(_Output(path, overwrite, forbidden))) for path in paths]
+        yield [output.write for output in outputs]
+        for output in outputs:
+            output.finish()
+        for output in outputs:
+            output.publish()
+
+
+class _Output:
+    """Lines on their way to a file, which appears when it is published, or to standard output, a device or a pipe.
+
+    Beside the file lies ``.NAME.unfinished``, locked. The next command that writes NAME takes over what a killed one
+    left of it.
+    """
+
+    def __init__(self, path: str | Path | None, overwrite: bool, inputs: Iterable[str | Path | int]) -> None:
+        self._name = "standard output" if is_stdout(path) else str(path)
+        self._overwrite = overwrite
+        self._flush = self._zipped = False
+        self._target: Path | None = None  # None where lines go out at once
+        self._aside: Path | None = None
+        if path is None or is_stdout(path):
+            self._lines = self._file = _stdout()
+            self._flush = True
+            return
+        with _storing(self._name):
+            self._file = self._open(Path(path), inputs)
+        self._zipped = self._name.endswith(".gz")
+        self._lines = self._file
+        if self._zipped:
+            self._lines = cast(BinaryIO, gzip.GzipFile("", "wb", fileobj=self._file, mtime=0))
+
+    def _open(self, path: Path, inputs: Iterable[str | Path | int]) -> BinaryIO:
+        name = self._name
         if path.is_dir():
             raise StorageError(f"cannot write {name or repr(name)}: it is a folder; name a file in it")
         # A device or a pipe is written to; only a file is replaced, and of a link what it points to.
         if path.exists() and not path.is_file():
-            aside = target = path
-        else:
-            target = path.resolve()
-            aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
+            return path.open("wb")
+        target = path.resolve()
         if not target.parent.is_dir():
             raise StorageError(
-                f"cannot write {name}: {target.parent} is no folder; make it first, or give another name"
+                f"cannot write {name}: {target.parent} is not a folder; make it first, or give another name"
             )
-        if aside != target and target.exists() and not overwrite:
-            raise UserError(f"{name} is there already: replace it with --overwrite, or give another name")
-        file = aside.open("wb")
+        if any(_is_same(source, target) for source in inputs):
+            raise UserError(f"{name} is an input of this command and would be replaced: give --output another name")
+        aside = target.with_name(f".{target.name}.unfinished")
+        file = _locked(aside, f"another command is writing {name}: wait for it, or give another name")
+        self._target, self._aside = target, aside
+        if target.exists() and not self._overwrite:
+            self._file = file
+            self.close()
+            raise self._there_already()
+        file.truncate()
+        return file
 
-    def publish() -> None:
-        file.close()
-        if aside != target:
-            with _storing(name):
-                aside.replace(target)
+    def _there_already(self) -> UserError:
+        return UserError(f"{self._name} is there already: replace it with --overwrite, or give another name")
 
-    try:
-        yield file, publish
-    finally:
-        with suppress(OSError):  # what could not be written has been said
-            file.close()
-        if aside != target:
+    def write(self, line: str) -> None:
+        """Write a line."""
+        with _storing(self._name):
+            self._lines.write(f"{line}\n".encode())
+            if self._flush:
+                self._lines.flush()
+
+    def finish(self) -> None:
+        """All lines are written."""
+        with _storing(self._name):
+            if self._zipped:
+                self._lines.close()
+            self._file.flush()
+
+    def publish(self) -> None:
+        """Put the file in its place."""
+        if self._target is None or self._aside is None:
+            return
+        with _storing(self._name):
+            if not self._overwrite:
+                try:
+                    os.link(self._aside, self._target)
+                except FileExistsError:
+                    raise self._there_already() from None
+                except OSError:  # a file system without hard links
+                    if self._target.exists():
+                        raise self._there_already() from None
+                else:
+                    return
+            self._aside.replace(self._target)
+            self._aside = None
+
+    def close(self) -> None:
+        """Leave nothing beside the file."""
+        if self._flush:
+            return
+        if self._aside is not None:  # while it is locked: later it may be another command's
             with suppress(OSError):
-                aside.unlink(missing_ok=True)
+                self._aside.unlink(missing_ok=True)
+        with suppress(OSError):  # what could not be written has been said
+            self._file.close()
+
+
+def is_same_file(one: str | Path, other: str | Path) -> bool:
+    """Whether two names are of one file, that is there or not, be it through links."""
+    return os.path.realpath(one) == os.path.realpath(other) or _is_same(one, Path(other))
+
+
+def _is_same(source: str | Path | int, target: Path) -> bool:
+    try:
+        return os.path.samestat(os.stat(source), target.stat())  # noqa: PTH116
+    except OSError:
+        return False
+
+
+def _locked(path: Path, busy: str) -> BinaryIO:
+    """The file ``path``, made if need be, that no other process has in hand; UserError ``busy`` where one has."""
+    while True:
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise UserError(busy) from None
+        except OSError:  # some network file systems have no locks
+            return file
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()  # the command that held it has just moved it away
 
 
 def _stdout() -> BinaryIO:
     if sys.stdout is None:
         raise StorageError("cannot write standard output: it is closed; give --output FILE")
     return sys.stdout.buffer
-
-
-def _write(file: BinaryIO, line: str, name: str, *, flush: bool = False) -> None:
-    with _storing(name):
-        file.write(f"{line}\n".encode())
-        if flush:
-            file.flush()
 
 
 @contextmanager

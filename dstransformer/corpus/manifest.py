@@ -65,13 +65,18 @@ class LengthStats(_Record):
 
 
 class SplitInfo(_Record):
-    """A split's size. ``has_text`` says whether it also holds the raw text, for BLEU."""
+    """A split's size. ``has_text`` says whether it also holds the raw text, for BLEU.
+
+    ``src_unknown`` and ``tgt_unknown`` count the tokens that are UNK; None in corpora made before these were counted.
+    """
 
     pairs: PositiveInt
     src_tokens: NonNegativeInt
     tgt_tokens: NonNegativeInt
     src_lengths: LengthStats
     tgt_lengths: LengthStats
+    src_unknown: NonNegativeInt | None = None
+    tgt_unknown: NonNegativeInt | None = None
     has_text: bool
     shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
 
@@ -84,6 +89,8 @@ class SplitInfo(_Record):
             raise ValueError("shards names a file twice")
         for side in ("src", "tgt"):
             lengths, tokens = getattr(self, f"{side}_lengths"), getattr(self, f"{side}_tokens")
+            if (getattr(self, f"{side}_unknown") or 0) > tokens:
+                raise ValueError(f"{side}_unknown is more than the {tokens} tokens")
             if not lengths.fits(self.pairs, tokens):
                 raise ValueError(f"{side}_lengths cannot be those of {self.pairs} sentences with {tokens} tokens")
         return self
@@ -179,7 +186,7 @@ class Manifest(_Record):
             record = json.loads(text)
         except NotADirectoryError:
             raise DataError(
-                f"{folder} is not a corpus: it is no folder; give the one that `dst-prep build` made"
+                f"{folder} is not a corpus: it is not a folder; give the one that `dst-prep build` made"
             ) from None
         except FileNotFoundError:
             raise DataError(_no_corpus(folder)) from None
@@ -187,7 +194,9 @@ class Manifest(_Record):
             raise DataError(f"cannot read {path}: {error.strerror}") from None
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path} is damaged ({error}): restore it or build the corpus again") from None
-        _check_version(path, record.get("format_version") if isinstance(record, dict) else None)
+        if not isinstance(record, dict):
+            raise DataError(f"{path} is damaged (it is not a JSON object): restore it or build the corpus again")
+        _check_version(path, record.get("format_version"))
         try:
             return cls.model_validate_json(text, strict=True)
         except ValidationError as error:

@@ -56,17 +56,21 @@ class Corpus:
             corpus.verify()
         return corpus
 
-    def verify(self) -> None:
+    def verify(self, *names: str) -> None:
         """Compare the checksum of every shard, and its ids and token counts with vocabulary and manifest.
+
+        Args:
+            names: The splits to check; none stands for all.
 
         Raises:
             DataError: a shard is damaged, or the manifest does not describe it.
         """
-        shards = [(self.path / name / s.name, s) for name, info in self.manifest.splits.items() for s in info.shards]
+        checked = names or self.splits
+        shards = [(self.path / name / s.name, s) for name in checked for s in self.manifest.splits[name].shards]
         with ThreadPoolExecutor() as pool:
             for _ in pool.map(_check_shard, *zip(*shards, strict=True)):
                 pass
-        for name in self.splits:
+        for name in checked:
             self.split(name).verify(self.tokenizer.vocab_size)
 
     @property

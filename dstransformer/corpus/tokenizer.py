@@ -55,7 +55,7 @@ class Tokenizer:
         """Read a model file; a missing or unusable one is a DataError."""
         try:
             if not Path(path).is_file() and Path(path).exists():
-                raise DataError(f"{path} is no file: the tokenizer is a SentencePiece model, for example spm.model")
+                raise DataError(f"{path} is not a file: the tokenizer is a SentencePiece model, for example spm.model")
             model = Path(path).read_bytes()
         except OSError as error:
             raise DataError(f"cannot read the tokenizer {path}: {error.strerror}") from None

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME, LengthStats, Manifest, Shard, SplitInfo
-from dstransformer.corpus.tokenizer import Tokenizer
+from dstransformer.corpus.tokenizer import UNK_ID, Tokenizer
 
 
 class SplitWriter:
@@ -37,12 +37,14 @@ class SplitWriter:
         self._pending_rows = 0
         self._written: list[tuple[Path, int, str]] = []
         self._lengths = {"src": _RunningLengths(), "tgt": _RunningLengths()}
+        self._unknown = {"src": 0, "tgt": 0}
 
     def write(self, table: pa.Table) -> None:
         """Append rows; ``table`` has the columns of ``schema``."""
         table = table.select(self.schema.names).cast(self.schema)
         for name, lengths in self._lengths.items():
             lengths.add(pc.list_value_length(table[name]))
+            self._unknown[name] += pc.sum(pc.equal(pc.list_flatten(table[name]), UNK_ID)).as_py() or 0
         self._pending.append(table)
         self._pending_rows += table.num_rows
         while self._pending_rows >= self._shard_rows:
@@ -68,6 +70,8 @@ class SplitWriter:
             tgt_tokens=tgt.total,
             src_lengths=src.stats(),
             tgt_lengths=tgt.stats(),
+            src_unknown=self._unknown["src"],
+            tgt_unknown=self._unknown["tgt"],
             has_text=self._has_text,
             shards=tuple(shards),
         )

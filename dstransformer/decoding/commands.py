@@ -53,7 +53,7 @@ def translate_files(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> int:
-    """Translate text, one sentence a line, plain or gzipped; returns the number of lines.
+    """Translate text, one sentence per line, plain or gzipped; returns the number of lines.
 
     Args:
         file: None or ``-`` is standard input, which is answered whenever it pauses.
@@ -64,16 +64,25 @@ def translate_files(
 
     Raises:
         DataError: Input that cannot be read, is empty or not UTF-8, or a sentence that the model has no positions for.
-        UserError: The output is there already.
+        UserError: The output is there already, or is the input.
         StorageError: The output cannot be written.
     """
     count = 0
-    with writing_lines(output, overwrite=overwrite) as write:
+    with writing_lines(output, overwrite=overwrite, inputs=_inputs(file)) as write:
         lines = _iter_input(file)
         translator = load()
         for count, translation in enumerate(translator.iter_translate(lines, progress=progress), 1):  # noqa: B007
             write(translation)
     return count
+
+
+def _inputs(file: str | None) -> list[str | int]:
+    if file is not None and file != "-":
+        return [file]
+    try:
+        return [sys.stdin.fileno()]
+    except (AttributeError, OSError, ValueError):  # closed, or no file
+        return []
 
 
 def _iter_input(file: str | None) -> Iterator[str | None]:
@@ -83,7 +92,7 @@ def _iter_input(file: str | None) -> Iterator[str | None]:
     if sys.stdin is None:
         raise DataError("standard input is closed: name a FILE to translate")
     if sys.stdin.isatty():
-        print("dst: type a sentence a line; Ctrl-D ends", file=sys.stderr, flush=True)
+        print("dst: type one sentence per line; Ctrl-D ends", file=sys.stderr, flush=True)
     return iter_arriving(sys.stdin.fileno(), "standard input")
 
 

@@ -240,6 +240,14 @@ def choose_device(device: str | torch.device | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
+    except RuntimeError:
+        chosen = None
+    if chosen is None or (chosen.type == "cpu" and chosen.index):
+        raise ConfigError(
+            f"cannot use the device {shown(str(device))}: there is none of this name; give cpu, cuda or cuda:N, or "
+            "leave it out to use what there is"
+        )
+    try:
         torch.zeros(1, device=chosen).item()  # "meta" has tensors, but no values
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         unheard = isinstance(error, NotImplementedError) or str(device) == "meta"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from dstransformer.corpus.lines import iter_lines
-from dstransformer.errors import DataError
+from dstransformer.corpus.lines import is_same_file, iter_lines
+from dstransformer.errors import DataError, UserError, counted
 from dstransformer.evaluation.bleu import Score, compound_split_bleu, score
+
+logger = logging.getLogger(__name__)
 
 
 class Translates(Protocol):
@@ -48,12 +51,15 @@ def read_test_set(src: str, ref: str) -> tuple[list[str], list[str]]:
     """Source sentences and their reference translations, from two files, plain or gzipped, line by line.
 
     Raises:
+        UserError: The same file twice.
         DataError: Files that cannot be read, are empty or not UTF-8, or are of different length.
     """
+    if is_same_file(src, ref):
+        raise UserError(f"--src and --ref are the same file, {ref}: name the reference translation")
     sources, references = list(iter_lines(src)), list(iter_lines(ref))
     if len(sources) != len(references):
         raise DataError(
-            f"{src} has {len(sources)} lines but {ref} has {len(references)}: "
+            f"{src} has {counted(len(sources), 'line')} but {ref} has {len(references)}: "
             "line n of one must translate line n of the other"
         )
     return sources, references
@@ -84,6 +90,10 @@ def evaluate(
     if write is not None:
         for translation in translations:
             write(translation)
+    for what, sentences in (("source", sources), ("reference", references), ("translation", translations)):
+        if not any(map(str.strip, sentences)):
+            logger.warning("every line of the %s is empty: the scores say nothing", what)
+            break
     plain = score(translations, references)
     own = () if language is None else (compound_split_bleu(translations, references, language),)
     return Report(len(sources), seconds, (plain.bleu, plain.chrf, *own))

@@ -19,7 +19,7 @@ from torch import Tensor
 from dstransformer.config import Config, read_config, write_config
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.manifest import file_sha256
-from dstransformer.errors import DataError, shown
+from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.model.attention import Backend
 from dstransformer.model.transformer import Transformer, shapes_only
 
@@ -136,7 +136,10 @@ def open_bundle(path: str | Path) -> Bundle:
             f"{given} is not a bundle: it lacks {', '.join(missing)}; `dst average RUN --out BUNDLE` makes one"
         )
     provenance = _read_provenance(folder / PROVENANCE)
-    config = read_config(folder / CONFIG)
+    try:
+        config = read_config(folder / CONFIG)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; if the file is damaged, restore it or copy the bundle again") from None
     _check_model(config, provenance, folder / CONFIG)
     _check_hash(folder / TOKENIZER, provenance)
     return Bundle(folder, config, Tokenizer.load(folder / TOKENIZER), provenance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import dstransformer
 from dstransformer.cli import main
 from dstransformer.errors import DataError
-from dstransformer.terminal import run_guarded
+from dstransformer.terminal import exit_on_sigterm, run_guarded
 
 
 @pytest.mark.parametrize("arguments", [
@@ -50,6 +51,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("ds-config --ds zero1 bf16 tyo", "required: PRESET (one of `dst presets`, or a .yaml file; before --ds)"),
     ("ds-config " + "x" * 9999, "unknown preset 'xxx"),
     ("ds-config toy --world-size " + "9" * 9999, "argument --world-size: invalid int value: '999"),
+    ("evaluate nowhere --src a --ref b --beam-siz 2", "unrecognized arguments: --beam-siz 2"),
+    ("translate nowhere --over", "unrecognized arguments: --over"),
     ("nonsense", "invalid choice: 'nonsense'"),
     ("translate nowhere --beam many", "argument --beam: invalid int value: 'many'; see `dst translate --help`"),
 ])  # fmt: skip
@@ -117,6 +120,33 @@ def test_what_ends_a_command_is_said_in_one_line(
     assert errors.startswith(said)
     assert errors.count("\n") == bool(said)
     assert len(errors) < 1100
+
+
+def test_sigterm_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    def end() -> int:
+        exit_on_sigterm()
+        signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert run_guarded(end, speaks=True) == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err == "dst: ended by SIGTERM\n"
+
+
+def test_an_evaluation_that_would_lose_a_file_or_mix_its_output_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    src, ref = tmp_path / "src", tmp_path / "ref"
+    src.write_text("dog\n")
+    ref.write_text("Hund\n")
+    command = ["evaluate", "nowhere", "--src", str(src), "--ref", str(ref), "--overwrite", "--output"]
+    assert "--output - would mix the translations with the scores" in refused(capsys, *command, "-")
+    assert "ref is an input of this command" in refused(capsys, *command, str(ref))
+    assert "src is an input of this command" in refused(capsys, *command, str(src))
+    assert (src.read_text(), ref.read_text()) == ("dog\n", "Hund\n")
 
 
 def test_a_mistake_of_ours_keeps_its_traceback_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

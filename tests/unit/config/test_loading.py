@@ -79,7 +79,7 @@ def test_the_resolved_config_reads_back_the_same(tmp_path: Path) -> None:
     ("base", ["model.d_model"], "not of the form section.key=value"),
     ("base", ["model.d_model=wide"], "model.d_model = 'wide': input should be a valid integer"),
     ("base", ["model.d_model=513"], "model.d_model = 513: input should be a multiple of 2"),
-    ("base", ["model.dropout=1.0"], "model.dropout = 1.0: input should be less than 1"),
+    ("base", ["model.dropout=1.0"], "model.dropout = 1.0: must be less than 1"),
     ("base", ["model.dropout=.nan"], "model.dropout = nan"),
     ("base", ["model.norm=middle"], "model.norm = 'middle': input should be 'post' or 'pre'"),
     ("base", ["checkpoint.keep_last=2"], "average_last 5 is more than keep_last 2"),

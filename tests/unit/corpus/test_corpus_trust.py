@@ -51,6 +51,7 @@ def drop(name: str) -> Change:
     (in_shard(rows=2), r"splits\.train: pairs is 5, but the rows of its shards add up to 4"),
     (in_shard(rows="3"), r"splits\.train\.shards\.0\.rows: Input should be a valid integer, found '3'"),
     (in_shard(sha256="abc"), r"splits\.train\.shards\.0\.sha256"),
+    (in_train(src_unknown=99), r"splits\.train: src_unknown is more than the \d+ tokens"),
     (in_train(pairs=-5), r"splits\.train\.pairs: .* greater than 0, found -5"),
     (in_train(pairs=0), r"splits\.train\.pairs"),
     (in_train(pairs=7), r"splits\.train: pairs is 7"),
@@ -88,6 +89,13 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path, content: str) -> None:
     path = write_corpus(tmp_path / "corpus", ROWS)
     (path / "manifest.json").write_bytes(content.encode("utf-8", "surrogatepass"))
     with pytest.raises(DataError, match=r"manifest\.json"):
+        Manifest.load(path)
+
+
+def test_a_manifest_that_is_another_value_is_damaged(tmp_path: Path) -> None:
+    path = write_corpus(tmp_path / "corpus", ROWS)
+    (path / "manifest.json").write_text("[]")
+    with pytest.raises(DataError, match=r"manifest\.json is damaged \(it is not a JSON object\): restore it"):
         Manifest.load(path)
 
 

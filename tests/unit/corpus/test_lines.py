@@ -4,6 +4,7 @@ import bz2
 import gzip
 import lzma
 import os
+import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+from support.disk import a_full_disk
 
-from dstransformer.corpus.lines import iter_arriving, iter_lines, writing_lines
+from dstransformer.corpus.lines import iter_arriving, iter_lines, writing_files, writing_lines
 from dstransformer.errors import DataError, StorageError, UserError
 
 
@@ -39,6 +41,8 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(DataError, match=f"{path} is empty"):
         list(iter_lines(path))
+    with pytest.raises(DataError, match="standard input is not read here: name a file"):
+        list(iter_lines("-"))
     with pytest.raises(DataError, match=f"cannot read {tmp_path}: Is a directory"):
         list(iter_lines(tmp_path))
 
@@ -69,14 +73,80 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 100_000])
-def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, length: int) -> None:
-    full = Path("/dev/full")
-    if not full.exists():
-        pytest.skip("needs /dev/full")
-    (tmp_path / f".out.{os.getpid()}.partial").symlink_to(full)
-    with pytest.raises(StorageError, match="No space left on device"), writing_lines(tmp_path / "out") as write:
-        write("x" * length)
+@pytest.mark.parametrize("name", ["out", "out.gz"])
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, name: str, length: int) -> None:
+    def write_it() -> None:
+        with writing_lines(tmp_path / name) as write:
+            write("x" * length)
+
+    with a_full_disk(), pytest.raises(StorageError, match=f"^cannot write {tmp_path / name}: File too large"):
+        write_it()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_input_is_never_replaced(tmp_path: Path) -> None:
+    source = tmp_path / "text"
+    source.write_text("mine\n")
+    (tmp_path / "link").symlink_to(source)
+    os.link(source, tmp_path / "hard")
+    with source.open() as file:
+        for name in ("text", "link", "hard"):
+            for given in (source, file.fileno()):
+                with (
+                    pytest.raises(UserError, match=f"{name} is an input of this command and would be replaced"),
+                    writing_lines(tmp_path / name, inputs=[given]),
+                ):
+                    pytest.fail("the block must not run")
+    assert source.read_text() == "mine\n"
+
+
+def test_a_file_is_written_by_one_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with writing_lines(path, overwrite=False) as write:
+        write("first")
+        with pytest.raises(UserError, match=f"another command is writing {path}: wait"), writing_lines(path):
+            pytest.fail("the block must not run")
+    assert path.read_text() == "first\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_appears_meanwhile_stays(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+
+    def write_it() -> None:
+        with writing_lines(path, overwrite=False) as write:
+            write("new")
+            path.write_text("other\n")
+
+    with pytest.raises(UserError, match="out is there already: replace it with --overwrite"):
+        write_it()
+    assert path.read_text() == "other\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_command_left_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / ".out.unfinished").write_text("half of a long tex")
+    with writing_lines(tmp_path / "out") as write:
+        write("new")
+    assert (tmp_path / "out").read_text() == "new\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_files_appear_together(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    two.write_text("mine\n")
+    with (
+        pytest.raises(UserError, match=f"{two} is there already"),
+        writing_files([one, two], overwrite=False),
+    ):
+        pytest.fail("the block must not run")
+    assert list(tmp_path.iterdir()) == [two]
+    with writing_files([one, two]) as (write_one, write_two):
+        write_one("1")
+        write_two("2")
+        assert not one.exists()
+    assert (one.read_text(), two.read_text()) == ("1\n", "2\n")
+    assert sorted(tmp_path.iterdir()) == [one, two]
 
 
 def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
@@ -100,8 +170,14 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
     (lzma.compress(b"dog\n"), "is compressed by xz: unpack it with `xz -dc`"),
     (bz2.compress(b"dog\n"), "is compressed by bzip2"),
     ("Hündin\n".encode("latin-1"), "line 1, byte 2: not UTF-8 (invalid start byte); convert it"),
-    (gzip.compress(b"dog\n" * 999, mtime=0)[:-20], "the gzip data are damaged or break off after line"),
-], ids=["UTF-16", "UTF-16, big", "UTF-32", "no mark", "no mark, big", "xz", "bzip2", "Latin-1", "gzip"])  # fmt: skip
+    (gzip.compress(b"dog\n" * 999, mtime=0)[:-20], "the gzip data are cut off"),
+    (gzip.compress(b"dog\n", mtime=0)[:-1] + b"\1", "the gzip data are damaged"),
+    (gzip.compress(b"dog\n", mtime=0)[:12], "the gzip data are cut off; copy the file again"),
+    (gzip.compress(gzip.compress(b"dog\n")), "is gzip inside gzip: unpack it once with `gzip -dc`"),
+    (random.Random(1).randbytes(9999).replace(b"\r", b""), "line 1: not text, but binary data"),
+    (b"dog\rcat\r", "its lines end in CR: convert it with `tr '\\r' '\\n'`"),
+], ids=["UTF-16", "UTF-16, big", "UTF-32", "no mark", "no mark, big", "xz", "bzip2", "Latin-1", "gzip", "gzip, damaged",
+        "gzip, short", "gzip twice", "binary", "CR"])  # fmt: skip
 def test_other_encodings_are_called_by_their_name(tmp_path: Path, content: bytes, advice: str) -> None:
     path = tmp_path / "text"
     path.write_bytes(content)

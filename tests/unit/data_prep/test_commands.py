@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import signal
 import sys
@@ -11,17 +12,19 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.corpora import Rows, write_corpus
-from support.prep import ENGLISH, GERMAN, build, refuses, sentence
+from support.corpora import Rows, train_model, write_corpus
+from support.disk import a_full_disk
+from support.prep import ENGLISH, GERMAN, build, refuses, sentence, without_vocab
 
 from data_prep import commands
 from data_prep.cli import main
 from data_prep.sources import files
 from data_prep.workers import run_in_process
-from dstransformer.corpus import Corpus
+from dstransformer.corpus import UNK_ID, Corpus
 from dstransformer.errors import DstError, UserError
 
 ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11]), ([12, 13], [14, 15, 16])]
@@ -64,6 +67,11 @@ def usage(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     return lines[0]
+
+
+def test_options_are_not_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+    line = usage(capsys, "build", "--source", "toy", "--out", "x", "--vocab-siz", "300")
+    assert "unrecognized arguments: --vocab-siz 300" in line
 
 
 @pytest.mark.parametrize("code", ["../x", "", "e", "en de", "日本", "en/de", "en--de", "a" * 50])
@@ -134,7 +142,28 @@ class TestStreams:
             pytest.skip("needs /dev/full")
         with Path("/dev/full").open("w") as full:
             monkeypatch.setattr(sys, "stdout", full)
-            assert "No space left on device" in refuses(capsys, main(["info", str(corpus)]), code=1)
+            line = refuses(capsys, main(["info", str(corpus)]), code=1)
+        assert line == "dst-prep: error: cannot write standard output: No space left on device"
+
+    def test_a_build_without_room_names_the_place(
+        self, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        out, work = tmp_path / "corpus", tmp_path / "corpus.work"
+        with a_full_disk():
+            status = build(*options, "--out", out)
+        line = refuses(capsys, status, code=1)
+        assert line == (
+            f"dst-prep: error: cannot write in {work}: File too large; make room, or choose another folder, and run "
+            "the command again"
+        )
+        assert not work.exists()
+        if not Path("/dev/full").exists():
+            pytest.skip("needs /dev/full")
+        with Path("/dev/full").open("w") as full:
+            monkeypatch.setattr(sys, "stdout", full)
+            line = refuses(capsys, build(*options, "--out", out), code=1)
+        assert line.endswith(f"cannot write standard output: No space left on device; the corpus {out} is whole")
+        assert len(Corpus.open(out).split("train")) == 300
 
     def test_a_build_goes_on_when_nobody_listens(
         self, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
@@ -147,6 +176,32 @@ class TestStreams:
             monkeypatch.setattr(sys, "stderr", errors)
             assert build(*options, "--out", tmp_path / "corpus") == 0
         assert len(Corpus.open(tmp_path / "corpus").split("train")) == 300
+
+
+def test_unknown_pieces_are_counted_and_warned_of(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = tmp_path / "foreign.model", tmp_path / "corpus"
+    model.write_bytes(train_model(byte_fallback=False, vocab_size=60))  # it knows no digits, and no Ä
+    assert build(*without_vocab(options), "--tokenizer-model", model, "--out", out) == 0
+    shown = capsys.readouterr()
+    corpus = Corpus.open(out)
+    info = corpus.manifest.splits["train"]
+    flat, _, _, _ = corpus.split("train").gather(np.arange(300))
+    assert info.src_unknown == int((flat == UNK_ID).sum()) >= 300
+    warnings = [line for line in shown.err.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 4  # two languages in two splits
+    assert f"warning: {info.src_unknown / info.src_tokens:.1%} of the en tokens in train are unknown" in warnings[0]
+    assert f"unknown pieces (<unk>): train en {info.src_unknown / info.src_tokens:.2%}, train de" in shown.out
+    assert main(["info", str(out)]) == 0
+    assert "unknown pieces (<unk>): train en" in capsys.readouterr().out
+
+    record = json.loads((out / "manifest.json").read_text())
+    for split in record["splits"].values():
+        del split["src_unknown"], split["tgt_unknown"]
+    (out / "manifest.json").write_text(json.dumps(record))  # as one that was made before they were counted
+    assert main(["info", str(out)]) == 0
+    assert "<unk>" not in capsys.readouterr().out
 
 
 class TestSignals:
@@ -242,7 +297,7 @@ class TestInputs:
 
     def test_records_given_as_plain_text(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
         Path("x.jsonl").write_text("{}\n")
-        assert "is no plain text: give a file with both sides" in self.refusal(capsys, options, src=Path("x.jsonl"))
+        assert "is not plain text: give a file with both sides" in self.refusal(capsys, options, src=Path("x.jsonl"))
 
     def test_a_file_that_changes_while_it_is_read(
         self, capsys: pytest.CaptureFixture[str], options: list[str], monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.options import FilesOptions
-from data_prep.sources.files import open_files
+from data_prep.sources.files import open_files, swapped_sides
 from dstransformer.errors import DataError, UserError
 
 PAIRS = [("a dog", "ein Hund"), ("", "leer"), ("two\u2028lines", "ein Männchen 🦊")]
@@ -81,8 +81,8 @@ def test_parquet(tmp_path: Path, nested: bool, kind: pa.DataType) -> None:
 
 def test_more_lines_than_a_batch(tmp_path: Path) -> None:
     lines = [str(n) for n in range(25_000)]
-    path = write(tmp_path / "x", "\n".join(lines))
-    assert read(src=path, tgt=path) == list(zip(lines, lines, strict=True))
+    src, tgt = write(tmp_path / "x.en", "\n".join(lines)), write(tmp_path / "x.de", "\n".join(lines))
+    assert read(src=src, tgt=tgt) == list(zip(lines, lines, strict=True))
 
 
 @pytest.mark.parametrize("counts", [(3, 5), (25_000, 3), (10_000, 10_001), (10_000, 30_000)])
@@ -90,6 +90,24 @@ def test_texts_of_different_length(tmp_path: Path, counts: tuple[int, int]) -> N
     src, tgt = write(tmp_path / "x.en", "a\n" * counts[0]), write(tmp_path / "x.de", "b\n" * counts[1])
     with pytest.raises(DataError, match=rf"x\.en has {counts[0]} lines but .*x\.de has {counts[1]}"):
         read(src=src, tgt=tgt)
+
+
+def test_sides_that_look_swapped_are_noticed() -> None:
+    right = replace(NOTHING, src=Path("x.en.gz"), tgt=Path("x.de"), valid_src=Path("en"), valid_tgt=Path("de"))
+    assert swapped_sides(right) is None
+    warning = swapped_sides(replace(right, test_src=Path("y.de.gz"), test_tgt=Path("y.EN")))
+    assert warning is not None
+    assert "--test-src y.de.gz is taken for en and --test-tgt y.EN for de: are the sides swapped?" in warning
+
+
+def test_one_file_for_both_sides(tmp_path: Path) -> None:
+    src = write(tmp_path / "x.en", text(0))
+    (tmp_path / "x.de").symlink_to(src)
+    for tgt in (src, tmp_path / "x.de"):
+        with pytest.raises(UserError, match=f"--src and --tgt are the same file, {tgt}: name one per side"):
+            read(src=src, tgt=tgt)
+    with pytest.raises(DataError, match="standard input is not read here: name a file"):
+        read(src=src, tgt=Path("-"))
 
 
 @pytest.mark.parametrize("before", [0, 12_345])
@@ -103,7 +121,7 @@ def test_bytes_that_are_no_utf8(tmp_path: Path, before: int) -> None:
 def test_broken_gzip(tmp_path: Path) -> None:
     src = write(tmp_path / "x.en.gz", text(0))
     src.write_bytes(src.read_bytes()[:-12])
-    with pytest.raises(DataError, match=r"x\.en\.gz: the gzip data are damaged or break off"):
+    with pytest.raises(DataError, match=r"x\.en\.gz: the gzip data are cut off"):
         read(src=src, tgt=write(tmp_path / "x.de", text(1)))
 
 

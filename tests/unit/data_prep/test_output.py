@@ -174,7 +174,7 @@ class TestWorkFolder:
     def test_another_kind_of_folder_is_refused_before_anything_is_written(self, tmp_path: Path) -> None:
         put(tmp_path / "data" / "read" / "thesis.txt")
         before = contents(tmp_path)
-        with pytest.raises(UserError, match=r"is no work folder, it holds read: choose a new or an empty one"):
+        with pytest.raises(UserError, match=r"is not a work folder but holds read: choose a new or an empty one"):
             open_workspace(tmp_path / "data", LineProgress()).__enter__()
         assert contents(tmp_path) == before
 
@@ -220,6 +220,15 @@ def test_text_replaces_files_only_when_asked(corpus: Path, capsys: pytest.Captur
     inside = str(corpus / "manifest.json")
     assert "lies inside the corpus" in refuses(capsys, text_files(corpus, "--overwrite", "--src", inside))
     assert json.loads((corpus / "manifest.json").read_text())["build_key"] == "key"
+
+
+def test_text_is_written_of_sound_shards_only(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = corpus / "validation" / "data-00000-of-00001.arrow"
+    content = bytearray(shard.read_bytes())
+    content[content.index(b"brown")] = ord("B")
+    shard.write_bytes(content)
+    assert f"{shard} is damaged: its sha256" in refuses(capsys, text_files(corpus))
+    assert names(corpus.parent) == {"corpus"}
 
 
 def test_text_writes_both_files_or_none(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,7 +166,7 @@ def test_a_sentence_beyond_the_learned_positions_is_named(model: Transformer, co
         list(translator.iter_translate(["fox", "dog", "", TEXT[0]], buffer_lines=3))
 
 
-@pytest.mark.parametrize("device", ["toaster", "cuda:77"])
+@pytest.mark.parametrize("device", ["toaster", "tpu", "cpu:3", "cuda:77"])
 def test_a_device_that_is_not_there(device: str) -> None:
     with pytest.raises(ConfigError, match=f"cannot use the device '{device}'"):
         choose_device(device)

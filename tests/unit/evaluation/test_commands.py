@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.errors import DataError
-from dstransformer.evaluation.commands import evaluate, read_test_set
+from dstransformer.errors import DataError, UserError
+from dstransformer.evaluation.commands import Translates, evaluate, read_test_set
 
 
 class UpperCase:
@@ -43,9 +43,46 @@ def test_a_test_set_is_translated_and_scored(src: str, tmp_path: Path) -> None:
 
 
 def test_the_papers_bleu_is_reported_where_the_language_is_known(src: str) -> None:
-    report = evaluate(*read_test_set(src, src), UpperCase(), language="de")
+    sentences = Path(src).read_text(encoding="utf-8").splitlines()
+    report = evaluate(sentences, sentences, UpperCase(), language="de")
     assert [entry.name for entry in report.scores] == ["BLEU", "chrF2", "BLEU (compound-split)"]
     assert report.scores[0].value < 1
+
+
+def test_a_source_is_not_its_own_reference(src: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(src)
+    for ref in (src, str(tmp_path / "link")):
+        with pytest.raises(UserError, match=f"--src and --ref are the same file, {ref}: name the reference"):
+            read_test_set(src, ref)
+    with pytest.raises(DataError, match="standard input is not read here: name a file"):
+        read_test_set(src, "-")
+
+
+class Silent:
+    """A translator that says nothing."""
+
+    def translate(self, sentences: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
+        if progress is not None:
+            progress(len(sentences))
+        return [""] * len(sentences)
+
+
+@pytest.mark.parametrize(("sources", "references", "translator", "what"), [
+    (["", " "], ["ein", "zwei"], UpperCase(), "source"),
+    (["one", "two"], ["", ""], UpperCase(), "reference"),
+    (["one", "two"], ["ein", "zwei"], Silent(), "translation"),
+    (["one", ""], ["ein", ""], UpperCase(), None),
+])  # fmt: skip
+def test_empty_text_is_warned_of_once(
+    sources: list[str],
+    references: list[str],
+    translator: Translates,
+    what: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    evaluate(sources, references, translator)
+    wanted = [] if what is None else [f"every line of the {what} is empty: the scores say nothing"]
+    assert [record.message for record in caplog.records if record.name.startswith("dstransformer")] == wanted
 
 
 @pytest.mark.parametrize(("content", "complaint"), [

@@ -13,7 +13,7 @@ from support.launching import run_command
 
 from dstransformer.config import load_config
 from dstransformer.corpus import Corpus
-from dstransformer.errors import DataError, DstError
+from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.model import Transformer, open_bundle, save_bundle
 from dstransformer.model.transformer import shapes_only
 from dstransformer.training.averaging import average_weights
@@ -105,6 +105,20 @@ def test_heads_of_another_width_are_refused_though_the_weights_would_fit(tmp_pat
     changed = config.replace("num_heads: 2", "num_heads: 4").replace("d_k: 8", "d_k: 4").replace("d_v: 8", "d_v: 4")
     (path / "config.yaml").write_text(changed)
     with pytest.raises(DataError, match=r"config\.yaml: model\.num_heads is 4, but the weights are of a model with 2"):
+        open_bundle(path)
+
+
+@pytest.mark.parametrize("change", [("beam_size: 4", "beam_size: two"), ("model:", "model: ["), ("", None)])
+def test_a_damaged_configuration_is_to_be_restored(
+    tmp_path: Path, toy_corpus: Path, change: tuple[str, str | None]
+) -> None:
+    path = write(tmp_path / "bundle", toy_corpus, 1)
+    old, new = change
+    config = (path / "config.yaml").read_text()
+    (path / "config.yaml").write_text("" if new is None else config.replace(old, new))
+    with pytest.raises(
+        ConfigError, match=r"config\.yaml.*; if the file is damaged, restore it or copy the bundle again"
+    ):
         open_bundle(path)
 
 
