@@ -155,7 +155,7 @@ def _add_experiment(parser: argparse.ArgumentParser) -> None:
 def _add_decoding(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", metavar="BUNDLE", help="folder of a bundle, a checkpoint or a run")
     parser.add_argument("--beam", type=int, metavar="N", help="beam size, 1 to 1000 (the bundle's)")
-    parser.add_argument("--length-penalty", type=float, metavar="ALPHA", help="of the length, 0 to 5 (the bundle's)")
+    parser.add_argument("--length-penalty", type=float, metavar="ALPHA", help="of the length, 0 to 10 (the bundle's)")
     parser.add_argument(
         "--max-input-tokens",
         type=int,

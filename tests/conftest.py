@@ -12,7 +12,6 @@ from support.corpora import build_toy
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models; threads would only get into each other's way
-os.environ.pop("MLFLOW_TRACKING_URI", None)
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
@@ -22,12 +21,15 @@ FOLDERS = ("cluster", "distributed", "integration", "gpu", "unit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Several workers (``-n``) share the tests by file, or by ``xdist_group`` where a test names one."""
+    """Several workers (``-n``) share the tests by file, so that what a file's tests share is made once."""
     here = Path(__file__).parent
     items.sort(key=lambda item: FOLDERS.index(item.path.relative_to(here).parts[0]))
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(here))))
+
+
+@pytest.fixture(autouse=True)
+def no_tracking_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the user's nor that of a test before: ``mlflow.set_tracking_uri`` writes it into the environment."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
 @pytest.fixture(scope="session")

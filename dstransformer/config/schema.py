@@ -121,7 +121,7 @@ class DecodingConfig(Section):
     """Beam search (section 6.1)."""
 
     beam_size: Annotated[int, Field(ge=1, le=1000)]
-    length_penalty: Annotated[float, Field(ge=0, le=5)]
+    length_penalty: Annotated[float, Field(ge=0, le=10)]
     max_input_tokens: NonNegative
     max_extra_tokens: Annotated[int, Field(ge=0, le=100_000)]
     batch_tokens: Count

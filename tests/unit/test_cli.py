@@ -62,14 +62,14 @@ def test_a_line_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], ar
     ({"RANK": "0", "WORLD_SIZE": "8"}, True),
     ({"RANK": "3", "WORLD_SIZE": "1"}, True),
     ({"RANK": "3"}, True),
-    ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, False),
+    ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}, False),
     ({"SLURM_PROCID": "1"}, True),
     ({"RANK": "one", "WORLD_SIZE": "2"}, True),
 ])  # fmt: skip
 def test_a_mistake_is_never_kept_quiet(
     variables: dict[str, str], speaks: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -24,8 +24,8 @@ BUILD = ["build", "--source", "toy", "--out"]
     ("--max-ratio", "0.5", "'0.5' is not a number of 1 or more"),
     ("--max-ratio", "nan", "'nan' is not a number of 1 or more"),
     ("--max-ratio", "inf", "'inf' is not a number of 1 or more"),
-    ("--character-coverage", "99.98%", "'99.98%' is not a number above 0 and at most 1"),
-    ("--character-coverage", "0", "'0' is not a number above 0 and at most 1"),
+    ("--character-coverage", "99.98%", "'99.98%' is not a number from 0.98 to 1"),
+    ("--character-coverage", "0", "'0' is not a number from 0.98 to 1"),
 ])  # fmt: skip
 def test_a_number_that_is_none_is_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, wanted: str
