@@ -189,17 +189,21 @@ class TestStart:
         assert "epochs of this corpus" in told[0]
 
 
-def test_a_second_interrupt_ends_the_run_at_once(toy_corpus: Path, tmp_path: Path) -> None:
+def test_a_second_interrupt_ends_the_run_at_once(
+    trained: tuple[Path, str, str], toy_corpus: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
+    shutil.copytree(trained[0], run)
     # The first validation takes long enough for both to come in it.
     slow = (
+        "training.max_updates=99",
         "validation.every=1",
         "validation.bleu_sentences=0",
         "decoding.beam_size=48",
         "decoding.max_extra_tokens=999",
     )
     with forked(["-m", "dstransformer", *train_options(toy_corpus, run, *slow)], environment()) as process:
-        wait_until(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text() != "")
+        wait_until(lambda: '"kind": "train", "step": 9' in (run / "metrics.jsonl").read_text())
         process.send_signal(signal.SIGINT)
         wait_until(lambda: "dst: SIGINT" in process.outputs[1].read_text())
         process.send_signal(signal.SIGINT)
@@ -208,5 +212,6 @@ def test_a_second_interrupt_ends_the_run_at_once(toy_corpus: Path, tmp_path: Pat
     assert "SIGINT: the run stops after this update and writes a checkpoint; Ctrl-C again stops it at once" in errors
     assert "dst: interrupted" in errors
     assert "training interrupted" in errors
+    assert f"the same command goes on from {run / 'checkpoints' / 'step-00000008'}" in errors
     assert "training failed" not in errors
     assert "Traceback" not in errors
