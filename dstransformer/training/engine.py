@@ -114,7 +114,7 @@ class Engine:
         except (ValidationError, deepspeed.DeepSpeedConfigError) as error:
             raise _RefusedConfigError(
                 f"DeepSpeed refuses its configuration: {' '.join(str(error).split())[:300]}; "
-                "mend the JSON that --ds names (`dst ds-config` prints the whole)"
+                "fix the JSON that --ds names (`dst ds-config` prints the whole)"
             ) from None
         # DeepSpeed would write amid collective operations, where one rank with a full disk leaves the others waiting:
         # it hands its state over instead (see `snapshot`).

@@ -128,7 +128,7 @@ def _keep_models(run: Path, folder: Path) -> None:
     checkpoints = CheckpointFolder(run / "checkpoints").checkpoints()
     folder.mkdir(parents=True)
     shutil.copytree(checkpoints[-1].bundle, folder / LAST)
-    average_run(run, min(AVERAGED, len(checkpoints)), folder / AVERAGE)
+    average_run(run, folder / AVERAGE, last=min(AVERAGED, len(checkpoints)), include_warmup=True)
 
 
 def _check_runs(process: subprocess.Popen[bytes], log: Path) -> None:
