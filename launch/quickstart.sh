@@ -41,4 +41,5 @@ bleu=$("$BIN/python" -c 'import json, sys; print(round(json.load(open(sys.argv[1
 say "done"
 echo "BLEU $bleu on the held-out test set (no source sentence of it was trained on)"
 echo "run  $OUT/run (checkpoints, metrics.jsonl, bundle)"
-echo "MLflow UI: $BIN/mlflow ui --backend-store-uri sqlite:///$PWD/$OUT/mlflow.db   then open http://127.0.0.1:5000"
+echo "MLflow: $BIN/mlflow ui --backend-store-uri sqlite:///$PWD/$OUT/mlflow.db"
+echo "        then open http://127.0.0.1:5000/#/experiments/1?workflowType=machine_learning"
