@@ -6,6 +6,6 @@ import sys
 __version__ = "0.1.0"
 
 # A thread of GNU OpenMP that waits for work spins 300,000 times first, and on a core that it shares with other work it
-# takes that long from it: two threads train at a tenth of their speed. OpenMP reads this when PyTorch loads it.
+# takes that long from it (`python -m benchmarks spinning`). OpenMP reads this when PyTorch loads it.
 if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
