@@ -1,10 +1,11 @@
-# make quickstart   set up, and run the main job on the embedded corpus
-# make test         set up, check the code, run the tests, on two workers (WORKERS=4: on four)
-# make test-fast    set up, ruff, and the unit tests but the slow ones: for everyday work
-# make coverage     the tests, and which lines they run (not those of processes that they start)
-# make check        ruff, mypy, import-linter
-# make format       ruff format and fixes
-# make bench        benchmarks (docs/benchmarks.md)
+# make install      create the virtual environment .venv; all targets below do this first
+# make quickstart   prepare, train and evaluate on the embedded toy corpus
+# make test         check the code and run all tests on two workers (WORKERS=4: on four)
+# make test-fast    run ruff and the fast unit tests, for everyday work
+# make coverage     run all tests and report line coverage, without subprocesses
+# make check        run ruff, mypy and import-linter
+# make format       format the code and apply ruff's fixes
+# make bench        run the benchmarks (docs/benchmarks.md)
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -14,7 +15,7 @@ WORKERS ?= 2
 
 export HF_HUB_OFFLINE ?= 1
 export MLFLOW_DISABLE_TELEMETRY ?= true
-# Modules are compiled to bytecode when they are first imported, and that must be kept.
+# Keep the bytecode that Python writes at the first import.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install quickstart test test-fast coverage check format bench clean

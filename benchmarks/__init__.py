@@ -1,1 +1,3 @@
-"""Benchmarks: each measures both sides in one run, in alternation, and prints a ratio. ``python -m benchmarks``."""
+"""Benchmarks. Each alternates between both sides within one run and prints their ratio. ``python -m benchmarks``."""
+
+import dstransformer  # noqa: F401  # sets how OpenMP's threads wait, before PyTorch loads it

@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME …]``: runs the benchmarks named, or all that need no GPU."""
+"""``python -m benchmarks [NAME …]``: runs the named benchmarks, or all that do not need a GPU."""
 
 from __future__ import annotations
 

@@ -1,28 +1,28 @@
-"""A figure beside the bar that it is held to, or the limit that the machine sets it, in one line."""
+"""Prints a measurement next to its target, or next to a limit of the machine, on one line."""
 
 from __future__ import annotations
 
 
-def at_most(what: str, figure: float, bar: float, form: str = ".2f", unit: str = "") -> None:
-    """Print a figure that is to stay below a bar, also as a share of it."""
-    _show(what, figure, bar, form, unit, "at most", figure <= bar)
+def print_at_most(what: str, value: float, target: float, spec: str = ".2f", unit: str = "") -> None:
+    """Print a measurement that must not exceed a target, and their ratio."""
+    _show(what, value, target, spec, unit, "at most", value <= target)
 
 
-def at_least(what: str, figure: float, bar: float, form: str = ".2f", unit: str = "") -> None:
-    """Print a figure that is to reach a bar, also as a share of it."""
-    _show(what, figure, bar, form, unit, "at least", figure >= bar)
+def print_at_least(what: str, value: float, target: float, spec: str = ".2f", unit: str = "") -> None:
+    """Print a measurement that must reach a target, and their ratio."""
+    _show(what, value, target, spec, unit, "at least", value >= target)
 
 
-def of_limit(what: str, figure: float, limit: float, of: str, unit: str = " GB/s") -> None:
-    """Print a figure as a share of the most that the machine can do."""
-    print(f"{what}: {figure:.3g}{unit}, {figure / limit:.1%} of {of} ({limit:.3g}{unit})")
+def print_share(what: str, value: float, limit: float, of: str, unit: str = " GB/s") -> None:
+    """Print a measurement and its share of a limit of the machine."""
+    print(f"{what}: {value:.3g}{unit}, {value / limit:.1%} of {of} ({limit:.3g}{unit})")
 
 
-def of_floor(what: str, figure: float, floor: float, of: str, unit: str = " s") -> None:
-    """Print a figure beside the least that it could be."""
-    print(f"{what}: {figure:.3g}{unit}, of which {floor:.3g}{unit} ({floor / figure:.1%}) are {of}")
+def print_floor(what: str, value: float, floor: float, of: str, unit: str = " s") -> None:
+    """Print a measurement and the part of it that is unavoidable."""
+    print(f"{what}: {value:.3g}{unit}, of which {floor:.3g}{unit} ({floor / value:.1%}) are {of}")
 
 
-def _show(what: str, figure: float, bar: float, form: str, unit: str, kind: str, met: bool) -> None:
-    verdict = "met" if met else "MISSED"
-    print(f"{what}: {figure:{form}}{unit}; bar {kind} {bar:{form}}{unit}, {verdict} ({figure / bar:.0%} of it)")
+def _show(what: str, value: float, target: float, spec: str, unit: str, kind: str, reached: bool) -> None:
+    verdict = "met" if reached else "MISSED"
+    print(f"{what}: {value:{spec}}{unit}; target {kind} {target:{spec}}{unit}, {verdict} ({value / target:.0%} of it)")

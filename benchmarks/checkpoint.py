@@ -1,4 +1,4 @@
-"""What a checkpoint costs the training that goes on beside its writing: time lost around one, in steps."""
+"""The cost of a checkpoint that is written during training: time lost around it, in steps."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.bars import at_most, of_limit
+from benchmarks.bars import print_at_most, print_share
 from benchmarks.limits import cpu_bandwidth, disk_bandwidth, file_system, folder_bytes
 from benchmarks.processes import run_module
 from benchmarks.workload import PIECES, budget_of, build_loader, load_sized, train_tokenizer, write_split
+from dstransformer.batching import Position
+from dstransformer.checkpoints.format import TrainState
+from dstransformer.checkpoints.retention import CheckpointFolder
+from dstransformer.checkpoints.saver import Saver
+from dstransformer.cluster.launcher import read_processes
+from dstransformer.cluster.world import join_world, leave_world
 from dstransformer.config import compose
-from dstransformer.data import Position
-from dstransformer.training.checkpoint import CheckpointFolder, TrainState
 from dstransformer.training.engine import Engine
-from dstransformer.training.processes import read_processes
-from dstransformer.training.saver import Saver
-from dstransformer.training.world import join_world, leave_world
 
 PAIRS = 50_000
 TOKENS = 4_096
@@ -52,7 +53,7 @@ def measure() -> None:
         for turn in range(ROUNDS):
             usual = [_seconds(step) for _ in range(PLAIN_STEPS)]
             began, steps = time.perf_counter(), 0
-            saver.begin(engine, TrainState(turn, 0, 0, 1, 1, "bf16", "none"), None)
+            saver.begin(engine.snapshot, TrainState(turn, Position(), 1, 1, "bf16", "none"), None)
             stall = time.perf_counter() - began
             with ThreadPoolExecutor() as watch:
                 written = watch.submit(_wait_until_written, saver)
@@ -70,20 +71,18 @@ def measure() -> None:
         stream.close()
         leave_world()
     usual_step = statistics.median(plain)
-    print(f"base, bf16, {TOKENS:,} target tokens an update: a step takes {usual_step:.2f} s")
-    print(f"training stands still {statistics.median(longest):.2f} s, of which copying takes {copying:.2f} s")
-    of_limit("  copying, read and written", 2 * size / copying / 1e9, bandwidth / 1e9, "a copy in memory")
-    print(
-        f"writing goes on beside {statistics.median(sizes):.0f} steps; {statistics.median(lost):.2f} s are lost in all"
-    )
+    print(f"base, bf16, {TOKENS:,} target tokens per update: a step takes {usual_step:.2f} s")
+    print(f"training is paused for {statistics.median(longest):.2f} s, of which copying takes {copying:.2f} s")
+    print_share("  copying, read and written", 2 * size / copying / 1e9, bandwidth / 1e9, "a copy in memory")
+    print(f"writing takes {statistics.median(sizes):.0f} steps; {statistics.median(lost):.2f} s are lost in total")
     rate = statistics.median(rates) / 1e9
-    of_limit(f"  writing and hashing {size / 1e9:.2f} GB", rate, disk / 1e9, f"writing and nothing else ({where})")
+    print_share(f"  writing and hashing {size / 1e9:.2f} GB", rate, disk / 1e9, f"writing only ({where})")
     beyond = statistics.median(lost) - copying
-    at_most(f"time lost beyond copying (median of {ROUNDS}), in steps", beyond / usual_step, 1.0)
+    print_at_most(f"time lost beyond copying (median of {ROUNDS}), in steps", beyond / usual_step, 1.0)
 
 
 def _wait_until_written(saver: Saver) -> float:
-    """When the part is on the disk, to ``POLL`` seconds: training looks only after a step."""
+    """The time when the part is on disk, to ``POLL`` seconds; training itself checks only after a step."""
     while saver.is_writing:
         time.sleep(POLL)
     return time.perf_counter()

@@ -1,6 +1,6 @@
-"""Building a corpus: encoding beside the raw SentencePiece encoder on the same cores, and the memory of a whole build.
+"""Building a corpus: encoding compared with the raw SentencePiece encoder on the same cores, and memory of a build.
 
-``python -m benchmarks.corpus --pairs 10000000`` holds the memory of a build of that size to its bar, in minutes.
+``python -m benchmarks.corpus --pairs 10000000`` measures the memory of a build of that size, in minutes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pathlib import Path
 import psutil
 import sentencepiece
 
-from benchmarks.bars import at_least, at_most, of_limit
+from benchmarks.bars import print_at_least, print_at_most, print_share
 from benchmarks.limits import disk_bandwidth, folder_bytes
 from benchmarks.memory import tree_peak
-from data_prep.options import EncodeOptions
 from data_prep.pipeline import run_encode
-from data_prep.progress import LineProgress
+from data_prep.recipe import EncodeOptions
 from data_prep.sources.toy import generate_pairs
 from data_prep.workspace import open_workspace
 from dstransformer.corpus import Corpus
+from dstransformer.progress import LineProgress
 
 ROUNDS = 5
 ENCODED_PAIRS = 100_000
@@ -43,21 +43,21 @@ Pair = tuple[str, str]
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.corpus", description=__doc__)
-    parser.add_argument("--pairs", type=int, help="of one build, measured in full")
-    parser.add_argument("--folder", type=Path, help="for text and corpora, which go afterwards")
+    parser.add_argument("--pairs", type=int, help="measure one complete build of this many pairs")
+    parser.add_argument("--folder", type=Path, help="folder for temporary text and corpora")
     options = parser.parse_args([] if __name__ != "__main__" else None)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         if options.pairs:
             peak = measure_build(folder, options.pairs)
-            at_most(f"peak memory of {options.pairs:,} pairs", peak, 2.0, unit=" GB")
+            print_at_most(f"peak memory of {options.pairs:,} pairs", peak, 2.0, unit=" GB")
         else:
             compare_encoding(folder)
             measure_build(folder, BUILT_PAIRS)
 
 
 def compare_encoding(folder: Path) -> None:
-    """Stage four of a build and the raw encoder on the same text, in alternation."""
+    """Alternate between the encoding stage of a build and the raw encoder on the same text."""
     cores = len(os.sched_getaffinity(0))
     files = write_text(folder, ENCODED_PAIRS)
     work = folder / "work"
@@ -76,32 +76,32 @@ def compare_encoding(folder: Path) -> None:
         for name, encode in systems.items():
             began, busy = time.perf_counter(), processor_seconds()
             tokens = encode()
-            if turn:  # the first imports
+            if turn:  # the first turn includes imports
                 rates[name].append(tokens / (time.perf_counter() - began))
                 costs[name].append(1e6 * (processor_seconds() - busy) / tokens)
     for name in systems:
         rate, cost = statistics.median(rates[name]), statistics.median(costs[name])
-        print(f"{name:32}: {rate:10,.0f} tokens/s, {cost:.3f} core seconds a million (medians of {ROUNDS})")
+        print(f"{name:32}: {rate:10,.0f} tokens/s, {cost:.3f} core seconds per million (medians of {ROUNDS})")
     threads, processes, ours = rates.values()
     ratios = [mine / max(raw) for mine, *raw in zip(ours, threads, processes, strict=True)]
-    at_least("encoding and writing against the faster raw encoder", statistics.median(ratios), 0.85)
+    print_at_least("encoding and writing against the faster raw encoder", statistics.median(ratios), 0.85)
 
 
 def processor_seconds() -> float:
-    """What this process and those that it started and that have ended have used of the cores."""
+    """CPU seconds used by this process and its finished child processes."""
     times = os.times()
     return sum(times[:4])
 
 
 def encode_raw(model: bytes, sentences: list[str], threads: int) -> int:
-    """Encode in threads of one process; returns the number of tokens."""
+    """Encode in threads of one process; return the number of tokens."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     parts = cut(sentences, threads * CHUNK)
     return sum(sum(map(len, processor.encode(part, num_threads=threads))) for part in parts)
 
 
 def encode_in_processes(model: bytes, sentences: list[str], processes: int) -> int:
-    """Encode a share in each process, which keeps the ids to itself; returns the number of tokens."""
+    """Encode a share in each process, without sending the IDs back; return the number of tokens."""
     share = -(-len(sentences) // processes)
     with ProcessPoolExecutor(processes) as pool:
         shares = [pool.submit(encode_raw, model, part, 1) for part in cut(sentences, share)]
@@ -113,7 +113,7 @@ def cut(sentences: list[str], size: int) -> Iterator[list[str]]:
 
 
 def encode_and_write(work: Path, out: Path, workers: int) -> int:
-    """Stage four: encode, write, put on disk; returns the number of tokens."""
+    """Run the encoding stage, until the corpus is on disk; return the number of tokens."""
     with open_workspace(work, SilentProgress()) as space:
         manifest = run_encode(
             space, EncodeOptions(max_tokens=256, shard_rows=1_000_000), out, workers=workers, overwrite=False
@@ -123,7 +123,7 @@ def encode_and_write(work: Path, out: Path, workers: int) -> int:
 
 
 def measure_build(folder: Path, pairs: int) -> float:
-    """A whole build from two text files; prints where the time goes and returns the peak memory in GB."""
+    """Run a complete build from two text files; print the time per stage and return the peak memory in GB."""
     files = write_text(folder, pairs)
     out = folder / f"corpus-{pairs}"
     command = ["build", *source_options(files), "--vocab-size", "2000", "--out", str(out)]
@@ -138,7 +138,7 @@ def measure_build(folder: Path, pairs: int) -> float:
     train = Corpus.open(out, verify=False).manifest.splits["train"]
     tokens = train.src_tokens + train.tgt_tokens
     print(f"{pairs:,} pairs, {tokens:,} tokens: {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s from text to corpus")
-    of_limit("  corpus", folder_bytes(out) / seconds / 1e9, disk_bandwidth(folder) / 1e9, "writing to the disk")
+    print_share("  corpus", folder_bytes(out) / seconds / 1e9, disk_bandwidth(folder) / 1e9, "writing to the disk")
     for stage, spent in re.findall(r"^(.+): done,.* ([\d.]+) s$", log.read_text(), re.MULTILINE):
         if float(spent) >= 0.01 * seconds:
             print(f"  {stage:32} {float(spent):6.1f} s {float(spent) / seconds:5.0%}")
@@ -148,7 +148,7 @@ def measure_build(folder: Path, pairs: int) -> float:
 
 
 def write_text(folder: Path, pairs: int) -> tuple[Path, Path]:
-    """Two texts of ``pairs`` lines, no two pairs alike: two sentences of the toy grammar a line."""
+    """Write two texts of ``pairs`` distinct lines, each with two sentences of the toy grammar."""
     src, tgt = folder / "text.en", folder / "text.de"
     with src.open("w") as src_file, tgt.open("w") as tgt_file:
         for (src_one, tgt_one), (src_two, tgt_two) in line_up(generate_pairs(SENTENCES, seed=1), pairs):
@@ -158,7 +158,7 @@ def write_text(folder: Path, pairs: int) -> tuple[Path, Path]:
 
 
 def line_up(sentences: list[Pair], pairs: int) -> Iterator[tuple[Pair, Pair]]:
-    """Every sentence with the one after it, then with the one after that, and so on."""
+    """Pair every sentence with the next one, then with the one after that, and so on."""
     count = len(sentences)
     everyone = chain.from_iterable(((i, (i + shift) % count) for i in range(count)) for shift in range(1, count))
     for first, second in islice(everyone, pairs):
@@ -188,7 +188,7 @@ def run_prep(arguments: list[str]) -> subprocess.CompletedProcess[bytes]:
 
 
 class SilentProgress(LineProgress):
-    """Says nothing."""
+    """Prints nothing."""
 
     def note(self, text: str) -> None:
         del text

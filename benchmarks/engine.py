@@ -1,4 +1,4 @@
-"""DeepSpeed's share of a step, beside a bare PyTorch loop; and two ranks on the cores that one rank has as threads."""
+"""The engine compared with a bare PyTorch loop, and two ranks compared with one rank of two threads."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.bars import at_least, at_most, of_limit
+from benchmarks.bars import print_at_least, print_at_most, print_share
 from benchmarks.limits import cpu_flops, flops_per_token, sizes_of
 from benchmarks.processes import environment, free_port
 from benchmarks.workload import PIECES, budget_of, build_loader, load_sized, write_split
+from dstransformer.batching import Position, Update
+from dstransformer.cluster.launcher import read_processes
+from dstransformer.cluster.world import World, join_world, leave_world
 from dstransformer.config import Config, compose
 from dstransformer.corpus import Split, SplitInfo
-from dstransformer.data import Position, Update
 from dstransformer.model import Transformer
-from dstransformer.training.processes import read_processes
-from dstransformer.training.world import World, join_world, leave_world
 
 PAIRS = 50_000
 TOKENS = 4_096
@@ -35,7 +35,7 @@ STEPS = 4
 
 
 def main() -> None:
-    print(f"tiny, about {TOKENS:,} target tokens an update; seconds an update, medians of {ROUNDS} x {STEPS} updates")
+    print(f"tiny, about {TOKENS:,} target tokens per update; seconds per update, medians of {ROUNDS} x {STEPS} updates")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "train"
         split = write_split(folder, PAIRS)
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def measure(folder: Path, precision: str, flops: float) -> None:
-    """Print the figures of a precision; ``flops`` are operations a token."""
+    """Measure one precision and print the results; ``flops`` are operations per token."""
     systems = {
         "engine, one rank": Ranks(folder, precision, "engine", 1),
         "bare loop": Ranks(folder, precision, "bare", 1),
@@ -69,10 +69,10 @@ def measure(folder: Path, precision: str, flops: float) -> None:
     peak = statistics.median(peaks)
     for name, values in seconds.items():
         print(f"  {precision}, {name:18} {statistics.median(values):.3f} s")
-        of_limit("    operations", statistics.median(rates[name]) * flops / 1e9, peak / 1e9, "the peak", " GFLOP/s")
+        print_share("    operations", statistics.median(rates[name]) * flops / 1e9, peak / 1e9, "the peak", " GFLOP/s")
     one, bare, two = seconds.values()
-    at_most(f"{precision}, engine against the bare loop", _ratio(one, bare), 1.10)
-    at_least(f"{precision}, two ranks of one thread against one rank of two, in speed", _ratio(one, two), 0.90)
+    print_at_most(f"{precision}, engine against the bare loop", _ratio(one, bare), 1.10)
+    print_at_least(f"{precision}, two ranks of one thread against one rank of two, in speed", _ratio(one, two), 0.90)
 
 
 def _ratio(numerators: list[float], denominators: list[float]) -> float:
@@ -80,7 +80,7 @@ def _ratio(numerators: list[float], denominators: list[float]) -> float:
 
 
 class Ranks:
-    """Processes that train together, so many updates at a time, and wait in between."""
+    """Processes that train together, a given number of updates at a time."""
 
     def __init__(self, folder: Path, precision: str, kind: str, size: int) -> None:
         names = {"WORLD_SIZE": str(size), "MASTER_PORT": str(free_port())}
@@ -97,7 +97,7 @@ class Ranks:
         ]
 
     def run(self, updates: int) -> tuple[float, int]:
-        """Compute updates; returns the seconds that the slowest rank took, and their tokens on both sides."""
+        """Compute updates; return the seconds of the slowest rank, and the tokens on both sides."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(f"{updates}\n")
@@ -110,15 +110,15 @@ class Ranks:
         return max(map(float, seconds)), int(tokens[0])
 
     def end(self) -> None:
-        """Close their input, which they take for the end."""
+        """End the processes by closing their standard input."""
         for process in self._processes:
             process.communicate()
 
 
 def work(folder: Path, precision: str, kind: str) -> None:
-    """One rank: reads numbers of updates on stdin, answers with seconds and tokens on stdout."""
+    """Run one rank: read numbers of updates from stdin, answer with seconds and tokens on stdout."""
     answers = os.fdopen(os.dup(1), "w")
-    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints
+    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout
         world = join_world(read_processes(os.environ))
         config = load_sized("tiny", precision, *budget_of(TOKENS, world.world_size))
         split = Split(folder, SplitInfo.model_validate_json(folder.with_suffix(".json").read_bytes()))
@@ -144,9 +144,9 @@ def _engine_step(config: Config, world: World) -> Callable[[Update, int], object
 
 
 def _bare_step(config: Config, precision: str) -> Callable[[Update, int], object]:
-    """The same in plain PyTorch: Adam on fp32 weights, of which bf16 computes with a copy."""
+    """The same update in plain PyTorch: Adam on fp32 weights, with a bf16 copy for the computation in bf16."""
     from dstransformer.training.engine import dropout_seed
-    from dstransformer.training.schedule import learning_rate
+    from dstransformer.training.optimizer import learning_rate
 
     torch.manual_seed(config.training.seed)
     model = Transformer(config.model, PIECES, config.loss.label_smoothing)
@@ -162,7 +162,7 @@ def _bare_step(config: Config, precision: str) -> Callable[[Update, int], object
         optimizer.param_groups[0]["lr"] = learning_rate(number, config.model.d_model, config.schedule)
         for position, batch in enumerate(update.batches):
             torch.manual_seed(dropout_seed(config.training.seed, number, position))
-            (model(*batch.arguments()).loss / update.tgt_tokens).backward()
+            (model(*batch.to(masters[0].device)).loss / update.tgt_tokens).backward()
         if trained is masters:
             for master, weight in zip(masters, weights, strict=True):
                 assert weight.grad is not None

@@ -1,4 +1,4 @@
-"""What a device can do at most, as measured, and what training and decoding ask of it."""
+"""Measured limits of a device, and the operations that training and decoding require."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ import psutil
 import torch
 
 from dstransformer.config import ModelConfig
-from dstransformer.model import cpu
+from dstransformer.model import DTYPES, ops
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-#: Side of the matrices whose product is a CPU's limit, and the numbers whose copy is.
+#: Side of the matrices whose product measures a CPU, and count of the numbers whose copy does.
 CPU_PRODUCT = 2048
 CPU_COPY = 1 << 26
 
@@ -30,7 +28,7 @@ _BLOCKS = 64
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a model; heads are ``d_model / heads`` wide."""
+    """The sizes of a model whose heads are ``d_model / heads`` wide."""
 
     layers: int
     d_model: int
@@ -39,26 +37,26 @@ class Sizes:
 
 
 def sizes_of(model: ModelConfig) -> Sizes:
-    """Of a model whose heads are ``d_model / num_heads`` wide."""
+    """The sizes of a model whose heads are ``d_model / num_heads`` wide."""
     return Sizes(model.num_layers, model.d_model, model.d_ff, model.num_heads)
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all that it was given."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """FLOP/s of a square matrix product, and bytes a second, read and written, of a copy within the memory."""
+    """FLOP/s of a square matrix product, and bytes per second, read plus written, of a copy in device memory."""
 
     flops: float
     bandwidth: float
 
 
 def measure_limits(precision: str, size: int, device: torch.device) -> Limits:
-    """Measure on random numbers: the product of matrices of side ``size``, and the copy of twice as many numbers."""
+    """Measure the product of random matrices of side ``size``, and the copy of ``2 * size**2`` numbers."""
     limits = Limits(measure_product(precision, size, device), measure_copy(2 * size * size, device))
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -66,24 +64,25 @@ def measure_limits(precision: str, size: int, device: torch.device) -> Limits:
 
 
 def measure_product(precision: str, size: int, device: torch.device) -> float:
-    """FLOP/s of the product of two square matrices, by the fastest library at hand."""
+    """FLOP/s of the product of two square matrices, with the fastest available library."""
     left, right = (torch.randn(size, size, device=device).to(DTYPES[precision]) for _ in range(2))
     out = torch.empty_like(left)
     best = _best_seconds(lambda: torch.mm(left, right, out=out), device)
-    if cpu.can_compute(left):  # by another library than PyTorch's choice, which the model uses
-        best = min(best, _best_seconds(lambda: cpu.multiply(left, right), device))
+    if device.type == "cpu":  # the model may use another library than PyTorch's choice
+        product = ops.prepare_linear(right, repeated=False)
+        best = min(best, _best_seconds(lambda: product(left), device))
     return 2 * size**3 / best
 
 
 def measure_copy(numbers: int, device: torch.device) -> float:
-    """Bytes a second, read and written, of a copy of so many fp32 numbers within the memory."""
+    """Bytes per second, read plus written, of a copy of this many fp32 numbers in device memory."""
     source = torch.randn(numbers, device=device)
     target = torch.empty_like(source)
     return 2 * source.numel() * source.element_size() / _best_seconds(lambda: target.copy_(source), device)
 
 
 def _best_seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call, the fastest of a few rounds of several calls."""
+    """Seconds per call in the fastest of a few rounds of several calls."""
     rounds = []
     for number in range(_ROUNDS + 1):
         synchronize(device)
@@ -91,23 +90,23 @@ def _best_seconds(work: Callable[[], object], device: torch.device) -> float:
         for _ in range(_REPEATS):
             work()
         synchronize(device)
-        if number:  # the first warms up
+        if number:  # the first round warms up
             rounds.append((time.perf_counter() - began) / _REPEATS)
     return min(rounds)
 
 
 def cpu_flops(precision: str) -> float:
-    """FLOP/s of a matrix product on all cores of this machine."""
+    """FLOP/s of a matrix product on all cores."""
     return measure_product(precision, CPU_PRODUCT, _CPU)
 
 
 def cpu_bandwidth() -> float:
-    """Bytes a second, read and written, of a copy in this machine's memory, on all cores."""
+    """Bytes per second, read plus written, of a copy in memory, on all cores."""
     return measure_copy(CPU_COPY, _CPU)
 
 
 def disk_bandwidth(folder: Path) -> float:
-    """Bytes a second of writing a file of 512 MB, until it is on the disk."""
+    """Bytes per second of writing a file of 512 MB, fsync included."""
     path, block = folder / "disk-bandwidth", os.urandom(_BLOCK)
     began = time.perf_counter()
     try:
@@ -121,26 +120,26 @@ def disk_bandwidth(folder: Path) -> float:
 
 
 def file_system(folder: Path) -> str:
-    """The kind of the file system that a folder is on."""
+    """The type of the file system of a folder."""
     mounts = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
     return next(mounts[path] for path in (folder.resolve(), *folder.resolve().parents) if path in mounts)
 
 
 def folder_bytes(folder: Path) -> int:
-    """Of all files below a folder."""
+    """Total size of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def flops_per_token(sizes: Sizes, vocabulary: int, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> float:
-    """Floating-point operations of forward and backward, a source or target token, on average over a text.
+    """Floating-point operations of forward and backward per token, source or target, on average over a text.
 
-    Backward costs twice forward, and a weight costs two operations a token forward, so ``6`` operations for
+    Forward takes two operations per weight and token, and backward twice as many. That makes ``6`` operations for
 
-    - each weight of the matrices that a source token meets: encoder, and keys and values of the attention to it;
-    - each weight of the matrices that a target token meets: the rest of the decoder, and the softmax.
+    - each weight applied to a source token: the encoder, and keys and values of the encoder-decoder attention;
+    - each weight applied to a target token: the rest of the decoder, and the softmax.
 
-    Attention adds ``12 d_model`` for each pair of a query and a key that it may see, a layer: two products of
-    ``2 d_model`` forward. Embedding look-ups, norms, activations and the optimizer count nothing.
+    Attention adds ``12 d_model`` per layer for each visible pair of query and key: two products of ``2 d_model``
+    forward. Embedding look-ups, norms, activations and the optimizer are not counted.
     """
     src, tgt = src_lengths.astype(np.int64), tgt_lengths.astype(np.int64)
     src_weights, tgt_weights = _weights(sizes, vocabulary)
@@ -150,20 +149,23 @@ def flops_per_token(sizes: Sizes, vocabulary: int, src_lengths: np.ndarray, tgt_
 
 
 def decoding_flops(sizes: Sizes, vocabulary: int, src_tokens: int, tgt_tokens: int, beam_size: int) -> float:
-    """Operations of a beam search that computes each token of the output once for each hypothesis, and no others.
+    """Operations of a beam search that computes each output token once per hypothesis.
 
-    As :func:`flops_per_token`, forward, without the products of queries and keys.
+    Counted as in :func:`flops_per_token`: forward only, without the attention products.
 
     Args:
-        src_tokens: Of all sentences, ends included.
-        tgt_tokens: Of all translations, ends included.
+        sizes: The sizes of the model.
+        vocabulary: Rows of the softmax matrix.
+        src_tokens: Source tokens of all sentences, end-of-sentence tokens included.
+        tgt_tokens: Target tokens of all translations, end-of-sentence tokens included.
+        beam_size: Hypotheses per sentence.
     """
     src_weights, tgt_weights = _weights(sizes, vocabulary)
     return 2.0 * (src_weights * src_tokens + beam_size * tgt_weights * tgt_tokens)
 
 
 def _weights(sizes: Sizes, vocabulary: int) -> tuple[int, int]:
-    """Of the matrices that a source token meets, and of those that a target token does."""
+    """Number of weights applied to a source token, and to a target token."""
     d_model, d_ff, layers = sizes.d_model, sizes.d_ff, sizes.layers
     src_weights = layers * ((4 * d_model + 2 * d_ff) * d_model + 2 * d_model**2)
     tgt_weights = layers * ((4 * d_model + 2 * d_ff) * d_model + 2 * d_model**2) + vocabulary * d_model

@@ -1,4 +1,4 @@
-"""Loading: how long the step of a training run waits for its update. In a process of its own (``launch/env.sh``)."""
+"""Data loading: how long a training step waits for its update. Runs in a new process, with ``launch/env.sh``."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
-
-from benchmarks.bars import at_most, of_limit
+from benchmarks.bars import print_at_most, print_share
 from benchmarks.limits import cpu_bandwidth
 from benchmarks.processes import run_module
 from benchmarks.workload import PIECES, budget_of, build_loader, load_sized, write_split
+from dstransformer.batching import Position
+from dstransformer.cluster.launcher import read_processes
+from dstransformer.cluster.world import World, join_world, leave_world
 from dstransformer.config import Config, compose
 from dstransformer.corpus import Split
-from dstransformer.data import Position
-from dstransformer.training.processes import read_processes
-from dstransformer.training.world import World, join_world, leave_world
+from dstransformer.model import Packing
 
 PAIRS = 200_000
 
-#: Tokens of an update on each side, updates, and those before them that are not counted.
+#: Tokens per update on each side, timed updates, and warm-up updates.
 CASES = ((4_096, 30, 5), (25_000, 6, 2))
 
 
@@ -46,7 +45,7 @@ def measure_case(split: Split, world: World, bandwidth: float, tokens: int, upda
     from dstransformer.training.engine import Engine
 
     config = load_sized("tiny", "bf16", *budget_of(tokens, micro_batches=1))
-    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints
+    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout
         engine = Engine(config, compose(config, world.world_size), PIECES, world)
     stream = build_loader(split, config).iter_updates(Position())
     waits, steps = [], []
@@ -60,16 +59,16 @@ def measure_case(split: Split, world: World, bandwidth: float, tokens: int, upda
     stream.close()
     share = 100 * sum(waits[warmup:]) / sum(steps[warmup:])
     print(f"{tokens:,}+{tokens:,} tokens: {updates} updates, a step takes {statistics.median(steps[warmup:]):.3f} s")
-    at_most("  wait for the update, of the step's time", share, 1.0, ".3f", "%")
+    print_at_most("  wait for the update, of the step's time", share, 1.0, ".3f", "%")
     longest = max(waits[warmup:])
-    print(f"  longest wait {1e3 * longest:.2f} ms; for the first update of all {1e3 * waits[0]:.0f} ms")
+    print(f"  longest wait {1e3 * longest:.2f} ms; for the very first update {1e3 * waits[0]:.0f} ms")
     seconds, size = assemble(split, config)
-    print(f"  assembling an update takes one thread {1e3 * seconds:.1f} ms")
-    of_limit("  bytes of an update, read and written", 2 * size / seconds / 1e9, bandwidth / 1e9, "a copy in memory")
+    print(f"  one thread assembles an update in {1e3 * seconds:.1f} ms")
+    print_share("  bytes of an update, read and written", 2 * size / seconds / 1e9, bandwidth / 1e9, "a copy in memory")
 
 
 def assemble(split: Split, config: Config) -> tuple[float, float]:
-    """Seconds between updates where nothing is done with them, and the bytes of one: a faster step would wait."""
+    """Seconds per update when nothing is done with it, and its bytes. A faster step would have to wait."""
     stream = build_loader(split, config).iter_updates(Position())
     next(stream)
     times, sizes = [], []
@@ -77,7 +76,7 @@ def assemble(split: Split, config: Config) -> tuple[float, float]:
         began = time.perf_counter()
         update = next(stream)
         times.append(time.perf_counter() - began)
-        tensors = [value for batch in update.batches for value in batch.arguments() if isinstance(value, torch.Tensor)]
+        tensors = [part.cu if isinstance(part, Packing) else part for batch in update.batches for part in batch]
         sizes.append(sum(tensor.nbytes for tensor in tensors))
     stream.close()
     return statistics.fmean(times), statistics.fmean(sizes)

@@ -1,4 +1,4 @@
-"""Peak memory: of this process between two moments, and of a command with all the processes that it starts."""
+"""Peak memory of this process during a block, and of a process with all its descendants."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _CLEAR_PEAK = "5"  # proc(5), clear_refs
 
 @dataclass
 class Peak:
-    """Bytes beyond what the process held at the start."""
+    """Peak memory in bytes, relative to the start of the block."""
 
     bytes: int = 0
 
 
 @contextmanager
 def own_peak() -> Iterator[Peak]:
-    """Measure the most memory that this process holds during the block, beyond what it held before."""
+    """Measure the peak memory of this process during the block, relative to its start."""
     Path("/proc/self/clear_refs").write_text(_CLEAR_PEAK)
     before = _status("VmRSS")
     peak = Peak()
@@ -31,10 +31,10 @@ def own_peak() -> Iterator[Peak]:
 
 
 def tree_peak(process: psutil.Popen, interval: float = 0.1) -> tuple[int, int]:
-    """Wait for a process; the most memory that it and its descendants held at once, in bytes.
+    """Wait for a process, and measure its peak memory including its descendants.
 
     Returns:
-        Proportional set size (a shared page counts once), and resident set size (it counts in every process).
+        Proportional set size (shared pages count once) and resident set size (they count in every process), in bytes.
     """
     pss = rss = 0
     while process.poll() is None:
@@ -51,7 +51,7 @@ def _size(process: psutil.Process) -> tuple[int, int]:
             line.split(":", 1) for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]
         )
         return _bytes(fields["Pss"]), _bytes(fields["Rss"])
-    except (OSError, KeyError):  # it has ended
+    except (OSError, KeyError):  # the process has ended
         return 0, 0
 
 

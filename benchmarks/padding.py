@@ -1,18 +1,18 @@
-"""Padding: none where sentences stay packed; what the padded backend adds to the attention product of a batch."""
+"""Padding: the share that the padded backend adds to the attention products. Packed training has no padding."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.bars import at_most
+from benchmarks.bars import print_at_most
 from benchmarks.workload import sample_lengths
-from dstransformer.data import Budget, cut_update, plan_epoch
+from dstransformer.batching import Budget, cut_update, plan_epoch
 from dstransformer.model.packing import ROW_COUNTS, group_lengths, round_rows
 
 PAIRS = 200_000
 UPDATES = 10
 
-#: Tokens of an update on each side, and the micro-batches that it is cut into.
+#: Tokens per update on each side, and its number of micro-batches.
 CASES = ((25_000, 8), (4_096, 1))
 
 
@@ -27,7 +27,7 @@ def main() -> None:
         ]
         rows = [int((lengths[batch] + 1).sum()) for lengths in (src, tgt) for batch in batches]
         filler = sum(round_rows(count, ROW_COUNTS) for count in rows) / sum(rows) - 1
-        print(f"  rows of filler on a CPU: {100 * filler:.2f}%; padded, of the pairs of query and key:")
+        print(f"  filler rows on a CPU: {100 * filler:.2f}%; padding, as a share of the query-key pairs:")
         for name, queries, keys in (("source", src, src), ("target", tgt, tgt), ("target to source", tgt, src)):
             _show(name, [(queries[batch], keys[batch]) for batch in batches])
 
@@ -41,10 +41,10 @@ def _show(name: str, batches: list[tuple[np.ndarray, np.ndarray]]) -> None:
             grouped += _cells(queries[group], keys[group])
             groups += 1
     sentences = sum(len(queries) for queries, _ in batches)
-    at_most(
+    print_at_most(
         f"  {name}, in groups of {sentences / groups:.1f} sentences (CPU)", 100 * (grouped / real - 1), 5.0, unit="%"
     )
-    print(f"  {name}, each micro-batch at once (GPU without varlen): {100 * (whole / real - 1):.1f}%")
+    print(f"  {name}, whole micro-batches (GPU without varlen): {100 * (whole / real - 1):.1f}%")
 
 
 def _cells(queries: np.ndarray, keys: np.ndarray) -> int:

@@ -1,4 +1,4 @@
-"""Programs in processes of their own, with the variables of ``launch/env.sh``, as training on a CPU is started."""
+"""Starts processes with the variables of ``launch/env.sh``, as for training on a CPU."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ ENVIRONMENT = Path(__file__).parents[1] / "launch" / "env.sh"
 
 @cache
 def settings() -> dict[str, str]:
-    """The variables of launch/env.sh, with its own values."""
+    """The variables set by launch/env.sh."""
     command = ["bash", "-c", f"env -i bash -c 'source {ENVIRONMENT}; env' | grep ^MALLOC_"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
 def environment(**more: str) -> dict[str, str]:
-    """That of this process, with those variables and ``more``."""
+    """The environment of this process, plus the variables of launch/env.sh and ``more``."""
     return os.environ | settings() | more
 
 
 def run_module(name: str, *arguments: str) -> None:
-    """Run a module; what it prints on stdout goes where ours goes, stderr is shown where it fails."""
+    """Run a module in a new process. Its stdout is passed through; its stderr is shown if it fails."""
     sys.stdout.flush()
     done = subprocess.run(
         [sys.executable, "-m", name, *arguments], env=environment(), stderr=subprocess.PIPE, text=True, check=False
@@ -36,7 +36,7 @@ def run_module(name: str, *arguments: str) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """A free TCP port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

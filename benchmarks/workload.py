@@ -1,4 +1,4 @@
-"""What is trained on where the text does not matter: random pieces in sentences of realistic lengths."""
+"""Synthetic training data: random pieces in sentences of realistic lengths."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import sentencepiece
 
+from dstransformer.batching import UpdateLoader, build_budget
 from dstransformer.config import Config, load_config
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Split, SplitWriter, Tokenizer
-from dstransformer.data import UpdateLoader, build_budget
 
 PIECES = 8000
 
@@ -25,12 +25,12 @@ def load_sized(size: str, precision: str, *overrides: str, stage: str = "zero1")
 
 
 def budget_of(tokens: int, micro_batches: int) -> list[str]:
-    """Overrides for updates of so many tokens on each side."""
+    """Configuration overrides for updates of this many tokens on each side."""
     return [f"batch.src_tokens={tokens}", f"batch.tgt_tokens={tokens}", f"batch.micro_batches={micro_batches}"]
 
 
 def sample_lengths(pairs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of source and target, ``(pairs,)`` each, about as in WMT14: 30 on average, 256 at most, related."""
+    """Source and target lengths in tokens, ``(pairs,)`` each, correlated, about as in WMT14: mean 30, maximum 256."""
     rng = np.random.default_rng(seed)
     src, tgt = np.empty(pairs, dtype=np.int32), np.empty(pairs, dtype=np.int32)
     for part in (slice(begin, begin + 1_000_000) for begin in range(0, pairs, 1_000_000)):
@@ -41,7 +41,7 @@ def sample_lengths(pairs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_split(folder: Path, pairs: int, seed: int = 0) -> Split:
-    """A training split on disk, without a tokenizer."""
+    """Write a training split of random pieces, without a tokenizer."""
     rng = np.random.default_rng(seed)
     writer = SplitWriter(folder, vocab_size=PIECES, shard_rows=1_000_000, has_text=False)
     sides = []
@@ -53,7 +53,7 @@ def write_split(folder: Path, pairs: int, seed: int = 0) -> Split:
 
 
 def train_tokenizer() -> Tokenizer:
-    """A small one, for what must hold a tokenizer."""
+    """Train a tiny tokenizer, for code that requires one."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["a small text, with words in it"]),
@@ -71,7 +71,7 @@ def train_tokenizer() -> Tokenizer:
 
 
 def build_loader(split: Split, config: Config, rank: int = 0, world_size: int = 1) -> UpdateLoader:
-    """As the trainer builds it."""
+    """Build the loader as the trainer does."""
     return UpdateLoader(
         split,
         build_budget(config.batch),

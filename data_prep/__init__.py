@@ -1,1 +1,1 @@
-"""data_prep: turns parallel text into cleaned, SentencePiece-encoded, sharded corpora for dstransformer."""
+"""Turns parallel text into cleaned, SentencePiece-encoded, sharded corpora for dstransformer."""

@@ -1,194 +1,275 @@
-"""The options of ``dst-prep`` and the values that each may have."""
+"""Generates the command line of ``dst-prep`` from the recipe's models, and builds recipes from the options given.
+
+Each value is checked when it is parsed, so that the error names its flag, and again as part of the recipe.
+"""
 
 import argparse
-import math
 import os
-import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
+from annotated_types import Ge, Le
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from data_prep.recipe import (
+    VOCAB_DEFAULTS,
+    CleanOptions,
+    EncodeOptions,
+    FilesOptions,
+    Folder,
+    Placeholder,
+    Recipe,
+    SourceOptions,
+    TextFile,
+    ToyOptions,
+    VocabOptions,
+    Wmt14Options,
+    with_vocab_defaults,
+)
 from dstransformer.errors import UserError
 
-Number = TypeVar("Number", int, float)
+Model = TypeVar("Model")
 
-_LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    """The type of an option: a whole number in these bounds."""
-    read = _number(int, lambda value: value >= low, f"a whole number of {low} or more")
-
-    def read_bounded(text: str) -> int:
-        value = read(text)
-        if value > high:
-            raise argparse.ArgumentTypeError(f"{text[:40]!r} is too large: give at most {high}")
-        return value
-
-    return read_bounded
+_SOURCES: dict[str, type[SourceOptions]] = {"toy": ToyOptions, "files": FilesOptions, "wmt14": Wmt14Options}
+_Processes = Annotated[int, Ge(1), Le(1024)]
 
 
-def _number(kind: Callable[[str], Number], allows: Callable[[Number], bool], wanted: str) -> Callable[[str], Number]:
-    """The type of an option: a number that ``allows`` agrees to, which is ``wanted`` in words."""
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every source: a group of those that several sources share, and one for each source."""
+    options: dict[str, dict[str, FieldInfo]] = {}
+    for source, model in _SOURCES.items():
+        for name, field in model.model_fields.items():
+            options.setdefault(name, {})[source] = field
+    del options["source"]
+    shared = parser.add_argument_group("source")
+    shared.add_argument("--source", choices=tuple(_SOURCES), required=True, help="where the text comes from")
+    groups = {source: parser.add_argument_group(model.model_config.get("title")) for source, model in _SOURCES.items()}
+    for name, fields in options.items():
+        source, field = next(iter(fields.items()))
+        _add_option(shared if len(fields) > 1 else groups[source], name, field, _describe_by_source(fields))
 
-    def read(text: str) -> Number:
+
+def add_clean(parser: argparse.ArgumentParser) -> None:
+    """Add the options of cleaning."""
+    _add_options(parser, CleanOptions)
+
+
+def add_vocab(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the vocabulary."""
+    _add_options(parser, VocabOptions, VOCAB_DEFAULTS)
+
+
+def add_encode(parser: argparse.ArgumentParser) -> None:
+    """Add the options of encoding."""
+    _add_options(parser, EncodeOptions)
+
+
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """Add the output folder."""
+    parser.add_argument("--out", type=read_as(Folder), required=True, metavar="CORPUS", help="the corpus to make")
+    parser.add_argument("--overwrite", action="store_true", help="replace another corpus at CORPUS")
+
+
+def add_work(parser: argparse.ArgumentParser, text: str, *, required: bool) -> None:
+    """Add the work folder."""
+    parser.add_argument("--work", type=read_as(Folder), required=required, metavar="DIR", help=text)
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Add the number of processes."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    parser.add_argument(
+        "--workers", type=read_as(_Processes), default=cores, metavar="N", help="processes (default: all cores)"
+    )
+
+
+def add_corpus(parser: argparse.ArgumentParser) -> None:
+    """Add the corpus to read."""
+    parser.add_argument("corpus", type=read_as(Folder), metavar="CORPUS", help="a corpus folder")
+
+
+def read_as(kind: Any) -> Callable[[str], Any]:
+    """Build the ``type`` of an argument, which parses and checks a word.
+
+    Args:
+        kind: What Pydantic validates: a type, annotated with its bounds.
+    """
+
+    def read(text: str) -> Any:
         try:
-            value = kind(text)
-        except (ValueError, OverflowError):
-            value = None
-        if value is None or not allows(value):
-            raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {wanted}")
-        return value
+            return TypeAdapter(kind).validate_python(text)
+        except ValidationError as error:
+            raise argparse.ArgumentTypeError(_complaint(text, error, kind)) from None
 
     return read
 
 
-_count = _whole(0, 10**9)
-_positive = _whole(1, 10**9)
-_length = _whole(1, 10**6)
-_pieces = _whole(1, 10**7)
-_pairs = _whole(1, 10**7)
-_seed = _whole(0, 2**63 - 1)
-_processes = _whole(1, 1024)
-_ratio = _number(float, lambda value: 1 <= value < math.inf, "a number of 1 or more")
-_share = _number(float, lambda value: 0.98 <= value <= 1, "a number from 0.98 to 1")  # SentencePiece's own bounds
+read_path = read_as(TextFile)
 
 
-def language(text: str) -> str:
-    """A language code such as ``en``, ``pt-BR`` or ``zho_Hans``."""
-    if not _LANGUAGE.fullmatch(text) or len(text) > 35:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a language code such as en, pt-BR or zho_Hans")
-    return text
+def read_recipe(arguments: argparse.Namespace) -> Recipe:
+    """Build the recipe that a command line describes.
+
+    Raises:
+        UserError: An option is missing, or options do not go together.
+    """
+    sections: dict[str, type[BaseModel]] = {"clean": CleanOptions, "vocab": VocabOptions, "encode": EncodeOptions}
+    given: dict[str, Any] = {section: _given(arguments, model.model_fields) for section, model in sections.items()}
+    return _validate(Recipe, given | {"source": _given(arguments, _source_names())})
 
 
-def path(text: str) -> Path:
-    """A file or a folder; an empty name, as of an unset variable, would be the working folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("the name is empty; is a variable unset?")
-    return Path(text)
+def read_source(arguments: argparse.Namespace) -> SourceOptions:
+    """Build the options of the source.
+
+    Raises:
+        UserError: An option is missing or belongs to another source.
+    """
+    return _validate(_SOURCES[arguments.source], _given(arguments, _source_names()))
 
 
-def folder(text: str) -> Path:
-    """A folder that Arrow files are read from or written to, which takes a name in UTF-8."""
-    try:
-        os.path.realpath(text).encode()
-    except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError(f"{text!r}, in full, is not a name in UTF-8: choose or rename it") from None
-    return path(text)
+def read_clean(arguments: argparse.Namespace) -> CleanOptions:
+    """Build the options of cleaning."""
+    return _validate(CleanOptions, _given(arguments, CleanOptions.model_fields))
+
+
+def read_vocab(arguments: argparse.Namespace, source: str, pair: object) -> VocabOptions:
+    """Build the options of the vocabulary for text of a source; ``pair`` is its language pair or None.
+
+    Raises:
+        UserError: Options do not go together.
+    """
+    given = _given(arguments, VocabOptions.model_fields)
+    return _validate(VocabOptions, with_vocab_defaults(given, source, pair))
+
+
+def read_encode(arguments: argparse.Namespace) -> EncodeOptions:
+    """Build the options of encoding.
+
+    Raises:
+        UserError: A shard would be too large.
+    """
+    return _validate(EncodeOptions, _given(arguments, EncodeOptions.model_fields))
 
 
 class _Once(argparse.Action):
-    """An input that is given twice would lose the first."""
+    """Refuses an input that is given twice, because the first would be lost."""
 
     def __call__(self, _: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *__: Any) -> None:
-        """See `argparse.Action`."""
+        """See ``argparse.Action``."""
         if getattr(namespace, self.dest) is not None:
             raise argparse.ArgumentError(self, "given twice; join the files first, for example with cat")
         setattr(namespace, self.dest, values)
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; ``--help`` has the usage. Options are not shortened."""
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **given})
-
-    def error(self, message: str) -> NoReturn:
-        """A wrong option or value."""
-        self.exit(UserError.exit_code, f"dst-prep: error: {' '.join(message.split())}; see `{self.prog} --help`\n")
-
-
-def add_source(parser: argparse.ArgumentParser) -> None:
-    """What is read."""
-    group = parser.add_argument_group("source")
-    group.add_argument("--source", choices=("toy", "files", "wmt14"), required=True, help="where the text comes from")
-    group.add_argument("--src-lang", type=language, metavar="CODE", help="source language, for example en")
-    group.add_argument("--tgt-lang", type=language, metavar="CODE", help="target language, for example de")
-    group.add_argument("--seed", type=_seed, metavar="N", help="of toy sentences and held-out pairs (default: 1)")
-    group.add_argument("--valid-size", type=_count, metavar="N", help="toy: validation pairs; files: pairs held out")
-    group.add_argument("--test-size", type=_count, metavar="N", help="the same for the test set")
-
-    group = parser.add_argument_group("source toy: an English-German grammar")
-    group.add_argument("--pairs", type=_pairs, metavar="N", help="training pairs (default: 100000)")
-
-    group = parser.add_argument_group("source files, plain or gzipped: two texts a split, one sentence per line")
-    for prefix, split in (("", "training"), ("valid-", "validation"), ("test-", "test")):
-        for side, what in (("src", "source"), ("tgt", "target")):
-            flag = f"--{prefix}{side}"
-            group.add_argument(flag, type=path, action=_Once, metavar="FILE", help=f"{what} side of the {split} text")
-
-    group = parser.add_argument_group("source files: or one .tsv, .jsonl (also .gz) or .parquet a split")
-    for flag, split in (("--train", "training"), ("--valid", "validation"), ("--test", "test")):
-        group.add_argument(flag, type=path, action=_Once, metavar="FILE", help=f"both sides of the {split} text")
-
-    group = parser.add_argument_group("source wmt14")
-    group.add_argument("--pair", choices=("de-en", "fr-en"), help="of languages (default: de-en)")
-    group.add_argument("--revision", help="of the hub's data set (default: main)")
-    group.add_argument("--hub-path", type=folder, metavar="DIR", help="a local copy in the hub's layout")
-    group.add_argument("--cache-dir", type=folder, metavar="DIR", help="where `datasets` keeps downloads")
-    group.add_argument("--offline", action="store_true", default=None, help="use the cache only")
+def _add_options(
+    parser: argparse.ArgumentParser, model: type[BaseModel], by_source: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    group = parser.add_argument_group(model.model_config.get("title"))
+    for name, field in model.model_fields.items():
+        defaults = [f"default: {words}"] if (words := _default_words(field)) else []
+        defaults += [f"for {source}: {own[name]}" for source, own in (by_source or {}).items() if name in own]
+        _add_option(group, name, field, _with_note(field.description, defaults))
 
 
-def add_clean(parser: argparse.ArgumentParser) -> None:
-    """What happens to the training text."""
-    group = parser.add_argument_group("cleaning of the training text")
-    group.add_argument("--normalise", choices=("nfkc", "none"), default="nfkc", help="Unicode form (default: nfkc)")
-    group.add_argument("--max-words", type=_positive, default=250, metavar="N", help="on either side (default: 250)")
-    group.add_argument("--max-ratio", type=_ratio, default=4.0, metavar="R", help="longer to shorter side (default: 4)")
-    group.add_argument("--dedup", action=argparse.BooleanOptionalAction, default=True, help="drop repeated pairs")
-    group.add_argument(
-        "--drop-overlap",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="drop training pairs whose source sentence is in the validation or test set (default: only count them)",
-    )
+def _add_option(group: Any, name: str, field: FieldInfo, text: str) -> None:
+    """Add one option. It is None unless given, because the model holds the default."""
+    flag = f"--{name.replace('_', '-')}"
+    kind = _kind(field)
+    base, *metadata = get_args(kind) if get_origin(kind) is Annotated else [kind]
+    if base is bool:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+        return
+    choices = get_args(base) if get_origin(base) is Literal else None
+    placeholder = next((mark.name for mark in metadata if isinstance(mark, Placeholder)), None)
+    action = _Once if kind == TextFile and name in FilesOptions.model_fields else "store"
+    read = str if choices else read_as(kind)
+    group.add_argument(flag, type=read, action=action, choices=choices, metavar=placeholder, help=text)
 
 
-def add_vocab(parser: argparse.ArgumentParser) -> None:
-    """The tokenizer."""
-    group = parser.add_argument_group("vocabulary, joint for both languages")
-    group.add_argument("--tokenizer", choices=("bpe", "unigram"), help="kind (default: bpe; unigram for wmt14 fr-en)")
-    group.add_argument(
-        "--vocab-size",
-        type=_pieces,
-        metavar="N",
-        help="pieces, special ones included (default: 37000; 32000 for wmt14 fr-en; 2000 for the toy source)",
-    )
-    group.add_argument(
-        "--tokenizer-sample",
-        type=_positive,
-        default=5_000_000,
-        metavar="N",
-        help="at most so many lines (default: 5000000)",
-    )
-    group.add_argument("--tokenizer-seed", type=_seed, default=1, metavar="N", help="of that sample (default: 1)")
-    group.add_argument(
-        "--character-coverage",
-        type=_share,
-        metavar="SHARE",
-        help="of characters that get a piece; the rest is spelled in bytes (default: 1.0; 0.9998 for wmt14)",
-    )
-    group.add_argument("--tokenizer-model", type=path, metavar="FILE", help="reuse this tokenizer, train none")
+def _kind(field: FieldInfo) -> Any:
+    """Return the type of an option's value, without None and annotated with its bounds."""
+    if type(None) in get_args(field.annotation):
+        return get_args(field.annotation)[0]
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
 
 
-def add_encode(parser: argparse.ArgumentParser) -> None:
-    """The corpus's shards."""
-    group = parser.add_argument_group("encoding")
-    group.add_argument(
-        "--max-tokens", type=_length, default=256, metavar="N", help="longer training pairs are dropped (256)"
-    )
-    group.add_argument(
-        "--shard-rows", type=_positive, default=1_000_000, metavar="N", help="pairs per shard (default: 1000000)"
-    )
+def _describe_by_source(fields: Mapping[str, FieldInfo]) -> str:
+    """Describe an option of several sources, whose meaning and default may differ between them."""
+    described: dict[str, dict[str, list[str]]] = {}
+    for source, field in fields.items():
+        words = "required" if field.is_required() else _default_words(field)
+        described.setdefault(str(field.description), {}).setdefault(words, []).append(source)
+    texts = {}
+    for description, defaults in described.items():
+        notes = [
+            f"required for {', '.join(sources)}"
+            if words == "required"
+            else f"default for {', '.join(sources)}: {words}"
+            for words, sources in defaults.items()
+        ]
+        if len(defaults) == 1:
+            notes = [f"default: {words}" for words in defaults if words]
+        texts[", ".join(source for sources in defaults.values() for source in sources)] = _with_note(description, notes)
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{sources}: {text}" for sources, text in texts.items())
 
 
-def add_out(parser: argparse.ArgumentParser) -> None:
-    """Where the corpus goes."""
-    parser.add_argument("--out", type=folder, required=True, metavar="CORPUS", help="the corpus to make")
-    parser.add_argument("--overwrite", action="store_true", help="replace another corpus at CORPUS")
+def _with_note(description: str | None, notes: Iterable[str]) -> str:
+    note = "; ".join(notes)
+    return f"{description} ({note})" if note else str(description)
 
 
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """How many processes."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parser.add_argument("--workers", type=_processes, default=cores, metavar="N", help="processes (default: all cores)")
+def _default_words(field: FieldInfo) -> str:
+    if isinstance(field.json_schema_extra, dict):
+        return str(field.json_schema_extra["default"])
+    value = field.default
+    if field.is_required() or value is None or value is False:
+        return ""
+    if value is True:
+        return "yes"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _complaint(text: str, error: ValidationError, kind: Any) -> str:
+    """Explain what is wrong with a word and what is wanted instead."""
+    fault = error.errors()[0]
+    if fault["type"] == "value_error":
+        return str(fault["ctx"]["error"])
+    base, *metadata = get_args(kind) or [kind]
+    low = next((mark.ge for mark in metadata if isinstance(mark, Ge)), None)
+    high = next((mark.le for mark in metadata if isinstance(mark, Le)), None)
+    if base is int:
+        if fault["type"] in ("less_than_equal", "int_parsing_size"):
+            return f"{text[:40]!r} is too large: give at most {high}"
+        return f"{text[:40]!r} is not a whole number of {low} or more"
+    if base is float:
+        return f"{text[:40]!r} is not a number {f'of {low} or more' if high is None else f'from {low} to {high}'}"
+    return f"{text[:40]!r}: {fault['msg']}"
+
+
+def _source_names() -> Iterable[str]:
+    return dict.fromkeys(name for model in _SOURCES.values() for name in model.model_fields)
+
+
+def _given(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    values = {name: getattr(arguments, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _validate(kind: type[Model], given: Mapping[str, Any]) -> Model:
+    try:
+        return TypeAdapter(kind).validate_python(given)
+    except ValidationError as error:
+        fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+    if fault["type"] == "value_error":
+        raise UserError(str(fault["ctx"]["error"]))
+    name = str(fault["loc"][-1])
+    flag = f"--{name.replace('_', '-')}"
+    source = str(given["source"]["source"] if kind is Recipe else given.get("source"))
+    if fault["type"] == "extra_forbidden":
+        raise UserError(f"{flag} is not an option of source {source}: leave it out")
+    if fault["type"] == "missing":
+        raise UserError(f"{flag} is missing: {_SOURCES[source].model_fields[name].description}")
+    raise UserError(f"{flag}: {fault['msg']}")

@@ -1,4 +1,4 @@
-"""Stage two: training pairs normalised, filtered by rule and deduplicated. Validation and test stay as they are."""
+"""Stage two: normalise, filter and deduplicate the training pairs. The validation and test sets stay as they are."""
 
 from pathlib import Path
 from typing import Literal
@@ -7,20 +7,30 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.options import CleanOptions
 from data_prep.overlap import OverlapCounter
-from data_prep.pairs import SCHEMA, PairsWriter, count_pairs, map_pairs, select_pairs
-from data_prep.progress import Progress
-from data_prep.sentences import Hashes, comparison_keys, hash_pairs, hash_texts, normalise
+from data_prep.pairs import (
+    SCHEMA,
+    Hashes,
+    PairsWriter,
+    comparison_keys,
+    count_pairs,
+    hash_pairs,
+    hash_texts,
+    map_pairs,
+    normalise,
+    select_pairs,
+)
+from data_prep.recipe import CleanOptions
 from dstransformer.corpus import CleaningReport, Overlap
 from dstransformer.errors import DataError, counted
+from dstransformer.progress import Progress
 
-# In the order in which they are tried; a pair counts for the first that drops it.
+# In the order in which they are tried; a dropped pair is counted under the first rule that drops it.
 RULES = ("empty", "too_long", "length_ratio", "overlap", "duplicate")
 
 _KEPT = len(RULES)
 
-# What to do where a rule leaves nothing; repeated pairs always leave one.
+# What to do if a rule drops everything. Deduplication always leaves a pair.
 _ADVICE = {
     "empty": "check that both files hold text",
     "too_long": "raise --max-words",
@@ -30,7 +40,7 @@ _ADVICE = {
 
 
 class CleanReport(BaseModel):
-    """What cleaning dropped, and how much of each held-out split is in the text that it left."""
+    """What cleaning dropped, and how much of each held-out split is in the remaining training text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,15 +49,19 @@ class CleanReport(BaseModel):
 
 
 def clean_text(read: Path, folder: Path, options: CleanOptions, workers: int, progress: Progress) -> CleanReport:
-    """Write ``folder/train.arrow`` out of ``read/train.arrow``; DataError where no pair is left."""
+    """Write the pairs of ``read/train.arrow`` that pass every rule to ``folder/train.arrow``.
+
+    Raises:
+        DataError: No pair is left.
+    """
     total = count_pairs(read / "train.arrow")
     passed, train = folder / "passed.arrow", folder / "train.arrow"
     counts = np.zeros(_KEPT + 1, dtype=np.int64)
     keys = [np.empty(0, dtype=np.uint64)]
     overlap = OverlapCounter(read)
     given = {"form": options.normalise, "max_words": options.max_words, "max_ratio": options.max_ratio}
-    with progress.task("clean train", total) as task, PairsWriter(passed) as writer:
-        for table in map_pairs(read / "train.arrow", judge, workers, task, **given):
+    with progress.task("clean train", total) as advance, PairsWriter(passed) as writer:
+        for table in map_pairs(read / "train.arrow", judge, workers, advance, **given):
             rules = table["rule"].to_numpy()
             if options.drop_overlap:
                 held_out = overlap.contains(table["src_key"].to_numpy())
@@ -77,11 +91,12 @@ def clean_text(read: Path, folder: Path, options: CleanOptions, workers: int, pr
 
 
 def judge(table: pa.Table, form: Literal["nfkc", "none"], max_words: int, max_ratio: float) -> pa.Table:
-    """Normalised pairs, with the number of the ``rule`` that drops each and hashes of what they say.
+    """Normalise pairs, find the rule that drops each, and hash them.
 
     Returns:
-        Columns ``src``, ``tgt``, ``rule``; ``key``, equal for equal pairs; and for comparison with held-out text, in
-        Unicode form NFKC, ``src_key`` of the source sentence and ``pair_key`` of the pair.
+        Columns ``src`` and ``tgt``; ``rule``, an index into ``RULES``, or ``len(RULES)`` for a pair that is kept;
+        ``key``, equal for equal pairs; ``src_key`` and ``pair_key``, hashes of the source sentence and of the pair in
+        Unicode form NFKC, for comparison with held-out text.
     """
     src = [normalise(text, form) for text in table["src"].to_pylist()]
     tgt = [normalise(text, form) for text in table["tgt"].to_pylist()]

@@ -1,4 +1,4 @@
-"""Stage four: token ids, in parallel, into the sharded corpus."""
+"""Stage four: encode the text in parallel and write the sharded corpus."""
 
 from itertools import chain
 from pathlib import Path
@@ -8,15 +8,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_prep.pairs import count_pairs, map_pairs
-from data_prep.progress import Progress
 from dstransformer.corpus import CorpusWriter, SplitInfo, SplitWriter, Tokenizer
 from dstransformer.errors import DataError
+from dstransformer.progress import Progress
 
 
 def encode_train(
     path: Path, writer: CorpusWriter, tokenizer: Tokenizer, *, max_tokens: int, workers: int, progress: Progress
 ) -> tuple[SplitInfo, int]:
-    """Write the training split; returns it and the number of pairs dropped for more than ``max_tokens`` tokens."""
+    """Write the training split.
+
+    Returns:
+        The split, and the number of pairs dropped because a side has more than ``max_tokens`` tokens.
+
+    Raises:
+        DataError: Every pair is dropped.
+    """
     rows = writer.split("train", has_text=False)
     total = _encode(path, "train", rows, tokenizer, max_tokens=max_tokens, workers=workers, progress=progress)
     info = rows.close()
@@ -26,7 +33,7 @@ def encode_train(
 def encode_held_out(
     path: Path, writer: CorpusWriter, tokenizer: Tokenizer, *, workers: int, progress: Progress
 ) -> SplitInfo:
-    """Write the validation or test split that ``path`` is named after: every pair, with its raw text."""
+    """Write the validation or test split, which ``path`` is named after: every pair, with its raw text."""
     rows = writer.split(path.stem, has_text=True)
     _encode(path, path.stem, rows, tokenizer, max_tokens=None, workers=workers, progress=progress)
     return rows.close()
@@ -44,8 +51,8 @@ def _encode(
 ) -> int:
     total = count_pairs(path)
     written = 0
-    with progress.task(f"encode {split}", total) as task:
-        for table in map_pairs(path, encode_pairs, workers, task, tokenizer=tokenizer, max_tokens=max_tokens):
+    with progress.task(f"encode {split}", total) as advance:
+        for table in map_pairs(path, encode_pairs, workers, advance, tokenizer=tokenizer, max_tokens=max_tokens):
             rows.write(table)
             written += table.num_rows
     if not written:
@@ -54,7 +61,13 @@ def _encode(
 
 
 def encode_pairs(table: pa.Table, tokenizer: Tokenizer, max_tokens: int | None) -> pa.Table:
-    """Ids of both sides without BOS and EOS; with ``max_tokens`` longer pairs are dropped, without it text is kept."""
+    """Encode both sides, without BOS and EOS.
+
+    Args:
+        table: Pairs.
+        tokenizer: The tokenizer.
+        max_tokens: Drop pairs with more tokens on either side; None keeps every pair and its raw text.
+    """
     src = _encode_column(table["src"], tokenizer)
     tgt = _encode_column(table["tgt"], tokenizer)
     if max_tokens is None:

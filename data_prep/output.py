@@ -1,7 +1,7 @@
-"""Where a corpus goes: which folders may be written, the corpus that is there already, putting a new one in place.
+"""The output folder: which folders may be written, which corpus is there already, and how a new one replaces it.
 
-Nothing is removed that a build did not make. While a build runs, ``.OUT.partial`` lies beside ``OUT`` (the corpus as
-far as it is written, and the lock of this output) and, between two renames, ``.OUT.replaced`` (the corpus that goes).
+Only files that a build made are removed. While a build runs, ``.OUT.partial`` beside ``OUT`` holds the unfinished
+corpus and the lock of this output. Between two renames, ``.OUT.replaced`` holds the old corpus.
 """
 
 import os
@@ -11,40 +11,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from data_prep.progress import Progress
-from data_prep.workspace import LOCK_NAME, STAGES, hold, is_workspace, make_folder, shown
+from data_prep.workspace import LOCK_NAME, STAGES, hold, is_workspace, list_names, make_folder
 from dstransformer.corpus import Corpus, Manifest
-from dstransformer.corpus.lines import is_same_file, writing_files
 from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME
-from dstransformer.corpus.writer import sync
 from dstransformer.errors import DataError, UserError
+from dstransformer.files import sync
+from dstransformer.products import check_text_output, product_of
+from dstransformer.progress import Progress
+from dstransformer.textfiles import is_same_file, writing_files
 
 _TOP = frozenset({MANIFEST_NAME, TOKENIZER_NAME, "dataset_dict.json"})
 _SPLITS = frozenset({"train", "validation", "test"})
 _IN_SPLIT = re.compile(r"dataset_info\.json|state\.json|data-\d{5}-of-\d{5}\.arrow|data-\d{5}\.partial")
 
-# File systems take 255, and the folders beside a corpus have longer names.
+# File systems allow 255, and the folders beside a corpus have longer names.
 _NAME_BYTES = 240
-
-# What tells a folder of ours from any other, by the names of entries that it has.
-_PRODUCTS = (
-    ("corpus", (MANIFEST_NAME, TOKENIZER_NAME, "dataset_dict.json")),
-    ("bundle", ("model.safetensors", "config.yaml")),
-    ("run", ("config.yaml", "checkpoints")),
-    ("run", ("config.yaml", "metrics.jsonl")),
-)
 
 
 def check_places(out: Path, work: Path, inputs: Sequence[Path | None] = ()) -> None:
-    """Refuse places that would mix a corpus, its work folder, its inputs or another product with each other.
+    """Refuse folders that would mix a corpus, its work folder, its inputs or another product.
 
     Args:
-        out: where the corpus is to go, as `resolve_output` returns it.
-        work: the work folder, absolute.
-        inputs: files and folders that are read.
+        out: Where the corpus is to go, as ``resolve_output`` returns it.
+        work: The work folder, absolute.
+        inputs: Files and folders that are read; None is skipped.
 
     Raises:
-        UserError: names the two places.
+        UserError: Two of them would be mixed.
     """
     work = Path(os.path.realpath(work))
     if out == work:
@@ -66,32 +59,32 @@ def check_places(out: Path, work: Path, inputs: Sequence[Path | None] = ()) -> N
 
 
 def _product(folder: Path) -> str | None:
-    for kind, names in _PRODUCTS:
-        if all((folder / name).exists() for name in names):
-            return kind
+    if kind := product_of(folder):
+        return kind
     stages = any((folder / name).is_dir() for name in STAGES)
     return "work folder" if stages and is_workspace(folder) else None
 
 
 def check_text_files(src: Path, tgt: Path, overwrite: bool) -> None:
-    """Refuse, with a UserError, to replace files unless asked, or to write into a corpus, bundle or checkpoint."""
+    """Check the two files of ``dst-prep text``.
+
+    Raises:
+        UserError: They are the same file, lie in a corpus or bundle, or exist and ``overwrite`` is false.
+    """
     if is_same_file(src, tgt):
         raise UserError(f"--src and --tgt are both {src}: give each its own file")
     for path in (src, tgt):
-        folder = Path(os.path.realpath(path)).parent
-        for parent in (folder, *folder.parents):
-            if (kind := _product(parent)) and kind != "run":
-                raise UserError(f"{path} lies inside the {kind} {parent}: choose a file outside of it")
+        check_text_output(path)
         if path.is_file() and not overwrite:
             raise UserError(f"{path} exists: choose another file, or --overwrite it")
 
 
 def write_text_files(texts: Mapping[Path, Sequence[str]], *, overwrite: bool) -> None:
-    """Write sentences line by line into each file, ``-`` being standard output; the files appear together.
+    """Write each file, one sentence per line; ``-`` is standard output. The files appear together.
 
     Raises:
-        UserError: one of them has appeared meanwhile, and ``overwrite`` is false.
-        StorageError: one of them cannot be written; then none appears.
+        UserError: A file exists by now, and ``overwrite`` is false.
+        StorageError: A file cannot be written. None appears.
     """
     with writing_files(texts, overwrite=overwrite) as writes:
         for write, sentences in zip(writes, texts.values(), strict=True):
@@ -100,29 +93,36 @@ def write_text_files(texts: Mapping[Path, Sequence[str]], *, overwrite: bool) ->
 
 
 def resolve_output(path: Path) -> Path:
-    """The absolute place of ``--out``, through links; UserError where no corpus can ever be there."""
+    """Return the absolute path of ``--out`` with links resolved.
+
+    Raises:
+        UserError: No corpus can be written there.
+    """
     if len(os.fsencode(path.name)) > _NAME_BYTES:
         raise UserError(f"the name of {path} is longer than {_NAME_BYTES} bytes: choose a shorter one")
+    if Path(os.path.realpath(path)).is_symlink():
+        raise UserError(f"{path} is a link that leads back to itself: remove it, or choose another --out")
     if path.is_symlink() and not path.exists():
         raise UserError(f"{path} is a link to {path.readlink()}, which does not exist: create that, or remove the link")
     out = Path(os.path.realpath(path))
     if not out.name or out.is_mount():
         raise UserError(f"{out} is the root of a file system and cannot be replaced: choose a folder inside it")
     if out.exists() and not out.is_dir():
-        raise UserError(f"{out} exists and is not a corpus: choose another --out or remove it")
+        raise UserError(f"{out} exists and is not a corpus: choose another --out")
     return out
 
 
 def find_corpus(out: Path, key: str, overwrite: bool) -> Manifest | None:
-    """The corpus ``out`` where it is what would be built.
+    """Return the manifest of the corpus ``out`` if it is the one that would be built, None if there is room for it.
 
     Raises:
-        UserError: something else is in the way, or ``overwrite`` would remove what no build made.
+        UserError: Something else is in the way, or ``overwrite`` would remove files that no build made.
+        DataError: The corpus there is damaged, and ``overwrite`` is false.
     """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
     if not (out / MANIFEST_NAME).is_file():
-        raise UserError(f"{out} exists and is not a corpus: choose another --out or remove it")
+        raise UserError(f"{out} exists and is not a corpus: choose another --out")
     if overwrite:
         _refuse_foreign(out)
     try:
@@ -135,26 +135,26 @@ def find_corpus(out: Path, key: str, overwrite: bool) -> Manifest | None:
         return manifest
     if not overwrite:
         raise UserError(
-            f"{out} is a corpus of other inputs, options or versions: choose another --out, or --overwrite it"
+            f"{out} is a corpus built from other inputs, options or versions: choose another --out, or --overwrite it"
         )
     return None
 
 
 @contextmanager
 def open_output(out: Path, progress: Progress) -> Iterator[Path]:
-    """Hold ``out`` and give the path of a new folder beside it, to write the corpus into; gone when the block ends.
+    """Lock ``out`` and yield the path of a folder to create beside it, for the unfinished corpus.
 
-    A corpus that an interrupted `install` had moved aside is put back in its place first.
+    That folder is removed when the block ends. A corpus that an interrupted ``install`` moved aside is put back first.
 
     Raises:
-        UserError: another process makes ``out``, or a folder that no build made is in the way.
+        UserError: Another process builds ``out``, or a folder that no build made is in the way.
     """
     folder = out.with_name(f".{out.name}.partial")
     unfinished = folder / "corpus"
     if folder.exists() and not {entry.name for entry in folder.iterdir()} <= {LOCK_NAME, unfinished.name}:
-        raise UserError(f"{folder} is in the way and no build made it: move it away, or choose another --out")
+        raise UserError(f"{folder} is in the way and was not made by a build: move it away, or choose another --out")
     make_folder(out.parent)
-    with hold(folder, f"another build makes {out}; wait for it, or choose another --out", progress):
+    with hold(folder, f"another build is writing {out}; wait for it, or choose another --out"):
         try:
             _recover(out, progress)
             _remove_corpus(unfinished)
@@ -162,16 +162,20 @@ def open_output(out: Path, progress: Progress) -> Iterator[Path]:
         finally:
             _remove_corpus(unfinished)
             (folder / LOCK_NAME).unlink(missing_ok=True)
-            with suppress(OSError):  # another build has just come to wait there
+            with suppress(OSError):  # another build has just begun to wait there
                 folder.rmdir()
 
 
 def install(unfinished: Path, out: Path, overwrite: bool) -> None:
-    """Put a finished corpus in the place of ``out``; UserError where what is there by now must not be replaced."""
+    """Move a finished corpus to ``out``.
+
+    Raises:
+        UserError: Something has appeared there that must not be replaced.
+    """
     old = _replaced(out)
     if out.exists() and any(out.iterdir()):
         if not overwrite:
-            raise UserError(f"{out} was made by something else meanwhile: choose another --out")
+            raise UserError(f"{out} was created by another program while this build ran: choose another --out")
         _refuse_foreign(out)
         out.rename(old)
     elif out.exists():
@@ -186,7 +190,7 @@ def _recover(out: Path, progress: Progress) -> None:
     if old.is_dir() and not out.exists():
         old.rename(out)
         sync(out.parent)
-        progress.note(f"{out} is back: a build that was to replace it had been killed")
+        progress.note(f"{out} is restored: a build that was replacing it was killed")
     _remove_corpus(old)
 
 
@@ -202,11 +206,13 @@ def _remove_corpus(folder: Path) -> None:
 
 def _refuse_foreign(folder: Path) -> None:
     if foreign := foreign_entries(folder):
-        raise UserError(f"{folder} holds what is no part of a corpus ({shown(foreign)}): move that away first")
+        raise UserError(
+            f"{folder} holds files that are not part of a corpus ({list_names(foreign)}): move that away first"
+        )
 
 
 def foreign_entries(folder: Path) -> list[str]:
-    """What lies in a corpus folder, finished or not, that no build put there: paths below it, sorted."""
+    """List the entries of a corpus folder, finished or not, that no build made: relative paths, sorted."""
     foreign = []
     for entry in sorted(folder.iterdir()):
         is_split = entry.is_dir() and (entry.name in _SPLITS or (entry / "state.json").is_file())

@@ -1,30 +1,35 @@
-"""Sentence pairs between the stages: Arrow tables with the columns ``src`` and ``tgt``, streamed through files."""
+"""Files of sentence pairs, Arrow tables with columns ``src`` and ``tgt``, and how pairs are compared."""
 
 import errno
-from collections.abc import Callable, Iterator
+import hashlib
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from data_prep.progress import Task
 from data_prep.workers import map_in_processes
-from dstransformer.corpus.writer import sync
+from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.errors import DataError
+from dstransformer.files import sync
+from dstransformer.progress import Advance
 
 SCHEMA = pa.schema([("src", pa.string()), ("tgt", pa.string())])
 
-# Rows of a batch: what a worker is given at a time.
+Hashes = npt.NDArray[np.uint64]
+
+# Rows of a batch, the unit of work of a worker.
 _BATCH_ROWS = 2_000
 
 
 class PairsWriter:
-    """Writes an Arrow stream of pairs, batch by batch; on disk when the block ends."""
+    """Writes an Arrow stream of pairs, batch by batch. Use it as a context manager; the file is flushed at its end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -32,7 +37,7 @@ class PairsWriter:
         self.rows = 0
 
     def write(self, table: pa.Table) -> None:
-        """Append a table of `SCHEMA`."""
+        """Append a table of ``SCHEMA``."""
         self._stream.write_table(table, max_chunksize=_BATCH_ROWS)
         self.rows += table.num_rows
 
@@ -48,7 +53,13 @@ class PairsWriter:
 
 
 def iter_pairs(path: Path) -> Iterator[pa.RecordBatch]:
-    """The batches of a file of pairs; read, not mapped, so that only one of them takes memory at a time."""
+    """Iterate over the batches of a file of pairs.
+
+    The file is read, not mapped, so that one batch at a time is in memory.
+
+    Raises:
+        DataError: The file is damaged or gone.
+    """
     with _whole(path), pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
         yield from stream
 
@@ -62,18 +73,19 @@ def _whole(path: Path) -> Iterator[None]:
             raise
         reason = " ".join(str(error).split())
         raise DataError(
-            f"{path} is damaged or gone ({reason}): remove {path.parent} and run the command again"
+            f"{path} is damaged or gone ({reason}): remove {path.parent}, then run `dst-prep {path.parent.name}` or "
+            "`dst-prep build` again"
         ) from None
 
 
 def count_pairs(path: Path) -> int:
-    """Rows of a file of pairs; of the file, mapped into memory, only what says how long each batch is gets read."""
+    """Count the rows of a file of pairs. It is memory-mapped, and only batch headers are read."""
     with _whole(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
         return sum(batch.num_rows for batch in stream)
 
 
 def select_pairs(path: Path, mask: npt.NDArray[np.bool_], target: Path) -> None:
-    """Copy the rows of a file of pairs where ``mask``, ``(rows,)``, is true."""
+    """Copy the rows of a file of pairs for which ``mask``, of shape ``(rows,)``, is true."""
     begin = 0
     with PairsWriter(target) as writer:
         for batch in iter_pairs(path):
@@ -83,31 +95,57 @@ def select_pairs(path: Path, mask: npt.NDArray[np.bool_], target: Path) -> None:
 
 
 def map_pairs(
-    path: Path, function: Callable[..., pa.Table], workers: int, task: Task, **given: Any
+    path: Path, function: Callable[..., pa.Table], workers: int, advance: Advance, **given: Any
 ) -> Iterator[pa.Table]:
     """Run ``function(batch, **given)`` over a file of pairs in ``workers`` processes.
 
     Args:
-        path: a file of pairs.
-        function: a module-level function from a table of pairs to any table; it may return fewer rows.
-        workers: processes; the result does not depend on it.
-        task: is told of the rows of ``path`` that are done.
-        given: further arguments of ``function``.
+        path: A file of pairs.
+        function: A module-level function from a table of pairs to any table; it may return fewer rows.
+        workers: Number of processes; the result does not depend on it.
+        advance: Called with the rows of ``path`` just done.
+        given: Further arguments of ``function``.
 
     Yields:
-        The tables that came out, in the order of the file.
+        The resulting tables, in the order of the file.
 
     Raises:
-        DstError: a worker was killed.
+        DstError: A worker was killed.
     """
     tables = (pa.Table.from_batches([batch]) for batch in iter_pairs(path))
     useful = min(workers, count_pairs(path) // _BATCH_ROWS)
     if useful < 2:
         for table in tables:
             yield function(table, **given)
-            task.advance(table.num_rows)
+            advance(table.num_rows)
         return
     with closing(map_in_processes(tables, partial(function, **given), useful)) as mapped:
         for rows, result in mapped:
             yield result
-            task.advance(rows)
+            advance(rows)
+
+
+def normalise(text: str, form: Literal["nfkc", "none"]) -> str:
+    """Normalise Unicode, remove control characters and collapse spaces."""
+    text = plain_spaces(text)
+    if form == "nfkc":
+        text = unicodedata.normalize("NFKC", text)
+    return " ".join(filter(None, text.split(" ")))
+
+
+def hash_texts(texts: Iterable[str]) -> Hashes:
+    """Hash each text to 64 bits; the chance of any collision among 36M sentences is 1 in 28,000."""
+    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+
+
+def hash_pairs(src: Iterable[str], tgt: Iterable[str]) -> Hashes:
+    """Hash each sentence pair to 64 bits."""
+    return hash_texts(f"{a}\n{b}" for a, b in zip(src, tgt, strict=True))
+
+
+def comparison_keys(table: pa.Table | pa.RecordBatch) -> tuple[Hashes, Hashes]:
+    """Hash the source sentence of each pair, and the whole pair, in Unicode form NFKC."""
+    src = [normalise(text, "nfkc") for text in table["src"].to_pylist()]
+    tgt = [normalise(text, "nfkc") for text in table["tgt"].to_pylist()]
+    return hash_texts(src), hash_pairs(src, tgt)

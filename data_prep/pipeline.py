@@ -1,10 +1,9 @@
-"""The stages in a row: read, clean, vocab, encode; and the corpus put in its place once it is whole."""
+"""Runs the stages read, clean, vocab and encode in order, and moves the finished corpus to its place."""
 
 import platform
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -12,15 +11,22 @@ from pathlib import Path
 import dstransformer
 from data_prep.clean import CleanReport, clean_text
 from data_prep.encode import encode_held_out, encode_train
-from data_prep.options import CleanOptions, EncodeOptions, FilesOptions, SourceOptions, VocabOptions, Wmt14Options
 from data_prep.output import check_places, find_corpus, install, open_output
-from data_prep.progress import Progress
 from data_prep.read import ReadReport, read_text
+from data_prep.recipe import (
+    CleanOptions,
+    EncodeOptions,
+    FilesOptions,
+    Recipe,
+    SourceOptions,
+    VocabOptions,
+    Wmt14Options,
+)
 from data_prep.report import unknown_shares
 from data_prep.sources import Source, open_source
 from data_prep.sources.files import swapped_sides
 from data_prep.vocab import make_tokenizer
-from data_prep.workspace import StageRecord, Workspace, check_workspace, open_workspace, stage_key, storing
+from data_prep.workspace import FULL_ADVICE, StageRecord, Workspace, check_workspace, open_workspace, stage_key
 from dstransformer.corpus import (
     FORMAT_VERSION,
     CleaningReport,
@@ -30,59 +36,55 @@ from dstransformer.corpus import (
     Tokenizer,
     TokenizerInfo,
 )
-from dstransformer.corpus.manifest import TOKENIZER_NAME, file_sha256
+from dstransformer.corpus.manifest import TOKENIZER_NAME
 from dstransformer.errors import DataError, StorageError, UserError
+from dstransformer.files import file_sha256, storage_errors
+from dstransformer.progress import Progress
 
-# Shares that are worth a warning: of a held-out set in the training text, of tokens that no piece spells.
+# Shares above which a warning is printed: of held-out sentences in the training text, of unknown tokens.
 _NOTED_OVERLAP = 0.005
 _NOTED_UNKNOWN = 0.01
 
 _SENTENCEPIECE_RULES = {"nfkc": "nfkc", "none": "identity"}
 
 
-@dataclass(frozen=True)
-class BuildOptions:
-    """The options of all stages."""
-
-    source: SourceOptions
-    clean: CleanOptions
-    vocab: VocabOptions
-    encode: EncodeOptions
-
-
-def build(
-    options: BuildOptions, out: Path, work: Path, *, workers: int, overwrite: bool, progress: Progress
-) -> Manifest:
-    """Make the corpus ``out``, reusing what an interrupted build with the same inputs and options left in ``work``.
+def build(recipe: Recipe, out: Path, work: Path, *, workers: int, overwrite: bool, progress: Progress) -> Manifest:
+    """Build the corpus ``out``, reusing the stages that an interrupted build of the same corpus left in ``work``.
 
     Raises:
-        UserError, DataError: an option, a file or ``out`` cannot be used; finished stages stay in ``work``.
-        StorageError: the file system refused; ``work`` is removed.
+        UserError, DataError: An option, a file or ``out`` cannot be used; finished stages stay in ``work``.
+        StorageError: The file system refused; ``work`` is removed.
     """
-    _check_shard_size(options.encode)
-    check_places(out, work, _inputs(options))
-    source = open_source(options.source)
-    key = _build_key(source, options)
+    check_places(out, work, _inputs(recipe))
+    source = open_source(recipe.source)
+    key = _build_key(source, recipe)
     if there := find_corpus(out, key, overwrite):
         progress.note(f"{out} is already built from these inputs with these options")
         return there
     check_workspace(work)
     with open_output(out, progress) as unfinished, open_workspace(work, progress) as space, _tidy(space):
-        if there := find_corpus(out, key, overwrite):  # by a build that has ended just now
+        if there := find_corpus(out, key, overwrite):  # made by a build that has just ended
             return there
-        run_read(space, options.source, workers, source)
-        run_clean(space, options.clean, workers)
-        run_vocab(space, options.vocab)
+        run_read(space, recipe.source, workers, source)
+        run_clean(space, recipe.clean, workers)
+        run_vocab(space, recipe.vocab)
         records = _chained(space, "read", "clean", "vocab")
-        with storing(out.parent):
-            manifest = _write_corpus(space, records, options.encode, unfinished, workers)
+        with storage_errors(out.parent, full=FULL_ADVICE):
+            manifest = _write_corpus(space, records, recipe.encode, unfinished, workers)
             install(unfinished, out, overwrite)
         space.clear()
     return manifest
 
 
 def run_read(space: Workspace, options: SourceOptions, workers: int, source: Source | None = None) -> StageRecord:
-    """Stage one; ``source`` is that of ``options`` where the caller has opened it already."""
+    """Run stage one.
+
+    Args:
+        space: The work folder.
+        options: The source.
+        workers: Number of processes.
+        source: The source if it is already open.
+    """
     opened = source or open_source(options)
     if isinstance(options, FilesOptions) and (warning := swapped_sides(options)):
         space.progress.note(warning)
@@ -91,7 +93,7 @@ def run_read(space: Workspace, options: SourceOptions, workers: int, source: Sou
 
 
 def run_clean(space: Workspace, options: CleanOptions, workers: int) -> StageRecord:
-    """Stage two, on what the work folder's first stage read."""
+    """Run stage two on the text that stage one read."""
     read = space.finished("read")
     make = partial(clean_text, space.folder / "read", options=options, workers=workers, progress=space.progress)
     record = space.run("clean", read.key, options.record(), options.record(), make)
@@ -119,7 +121,7 @@ def _warn_of_unknown(manifest: Manifest, progress: Progress) -> None:
 
 
 def run_vocab(space: Workspace, options: VocabOptions) -> StageRecord:
-    """Stage three, on the cleaned training text."""
+    """Run stage three on the cleaned training text."""
     clean = _chained(space, "read", "clean")[-1]
     rule = _SENTENCEPIECE_RULES[str(clean.options["normalise"])]
 
@@ -131,30 +133,29 @@ def run_vocab(space: Workspace, options: VocabOptions) -> StageRecord:
 
 
 def run_encode(space: Workspace, options: EncodeOptions, out: Path, *, workers: int, overwrite: bool) -> Manifest:
-    """Stage four: the corpus, written beside ``out`` and renamed to it when it is whole and on disk.
+    """Run stage four: write the corpus beside ``out`` and rename it once it is complete and on disk.
 
-    ``out`` and the work folder have passed `check_places`.
+    ``out`` and the work folder must have passed ``check_places``.
     """
-    _check_shard_size(options)
     records = _chained(space, "read", "clean", "vocab")
     key = _encode_key(records[-1].key, options)
     with open_output(out, space.progress) as unfinished:
         if there := find_corpus(out, key, overwrite):
             space.progress.note(f"{out} is already built from these inputs with these options")
             return there
-        with storing(out.parent):
+        with storage_errors(out.parent, full=FULL_ADVICE):
             manifest = _write_corpus(space, records, options, unfinished, workers)
             install(unfinished, out, overwrite)
     return manifest
 
 
-def _inputs(options: BuildOptions) -> list[Path | None]:
-    """Files that a build reads, and the folder of a copy of the hub's data."""
-    source = options.source
+def _inputs(recipe: Recipe) -> list[Path | None]:
+    """List the files that a build reads, and the folder of a copy of the hub's data."""
+    source = recipe.source
     if isinstance(source, Wmt14Options):
-        return [source.hub_path, options.vocab.tokenizer_model]
-    files = [value for value in vars(source).values() if isinstance(value, Path) and not value.is_dir()]
-    return [*files, options.vocab.tokenizer_model]
+        return [source.hub_path, recipe.vocab.tokenizer_model]
+    files = [value for _, value in source if isinstance(value, Path) and not value.is_dir()]
+    return [*files, recipe.vocab.tokenizer_model]
 
 
 def _write_corpus(
@@ -183,7 +184,7 @@ def _write_corpus(
         tgt_lang=str(read.options["tgt_lang"]),
         tokenizer=space.report("vocab", TokenizerInfo),
         splits=splits,
-        source=read_report.source,
+        sources=(read_report.source,),
         cleaning=CleaningReport(
             read=cleaning.read, kept=info.pairs, dropped=cleaning.dropped | {"too_many_tokens": too_many}
         ),
@@ -201,16 +202,18 @@ def _load_tokenizer(space: Workspace) -> Tokenizer:
     path = space.folder / "vocab" / TOKENIZER_NAME
     found = file_sha256(path) if path.is_file() else "none"
     if found != space.report("vocab", TokenizerInfo).sha256:
-        raise DataError(f"{path} is damaged or gone: remove {path.parent} and run the command again")
+        raise DataError(
+            f"{path} is damaged or gone: remove {path.parent}, then run `dst-prep vocab` or `dst-prep build` again"
+        )
     return Tokenizer.load(path)
 
 
-def _build_key(source: Source, options: BuildOptions) -> str:
-    """The key of the corpus, before any stage has run."""
-    read = stage_key("read", "", _read_content(source, options.source))
-    clean = stage_key("clean", read, options.clean.record())
-    vocab = stage_key("vocab", clean, _vocab_content(options.vocab))
-    return _encode_key(vocab, options.encode)
+def _build_key(source: Source, recipe: Recipe) -> str:
+    """Compute the key of the corpus before any stage has run."""
+    read = stage_key("read", "", _read_content(source, recipe.source))
+    clean = stage_key("clean", read, recipe.clean.record())
+    vocab = stage_key("vocab", clean, _vocab_content(recipe.vocab))
+    return _encode_key(vocab, recipe.encode)
 
 
 def _encode_key(vocab: str, options: EncodeOptions) -> str:
@@ -229,7 +232,7 @@ def _vocab_content(options: VocabOptions) -> dict[str, object]:
 
 
 def _made_by() -> dict[str, str | int]:
-    """What decides a corpus's bytes beside inputs and options."""
+    """Versions that, beside inputs and options, decide the bytes of a corpus."""
     return {
         "format": FORMAT_VERSION,
         "dstransformer": dstransformer.__version__,
@@ -256,7 +259,11 @@ def _command(options: dict[str, Option]) -> str:
 
 
 def _chained(space: Workspace, *names: str) -> list[StageRecord]:
-    """The finished stages ``names``; UserError where one was made before the one it builds on."""
+    """Return the records of finished stages.
+
+    Raises:
+        UserError: A stage is not finished, or an earlier one has changed since it was made.
+    """
     records = [space.finished(name) for name in names]
     for before, record, name in zip(records, records[1:], names[1:], strict=False):
         if record.after != before.key:
@@ -267,17 +274,9 @@ def _chained(space: Workspace, *names: str) -> list[StageRecord]:
     return records
 
 
-def _check_shard_size(options: EncodeOptions) -> None:
-    if options.shard_rows * options.max_tokens >= 1 << 31:
-        raise UserError(
-            f"--shard-rows {options.shard_rows} with --max-tokens {options.max_tokens} may need more than 2^31 tokens "
-            f"in one shard: give at most --shard-rows {((1 << 31) - 1) // options.max_tokens}"
-        )
-
-
 @contextmanager
 def _tidy(space: Workspace) -> Iterator[None]:
-    """Leave only finished stages after a user's mistake, nothing where the file system refused."""
+    """On an error, keep finished stages only if the user can fix it; a full disk must not stay full."""
     try:
         yield
     except (OSError, StorageError):

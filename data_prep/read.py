@@ -1,4 +1,4 @@
-"""Stage one: the source's text as Arrow files, one a split, with held-out sets taken out of the training text."""
+"""Stage one: copy the source's text to one Arrow file per split, and hold sets out of the training text."""
 
 from pathlib import Path
 
@@ -6,17 +6,16 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.options import FilesOptions, SourceOptions
-from data_prep.pairs import PairsWriter, map_pairs, select_pairs
-from data_prep.progress import Progress
-from data_prep.sentences import hash_texts, normalise
+from data_prep.pairs import PairsWriter, hash_texts, map_pairs, normalise, select_pairs
+from data_prep.recipe import FilesOptions, SourceOptions
 from data_prep.sources import Source
 from dstransformer.corpus import SourceInfo
 from dstransformer.errors import DataError, UserError
+from dstransformer.progress import Progress
 
 
 class ReadReport(BaseModel):
-    """What was read: pairs a split."""
+    """The source, and the number of pairs in each split."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,13 +24,18 @@ class ReadReport(BaseModel):
 
 
 def read_text(source: Source, options: SourceOptions, folder: Path, workers: int, progress: Progress) -> ReadReport:
-    """Write ``folder/<split>.arrow`` for each split; DataError for a text that cannot be used."""
+    """Write ``folder/<split>.arrow`` for each split.
+
+    Raises:
+        DataError: A text cannot be used.
+        UserError: The training text is too small for the held-out sets.
+    """
     pairs = {}
     for split, stream in source.splits.items():
-        with progress.task(f"read {split}") as task, PairsWriter(folder / f"{split}.arrow") as writer:
+        with progress.task(f"read {split}") as advance, PairsWriter(folder / f"{split}.arrow") as writer:
             for table in stream():
                 writer.write(table)
-                task.advance(table.num_rows)
+                advance(table.num_rows)
         if not writer.rows:
             raise DataError(f"the {split} text of the source {options.source} is empty: it has no sentence pair")
         pairs[split] = writer.rows
@@ -45,12 +49,12 @@ def read_text(source: Source, options: SourceOptions, folder: Path, workers: int
 
 
 def _hold_out(folder: Path, sizes: dict[str, int], seed: int, workers: int, progress: Progress) -> dict[str, int]:
-    """Move random pairs out of the training text, and drop from it whatever shares their source sentences."""
+    """Move random pairs out of the training text, and drop the others that share their source sentences."""
     train = folder / "train.arrow"
     whole = folder / "whole.arrow"
     train.rename(whole)
-    with progress.task("hold out") as task:
-        tables = list(map_pairs(whole, source_keys, workers, task))
+    with progress.task("hold out") as advance:
+        tables = list(map_pairs(whole, source_keys, workers, advance))
     keys = np.concatenate([table["key"].to_numpy() for table in tables])
     usable = np.concatenate([table["usable"].to_numpy() for table in tables])
     rows = np.flatnonzero(usable)
@@ -59,7 +63,7 @@ def _hold_out(folder: Path, sizes: dict[str, int], seed: int, workers: int, prog
     if wanted >= len(candidates):
         raise UserError(
             f"cannot hold {wanted} pairs out of a training text of {len(candidates)} distinct source sentences: "
-            "choose a smaller --valid-size or --test-size"
+            "choose a smaller --valid-size or --test-size, or give held-out text of its own with --valid and --test"
         )
     chosen = np.random.default_rng(seed).choice(candidates, size=wanted, replace=False)
     masks = {"train": ~np.isin(keys, keys[chosen])}
@@ -73,7 +77,7 @@ def _hold_out(folder: Path, sizes: dict[str, int], seed: int, workers: int, prog
 
 
 def source_keys(table: pa.Table) -> pa.Table:
-    """A ``key`` equal for equal source sentences, and whether a pair is ``usable``, that is, has text on both sides."""
+    """Compute a ``key`` that is equal for equal source sentences, and ``usable``: whether both sides have text."""
     src = [normalise(text, "nfkc") for text in table["src"].to_pylist()]
     tgt = [normalise(text, "nfkc") for text in table["tgt"].to_pylist()]
     usable = [bool(a and b) for a, b in zip(src, tgt, strict=True)]

@@ -1,4 +1,4 @@
-"""A corpus in a few tables, for the screen."""
+"""Shows a corpus on the screen in a few tables."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,8 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
     """Print languages, tokenizer, splits and cleaning to stdout."""
     console = build_console()
     tokenizer = manifest.tokenizer
-    console.print(f"{path}: {manifest.src_lang}-{manifest.tgt_lang} from {manifest.source.name}", soft_wrap=True)
+    sources = ", ".join(source.name for source in manifest.sources)
+    console.print(f"{path}: {manifest.src_lang}-{manifest.tgt_lang} from {sources}", soft_wrap=True)
     console.print(f"tokenizer: {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, sha256 {tokenizer.sha256[:12]}")
     splits = Table(box=None, pad_edge=False)
     splits.add_column("split", no_wrap=True)
@@ -37,7 +38,7 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def unknown_shares(manifest: Manifest) -> dict[tuple[str, str], float]:
-    """The share of tokens that are UNK by split and language; nothing of a corpus that does not say."""
+    """Return the share of UNK tokens by split and language; empty if the corpus was made before they were counted."""
     return {
         (name, language): unknown / max(tokens, 1)
         for name, info in manifest.splits.items()
@@ -63,11 +64,11 @@ def show_cleaning(report: CleaningReport) -> None:
 
 class _PlainConsole(Console):
     def on_broken_pipe(self) -> None:
-        """The reader of our output has had enough: what the command does about it is not rich's business."""
+        """Raise, as any other write would; rich would end the process."""
         raise BrokenPipeError
 
 
 def build_console() -> Console:
-    """Plain text on stdout, 100 columns wide where that is no terminal."""
+    """Build a console for plain text on stdout, 100 columns wide unless it is a terminal."""
     width = None if sys.stdout.isatty() else 100
     return _PlainConsole(highlight=False, markup=False, width=width)

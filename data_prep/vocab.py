@@ -10,47 +10,47 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from data_prep.options import VocabOptions
 from data_prep.pairs import count_pairs, iter_pairs
-from data_prep.progress import Progress
+from data_prep.recipe import VocabOptions
 from data_prep.workers import run_in_process
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, TokenizerInfo
 from dstransformer.errors import DataError, UserError
+from dstransformer.progress import Progress
 
-# Unigram sums floats a thread, so the number of threads decides the last bits, and the model file records it:
-# with a fixed number every machine makes the same model.
+# Unigram training sums floats per thread, so the number of threads decides the last bits, and the model file records
+# it. With a fixed number every machine trains the same model.
 _THREADS = 16
 
 
 def make_tokenizer(train: Path, target: Path, options: VocabOptions, rule: str, progress: Progress) -> TokenizerInfo:
-    """Train a tokenizer on a file of pairs, or take the one given, and save it as ``target``.
+    """Train a tokenizer on a file of pairs, or take the given one, and save it as ``target``.
 
     Args:
-        train: a file of pairs, cleaned.
-        target: where the model goes.
-        options: kind, size and sample.
-        rule: SentencePiece's name of the Unicode normalisation that the model is to carry.
-        progress: is told that training goes on.
+        train: A file of pairs, cleaned.
+        target: Where the model goes.
+        options: Kind, size and sample.
+        rule: SentencePiece's name for the Unicode normalisation that the model applies.
+        progress: Shows that training is under way.
 
     Raises:
-        UserError: the text cannot fill the vocabulary, or does not fit into it.
-        DataError: the given model cannot be used.
+        UserError: The text cannot fill the vocabulary, or does not fit into it.
+        DataError: The given model cannot be used.
     """
     if options.tokenizer_model:
         tokenizer = Tokenizer.load(options.tokenizer_model)
         kind = "given"
     else:
-        with progress.task(f"train a {options.tokenizer} vocabulary of {options.vocab_size:,}") as task:
+        with progress.task(f"train a {options.tokenizer} vocabulary of {options.vocab_size:,}") as advance:
             lines = count_pairs(train) * 2
             tokenizer = Tokenizer(run_in_process(partial(_train, train, lines, options, rule)))
-            task.advance(min(lines, options.tokenizer_sample))
+            advance(min(lines, options.tokenizer_sample))
         kind = options.tokenizer
     tokenizer.save(target)
     return TokenizerInfo(kind=kind, vocab_size=tokenizer.vocab_size, sha256=tokenizer.sha256)
 
 
 def _sample_lines(train: Path, lines: int, options: VocabOptions) -> Iterator[str]:
-    """``options.tokenizer_sample`` of the source and target sentences, chosen by the seed, in their order."""
+    """Iterate over a random sample of ``options.tokenizer_sample`` source and target sentences, in their order."""
     chosen = np.ones(lines, dtype=bool)
     if options.tokenizer_sample < lines:
         rng = np.random.default_rng(options.tokenizer_seed)
@@ -65,7 +65,7 @@ def _sample_lines(train: Path, lines: int, options: VocabOptions) -> Iterator[st
 
 
 def _count_words(sentences: Iterator[str]) -> Iterator[str]:
-    """Each word, that is, what spaces separate, with the number of times it occurs."""
+    """Count the words, which spaces separate, and format each as ``word<tab>count``."""
     counts: Counter[str] = Counter()
     for sentence in sentences:
         counts.update(sentence.split(" "))
@@ -74,8 +74,8 @@ def _count_words(sentences: Iterator[str]) -> Iterator[str]:
 
 def _train(train: Path, lines: int, options: VocabOptions, rule: str) -> bytes:
     sentences = _sample_lines(train, lines, options)
-    # SentencePiece keeps all that it is given in memory. BPE goes by the counts of words, so these are enough to find
-    # the same pieces; unigram looks for its first candidates in the running text.
+    # SentencePiece keeps its whole input in memory. BPE depends on word counts only, so these give the same pieces;
+    # unigram finds its first candidates in running text.
     words_only = options.tokenizer == "bpe"
     model = io.BytesIO()
     try:
@@ -97,14 +97,15 @@ def _train(train: Path, lines: int, options: VocabOptions, rule: str) -> bytes:
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise _explain(str(error), options.vocab_size) from None
+        raise _explain(str(error), options.vocab_size, options.tokenizer_sample) from None
     return model.getvalue()
 
 
-def _explain(message: str, vocab_size: int) -> UserError:
+def _explain(message: str, vocab_size: int, sample: int) -> UserError:
     if found := re.search(r"too high .* <= (\d+)", message):
         return UserError(
-            f"--vocab-size {vocab_size} is more than this text can fill: give at most {found[1]}, or more text"
+            f"--vocab-size {vocab_size} is more than this text can fill: give at most {found[1]}, a larger "
+            f"--tokenizer-sample (it is {sample:,}), or more text"
         )
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return UserError(

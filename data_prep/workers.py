@@ -1,4 +1,4 @@
-"""Processes that work for a command: they never outlive it, and an interrupt is the command's business, not theirs."""
+"""Worker processes. They end with the command, however it ends, and leave the handling of interrupts to it."""
 
 import multiprocessing
 import os
@@ -16,23 +16,23 @@ import pyarrow as pa
 
 from dstransformer.errors import DstError
 
-# Batches under way for each worker: it need not wait for the next, and memory stays bounded.
+# Batches queued per worker: enough to keep it busy, few enough to bound memory.
 _AHEAD = 3
 
 
 def map_in_processes(
     tables: Iterator[pa.Table], function: Callable[[pa.Table], pa.Table], workers: int
 ) -> Generator[tuple[int, pa.Table], None, None]:
-    """The rows of each table and what became of it, in order; only a few tables are under way at a time.
+    """Apply ``function`` to each table and yield its row count and the result, in order; few tables are held in memory.
 
     Raises:
-        DstError: a worker was killed.
+        DstError: A worker was killed.
     """
     pool = ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(function,))
     under_way: deque[tuple[int, Future[pa.Table]]] = deque()
     try:
         for table in tables:
-            with _signals_blocked():  # the pool starts processes when it is given work
+            with _signals_blocked():  # the pool starts processes on submission
                 under_way.append((table.num_rows, pool.submit(_work, table)))
             if len(under_way) > _AHEAD * workers:
                 rows, result = under_way.popleft()
@@ -41,17 +41,17 @@ def map_in_processes(
             yield rows, result.result()
     except BrokenProcessPool:
         raise DstError(
-            "a worker process was killed, perhaps for want of memory: run the command again, with fewer --workers"
+            "a worker process was killed, perhaps because memory ran out: run the command again, with fewer --workers"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def run_in_process(function: Callable[[], bytes]) -> bytes:
-    """What ``function`` returns or raises, from a process of its own, so that a long call can be interrupted.
+    """Run ``function`` in a process of its own, so that a long call can be interrupted; return or raise its outcome.
 
     Raises:
-        DstError: the process was killed.
+        DstError: The process was killed.
     """
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.Process(target=_send_outcome, args=(function, sender))
@@ -62,7 +62,7 @@ def run_in_process(function: Callable[[], bytes]) -> bytes:
         outcome: bytes | Exception = receiver.recv()
     except EOFError:
         raise DstError(
-            "the process that trains the vocabulary was killed, perhaps for want of memory: "
+            "the process that trains the vocabulary was killed, perhaps because memory ran out: "
             "run the command again, with a smaller --tokenizer-sample"
         ) from None
     finally:
@@ -82,7 +82,7 @@ def _send_outcome(function: Callable[[], bytes], sender: Connection) -> None:
     sender.send(outcome)
 
 
-_function: Callable[[pa.Table], pa.Table]  # a worker's
+_function: Callable[[pa.Table], pa.Table]  # set in each worker
 
 
 def _start_worker(function: Callable[[pa.Table], pa.Table]) -> None:
@@ -98,7 +98,7 @@ def _end_with_the_command() -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker would wait for ever for work from a process that was killed."""
+    """End this worker when its parent is killed; it would wait forever for work."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -111,7 +111,7 @@ def _work(table: pa.Table) -> pa.Table:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Processes started in the block inherit no handler that acts; this one sees the signals after the block."""
+    """Block signals, also in processes started in the block; this process receives them after it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield

@@ -1,28 +1,26 @@
-"""The work folder of a build: a folder a finished stage, each with the key of what made it, so that a build resumes.
+"""The work folder of a build, from which it resumes: one folder per finished stage, with a key of all that made it.
 
-A stage is written into ``<name>.partial`` and renamed when it is complete, so a folder without that ending is whole.
-A folder is a work folder by its file ``lock``. Nothing in it is removed that no build made.
+A stage is written to ``<name>.partial`` and renamed when it is complete. A work folder is recognised by its file
+``lock``. Only files that a build made are removed from it.
 """
 
 import errno
-import fcntl
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from data_prep.progress import Progress
 from dstransformer.corpus import Option
-from dstransformer.corpus.writer import sync, write_text
 from dstransformer.errors import StorageError, UserError
+from dstransformer.files import hold_lock, storage_errors, sync, write_durably
+from dstransformer.progress import Progress
 
 Report = TypeVar("Report", bound=BaseModel)
 
@@ -30,12 +28,16 @@ STAGES = ("read", "clean", "vocab")
 
 LOCK_NAME = "lock"
 
+#: What to do on a full disk.
+FULL_ADVICE = "make room, or choose another folder, and run the command again"
+
 _RECORD_NAME = "stage.json"
+_LOCK_CONTENT = re.compile(rb"(process \d+ on .*\n)?")
 _IN_STAGE = re.compile(r"stage\.json|tokenizer\.model|(train|validation|test|whole|passed)\.arrow")
 
 
 class StageRecord(BaseModel):
-    """What made a stage: ``after`` is the key of the stage before it, ``report`` what the stage found."""
+    """What made a stage: ``after`` is the key of the previous stage, ``report`` what the stage found."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,13 +48,13 @@ class StageRecord(BaseModel):
 
 
 def stage_key(name: str, after: str, content: dict[str, Any]) -> str:
-    """Hash of a stage's options and of all that came before it; the same key means the same bytes."""
+    """Hash a stage's options and the key of the previous stage. Equal keys mean equal bytes."""
     text = json.dumps([name, after, content], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Workspace:
-    """A work folder held by this process. Get one from `open_workspace`."""
+    """A work folder locked by this process. Get one from ``open_workspace``."""
 
     def __init__(self, folder: Path, progress: Progress) -> None:
         self.folder = folder
@@ -66,14 +68,19 @@ class Workspace:
         options: dict[str, Option],
         make: Callable[[Path], BaseModel],
     ) -> StageRecord:
-        """Have the stage ``name`` finished.
+        """Run the stage ``name`` unless it is finished.
 
         Args:
-            name: the stage's folder.
-            after: the key of the stage before it.
-            content: all that decides the stage's bytes beside ``after``; a finished stage of the same key is reused.
-            options: what the manifest is to say of the stage.
-            make: writes the stage's files into a new folder and returns the stage's report.
+            name: The stage's folder.
+            after: The key of the stage before it.
+            content: Everything beside ``after`` that decides the stage's bytes. A finished stage with the same key is
+                reused.
+            options: The stage's options, for the manifest.
+            make: Writes the stage's files into a new folder and returns the stage's report.
+
+        Raises:
+            UserError: A folder that no build made is in the way.
+            StorageError: The files cannot be written.
         """
         key = stage_key(name, after, content)
         finished = self._load(name)
@@ -85,10 +92,11 @@ class Workspace:
         _refuse_foreign(self.folder / name)
         partial.mkdir()
         try:
-            with storing(self.folder):
+            with storage_errors(self.folder, full=FULL_ADVICE):
                 report = make(partial)
                 record = StageRecord(key=key, after=after, options=options, report=report.model_dump(mode="json"))
-                write_text(partial / _RECORD_NAME, record.model_dump_json(indent=2) + "\n")
+                write_durably(partial / _RECORD_NAME, record.model_dump_json(indent=2) + "\n")
+                sync(partial)
         except BaseException:
             _remove_stage(partial)
             raise
@@ -98,14 +106,22 @@ class Workspace:
         return record
 
     def finished(self, name: str) -> StageRecord:
-        """The record of a finished stage; UserError where there is none."""
+        """Return the record of a stage.
+
+        Raises:
+            UserError: The stage is not finished.
+        """
         record = self._load(name)
         if record is None:
             raise UserError(f"{self.folder} has no finished stage {name!r}; run `dst-prep {name} --work {self.folder}`")
         return record
 
     def report(self, name: str, kind: type[Report]) -> Report:
-        """What the finished stage ``name`` found; UserError where another version of this program made it."""
+        """Return the report of a stage.
+
+        Raises:
+            UserError: The stage is not finished, or another version of this program made it.
+        """
         try:
             return kind.model_validate(self.finished(name).report)
         except ValidationError:
@@ -115,17 +131,17 @@ class Workspace:
             ) from None
 
     def clear(self) -> None:
-        """Remove the stages, finished or not, and the folder where nothing else is in it."""
+        """Remove the stages, finished or not, and the folder if nothing else is in it."""
         for name in STAGES:
             for folder in (self.folder / name, self.folder / f"{name}.partial"):
-                with suppress(UserError):  # what no build made stays
+                with suppress(UserError):  # files that no build made stay
                     _remove_stage(folder)
         (self.folder / LOCK_NAME).unlink(missing_ok=True)
         with suppress(OSError):
             self.folder.rmdir()
 
     def has_stages(self) -> bool:
-        """Whether any stage is finished."""
+        """Tell whether any stage is finished."""
         return any(self._load(name) for name in STAGES)
 
     def _load(self, name: str) -> StageRecord | None:
@@ -137,102 +153,70 @@ class Workspace:
 
 @contextmanager
 def open_workspace(folder: Path, progress: Progress, after: str = "") -> Iterator[Workspace]:
-    """Create ``folder`` if need be and hold it until the block ends; the stage ``after`` must be finished.
+    """Create ``folder`` if need be and lock it until the block ends; the stage ``after`` must be finished.
 
     Raises:
-        UserError: it cannot be created, is another kind of folder, or another process holds it.
-        StorageError: there is no room for it.
+        UserError: It cannot be created, is another kind of folder, or another process has locked it.
+        StorageError: There is no room for it.
     """
     check_workspace(folder)
     space = Workspace(folder, progress)
     if after:
         space.finished(after)
     busy = f"another build is at work in {folder}; wait for it, or choose another folder"
-    with hold(folder, busy, progress):
+    with hold(folder, busy):
         yield space
 
 
 def check_workspace(folder: Path) -> None:
-    """Refuse, with a UserError, a folder that holds something and is not a work folder."""
+    """Refuse a folder that is neither empty nor a work folder.
+
+    Raises:
+        UserError: It is neither.
+    """
     if folder.is_dir() and not is_workspace(folder) and (entries := _names(folder)):
         raise UserError(
-            f"{folder} is not a work folder but holds {shown(entries)}: choose a new or an empty one for --work"
+            f"{folder} is not a work folder but holds {list_names(entries)}: choose a new or an empty one for --work"
         )
 
 
 def is_workspace(folder: Path) -> bool:
-    """Whether a build has worked in ``folder``: it has the empty file that such builds lock."""
+    """Tell whether ``folder`` is a work folder: it has a build's lock file, which is empty or names its holder."""
     lock = folder / LOCK_NAME
-    return lock.is_file() and not lock.is_symlink() and lock.stat().st_size == 0
-
-
-_held: set[int] = set()
-
-
-def _let_go_in_child() -> None:
-    """A worker must not keep a folder locked that its killed parent held."""
-    for descriptor in _held:
-        os.close(descriptor)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_let_go_in_child)
+    try:
+        if not lock.is_file() or lock.is_symlink():
+            return False
+        with lock.open("rb") as file:
+            return bool(_LOCK_CONTENT.fullmatch(file.read(400)))
+    except OSError:
+        return False
 
 
 @contextmanager
-def hold(folder: Path, busy: str, progress: Progress) -> Iterator[None]:
-    """Create ``folder`` if need be and keep other processes out of it until the block ends.
+def hold(folder: Path, busy: str) -> Iterator[None]:
+    """Create ``folder`` if need be and lock it against other processes until the block ends.
 
     Raises:
-        UserError: ``busy``, where another process holds it; or it cannot be created.
-        StorageError: there is no room for it.
+        UserError: ``busy``, if another process has locked it; or it cannot be created.
+        StorageError: There is no room for it.
     """
-    lock = folder / LOCK_NAME
-    while True:
-        make_folder(folder)
-        try:
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        except FileNotFoundError:  # the build that held the folder has just removed it
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise UserError(busy) from None
-        except OSError as error:  # some network file systems have no locks
-            progress.note(f"{folder} cannot be locked ({error.strerror}); start no second build in it")
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), lock.stat()):
+    with ExitStack() as held:
+        while True:
+            make_folder(folder)
+            # Not found: the build that held the folder has just removed it.
+            with storage_errors(folder, full=FULL_ADVICE), suppress(FileNotFoundError):
+                held.enter_context(hold_lock(folder / LOCK_NAME, busy, keep=True))
                 break
-        os.close(descriptor)  # likewise
-    _held.add(descriptor)
-    try:
         yield
-    finally:
-        _held.discard(descriptor)
-        os.close(descriptor)
-
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@contextmanager
-def storing(folder: Path) -> Iterator[None]:
-    """Name ``folder``, as a StorageError, where there is no more room for what the block writes in it."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
-        place = error.filename or f"in {folder}"
-        raise StorageError(
-            f"cannot write {place}: {os.strerror(error.errno)}; make room, or choose another folder, and run the "
-            "command again"
-        ) from None
 
 
 def make_folder(folder: Path) -> None:
-    """``mkdir -p``, and try that files can be made in it; UserError where the path is at fault."""
+    """Create a folder with its parents, and check that files can be created in it.
+
+    Raises:
+        UserError: The path is at fault.
+        StorageError: The disk is full or fails.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -245,8 +229,8 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"cannot write in {folder}: {error.strerror}; choose another folder") from None
 
 
-def shown(names: Sequence[str]) -> str:
-    """The first few of the names, and how many there are beside."""
+def list_names(names: Sequence[str]) -> str:
+    """Format the first three names and the number of others."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 
@@ -260,16 +244,20 @@ def _names(folder: Path) -> list[str]:
 
 def _refuse_foreign(stage: Path) -> None:
     if stage.is_symlink() or (stage.exists() and not stage.is_dir()):
-        raise UserError(f"{stage} is in the way and no build made it: move it away, or choose another --work")
+        raise UserError(f"{stage} is in the way and was not made by a build: move it away, or choose another --work")
     if not stage.exists():
         return
     foreign = [entry.name for entry in stage.iterdir() if not (_IN_STAGE.fullmatch(entry.name) and entry.is_file())]
     if foreign:
-        raise UserError(f"{stage} holds what no build made ({shown(sorted(foreign))}): move that away first")
+        raise UserError(f"{stage} holds files that no build made ({list_names(sorted(foreign))}): move that away first")
 
 
 def _remove_stage(folder: Path) -> None:
-    """Remove a stage's folder; UserError where it holds what no build made. One that is not there is fine."""
+    """Remove a stage's folder if it exists.
+
+    Raises:
+        UserError: It holds files that no build made.
+    """
     _refuse_foreign(folder)
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)

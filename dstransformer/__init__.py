@@ -5,7 +5,7 @@ import sys
 
 __version__ = "0.1.0"
 
-# A thread of GNU OpenMP that waits for work spins 300,000 times first, and on a core that it shares with other work it
-# takes that long from it (`python -m benchmarks spinning`). OpenMP reads this when PyTorch loads it.
+# A GNU OpenMP thread that waits for work first spins 300,000 times, which steals time from other work on the same core
+# (`python -m benchmarks spinning`). OpenMP reads this variable when PyTorch loads it.
 if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")

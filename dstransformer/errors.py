@@ -1,11 +1,13 @@
-"""The errors a user may meet, each one an advice: what was wrong, its value, where, and what to do about it."""
+"""Errors for users. Each message states what is wrong, the value, where it was found, and how to fix it."""
 
 
 class DstError(Exception):
-    """A failure that is reported in one line, without a traceback. ``exit_code`` is the status of the process.
+    """A failure reported in one line, without a traceback.
 
-    ``rank`` is the process that met it, where the others of a run may not have; None where all meet the same.
-    ``shared`` says that the processes have told each other of it.
+    Attributes:
+        exit_code: The exit status of the process.
+        rank: The rank that raised it, if other ranks may not have raised it; None if all ranks raise the same error.
+        shared: Whether every rank knows about the error.
     """
 
     exit_code = 1
@@ -14,32 +16,69 @@ class DstError(Exception):
 
 
 class UserError(DstError):
-    """The user can fix it: an argument, a configuration value, a file. The process exits with 2."""
+    """An error the user can fix: a bad argument, configuration value or file. The process exits with 2."""
 
     exit_code = 2
 
 
 class ConfigError(UserError):
-    """A preset, an override or a DeepSpeed fragment that cannot be used as it stands."""
+    """A preset, an override or a DeepSpeed fragment is invalid."""
 
 
 class DataError(UserError):
-    """Text, a corpus, a bundle or a checkpoint that cannot be used as it stands."""
+    """A text file, a corpus, a bundle or a checkpoint is invalid."""
+
+
+class NewerFormatError(DataError):
+    """A file that a newer version of this package wrote. It is intact, so it is never skipped as damaged."""
 
 
 class StorageError(DstError):
-    """The file system refused: no room, no permission, a vanished folder. The process exits with 1."""
+    """The file system failed: disk full, permission denied, folder gone. The process exits with 1."""
+
+
+#: Advice at the end of every message about divergence.
+DIVERGED_ADVICE = (
+    "lower schedule.scale or raise schedule.warmup_steps in a new run, or resume from an earlier checkpoint with "
+    "--resume PATH"
+)
+
+
+class DivergedError(DstError):
+    """Training diverged and the weights are unusable. Every rank raises it at the same update."""
+
+    shared = True
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 line``, ``2 lines``."""
+    """A number and its noun: ``1 line``, ``2 lines``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def shown(value: object, *, quote: bool = True, limit: int = 80) -> str:
-    """A value as errors show it, in one line: its ``repr``, or its text; the middle of a long one is left out."""
+    """A value for an error message, on one line: its ``repr``, or its text. Long values lose their middle."""
     text = repr(value) if quote else " ".join(str(value).split())
     if len(text) <= limit:
         return text
     kept = (limit - 1) // 2
     return f"{text[:kept]}…{text[-kept:]}"
+
+
+def check_format_version(version: object, newest: int, path: object) -> None:
+    """Check that this package can read a file's format version.
+
+    Args:
+        version: The format version stated in the file.
+        newest: The newest format version this package reads. It also reads all earlier ones.
+        path: The file, for the message.
+
+    Raises:
+        DataError: The version is newer than ``newest``, or is not a version number.
+    """
+    if type(version) is not int or version < 1:
+        raise DataError(f"{path} is damaged: its format version is {shown(version)}")
+    if version > newest:
+        raise NewerFormatError(
+            f"{path} has format version {version}, but this dstransformer reads versions up to {newest}: "
+            "update dstransformer"
+        )

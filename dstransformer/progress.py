@@ -1,62 +1,134 @@
-"""How far a long command is, on standard error: a bar at a terminal, a line now and then elsewhere."""
+"""Progress of a long command on standard error: bars on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 #: Seconds between two lines.
 INTERVAL = 10.0
 
+#: To call with the number of units just done.
+Advance = Callable[[int], None]
+
 
 @contextmanager
-def reporting(unit: str, total: int | None = None, *, bar: bool = True) -> Iterator[Callable[[int], None]]:
-    """A function that takes how many more are done.
+def reporting(unit: str, total: int | None = None, *, bar: bool = True) -> Iterator[Advance]:
+    """Show the progress of a command that counts one kind of thing. A command that is soon done prints nothing.
 
     Args:
         unit: What is counted, in the plural.
-        total: How many there are, where that is known.
-        bar: Whether a bar may be drawn where there is a terminal; not where the outcome appears on it.
+        total: How many there are, if known.
+        bar: Whether to draw a bar on a terminal; not if the output of the command appears there too.
     """
     if bar and sys.stderr.isatty():
-        with _drawing(unit, total) as advance:
-            yield advance
+        with _drawing(unit, total, transient=True) as counter:
+            yield counter
     else:
-        yield _Lines(unit, total)
+        of_total = "" if total is None else f" of {total:,}"
+        yield _Counter(lambda done, rate: _print(f"dst: {done:,}{of_total} {unit}, {rate:,.1f} a second"), INTERVAL)
+
+
+class Progress(Protocol):
+    """Shows the progress of a command that does several tasks."""
+
+    def task(self, name: str, total: int | None = None) -> AbstractContextManager[Advance]:
+        """Show a task until the block ends; ``total`` is in rows, if known."""
+
+    def note(self, text: str) -> None:
+        """Show one line."""
+
+
+def build_progress() -> Progress:
+    """Return bars if stderr is a terminal, else lines."""
+    return BarProgress() if sys.stderr.isatty() else LineProgress()
+
+
+class LineProgress:
+    """Plain lines: when a task begins, every :data:`INTERVAL` seconds, and when it is done."""
+
+    @contextmanager
+    def task(self, name: str, total: int | None = None) -> Iterator[Advance]:
+        """See :meth:`Progress.task`."""
+        of_total = f" of {total:,}" if total else ""
+        began = time.monotonic()
+        self.note(f"{name} ...")
+        counter = _Counter(lambda done, _: self.note(f"{name}: {done:,}{of_total}"), INTERVAL)
+        yield counter
+        rows = f"{counter.done:,} rows, " if counter.done else ""
+        self.note(f"{name}: done, {rows}{time.monotonic() - began:.1f} s")
+
+    def note(self, text: str) -> None:
+        """See :meth:`Progress.note`."""
+        _print(text)
+
+
+class BarProgress:
+    """A bar for each task, which stays on the screen."""
+
+    @contextmanager
+    def task(self, name: str, total: int | None = None) -> Iterator[Advance]:
+        """See :meth:`Progress.task`."""
+        with _drawing(name, total, transient=False) as counter:
+            yield counter
+
+    def note(self, text: str) -> None:
+        """See :meth:`Progress.note`."""
+        from rich.console import Console
+
+        Console(stderr=True, highlight=False, markup=False).print(text)
+
+
+class _Counter:
+    """Counts what is done and, at most every ``interval`` seconds, shows it with the rate per second."""
+
+    def __init__(self, show: Callable[[int, float], None], interval: float) -> None:
+        self.done = 0
+        self._show, self._interval = show, interval
+        self._began = self._shown = time.monotonic()
+
+    def __call__(self, count: int) -> None:
+        self.done += count
+        now = time.monotonic()
+        if now - self._shown >= self._interval:
+            self._shown = now
+            self._show(self.done, self.done / max(now - self._began, 1e-9))
 
 
 @contextmanager
-def _drawing(unit: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def _drawing(name: str, total: int | None, *, transient: bool) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        SpinnerColumn,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
-    columns = (MofNCompleteColumn(), TextColumn(unit), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(unit, total=total)
-        yield lambda count: progress.advance(task, count)
+    columns = (
+        SpinnerColumn(finished_text="✓"),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=transient) as bars:
+        number = bars.add_task(name, total=total)
+        counter = _Counter(lambda done, _: bars.update(number, completed=done), interval=0.0)
+        yield counter
+        bars.update(number, total=counter.done or 1, completed=counter.done or 1)
 
 
-class _Lines:
-    """Prints a line where the last one is :data:`INTERVAL` seconds ago."""
-
-    def __init__(self, unit: str, total: int | None) -> None:
-        self._unit, self._of = unit, "" if total is None else f" of {total:,}"
-        self._done = 0
-        self._began = self._said = time.monotonic()
-
-    def __call__(self, count: int) -> None:
-        self._done += count
-        now = time.monotonic()
-        if now - self._said >= INTERVAL:
-            self._said = now
-            rate = self._done / (now - self._began)
-            print(f"dst: {self._done:,}{self._of} {self._unit}, {rate:,.1f} a second", file=sys.stderr, flush=True)
+def _print(line: str) -> None:
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:  # stderr has been closed; the work goes on
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115

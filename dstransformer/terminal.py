@@ -1,4 +1,4 @@
-"""What a command owes a shell: safe streams, one line for a mistake, the right exit status."""
+"""How a command behaves in a shell: safe streams, one line per error, the right exit status."""
 
 from __future__ import annotations
 
@@ -10,123 +10,184 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
 from dstransformer.errors import DstError, StorageError, UserError, shown
 
-INTERRUPTED = 130
-
-#: Of a process that SIGTERM ends.
-ENDED = 143
-
-#: Of a process that SIGPIPE ends: whoever read its output has had enough.
-UNREAD = 141
+#: Exit status of a process whose reader has closed its output: that of SIGPIPE.
+UNREAD = 128 + signal.SIGPIPE
 
 
-def run_guarded(run: Callable[[], int], *, speaks: bool) -> int:
-    """Run a command; returns its exit status, or that of what ended it, which is said on stderr.
+class Stopped(KeyboardInterrupt):
+    """A signal that ends the command was received."""
 
-    What is no mistake of the user's keeps its traceback, with a line below it that says so.
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__()
+        self.number = number
+
+
+def run_guarded(program: str, run: Callable[[], int], *, speaks: bool = True, advice: str = "") -> int:
+    """Run a command and return its exit status. An error is reported in one line on stderr.
+
+    A bug keeps its traceback, followed by a line that asks for a report. A signal's status is 128 plus its number.
 
     Args:
+        program: Its name in messages.
         run: The command.
-        speaks: Whether this process says what every process of a run meets.
+        speaks: Whether this process reports errors that every process of a run raises.
+        advice: What to do after a signal has ended the command.
     """
     prepare_streams()
-    logging.basicConfig(level=logging.WARNING, format="dst: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format=f"{program}: %(message)s", stream=sys.stderr)
     status = 1
     try:
         status = run()
     except DstError as error:
-        _complain(error, speaks=speaks)
+        _complain(program, error, speaks=speaks)
         status = error.exit_code
-    except KeyboardInterrupt:
-        _report("dst: interrupted")
-        status = INTERRUPTED
-    except _Ended:
-        _report("dst: ended by SIGTERM")
-        status = ENDED
+    except KeyboardInterrupt as stop:
+        number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
+        what = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+        _report(f"{program}: {what}; {advice}" if advice else f"{program}: {what}")
+        status = 128 + number
     except BrokenPipeError:
         _discard_stdout()
         status = UNREAD
     except MemoryError:
-        _report("dst: error: there is not enough memory")
+        _report(f"{program}: error: there is not enough memory")
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        _complain(StorageError(f"{place}{error.strerror or error}"), speaks=True, cause=error)
+        _complain(program, StorageError(f"{place}{error.strerror or error}"), speaks=True, cause=error)
     except Exception as error:
         traceback.print_exc()
         what = shown(error, quote=False, limit=200)
-        _report(f"dst: internal error: {type(error).__name__}: {what}; please report it with the lines above")
+        _report(f"{program}: internal error: {type(error).__name__}: {what}; please report it with the lines above")
     return status
 
 
-class _Ended(SystemExit):
-    """SIGTERM has come."""
-
-
 def exit_on_sigterm() -> None:
-    """Let SIGTERM end this command as an exception does, so that nothing half-written stays."""
+    """Make SIGTERM raise :class:`Stopped`, so that nothing half-written is left behind."""
 
-    def end(number: int, _: FrameType | None) -> NoReturn:
-        raise _Ended(128 + number)
+    def stop(number: int, _: FrameType | None) -> NoReturn:
+        raise Stopped(number)
 
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, stop)
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Iterator[list[int]]:
+    """Raise :class:`Stopped` in the block at the first SIGINT, SIGTERM or SIGHUP, and ignore further ones.
+
+    Signals that the caller ignores, as nohup does, stay ignored. In another thread than the main one nothing happens.
+
+    Yields:
+        The signals received so far, for code that turns the exception into another.
+    """
+    received: list[int] = []
+    before: dict[signal.Signals, Any] = {}
+
+    def stop(number: int, _: FrameType | None) -> NoReturn:
+        received.append(number)
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)
+        raise Stopped(number)
+
+    with contextlib.suppress(ValueError):  # not the main thread
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, stop)
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def prepare_streams() -> None:
-    """Make standard streams safe to use, whatever the shell made of them."""
+    """Make the standard streams safe to use, even if the shell has closed them."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
-        except OSError:  # closed: the next file opened would take its place, and what is printed
+        except OSError:  # closed: the next file opened would take its place and receive what is printed
             os.open(os.devnull, os.O_RDWR)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that has no such character
+        sys.stdout.reconfigure(errors="replace")  # for a terminal that lacks a character
 
 
 def say(text: str) -> None:
-    """Print the outcome. A reader that has had enough changes nothing about it."""
+    """Print to stdout; a reader that has closed it is not an error.
+
+    Raises:
+        StorageError: Stdout is closed and there is something to print, or it cannot be written.
+    """
     if sys.stdout is None:
         if text:
             raise StorageError("cannot write to stdout: it is closed")
         return
+    with printing():
+        print(text, end="\n" if text else "")
+
+
+@contextlib.contextmanager
+def printing(note: str = "", *, needed: bool = False) -> Iterator[None]:
+    """Print to stdout in the block; a reader that has closed it is not an error.
+
+    Args:
+        note: What to add to the error.
+        needed: Whether a closed stdout is an error, as printing is all that the command does.
+
+    Raises:
+        StorageError: Stdout cannot be written.
+    """
+    if sys.stdout is None:
+        if needed:
+            raise StorageError("cannot write to stdout: it is closed")
+        with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stdout(nothing):  # noqa: PTH123
+            yield
+        return
     try:
-        print(text, end="\n" if text else "", flush=True)
+        try:
+            yield
+        finally:  # also after the SystemExit of --help
+            sys.stdout.flush()
     except OSError as error:
         _discard_stdout()
         if not isinstance(error, BrokenPipeError):
-            raise StorageError(f"cannot write to stdout: {error.strerror}") from None
+            raise StorageError(f"cannot write to stdout: {error.strerror}{note}") from None
 
 
 def _discard_stdout() -> None:
-    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    """Drop what is printed from here on and what is buffered, which Python would try to write at its end."""
+    nothing = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
+    sys.stdout = nothing
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as for any other mistake; ``--help`` has the usage. Options are not shortened."""
+    """Reports a usage error in one line, like any other error; ``--help`` shows the usage. No abbreviated options."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **given})
 
     def error(self, message: str) -> NoReturn:
-        """A wrong option or value."""
+        """Raise the error, in one line."""
         raise UserError(f"{shown(message, quote=False, limit=240)}; see `{self.prog} --help`")
 
 
-def _complain(error: DstError, *, speaks: bool, cause: BaseException | None = None) -> None:
-    """One line. What every rank of a training meets is said by the first; what one of them met, by that one."""
+def _complain(program: str, error: DstError, *, speaks: bool, cause: BaseException | None = None) -> None:
+    """Report an error in one line: on rank 0 if every rank raises it, else on the rank that raised it."""
     if os.environ.get("DST_DEBUG") == "1":
         traceback.print_exception(cause or error)
     text = shown(error, quote=False, limit=1000)
     if error.rank:
-        _report(f"dst (rank {error.rank}): error: {text}")
+        _report(f"{program} (rank {error.rank}): error: {text}")
     elif speaks:
-        _report(f"dst: error: {text}")
+        _report(f"{program}: error: {text}")
 
 
 def _report(line: str) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The virtual environment .venv with the packages that constraints.txt pins. `make` calls this; pip's own output is in .venv/install.log.
+# Creates the virtual environment .venv with the packages pinned in constraints.txt. Called by `make`; pip's output goes to .venv/install.log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
@@ -13,7 +13,7 @@ command -v "$PYTHON" >/dev/null || fail "$PYTHON is missing: install Python 3.11
 "$PYTHON" -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 12) else \
   "Python %d.%d is not supported: make PYTHON=python3.12 (or 3.11)" % v)'
 
-# One line per package as pip finds it, rewritten in place on a terminal, and one for each long silent step.
+# Shows one line per package that pip finds, rewritten in place on a terminal, and one line per long silent step.
 show_progress() {
   awk -v total="$(grep -c '==' constraints.txt)" -v live="$([ -t 1 ] && echo 1 || echo 0)" '
     /^ *(Collecting|Requirement already satisfied:) / && !seen[$0]++ {
@@ -27,7 +27,7 @@ show_progress() {
 }
 
 install() {
-  # Without --no-compile pip compiles 16,000 files to bytecode, of which a fifth are ever imported.
+  # Without --no-compile, pip compiles 16,000 files to bytecode, of which only a fifth are ever imported.
   .venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile "$@" 2>&1 |
     tee -a "$LOG" | show_progress || { tail -n 20 "$LOG" >&2; fail "pip failed: the lines above are the end of $LOG"; }
 }
@@ -36,13 +36,13 @@ compile() {
   env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c "import $1" >>"$LOG" 2>&1 || fail "cannot import $1: see $LOG"
 }
 
-say "install 1/3: a virtual environment in .venv ($("$PYTHON" --version))"
+say "install 1/3: create the virtual environment .venv ($("$PYTHON" --version))"
 "$PYTHON" -m venv .venv
 : >"$LOG"
 install --upgrade 'pip>=25.1' >/dev/null
-say "install 2/3: PyTorch, DeepSpeed, MLflow and what they need (a few hundred MB are downloaded; details: $LOG)"
+say "install 2/3: install PyTorch, DeepSpeed, MLflow and dependencies (downloads a few hundred MB; details: $LOG)"
 install -c constraints.txt torch --group dev -e .
-say "install 3/3: compile what training imports to bytecode"
+say "install 3/3: compile the modules used in training to bytecode"
 compile "deepspeed, deepspeed.launcher.runner, torch.utils.cpp_extension" &
 compile "datasets, mlflow.pyfunc, mlflow.store.tracking.sqlalchemy_store, matplotlib.pyplot, pandas, sacrebleu, sacremoses"
 wait $!

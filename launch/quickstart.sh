@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main job on the embedded corpus: prepare, train with DeepSpeed, translate, BLEU in MLflow.
-# `make quickstart` calls this once everything is installed. Everything it writes is in ./quickstart.
+# Runs the whole pipeline on the embedded toy corpus: prepare, train with DeepSpeed, translate, BLEU in MLflow.
+# Called by `make quickstart` after the installation. Writes only to ./quickstart.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BIN=${BIN:-.venv/bin}
@@ -23,7 +23,7 @@ say "1/4 prepare: $PAIRS sentence pairs of the embedded English-German grammar"
 
 say "2/4 train: DeepSpeed on $ranks processes ($([ "$gpus" -gt 0 ] && echo GPU || echo CPU)), $precision"
 echo "DeepSpeed's own messages go to $OUT/deepspeed.log"
-rm -rf "$OUT/run"  # what an earlier quickstart trained; MLflow keeps its record
+rm -rf "$OUT/run"  # from an earlier quickstart; MLflow keeps its record
 "$BIN/deepspeed" --num_gpus "$ranks" --master_port "$port" --module dstransformer \
   train toy --corpus "$OUT/corpus" --run "$OUT/run" --ds zero1 "$precision" --set batch.micro_batches="$ranks" \
   --resume never > "$OUT/deepspeed.log" || { tail -n 5 "$OUT/deepspeed.log" >&2; exit 1; }
@@ -37,9 +37,9 @@ say "4/4 translate one sentence"
 echo "$SENTENCE"
 echo "$SENTENCE" | "$BIN/dst" translate "$OUT/run/bundle"
 
-bleu=$("$BIN/python" -c 'import json, sys; print(round(json.load(open(sys.argv[1]))["scores"][0]["value"], 2))' "$OUT/scores.json")
+bleu=$("$BIN/python" -c 'import json, sys; print(round(json.load(open(sys.argv[1]))["metrics"]["bleu"], 2))' "$OUT/scores.json")
 say "done"
-echo "BLEU $bleu on the held-out test set (no source sentence of it was trained on)"
+echo "BLEU $bleu on the held-out test set (none of its source sentences are in the training set)"
 echo "run  $OUT/run (checkpoints, metrics.jsonl, bundle)"
 echo "MLflow: $BIN/mlflow ui --backend-store-uri sqlite:///$PWD/$OUT/mlflow.db"
 echo "        then open http://127.0.0.1:5000/#/experiments/1?workflowType=machine_learning"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,30 +12,35 @@ from hypothesis import HealthCheck, settings
 from support.corpora import build_toy
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models; threads would only get into each other's way
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny; more threads would only compete
+
+# A shell that starts a job in the background ignores these, and every process of a test would inherit that.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-#: The folders of tests, those that take longest first, so that no worker is left alone with them in the end.
+#: The test folders, slowest first, so that slow tests do not run last on a single worker.
 FOLDERS = ("cluster", "distributed", "integration", "gpu", "unit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Several workers (``-n``) share the tests by file, so that what a file's tests share is made once."""
+    """Sort the tests by folder. With ``-n``, workers take whole files, so that a file's fixtures are built once."""
     here = Path(__file__).parent
     items.sort(key=lambda item: FOLDERS.index(item.path.relative_to(here).parts[0]))
 
 
 @pytest.fixture(autouse=True)
 def no_tracking_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the user's nor that of a test before: ``mlflow.set_tracking_uri`` writes it into the environment."""
+    """Unset the tracking server of the user or of an earlier test: ``mlflow.set_tracking_uri`` sets this variable."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
-    """Makes a folder once for all workers: ``shared_folder(name, make)``. Nobody may change it afterwards."""
+    """Create a folder once for all workers: ``shared_folder(name, make)``. Tests must not change it."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
@@ -53,7 +59,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Ca
 
 @pytest.fixture(scope="session")
 def empty_store(shared_folder: Callable[[str, Callable[[Path], object]], Path]) -> Path:
-    """A new MLflow database, for tests to copy: making one takes MLflow seconds."""
+    """A new MLflow database for tests to copy, as creating one takes seconds."""
     from dstransformer.tracking.sqlite_store import prepare_store
 
     return shared_folder("mlflow-store", lambda folder: prepare_store(folder / "mlflow.db")) / "mlflow.db"
@@ -61,5 +67,5 @@ def empty_store(shared_folder: Callable[[str, Callable[[Path], object]], Path]) 
 
 @pytest.fixture(scope="session")
 def toy_corpus(shared_folder: Callable[[str, Callable[[Path], object]], Path]) -> Path:
-    """A small corpus of the embedded grammar, as ``dst-prep`` builds it."""
+    """A small corpus of the embedded grammar, built with ``dst-prep``."""
     return shared_folder("toy-corpus", lambda folder: build_toy(folder, pairs=600))

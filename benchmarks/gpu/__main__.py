@@ -1,6 +1,6 @@
-"""``python -m benchmarks.gpu``: training and decoding on one CUDA device, against the limits of the card.
+"""``python -m benchmarks.gpu``: training and decoding on one CUDA device, compared with the limits of the device.
 
-Every case runs in a process of its own: peak memory and compiled code are its own, and one that fails costs a line.
+Every case runs in a new process, so that cases share neither peak memory nor compiled code, and may fail independently.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from benchmarks.gpu.report import describe_profile, format_limits, format_tables
 
 ROOT = Path(__file__).parents[2]
 
-#: A case is not begun with fewer seconds left.
-LEAST_SECONDS = 15.0
+#: Minimum seconds left to start another case.
+MIN_SECONDS = 15.0
 
-#: Of a smoke run: no GPU where there is one, one thread for tiny tensors, and the code that a GPU would run.
+#: Environment of a smoke run: hide any GPU, use one thread for tiny tensors, and run the code paths of a GPU.
 SMOKE_ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
     "DS_ACCELERATOR": "cpu",
@@ -42,12 +42,12 @@ SMOKE_ENVIRONMENT = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases that were asked for; 0 where all of them did, 1 where one failed, 2 where there is no GPU."""
+    """Run the selected cases. Return 0 if all succeeded, 1 if one failed, 2 if there is no GPU."""
     options = _parse(arguments)
     if not options.smoke and not torch.cuda.is_available():
         print(
-            f"benchmarks.gpu needs a CUDA device, and torch {torch.__version__} sees none here: run it where there is "
-            "one, or add --smoke, which runs the same code on this CPU in tiny sizes",
+            f"benchmarks.gpu needs a CUDA device, but torch {torch.__version__} finds none: use a machine with one, "
+            "or add --smoke, which runs the same code on the CPU with tiny sizes",
             file=sys.stderr,
         )
         return 2
@@ -56,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     peak = None if options.smoke else datasheet_peak(machine)
     print(f"{machine}, {datetime.date.today().isoformat()}")
     print(f"command: python -m benchmarks.gpu {shlex.join(sys.argv[1:] if arguments is None else arguments)}")
-    known = "not known" if peak is None else f"{peak / 1e12:,.0f} TFLOP/s"
-    print(f"dense bf16 peak by its data sheet: {known}", flush=True)
+    known = "unknown" if peak is None else f"{peak / 1e12:,.0f} TFLOP/s"
+    print(f"dense bf16 peak from the data sheet: {known}", flush=True)
     runs = _run_all(build_cases(_choose(options)), options, peak)
     done = [(case, run["result"]) for case, run in runs if run["result"] is not None]
     for case, result in done:
@@ -78,18 +78,18 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--backends", nargs="+", choices=("varlen", "padded"), help="default: both")
     parser.add_argument("--compile", choices=("no", "yes", "both"), default="both", help="torch.compile of the layers")
     parser.add_argument("--loops", nargs="+", choices=("engine", "bare"), default=["engine"])
-    parser.add_argument("--micro-batches", type=int, help="parts of an update; default: varlen 1, padded 8")
-    parser.add_argument("--updates", type=int, help="different updates, each computed once a round; default: 10")
+    parser.add_argument("--micro-batches", type=int, help="micro-batches per update; default: varlen 1, padded 8")
+    parser.add_argument("--updates", type=int, help="different updates, each computed once per round; default: 10")
     parser.add_argument("--rounds", type=int, help="timed rounds; default: 5")
-    parser.add_argument("--batch-tokens", type=int, help="source tokens decoded at once; default: 16384")
-    parser.add_argument("--json", type=Path, help="file for all figures")
-    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="for the whole profile of every case")
-    parser.add_argument("--case-seconds", type=float, default=120.0, help="the most that one case may take")
-    parser.add_argument("--minutes", type=float, default=9.0, help="the most that all may take")
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes, padded, fp32 and bf16, on the CPU")
+    parser.add_argument("--batch-tokens", type=int, help="source tokens per decoding batch; default: 16384")
+    parser.add_argument("--json", type=Path, help="file for all measurements")
+    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="folder for the full profile of every case")
+    parser.add_argument("--case-seconds", type=float, default=120.0, help="time limit of a case")
+    parser.add_argument("--minutes", type=float, default=9.0, help="time limit of all cases together")
+    parser.add_argument("--smoke", action="store_true", help="run on the CPU with tiny sizes: padded, fp32 and bf16")
     options = parser.parse_args(arguments)
     if options.smoke and (options.backends or ["padded"]) != ["padded"]:
-        parser.error("--smoke computes on a CPU, which has no varlen backend: leave --backends out")
+        parser.error("--smoke runs on the CPU, which has no varlen backend: remove --backends")
     for name in ("micro_batches", "updates", "rounds", "batch_tokens"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}: give 1 or more")
@@ -119,8 +119,8 @@ def _run_all(
     runs = []
     for case in cases:
         left = end - time.monotonic()
-        if left < LEAST_SECONDS:
-            run: dict[str, Any] = {"status": f"not run: the {options.minutes:g} minutes are over", "result": None}
+        if left < MIN_SECONDS:
+            run: dict[str, Any] = {"status": f"not run: no time left of {options.minutes:g} minutes", "result": None}
         else:
             run = _run(case, min(options.case_seconds, left), smoke=options.smoke)
         runs.append((case, run))
@@ -130,7 +130,7 @@ def _run_all(
 
 
 def _run(case: Case, limit: float, *, smoke: bool) -> dict[str, Any]:
-    """One case in a process of its own: its status, and its figures where it ended well and in time."""
+    """Run a case in a new process. Return its status and, if it succeeded in time, its measurements."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     if smoke:
         environment |= SMOKE_ENVIRONMENT
@@ -145,9 +145,9 @@ def _run(case: Case, limit: float, *, smoke: bool) -> dict[str, Any]:
             try:
                 code = process.wait(limit)
             except subprocess.TimeoutExpired:
-                return {"status": f"failed: not done within {limit:.0f} s", "result": None, "seconds": limit}
+                return {"status": f"failed: not finished within {limit:.0f} s", "result": None, "seconds": limit}
             finally:
-                # Also what it started, such as the compiler's processes.
+                # Also kill its children, such as compiler processes.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -159,7 +159,7 @@ def _run(case: Case, limit: float, *, smoke: bool) -> dict[str, Any]:
 
 def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "it wrote nothing")
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "no output")
 
 
 if __name__ == "__main__":

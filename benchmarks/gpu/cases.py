@@ -1,4 +1,4 @@
-"""What is measured: the cases of a run and how much each computes."""
+"""The cases of a benchmark run, and the amount of work in each."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Act = Literal["train", "decode"]
 AttentionBackend = Literal["varlen", "padded"]
 Loop = Literal["engine", "bare"]
 
-#: Parts that an update is cut into. Without padding one is enough and keeps the kernels large; the padded backend needs
-#: parts of about one length each, as the presets cut them.
+#: Micro-batches per update. Without padding, one is enough and keeps the kernels large. The padded backend needs
+#: micro-batches of similar lengths, as in the presets.
 MICRO_BATCHES: dict[AttentionBackend, int] = {"varlen": 1, "padded": 8}
 
-#: What ``--smoke`` changes in a preset: the same code on a CPU within seconds.
+#: Overrides for ``--smoke``, to run the same code on a CPU within seconds.
 SMOKE_SIZES = (
     "model.num_layers=1",
     "model.d_model=32",
@@ -33,16 +33,16 @@ SMOKE_SIZES = (
 
 @dataclass(frozen=True)
 class Work:
-    """How much a case computes.
+    """The amount of work in a case.
 
     Attributes:
-        vocabulary: Pieces that both languages share.
-        updates: Different updates; a round computes each of them once.
-        rounds: Timed rounds, after one that warms up and compiles.
-        sentences: Sentences that a round of decoding translates.
-        batch_tokens: Source tokens decoded at once.
-        product: Side of the square matrices whose product measures the device's peak.
-        overrides: ``section.key=value`` for the preset.
+        vocabulary: Size of the joint vocabulary.
+        updates: Number of different updates; a round computes each of them once.
+        rounds: Timed rounds, after one for warm-up and compilation.
+        sentences: Sentences translated per round of decoding.
+        batch_tokens: Source tokens per decoding batch.
+        product: Side of the square matrices whose product measures the peak of the device.
+        overrides: ``section.key=value`` overrides of the preset.
         compiler: Backend of ``torch.compile``.
     """
 
@@ -56,7 +56,7 @@ class Work:
     compiler: str = "inductor"
 
 
-#: ``aot_eager`` traces as inductor does and generates no code, which would take a CPU minutes.
+#: ``aot_eager`` traces like inductor but generates no code, which would take minutes on a CPU.
 SMOKE = Work(
     vocabulary=300,
     updates=3,
@@ -71,20 +71,20 @@ SMOKE = Work(
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement, made in a process of its own.
+    """One measurement, made in a new process.
 
     Attributes:
         act: Training or decoding.
-        model: A preset.
-        precision: Of the forward and backward pass.
-        backend: Of the attention.
-        compiled: Each layer goes through ``torch.compile``.
-        static: Every micro-batch is filled up to one shape, so that the compiler meets that shape only.
-        micro_batches: Parts of an update; ranks x accumulation steps.
-        loop: ``engine`` is the product's; ``bare`` the same model and arithmetic without DeepSpeed.
-        profile: Whether a profile is made after the timing.
-        trace: Folder for the whole profile, or None.
-        work: How much it computes.
+        model: The preset.
+        precision: Precision of the forward and backward pass.
+        backend: The attention backend.
+        compiled: Whether each layer is compiled with ``torch.compile``.
+        static: Whether all micro-batches are padded to one shape, so that the compiler sees a single shape.
+        micro_batches: Micro-batches per update: ranks x accumulation steps.
+        loop: ``engine`` is the engine of ``dst train``; ``bare`` the same model and arithmetic without DeepSpeed.
+        profile: Whether to profile after the timing.
+        trace: Folder for the full profile, or None.
+        work: The amount of work.
     """
 
     act: Act
@@ -101,14 +101,14 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For the lines that are printed, and for the files of its profile."""
+        """The name for printed lines and for the files of the profile."""
         parts = [self.act, self.model, self.precision, self.backend]
         if self.act == "train":
             parts += ["compiled" if self.compiled else "eager", f"{self.micro_batches}x", self.loop]
         return "-".join(parts)
 
     def load_config(self) -> Config:
-        """The preset as the case changes it, for ZeRO 1."""
+        """Load the preset with the overrides of the case and ZeRO stage 1."""
         overrides = [
             f"batch.micro_batches={self.micro_batches}",
             f"training.attention_backend={self.backend}",
@@ -119,7 +119,7 @@ class Case:
         return load_config(self.model, overrides, ["zero1", self.precision])
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """The case as plain data."""
         return asdict(self)
 
     @classmethod
@@ -131,7 +131,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Choice:
-    """What was asked for on the command line."""
+    """The selection made on the command line."""
 
     models: Sequence[str]
     precisions: Sequence[Precision]
@@ -145,10 +145,10 @@ class Choice:
 
 
 def build_cases(choice: Choice) -> list[Case]:
-    """The cases in the order of what they tell, since the time may run out before the last.
+    """Build the cases, the most informative first, because the time limit may cut off the last ones.
 
-    First precision first, and in it varlen before padded, the product's engine before the bare loop, eager before
-    compiled, and decoding after training. Those in the first precision and with the first backend are profiled.
+    Precisions come in the given order; within each, varlen before padded, engine before bare loop, eager before
+    compiled, and training before decoding. Cases with the first precision and the first backend are profiled.
     """
     cases = []
     for precision, backend in itertools.product(choice.precisions, choice.backends):

@@ -1,4 +1,4 @@
-"""Decoding: the product's beam search over sentences of the same text."""
+"""Measures decoding: beam search over synthetic sentences."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import torch
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.profiling import Profile, make_profile
 from benchmarks.gpu.text import draw_text
-from benchmarks.limits import DTYPES, Limits, measure_limits, synchronize
+from benchmarks.limits import Limits, measure_limits, synchronize
+from dstransformer.batching import plan_batches
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import EOS_ID
 from dstransformer.decoding.beam import beam_search
-from dstransformer.decoding.translator import plan_batches
-from dstransformer.model import Packing, Transformer
+from dstransformer.model import DTYPES, Packing, Transformer
 
 Batch = list[list[int]]
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """What a decoding case measured.
+    """The measurements of a decoding case.
 
     Attributes:
-        seconds: Of all sentences, a figure a round.
-        sentences: How many there were.
-        src_tokens: Of all of them, ends included.
-        tgt_tokens: Of all translations, ends included.
-        batches: In how many batches.
-        limits: Of the device, measured in the same process.
-        peak_bytes: Most memory that tensors took.
-        profile: Of one batch, where one was asked for.
-        profiled_seconds: What that batch takes without a profiler.
+        seconds: Time for all sentences, one value per round.
+        sentences: Number of sentences.
+        src_tokens: Source tokens, end-of-sentence tokens included.
+        tgt_tokens: Target tokens of the translations, end-of-sentence tokens included.
+        batches: Number of batches.
+        limits: Limits of the device, measured in the same process.
+        peak_bytes: Peak memory allocated for tensors.
+        profile: The profile of one batch, if requested.
+        profiled_seconds: Time of that batch without the profiler.
     """
 
     seconds: list[float]
@@ -53,8 +53,8 @@ class Decoding:
 def measure_decoding(case: Case, device: torch.device) -> Decoding:
     """Run a case.
 
-    Weights that nobody trained end hardly any sentence before its limit. So the limit is the length of the source,
-    about what a trained model's translations have, and the search does the work of translating.
+    An untrained model hardly ever ends a sentence before the length limit. So the limit is the source length, which is
+    about the length of a trained model's translations, and the search does a realistic amount of work.
     """
     config, work = case.load_config(), case.work
     limits = measure_limits(case.precision, work.product, device)
@@ -107,8 +107,7 @@ class _Search:
 
     def translate(self, sentences: Sequence[Sequence[int]]) -> int:
         """Translate sentences; the number of target tokens of the best hypotheses, ends included."""
-        lengths = torch.tensor([0, *(len(ids) + 1 for ids in sentences)])
         packed = torch.tensor([token for ids in sentences for token in (*ids, EOS_ID)], device=self._device)
-        packing = Packing(lengths.cumsum(0).int().to(self._device), int(lengths.max()), packed.numel())
+        packing = Packing.from_lengths([len(ids) + 1 for ids in sentences]).to(self._device)
         found = beam_search(self._model, packed, packing, self._settings, vocab_size=self._vocabulary)
         return sum(len(hypotheses[0].tokens) + 1 for hypotheses in found)

@@ -1,11 +1,11 @@
-"""The device, and the most it can do by its data sheet."""
+"""The device and its peak according to the data sheet."""
 
 from __future__ import annotations
 
 import torch
 
-#: Dense bf16 and fp16 matrix products in FLOP/s with fp32 accumulation, from NVIDIA's data sheets, which often state
-#: twice as much, for sparse matrices. The first name that is part of the device's name counts.
+#: Peak FLOP/s of dense bf16 and fp16 matrix products with fp32 accumulation. NVIDIA's data sheets often state twice as
+#: much, for sparse matrices. The first name contained in the device's name counts.
 DENSE_PEAKS = {
     "H100 PCIe": 756e12,
     "H100 NVL": 835e12,
@@ -25,12 +25,12 @@ DENSE_PEAKS = {
 
 
 def datasheet_peak(name: str) -> float | None:
-    """FLOP/s of dense bf16 products of the card with this name; None where it is not known."""
+    """Peak FLOP/s of dense bf16 products of the device with this name; None if unknown."""
     return next((peak for part, peak in DENSE_PEAKS.items() if part in name), None)
 
 
 def describe(device: torch.device) -> str:
-    """Name and memory of the device, and the versions that drive it."""
+    """Name and memory of the device, and the software versions."""
     if device.type != "cuda":
         return f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}"
     properties = torch.cuda.get_device_properties(device)

@@ -1,4 +1,4 @@
-"""What the device spends its time on, and where the host waits for it."""
+"""Profiles: where the device spends its time, and how often the host waits for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.limits import synchronize
 
-#: Rows of the profile that are kept.
+#: Number of rows kept of a profile.
 TOP = 15
 
 #: Calls of the CUDA runtime in which the host waits for the device.
@@ -22,7 +22,7 @@ WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel (on a CPU an operator): calls and milliseconds a repetition, and its share of all of them."""
+    """A kernel (on a CPU, an operator): calls and milliseconds per repetition, and its share of the total time."""
 
     name: str
     calls: float
@@ -32,13 +32,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a profile shows, for one repetition of the work.
+    """A profile, per repetition of the work.
 
     Attributes:
-        busy_milliseconds: Sum over all kernels; what is missing to the time that was measured, the device idled.
-        kernels: Kernels and copies.
-        waits: Times that the host waited for the device, the one after the last repetition included.
-        rows: The longest, first.
+        busy_milliseconds: Total time of all kernels. For the rest of the measured time the device was idle.
+        kernels: Number of kernels and copies.
+        waits: How often the host waited for the device, including after the last repetition.
+        rows: The kernels with the longest total times, longest first.
     """
 
     busy_milliseconds: float
@@ -48,13 +48,13 @@ class Profile:
 
 
 def make_profile(work: Callable[[], Any], repetitions: int, device: torch.device, trace: Path | None) -> Profile:
-    """Profile some repetitions of warmed-up work.
+    """Profile repetitions of work that is already warmed up.
 
     Args:
-        work: What to do.
-        repetitions: How often; the figures are those of one.
-        device: Where it runs.
-        trace: Stem of the files that take the table of operators and the trace for chrome://tracing, or None.
+        work: The work to profile.
+        repetitions: Number of repetitions; the profile is per repetition.
+        device: The device it runs on.
+        trace: Path without suffix for the operator table and the trace for chrome://tracing, or None.
     """
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     with profile(activities=activities) as recorded:
@@ -99,7 +99,7 @@ def _write_trace(recorded: Any, events: Any, device: torch.device, stem: Path) -
 
 
 def format_profile(found: Profile, seconds: float) -> str:
-    """The longest rows, and how busy the device was in the ``seconds`` that one repetition took without a profiler."""
+    """The top rows, and how busy the device was in ``seconds``, the time of one repetition without the profiler."""
     milliseconds = 1000 * seconds
     lines = [
         f"busy {found.busy_milliseconds:.1f} of {milliseconds:.1f} ms ({found.busy_milliseconds / milliseconds:.0%}), "

@@ -1,4 +1,4 @@
-"""Figures of the cases as lines and as a table."""
+"""Formats the measurements of the cases as lines and tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.gpu.profiling import Profile, Row, format_profile
 Result = Mapping[str, Any]
 
 _TRAINING_HEAD = (
-    "| model | precision | attention | layers | loop | target tokens/s | from – to | ms an update | host ms | "
+    "| model | precision | attention | layers | loop | target tokens/s | from – to | ms per update | host ms | "
     "MFU, data sheet | MFU, measured | peak memory, GiB | filling | warm-up, s |\n"
     "|---|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
 )
@@ -23,7 +23,7 @@ _DECODING_HEAD = (
 
 
 def summarise(case: Case, result: Result, peak: float | None) -> str:
-    """The figures of a case in one line; ``peak`` is the device's by its data sheet, in FLOP/s."""
+    """The measurements of a case on one line; ``peak`` is the data sheet's peak of the device in FLOP/s."""
     seconds = statistics.median(result["seconds"])
     speed = f"{case.name}: {result['tgt_tokens'] / seconds:,.0f} target tokens/s"
     memory = f"{result['peak_bytes'] / 2**30:.1f} GiB"
@@ -34,14 +34,14 @@ def summarise(case: Case, result: Result, peak: float | None) -> str:
     sheet = _sheet_peak(case, peak)
     of_sheet = "" if sheet is None else f"{result['flops'] / seconds / sheet:.1%} of the data sheet's peak, "
     return (
-        f"{speed}, {1000 * seconds:.1f} ms an update, {of_sheet}{measured:.1%} of the measured peak "
+        f"{speed}, {1000 * seconds:.1f} ms per update, {of_sheet}{measured:.1%} of the measured peak "
         f"({result['limits']['flops'] / 1e12:,.1f} TFLOP/s), {memory}, loss {result['first_loss']:.2f} to "
         f"{result['last_loss']:.2f}{compiled}"
     )
 
 
 def describe_profile(case: Case, result: Result) -> str:
-    """The top of a case's profile."""
+    """The top rows of the profile of a case."""
     plain = result["profile"]
     found = Profile(**plain | {"rows": [Row(**row) for row in plain["rows"]]})
     seconds = statistics.median(result["seconds"]) if case.act == "train" else result["profiled_seconds"]
@@ -50,7 +50,7 @@ def describe_profile(case: Case, result: Result) -> str:
 
 
 def format_limits(done: Sequence[tuple[Case, Result]]) -> str:
-    """What was measured of the device: the median over the cases."""
+    """The measured limits of the device: medians over the cases."""
     lines = []
     for precision in sorted({case.precision for case, _ in done}):
         limits = [result["limits"] for case, result in done if case.precision == precision]
@@ -62,7 +62,7 @@ def format_limits(done: Sequence[tuple[Case, Result]]) -> str:
 
 
 def format_tables(done: Sequence[tuple[Case, Result]], peak: float | None) -> str:
-    """Training and decoding, in Markdown."""
+    """Tables of training and decoding, in Markdown."""
     training = [_training_row(case, result, peak) for case, result in done if case.act == "train"]
     decoding = [_decoding_row(case, result) for case, result in done if case.act == "decode"]
     tables = [
@@ -72,7 +72,7 @@ def format_tables(done: Sequence[tuple[Case, Result]], peak: float | None) -> st
 
 
 def _sheet_peak(case: Case, peak: float | None) -> float | None:
-    """The data sheet's, which is that of bf16 and fp16."""
+    """The data sheet's peak, which applies to bf16 and fp16 only."""
     return None if case.precision == "fp32" else peak
 
 
@@ -114,7 +114,7 @@ def _decoding_row(case: Case, result: Result) -> str:
 
 
 def _span(result: Result) -> str:
-    """Target tokens a second of the slowest and the fastest round."""
+    """Target tokens per second of the slowest and the fastest round."""
     slowest, fastest = (result["tgt_tokens"] / pick(result["seconds"]) for pick in (max, min))
     return f"{slowest:,.0f} – {fastest:,.0f}"
 

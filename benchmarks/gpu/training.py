@@ -1,4 +1,4 @@
-"""Training: the product's engine as ``dst train`` drives it, and the same arithmetic in a bare loop."""
+"""Measures training: the engine as used by ``dst train``, and the same arithmetic in a bare loop."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from benchmarks.gpu.cases import Case
 from benchmarks.gpu.profiling import Profile, make_profile
 from benchmarks.gpu.static import common_shape, fill_updates
 from benchmarks.gpu.text import build_updates
-from benchmarks.limits import DTYPES, Limits, flops_per_token, measure_limits, sizes_of, synchronize
+from benchmarks.limits import Limits, flops_per_token, measure_limits, sizes_of, synchronize
+from dstransformer.batching import PackedBatch, Update, build_budget
+from dstransformer.cluster.world import World
 from dstransformer.config import Config, compose
-from dstransformer.data import PackedBatch, Update, build_budget
-from dstransformer.model import Transformer
+from dstransformer.model import DTYPES, Transformer
 from dstransformer.training.engine import Engine
-from dstransformer.training.optimizer import build_optimizer
-from dstransformer.training.schedule import learning_rate
-from dstransformer.training.world import World
+from dstransformer.training.optimizer import build_optimizer, learning_rate
 
-#: Updates that a profile shows.
+#: Number of updates in a profile.
 PROFILED = 2
 
-#: What the bare loop multiplies an fp16 loss by.
+#: Loss scale of the bare loop in fp16.
 LOSS_SCALE = 1024.0
 
 
@@ -38,14 +37,14 @@ class Stepper(Protocol):
 
     @property
     def model(self) -> Transformer:
-        """Whose layers may be compiled."""
+        """The model, for compiling its layers."""
 
     def step(self, update: Update) -> torch.Tensor:
-        """One update; returns its summed loss, on the device."""
+        """Compute an update; return its summed loss, on the device."""
 
 
 class EngineStepper:
-    """What the loop of ``dst train`` does at every update."""
+    """Does what the loop of ``dst train`` does for every update."""
 
     def __init__(self, config: Config, vocabulary: int, world: World) -> None:
         self._world = world
@@ -54,7 +53,7 @@ class EngineStepper:
 
     @property
     def model(self) -> Transformer:
-        # The product has no setting for compiling, so this reaches through to the model that it built.
+        # There is no setting for compiling, so access the model inside the engine.
         model = self._engine._engine.module
         assert isinstance(model, Transformer)
         return model
@@ -68,7 +67,7 @@ class EngineStepper:
 
 
 class BareStepper:
-    """The same without DeepSpeed: weights in the precision of the case, and fused Adam on fp32 copies of them."""
+    """The same without DeepSpeed: weights in the precision of the case, and fused Adam on fp32 copies."""
 
     def __init__(self, config: Config, vocabulary: int, precision: str, device: torch.device) -> None:
         torch.manual_seed(config.training.seed)
@@ -88,7 +87,7 @@ class BareStepper:
         self._number += 1
         loss = torch.zeros((), device=self._device)
         for batch in update.batches:
-            sums = self.model(*batch.to(self._device).arguments())
+            sums = self.model(*batch.to(self._device))
             (sums.loss * (self._scale / update.tgt_tokens)).backward()
             loss += sums.loss.detach()
         gradients = []
@@ -109,25 +108,25 @@ class BareStepper:
 
 @dataclass(frozen=True)
 class Training:
-    """What a training case measured.
+    """The measurements of a training case.
 
     Attributes:
-        seconds: Of an update, a figure a round.
-        host_seconds: Of an update until the host has given all work to the device; as much as ``seconds`` where the
-            host is what the device waits for, or where it waits for the device at every update.
-        src_tokens: Of an update, on average, without filling.
-        tgt_tokens: Likewise.
-        filling: Share of fill tokens in what is computed.
-        flops: Operations of the model for an update, on average; filling and padding count nothing.
-        limits: Of the device, measured in the same process.
-        peak_bytes: Most memory that tensors took.
-        reserved_bytes: Most memory that the allocator took from the device.
-        warm_up_seconds: Of the first round, with its compiling.
-        graphs: That were compiled; two where one serves all layers of the encoder, and one those of the decoder.
-        graph_breaks: Places that the compiler could not trace.
-        first_loss: Nats a target token over the first round, filling included.
-        last_loss: The same over the last round, of the same text.
-        profile: Where one was asked for.
+        seconds: Time of an update, one value per round.
+        host_seconds: Time per update until the host has submitted all work to the device. Equals ``seconds`` if the
+            device waits for the host, or if the host waits for the device at every update.
+        src_tokens: Mean source tokens per update, without fill tokens.
+        tgt_tokens: Mean target tokens per update, without fill tokens.
+        filling: Share of fill tokens among all computed tokens.
+        flops: Mean operations of the model per update, without fill and padding.
+        limits: Limits of the device, measured in the same process.
+        peak_bytes: Peak memory allocated for tensors.
+        reserved_bytes: Peak memory that the allocator reserved on the device.
+        warm_up_seconds: Time of the first round, including compilation.
+        graphs: Number of compiled graphs; two if encoder layers share one and decoder layers share the other.
+        graph_breaks: Number of places that the compiler could not trace.
+        first_loss: Nats per target token in the first round, fill tokens included.
+        last_loss: The same in the last round, on the same text.
+        profile: The profile, if requested.
     """
 
     seconds: list[float]
@@ -148,7 +147,7 @@ class Training:
 
 
 def measure_training(case: Case, world: World) -> Training:
-    """Run a case on this process's device."""
+    """Run a case on the device of this process."""
     device, work = world.device, case.work
     limits = measure_limits(case.precision, work.product, device)
     config = case.load_config()
@@ -170,8 +169,8 @@ def measure_training(case: Case, world: World) -> Training:
         total, host, last_loss = _time_round(stepper, updates, device)
         seconds.append(total / len(updates))
         host_seconds.append(host / len(updates))
-    if not last_loss < first_loss:  # NaN is not
-        raise SystemExit(f"the loss went from {first_loss:.3f} to {last_loss:.3f} nats a token: this is no training")
+    if not last_loss < first_loss:  # also true for NaN
+        raise SystemExit(f"the loss went from {first_loss:.3f} to {last_loss:.3f} nats per token: it must decrease")
     peak_bytes, reserved_bytes = _memory(device)
     found = None
     if case.profile:
@@ -198,29 +197,29 @@ def measure_training(case: Case, world: World) -> Training:
 
 
 def compile_layers(model: Transformer, compiler: str, *, dynamic: bool | None) -> None:
-    """Compile the layers of encoder and decoder in place; layers of one kind share what is compiled.
+    """Compile the layers of encoder and decoder in place. Layers of one kind share their compiled code.
 
     Args:
-        model: Whose embeddings and loss stay as they are.
+        model: The model. Its embeddings and loss are not compiled.
         compiler: Backend of ``torch.compile``.
-        dynamic: False compiles anew for every shape; None does so once, then for any.
+        dynamic: False recompiles for every shape; None compiles for the first shape, and then once for all shapes.
     """
     for layer in (*model.encoder, *model.decoder):
         layer.compile(backend=compiler, dynamic=dynamic)
 
 
 def update_flops(config: Config, vocabulary: int, updates: Sequence[Update]) -> float:
-    """Operations of forward and backward for an update, on average; see :func:`flops_per_token`."""
+    """Mean operations of forward and backward per update; see :func:`flops_per_token`."""
     model = config.model
     batches = [batch for update in updates for batch in update.batches]
-    src = np.concatenate([batch.src_cu.diff().numpy() for batch in batches])
-    tgt = np.concatenate([batch.tgt_cu.diff().numpy() for batch in batches])
+    src = np.concatenate([batch.src_packing.lengths.numpy() for batch in batches])
+    tgt = np.concatenate([batch.tgt_packing.lengths.numpy() for batch in batches])
     rows = model.embedding_rows(vocabulary)
     return flops_per_token(sizes_of(model), rows, src, tgt) * int(src.sum() + tgt.sum()) / len(updates)
 
 
 def _time_round(stepper: Stepper, updates: list[Update], device: torch.device) -> tuple[float, float, float]:
-    """Seconds of all updates, those until the host had given them to the device, and the loss a target token."""
+    """Seconds for all updates, seconds until the host had submitted them, and the loss per target token."""
     synchronize(device)
     began = time.perf_counter()
     losses = [stepper.step(update) for update in updates]

@@ -1,4 +1,4 @@
-"""One case in a process of its own: ``python -m benchmarks.gpu.worker CASE RESULT``, JSON and the file for JSON."""
+"""Runs one case: ``python -m benchmarks.gpu.worker CASE RESULT``, where CASE is JSON and RESULT a file for JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def measure(case: Case) -> dict[str, object]:
-    """The figures of a case, as plain data."""
+    """Run a case; return its measurements as plain data."""
     import torch
 
     if case.act == "decode":
@@ -30,7 +30,8 @@ def measure(case: Case) -> dict[str, object]:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return asdict(measure_decoding(case, device))
     from benchmarks.gpu.training import measure_training
-    from dstransformer.training.world import Processes, join_world, leave_world
+    from dstransformer.cluster.launcher import Processes
+    from dstransformer.cluster.world import join_world, leave_world
 
     world = join_world(Processes(rank=0, local_rank=0, world_size=1))
     try:

@@ -13,8 +13,8 @@ from typing import TypeVar
 import psutil
 import torch
 
-from dstransformer.model.cpu import kernels_name, processor_name
-from dstransformer.training.world import usable_cores
+from dstransformer.cluster.world import usable_cores
+from dstransformer.model.ops import kernels_name, processor_name
 
 #: The share of the machine that others may take before a measurement counts as disturbed.
 DISTURBED = 0.05

@@ -12,7 +12,7 @@ import numpy as np
 import sentencepiece
 
 from dstransformer.corpus import Corpus, Tokenizer
-from dstransformer.corpus.lines import iter_lines
+from dstransformer.textfiles import iter_lines
 
 VOCABULARY = 8000
 SIDES = {"src": "en", "tgt": "de"}
@@ -112,4 +112,4 @@ def _write_pieces(corpus: Corpus, folder: Path) -> None:
         for side, ids, lengths in (("src", src, src_lengths), ("tgt", tgt, tgt_lengths)):
             with (folder / f"{name}.{side}").open("w", encoding="utf-8") as file:
                 for sentence in np.split(ids, np.cumsum(lengths)[:-1]):
-                    file.write(" ".join(pieces.split(sentence)) + "\n")
+                    file.write(" ".join(pieces.split(sentence.tolist())) + "\n")

@@ -11,14 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.options import FilesOptions, printable_name
 from data_prep.pairs import SCHEMA
+from data_prep.recipe import FilesOptions, printable_name
 from data_prep.sources import Source
 from data_prep.sources.records import pair_of_record, pairs_of_table
 from dstransformer.corpus import InputFile, SourceInfo
-from dstransformer.corpus.lines import is_same_file, iter_lines
-from dstransformer.corpus.manifest import file_sha256
 from dstransformer.errors import DataError, UserError, counted
+from dstransformer.files import file_sha256
+from dstransformer.textfiles import is_same_file, iter_lines
 
 _BATCH_LINES = 10_000
 _BOTH_SIDES = (".tsv", ".jsonl", ".parquet")
@@ -27,7 +27,12 @@ Stream = Callable[[], Iterator[pa.Table]]
 
 
 def open_files(options: FilesOptions) -> Source:
-    """Check which files make which split; UserError for a combination, DataError for a file that cannot be read."""
+    """Find the files of each split and identify them.
+
+    Raises:
+        UserError: The options do not go together.
+        DataError: A file cannot be read.
+    """
     if options.src_lang == options.tgt_lang:
         raise UserError(f"--src-lang and --tgt-lang are both {options.src_lang!r}; a corpus needs two languages")
     given = {
@@ -60,7 +65,7 @@ def open_files(options: FilesOptions) -> Source:
 
 
 def swapped_sides(options: FilesOptions) -> str | None:
-    """A warning where the names of the two files of a split end in the other side's language."""
+    """Return a warning if the two file names of a split end in each other's language."""
     for flag, src, tgt in (
         ("", options.src, options.tgt),
         ("valid-", options.valid_src, options.valid_tgt),
@@ -76,14 +81,18 @@ def swapped_sides(options: FilesOptions) -> str | None:
 
 
 class _Given:
-    """The files that the command line names for one split."""
+    """The files that the options name for one split."""
 
     def __init__(self, prefix: str, src: Path | None, tgt: Path | None, flag: str, both: Path | None) -> None:
         self._src_flag, self._tgt_flag, self._flag = f"--{prefix}src", f"--{prefix}tgt", flag
         self._src, self._tgt, self._both = src, tgt, both
 
     def paths(self) -> tuple[Path, ...]:
-        """None, one or two files."""
+        """Return no file, one or two.
+
+        Raises:
+            UserError: The options do not go together.
+        """
         if self._both and (self._src or self._tgt):
             raise UserError(f"{self._flag} and {self._src_flag} or {self._tgt_flag} name the same split; give one")
         if bool(self._src) != bool(self._tgt):
@@ -95,10 +104,12 @@ class _Given:
 
 
 def _identify(path: Path) -> tuple[InputFile, os.stat_result]:
-    """A file's name and hash, and how it looked to the file system then."""
+    """Return a file's name and hash, and its status before it was hashed."""
     try:
         found = path.stat()
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+            if stat.S_ISSOCK(found.st_mode):
+                raise DataError(f"{path} is a socket: name a file")
             raise DataError(f"{path} is a pipe or a device, but is read more than once: save it to a file first")
         identified = InputFile(name=printable_name(path), sha256=file_sha256(path))
     except OSError as error:
@@ -111,7 +122,7 @@ def _identify(path: Path) -> tuple[InputFile, os.stat_result]:
 
 
 def _unchanged(stream: Iterator[pa.Table], seen: Mapping[Path, os.stat_result]) -> Iterator[pa.Table]:
-    """The stream; DataError at its end where a file is no longer the one that was hashed."""
+    """Pass the stream on, and raise a DataError at its end if a file has changed since it was hashed."""
     yield from stream
     for path, before in seen.items():
         try:
@@ -128,7 +139,7 @@ def _ending(path: Path) -> str:
 
 
 def _check_ending(paths: tuple[Path, ...]) -> None:
-    """Refuse one file for both sides that has no ending of such files, and two files that have one."""
+    """Refuse one file for both sides without the suffix of such a format, and two files with one."""
     ending = _ending(paths[0])
     if len(paths) == 1 and ending not in _BOTH_SIDES:
         raise DataError(f"{paths[0]}: {ending or 'no ending'} is not .tsv, .jsonl or .parquet; rename or convert it")
@@ -144,7 +155,7 @@ def _stream(
         return _unchanged(_read_two_texts(*paths), seen)
     match _ending(paths[0]):
         case ".tsv":
-            stream = _read_tsv(paths[0])
+            stream = _read_tsv(paths[0], src_lang, tgt_lang)
         case ".jsonl":
             stream = _read_json_lines(paths[0], src_lang, tgt_lang)
         case _:
@@ -167,7 +178,22 @@ def _read_two_texts(src: Path, tgt: Path) -> Iterator[pa.Table]:
         yield _table(src_batch, tgt_batch)
 
 
-def _read_tsv(path: Path) -> Iterator[pa.Table]:
+def _check_header(path: Path, row: list[str], src_lang: str, tgt_lang: str) -> None:
+    """Refuse a header line, which would become a sentence pair; one in the other order means that sides are swapped."""
+    names = [cell.strip().lower() for cell in row]
+    languages = [src_lang.lower(), tgt_lang.lower()]
+    if names == languages[::-1]:
+        raise DataError(
+            f"{path}, line 1: the columns are {names[0]} and {names[1]}, but --src-lang is {src_lang}: swap --src-lang "
+            "and --tgt-lang or the columns, and remove that line"
+        )
+    if names == languages or names in (["source", "target"], ["src", "tgt"]):
+        raise DataError(
+            f"{path}, line 1: {row[0]!r} and {row[1]!r} are a header, not a sentence pair: remove that line"
+        )
+
+
+def _read_tsv(path: Path, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
     first = 1
     for lines in _read_lines(path):
         rows = [line.split("\t") for line in lines]
@@ -175,6 +201,8 @@ def _read_tsv(path: Path) -> Iterator[pa.Table]:
             if len(row) != 2:
                 found = f"{len(row)} columns" if len(row) > 1 else "no tab"
                 raise DataError(f"{path}, line {number}: {found}, wanted source, tab, target")
+        if first == 1:
+            _check_header(path, rows[0], src_lang, tgt_lang)
         yield _table([row[0] for row in rows], [row[1] for row in rows])
         first += len(lines)
 
@@ -202,11 +230,12 @@ def _read_parquet(path: Path, src_lang: str, tgt_lang: str) -> Iterator[pa.Table
             first += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeError) as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"{path} is not a readable Parquet file: {reason}") from None
+        advice = "write the text as UTF-8" if "UTF8" in reason or isinstance(error, UnicodeError) else "copy it again"
+        raise DataError(f"{path} cannot be read as Parquet ({reason}): {advice}, or convert it to .jsonl") from None
 
 
 def _read_lines(path: Path) -> Iterator[list[str]]:
-    """The lines of a file in batches."""
+    """Read the lines of a file in batches."""
     lines = iter_lines(path)
     while batch := list(islice(lines, _BATCH_LINES)):
         yield batch

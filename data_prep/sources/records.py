@@ -1,6 +1,6 @@
-"""Pairs out of structured records, in the two shapes that the field uses.
+"""Pairs from structured records, in the two common layouts.
 
-Either a column a language, named by its code, or the hub's ``{"translation": {"de": …, "en": …}}``.
+Either one column per language, named by its code, or the hub's ``{"translation": {"de": …, "en": …}}``.
 """
 
 from typing import Any
@@ -13,7 +13,11 @@ from dstransformer.errors import DataError
 
 
 def pair_of_record(record: Any, src_lang: str, tgt_lang: str, where: str) -> tuple[str, str]:
-    """Both sentences of one decoded JSON record; DataError names ``where`` it lacks one."""
+    """Return both sentences of a decoded JSON record.
+
+    Raises:
+        DataError: A sentence is missing or is not text. The message names ``where``.
+    """
     sides = record.get("translation", record) if isinstance(record, dict) else None
     src, tgt = (sides.get(src_lang), sides.get(tgt_lang)) if isinstance(sides, dict) else (None, None)
     if not isinstance(src, str) or not isinstance(tgt, str):
@@ -24,17 +28,17 @@ def pair_of_record(record: Any, src_lang: str, tgt_lang: str, where: str) -> tup
     for side, lang in ((src, src_lang), (tgt, tgt_lang)):
         if not side.isascii() and any("\ud800" <= character <= "\udfff" for character in side):
             raise DataError(
-                f"{where}: {lang!r} holds half a surrogate pair (\\ud800 to \\udfff), which is no character"
+                f"{where}: {lang!r} holds half a surrogate pair (\\ud800 to \\udfff), which is not a character"
             )
     return src, tgt
 
 
 def pairs_of_table(table: pa.Table, src_lang: str, tgt_lang: str, where: str, first_row: int = 0) -> pa.Table:
-    """The pairs of a table.
+    """Return the pairs of a table.
 
     Raises:
-        DataError: names ``where`` a language or, counted from ``first_row``, a value is missing.
-        pyarrow.ArrowInvalid: text is not UTF-8.
+        DataError: A column or a value is missing. The message names ``where`` and the row, counted from ``first_row``.
+        pyarrow.ArrowInvalid: A text is not UTF-8.
     """
     if "translation" in table.column_names and pa.types.is_struct(table.schema.field("translation").type):
         table = pa.Table.from_struct_array(table["translation"])

@@ -1,4 +1,4 @@
-"""WMT 2014 through `datasets`: from the hub, with its cache, or from a local copy in the same layout."""
+"""WMT 2014 through ``datasets``: from the hub, with its cache, or from a local copy in the same layout."""
 
 import os
 import sys
@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_prep.options import Wmt14Options, printable_name
+from data_prep.recipe import Wmt14Options, printable_name
 from data_prep.sources import Source
 from data_prep.sources.records import pairs_of_table
 from dstransformer.corpus import InputFile, SourceInfo
-from dstransformer.corpus.manifest import file_sha256
 from dstransformer.errors import DataError, UserError
+from dstransformer.files import file_sha256
 
 _HUB_NAME = "wmt/wmt14"
 _SPLITS = ("train", "validation", "test")
@@ -22,11 +22,11 @@ _BATCH_ROWS = 10_000
 
 
 def open_wmt14(options: Wmt14Options) -> Source:
-    """Find the data set and its revision; downloading waits until a split is read.
+    """Find the data set and its revision. It is downloaded when the first split is read.
 
     Raises:
-        UserError: the languages are not those of the pair.
-        DataError: neither hub nor cache, or the local copy, has the data set.
+        UserError: The languages are not those of the pair.
+        DataError: The data set is neither on the hub nor in the cache, or the local copy lacks it.
     """
     if {options.src_lang, options.tgt_lang} != set(options.pair.split("-")):
         raise UserError(
@@ -53,7 +53,7 @@ def _open_copy(folder: Path) -> tuple[SourceInfo, Any]:
     if lacking:
         raise DataError(
             f"{folder} has no {lacking[0]}-*.parquet: --hub-path must be a copy of the hub's {_HUB_NAME}, "
-            "with a folder of Parquet files a language pair"
+            "with a folder of Parquet files for each language pair"
         )
     inputs = tuple(InputFile(name=printable_name(path), sha256=file_sha256(path)) for path in files)
     return SourceInfo(name="wmt14", revision=None, inputs=inputs), load_dataset_builder(str(folder))

@@ -1,4 +1,4 @@
-"""Frozen, typed experiment configuration, its presets, and the composition of DeepSpeed JSON. No torch in here."""
+"""Frozen, typed experiment configuration; presets; composition of the DeepSpeed JSON. Does not import torch."""
 
 from dstransformer.config.deepspeed_json import (
     Precision,
@@ -11,12 +11,13 @@ from dstransformer.config.deepspeed_json import (
     zero_stage,
 )
 from dstransformer.config.loading import (
+    complete_config,
     dump_config,
     load_config,
-    parse_config,
     preset_names,
     preset_summary,
     read_config,
+    read_yaml,
     write_config,
 )
 from dstransformer.config.schema import (
@@ -47,17 +48,18 @@ __all__ = [
     "TrainingConfig",
     "ValidationConfig",
     "accumulation_steps",
+    "complete_config",
     "compose",
     "dump_config",
     "fragment_names",
     "fragments_folder",
     "load_config",
     "offloads_optimizer",
-    "parse_config",
     "precision_of",
     "preset_names",
     "preset_summary",
     "read_config",
+    "read_yaml",
     "write_config",
     "zero_stage",
 ]

@@ -1,4 +1,4 @@
-"""DeepSpeed JSON from fragments: ``ds_configs`` say how a run uses the hardware, the experiment says what it trains."""
+"""Composes the DeepSpeed JSON: fragments in ``ds_configs`` configure the hardware, the experiment adds the rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HERE = Path(__file__).parent
 _PACKAGED = _HERE / "ds_configs"  # in a wheel
 _CHECKOUT = _HERE.parents[1] / "ds_configs"  # in a checkout
 
-#: Keys that follow from the experiment, and the configuration key (or the reason) that decides each.
+#: DeepSpeed keys that are derived from the experiment, and what determines each of them.
 OWNED = {
     "train_batch_size": "batch.micro_batches",
     "train_micro_batch_size_per_gpu": "batch.micro_batches",
@@ -32,8 +32,8 @@ OWNED = {
     "checkpoint": "the checkpoint section",
 }
 
-#: What this package reads from the JSON itself, and what it may be there, as JSON.
-CHOICES = {
+#: Values this package itself reads from the JSON, and the JSON literals allowed for each.
+ALLOWED_VALUES = {
     "zero_optimization.stage": ("0", "1", "2", "3"),
     "zero_optimization.offload_optimizer.device": ('"cpu"', '"nvme"', '"none"'),
     "zero_optimization.offload_param.device": ('"cpu"', '"nvme"', '"none"'),
@@ -41,48 +41,48 @@ CHOICES = {
     "fp16.enabled": ("true", "false"),
 }
 
-#: Older names that DeepSpeed takes for what is read here under the newer one.
-OLD_NAMES = {
+#: Deprecated names that DeepSpeed still accepts, and the current names that are read here.
+DEPRECATED_NAMES = {
     "bfloat16": "bf16",
     "zero_optimization.cpu_offload": "zero_optimization.offload_optimizer",
     "zero_optimization.cpu_offload_param": "zero_optimization.offload_param",
 }
 
-#: The lowest ZeRO stage that can offload each to CPU memory; NVMe needs stage 3.
+#: The lowest ZeRO stage at which each can be offloaded to CPU memory.
 OFFLOAD_STAGES = {"offload_optimizer": 1, "offload_param": 3}
 
 
 def fragments_folder() -> Path:
-    """The folder of the DeepSpeed fragments, in a wheel or in a checkout."""
+    """The folder of the DeepSpeed fragments, in an installed wheel or in a checkout."""
     return _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
 
 
 def fragment_names() -> list[str]:
-    """The fragments that come with the package."""
+    """The names of the fragments included in the package."""
     return sorted(path.stem for path in fragments_folder().glob("*.json"))
 
 
 def compose(config: Config, world_size: int) -> dict[str, Any]:
     """The complete DeepSpeed configuration of an experiment on ``world_size`` processes.
 
-    The fragments that ``config.deepspeed`` names are merged; then the experiment adds what it owns. A micro-batch
-    counts as one sample for DeepSpeed, as its sentences are packed: ``train_batch_size`` is the number of them.
+    Merges the fragments listed in ``config.deepspeed``, then adds the keys derived from the experiment. To DeepSpeed a
+    packed micro-batch is one sample, so ``train_batch_size`` is the number of micro-batches.
 
     Raises:
-        ConfigError: An unknown fragment, a key two fragments state, an owned key, an ``"auto"``, a ZeRO stage, offload
-            or precision that DeepSpeed does not have, none at all or two of them, or a number of processes that does
-            not divide ``batch.micro_batches``.
+        ConfigError: A fragment is unknown; two fragments state the same key; a fragment states a derived key or
+            ``"auto"``; the ZeRO stage, offloading or precision is invalid, missing or stated twice; or the world size
+            does not divide ``batch.micro_batches``.
     """
     merged: dict[str, Any] = {}
     stated_by: dict[tuple[str, ...], str] = {}
     for name in config.deepspeed:
-        fragment, origin = _read(name)
-        _check_choices(fragment, origin)
-        for path, value in _leaves(fragment):
-            _check_leaf(path, value, origin)
-            _state(merged, stated_by, path, value, origin)
+        fragment, origin = _read_fragment(name)
+        _check_allowed_values(fragment, origin)
+        for path, value in _iter_values(fragment):
+            _check_value(path, value, origin)
+            _add_value(merged, stated_by, path, value, origin)
         check_keys(fragment, origin)
-    _check_whole(merged, config.deepspeed)
+    _check_merged(merged, config.deepspeed)
     accumulation = accumulation_steps(config.batch.micro_batches, world_size)
     return merged | {
         "train_batch_size": config.batch.micro_batches,
@@ -94,36 +94,36 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
 
 
 def accumulation_steps(micro_batches: int, world_size: int) -> int:
-    """How many micro-batches of an update each process computes, one after the other.
+    """The number of micro-batches that each process computes per update.
 
     Raises:
-        ConfigError: A number of processes below 1, or one that does not divide ``micro_batches``.
+        ConfigError: ``world_size`` is below 1 or does not divide ``micro_batches``.
     """
     if world_size < 1:
         raise ConfigError(f"{world_size} processes cannot train: the world size is 1 or more")
     if micro_batches % world_size:
         divisors = [n for n in range(1, micro_batches + 1) if micro_batches % n == 0]
         raise ConfigError(
-            f"batch.micro_batches = {micro_batches} cannot be dealt to {world_size} processes: use a multiple of "
-            f"{world_size} (--set batch.micro_batches={-(-micro_batches // world_size) * world_size}), "
+            f"batch.micro_batches = {micro_batches} cannot be split evenly over {world_size} processes: use a multiple "
+            f"of {world_size} (--set batch.micro_batches={-(-micro_batches // world_size) * world_size}), "
             f"or {', '.join(map(str, divisors))} processes"
         )
     return micro_batches // world_size
 
 
 def precision_of(ds_config: Mapping[str, Any]) -> Precision:
-    """The dtype the forward and backward pass run in, of what :func:`compose` made."""
-    halves: tuple[Precision, ...] = ("bf16", "fp16")
-    return next((name for name in halves if _is_enabled(ds_config, name)), "fp32")
+    """The dtype of the forward and backward pass in a configuration from :func:`compose`."""
+    half_precisions: tuple[Precision, ...] = ("bf16", "fp16")
+    return next((name for name in half_precisions if _is_enabled(ds_config, name)), "fp32")
 
 
 def zero_stage(ds_config: Mapping[str, Any]) -> int:
-    """The ZeRO stage of what :func:`compose` made."""
+    """The ZeRO stage of a configuration from :func:`compose`."""
     return int(ds_config["zero_optimization"]["stage"])
 
 
 def offloads_optimizer(ds_config: Mapping[str, Any]) -> bool:
-    """Whether optimizer states are kept in CPU memory or on NVMe, by what :func:`compose` made."""
+    """Whether a configuration from :func:`compose` offloads the optimizer states."""
     section = ds_config["zero_optimization"].get("offload_optimizer", {})
     return bool(section.get("device", "none") != "none")
 
@@ -132,7 +132,7 @@ def _is_enabled(ds_config: Mapping[str, Any], precision: str) -> bool:
     return bool(ds_config.get(precision, {}).get("enabled", False))
 
 
-def _read(name: str) -> tuple[dict[str, Any], str]:
+def _read_fragment(name: str) -> tuple[dict[str, Any], str]:
     packaged = fragments_folder() / f"{name}.json"
     is_path = name.endswith(".json") or "/" in name
     path = Path(name) if is_path else packaged
@@ -156,19 +156,19 @@ def _read(name: str) -> tuple[dict[str, Any], str]:
     if not isinstance(fragment, dict):
         kind = "null" if fragment is None else f"a {type(fragment).__name__}"
         raise ConfigError(f"{origin} holds {kind}, not a JSON object")
-    _check_repeated(text, origin)
+    _check_repeated_keys(text, origin)
     return fragment, origin
 
 
 def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no JSON number")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 _JSON_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}]')
 
 
-def _check_repeated(text: str, origin: str) -> None:
-    """Of a key that an object states twice, JSON takes the last silently."""
+def _check_repeated_keys(text: str, origin: str) -> None:
+    """Refuse an object that repeats a key; Python's parser would silently keep the last value."""
     objects: list[set[str]] = []
     for token in _JSON_TOKEN.finditer(text):
         if token[0] == "{":
@@ -183,8 +183,8 @@ def _check_repeated(text: str, origin: str) -> None:
             objects[-1].add(key)
 
 
-def _check_choices(fragment: Mapping[str, Any], origin: str) -> None:
-    for name, choices in CHOICES.items():
+def _check_allowed_values(fragment: Mapping[str, Any], origin: str) -> None:
+    for name, allowed in ALLOWED_VALUES.items():
         *sections, key = name.split(".")
         node = fragment
         for depth, section in enumerate(sections, start=1):
@@ -192,33 +192,33 @@ def _check_choices(fragment: Mapping[str, Any], origin: str) -> None:
             if not isinstance(node, dict):
                 raise ConfigError(
                     f"{origin}: {'.'.join(sections[:depth])} is {json.dumps(node)}: "
-                    f'write an object, such as {{"{key}": {choices[0]}}}'
+                    f'write an object, such as {{"{key}": {allowed[0]}}}'
                 )
-        if key in node and json.dumps(node[key]) not in choices:
-            raise ConfigError(f"{origin}: {name} is {json.dumps(node[key])}: write one of {', '.join(choices)}")
+        if key in node and json.dumps(node[key]) not in allowed:
+            raise ConfigError(f"{origin}: {name} is {json.dumps(node[key])}: write one of {', '.join(allowed)}")
 
 
-def _check_leaf(path: Sequence[str], value: Any, origin: str) -> None:
+def _check_value(path: Sequence[str], value: Any, origin: str) -> None:
     name = ".".join(path)
     if path[0] in OWNED:
         raise ConfigError(
-            f"{origin} states {name!r}, which follows from {OWNED[path[0]]} of the experiment: "
+            f"{origin} states {name!r}, which is derived from {OWNED[path[0]]} of the experiment: "
             "remove it from the JSON and set it with a preset or --set"
         )
-    if path[0] == "torch_autocast":
+    if path[0] in ("torch_autocast", "amp"):
         raise ConfigError(
             f"{origin} states {name!r}: the model computes in the precision of its weights; remove it and add one of "
             "fp32, bf16, fp16"
         )
-    for old, new in OLD_NAMES.items():
+    for old, new in DEPRECATED_NAMES.items():
         if f"{name}.".startswith(f"{old}."):
-            raise ConfigError(f"{origin} states {old!r}, an older name: write {new!r}")
+            raise ConfigError(f"{origin} states {old!r}, a deprecated name: write {new!r}")
     if value == "auto":
-        raise ConfigError(f'{origin}: {name} is "auto", which DeepSpeed silently replaces; write a value')
+        raise ConfigError(f'{origin}: {name} is "auto", which DeepSpeed replaces silently: write a value')
 
 
-def _check_whole(merged: Mapping[str, Any], names: Sequence[str]) -> None:
-    """What nobody states DeepSpeed would choose silently, and what contradicts itself it would find out late."""
+def _check_merged(merged: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Refuse missing values, which DeepSpeed would choose silently, and contradictions, which it would report late."""
     fragments = f"the DeepSpeed fragments [{', '.join(names)}]"
     if "stage" not in merged.get("zero_optimization", {}):
         raise ConfigError(f"{fragments} state no ZeRO stage: add one of zero0, zero1, zero2, zero3")
@@ -226,34 +226,34 @@ def _check_whole(merged: Mapping[str, Any], names: Sequence[str]) -> None:
         raise ConfigError(f"{fragments} state no precision: add one of fp32, bf16, fp16")
     if _is_enabled(merged, "bf16") and _is_enabled(merged, "fp16"):
         raise ConfigError(f"{fragments} enable both bf16 and fp16: choose one")
-    for part, least in OFFLOAD_STAGES.items():
-        _check_offload(merged["zero_optimization"], part, least, fragments)
+    for part, min_stage in OFFLOAD_STAGES.items():
+        _check_offload(merged["zero_optimization"], part, min_stage, fragments)
 
 
-def _check_offload(zero: Mapping[str, Any], part: str, least: int, fragments: str) -> None:
+def _check_offload(zero: Mapping[str, Any], part: str, min_stage: int, fragments: str) -> None:
     section = zero.get(part, {})
     device = section.get("device", "none")
     if device == "nvme":
         raise ConfigError(
-            f"{fragments} ask for {part} to nvme, whose files no checkpoint would hold: write "
+            f"{fragments} set {part} to nvme, but checkpoints do not include files on NVMe: write "
             f'zero_optimization.{part}.device "cpu"'
         )
-    if device == "cpu" and zero["stage"] < least:
+    if device == "cpu" and zero["stage"] < min_stage:
         raise ConfigError(
-            f"{fragments} ask for {part} to cpu at ZeRO stage {zero['stage']}, "
-            f"which needs stage {'3' if least == 3 else '1, 2 or 3'}: name that stage, or leave {part} out"
+            f"{fragments} set {part} to cpu at ZeRO stage {zero['stage']}, "
+            f"which needs stage {'3' if min_stage == 3 else '1, 2 or 3'}: choose that stage, or remove {part}"
         )
 
 
-def _leaves(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _iter_values(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, value in tree.items():
         if isinstance(value, dict) and value:
-            yield from _leaves(value, (*prefix, key))
+            yield from _iter_values(value, (*prefix, key))
         else:
             yield (*prefix, key), value
 
 
-def _state(
+def _add_value(
     merged: dict[str, Any], stated_by: dict[tuple[str, ...], str], path: Sequence[str], value: Any, origin: str
 ) -> None:
     path = tuple(path)

@@ -1,4 +1,4 @@
-"""From a preset's name to a checked ``Config``: inheritance, overrides, and errors that name the key."""
+"""Loads a preset into a validated ``Config``: inheritance, overrides, and errors that name the key."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PRESETS = Path(__file__).parent / "presets"
 
 
 def preset_names() -> list[str]:
-    """The presets that come with the package, ``base`` first."""
+    """The names of the presets included in the package, ``base`` first."""
     names = sorted(path.stem for path in PRESETS.glob("*.yaml"))
     return ["base", *(name for name in names if name != "base")]
 
 
 def preset_summary(name: str) -> str:
-    """The comment on a preset's first lines, in one line."""
+    """The comment at the top of a preset, on one line."""
     lines = (PRESETS / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     comment = []
     for line in lines:
@@ -36,42 +36,61 @@ def preset_summary(name: str) -> str:
 
 
 def load_config(preset: str, overrides: Sequence[str] = (), fragments: Sequence[str] = ()) -> Config:
-    """The configuration of ``preset`` (a name, or the path of a YAML file) with its overrides applied.
+    """Load a preset and apply overrides.
 
     Args:
         preset: A name from :func:`preset_names`, or a path ending in ``.yaml``.
         overrides: ``section.key=value`` strings; the value is read as YAML.
-        fragments: DeepSpeed fragments that replace the preset's ``deepspeed`` list where there are any.
+        fragments: DeepSpeed fragments. If not empty, they replace the preset's ``deepspeed`` list.
 
     Raises:
-        ConfigError: An unknown preset, key or type, or a value out of its bounds.
+        ConfigError: The preset or a key is unknown, or a value has the wrong type or is out of bounds.
     """
     tree = _resolve(preset)
     _check_complete(tree, preset)
     for override in overrides:
-        _apply(tree, override)
+        _apply_override(tree, override)
     if fragments:
         tree["deepspeed"] = list(fragments)
-    return parse_config(tree, f"preset {preset!r}")
+    overridden = {override.partition("=")[0].strip() for override in overrides}
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        wrong = {".".join(map(str, detail["loc"])) for detail in error.errors()}
+        origin = "--set" if wrong <= overridden else f"preset {preset!r}"
+        raise ConfigError(f"{origin}: {_describe_errors(error)}") from None
 
 
 def read_config(path: Path) -> Config:
-    """The resolved configuration a run or a bundle holds in ``config.yaml``.
-
-    A key that did not exist when it was written has the value of ``base.yaml``.
+    """Read a resolved configuration written by :func:`write_config`.
 
     Raises:
-        ConfigError: A file that cannot be read, or what is no configuration of this version.
+        ConfigError: The file cannot be read, is not a configuration, or was written by a newer version.
     """
-    tree = _read_yaml(path)
-    base = _read_yaml(PRESETS / "base.yaml")
+    return complete_config(read_yaml(path), str(path))
+
+
+def complete_config(tree: Mapping[str, Any], origin: str) -> Config:
+    """Validate a stored configuration, taking missing keys from ``base.yaml``.
+
+    Args:
+        tree: The stored sections; some may be missing.
+        origin: Where they come from, for error messages.
+
+    Raises:
+        ConfigError: A key is unknown, for example because a newer version wrote it, or a value is invalid.
+    """
+    base = read_yaml(PRESETS / "base.yaml")
     unknown = {key for key in _keys(tree) - _keys(base) if key not in base}
     if unknown:
         raise ConfigError(
-            f"{path} has the key {shown(min(unknown))}, which this version does not know: use the version of "
+            f"{origin} has the key {shown(min(unknown))}, which this version does not know: use the version of "
             "dstransformer that wrote it, or a newer one"
         )
-    return parse_config(_merge(base, tree), str(path))
+    try:
+        return Config.model_validate(_merge(base, tree))
+    except ValidationError as error:
+        raise ConfigError(f"{origin}: {_describe_errors(error)}") from None
 
 
 def write_config(config: Config, path: Path) -> None:
@@ -84,54 +103,48 @@ def dump_config(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)
 
 
-def parse_config(tree: Mapping[str, Any], origin: str) -> Config:
-    """Check a nested mapping; ``origin`` says in an error where it came from."""
-    try:
-        return Config.model_validate(tree)
-    except ValidationError as error:
-        raise ConfigError(f"{origin}: {_explain(error)}") from None
+def _resolve(preset: str, children: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Merge a preset with the presets it extends.
 
-
-def _resolve(preset: str, heirs: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The values of a preset and those it extends; ``heirs`` are the files that extend it, the last one directly.
-
-    A file is looked for beside the one that extends it.
+    Args:
+        preset: A name or a path. A path is relative to the folder of the file that extends it.
+        children: The chain of files that extend it; the last one extends it directly.
     """
     try:
-        path = _find(preset, heirs[-1].parent if heirs else Path())
+        path = _find_preset(preset, children[-1].parent if children else Path())
     except ConfigError as error:
-        raise ConfigError(f"{heirs[-1]} extends {shown(preset)}: {error}" if heirs else str(error)) from None
-    if os.path.realpath(path) in map(os.path.realpath, heirs):
-        raise ConfigError(f"preset {preset!r} extends itself: {' -> '.join(map(str, (*heirs, path)))}")
-    tree = _read_yaml(path)
+        raise ConfigError(f"{children[-1]} extends {shown(preset)}: {error}" if children else str(error)) from None
+    if os.path.realpath(path) in map(os.path.realpath, children):
+        raise ConfigError(f"preset {preset!r} extends itself: {' -> '.join(map(str, (*children, path)))}")
+    tree = read_yaml(path)
     parent = tree.pop("extends", None)
     if parent is None:
         return tree
     if not isinstance(parent, str):
         raise ConfigError(f"{path}: extends = {shown(parent)}: name one preset or file")
-    return _merge(_resolve(parent, (*heirs, path)), tree)
+    return _merge(_resolve(parent, (*children, path)), tree)
 
 
 def _check_complete(tree: Mapping[str, Any], preset: str) -> None:
-    base = _read_yaml(PRESETS / "base.yaml")
-    no_sections = [
+    base = read_yaml(PRESETS / "base.yaml")
+    not_sections = [
         name for name, value in tree.items() if isinstance(base.get(name), dict) and not isinstance(value, dict)
     ]
-    if no_sections:
-        name = no_sections[0]
+    if not_sections:
+        name = not_sections[0]
         raise ConfigError(
             f"preset {shown(preset)}: {name} = {shown(tree[name])}: it is a section, write its keys below it"
         )
     missing = sorted(_keys(base) - _keys(tree))
     if missing:
         raise ConfigError(
-            f"preset {shown(preset)} lacks {len(missing)} keys, the first is {missing[0]!r}: add the line "
-            "`extends: base` to take them from base"
+            f"preset {shown(preset)} lacks {len(missing)} keys, starting with {missing[0]!r}: add the line "
+            "`extends: base` to inherit them"
         )
 
 
 def _keys(tree: Mapping[str, Any]) -> set[str]:
-    """The names of all values: ``section.key``, and what is no section by its name."""
+    """The names of all values: ``section.key``, or the plain name outside a section."""
     return {
         f"{name}.{key}" if key else str(name)
         for name, section in tree.items()
@@ -139,7 +152,7 @@ def _keys(tree: Mapping[str, Any]) -> set[str]:
     }
 
 
-def _find(preset: str, folder: Path) -> Path:
+def _find_preset(preset: str, folder: Path) -> Path:
     path = folder / preset
     if preset.endswith((".yaml", ".yml")):
         if not os.path.lexists(path):
@@ -150,11 +163,18 @@ def _find(preset: str, folder: Path) -> Path:
         hint = f"did you mean {near[0]!r}? " if near else ""
         if os.path.lexists(f"{path}.yaml"):
             hint = f"did you mean the file {preset}.yaml? "
-        raise ConfigError(f"unknown preset {shown(preset)}: {hint}`dst presets` lists what there is")
+        raise ConfigError(f"unknown preset {shown(preset)}: {hint}`dst presets` lists all presets")
     return PRESETS / f"{preset}.yaml"
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a mapping from a YAML file.
+
+    Raises:
+        ConfigError: The file cannot be read, is not YAML, or does not hold a mapping.
+    """
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is not a file: name a YAML file")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -167,17 +187,17 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
+def _merge(base: dict[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in override.items():
         old = merged.get(key)
         if isinstance(old, dict) and value is None:
-            continue  # a section without a line in it
+            continue  # an empty section
         merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
 
 
-def _apply(tree: dict[str, Any], override: str) -> None:
+def _apply_override(tree: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     keys = name.strip().split(".")
     given = f"--set {shown(override)}"
@@ -200,9 +220,9 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     section[keys[-1]] = value
 
 
-def _explain(error: ValidationError) -> str:
-    """What is wrong with the first two values; the rest is counted."""
-    problems = [_explain_one(detail) for detail in error.errors()]
+def _describe_errors(error: ValidationError) -> str:
+    """Describe the first two problems and count the rest."""
+    problems = [_describe_error(detail) for detail in error.errors()]
     rest = f"; and {len(problems) - 2} more" if len(problems) > 2 else ""
     return "; ".join(problems[:2]) + rest
 
@@ -215,7 +235,7 @@ _BOUNDS = {
 }
 
 
-def _explain_one(detail: Mapping[str, Any]) -> str:
+def _describe_error(detail: Mapping[str, Any]) -> str:
     where = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         return f"unknown key {shown(where)}{_suggest(detail['loc'])}"
@@ -229,14 +249,17 @@ def _explain_one(detail: Mapping[str, Any]) -> str:
     bound = _BOUNDS.get(detail["type"])
     if bound is not None:
         message = bound.format(**detail["ctx"])
-    if isinstance(detail["input"], dict) and detail["type"] == "value_error":  # of a section's values together
+    if isinstance(detail["input"], dict) and detail["type"] == "value_error":  # a check across a section's values
         return f"{where}: {message}"
     return f"{where} = {shown(detail['input'])}: {message[0].lower()}{message[1:]}"
 
 
 def _suggest(location: Sequence[str | int]) -> str:
     *sections, key = map(str, location)
-    known: Any = _read_yaml(PRESETS / "base.yaml")
+    if "." in key and not sections:
+        section, _, name = key.partition(".")
+        return f": write the section `{section}:` and below it `{name}:`"
+    known: Any = read_yaml(PRESETS / "base.yaml")
     for section in sections:
         known = known.get(section, {})
     near = get_close_matches(key, list(known), n=1)

@@ -1,4 +1,4 @@
-"""The typed experiment configuration. Values live in ``presets/base.yaml``; here stand their types and bounds."""
+"""The typed experiment configuration: types and bounds. Default values are in ``presets/base.yaml``."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-#: Counts of updates, tokens and sentences, and seeds: what a signed 64-bit integer holds, as PyTorch and Arrow count.
-LARGEST = 2**63 - 1
+#: Upper bound of seeds and of counts (updates, tokens, sentences). PyTorch and Arrow use signed 64-bit integers.
+MAX_INT64 = 2**63 - 1
 
-Count = Annotated[int, Field(ge=1, le=LARGEST)]
-NonNegative = Annotated[int, Field(ge=0, le=LARGEST)]
-#: Widths, heads, layers and rows of a model: beyond these a matrix has more elements than any machine has memory for,
-#: and PyTorch's sizes overflow.
+Count = Annotated[int, Field(ge=1, le=MAX_INT64)]
+NonNegative = Annotated[int, Field(ge=0, le=MAX_INT64)]
+#: A width of the model. With larger ones a matrix would exceed any machine's memory and overflow PyTorch's sizes.
 Width = Annotated[int, Field(ge=1, le=2**20)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class Section(BaseModel):
-    """A frozen group of values; an unknown key is an error."""
+    """A frozen group of values. Unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -43,12 +42,12 @@ class ModelConfig(Section):
     vocab_multiple: Width
 
     def embedding_rows(self, vocab_size: int) -> int:
-        """Rows of an embedding matrix for ``vocab_size`` pieces: rounded up to ``vocab_multiple``."""
+        """The rows of an embedding matrix: ``vocab_size`` rounded up to a multiple of ``vocab_multiple``."""
         return -(-vocab_size // self.vocab_multiple) * self.vocab_multiple
 
 
 class LossConfig(Section):
-    """The training criterion (section 5.4)."""
+    """The training loss (section 5.4)."""
 
     label_smoothing: Probability
 
@@ -71,7 +70,7 @@ class ScheduleConfig(Section):
 
 
 class BatchConfig(Section):
-    """What an update holds (section 5.1) and how many parts it is cut into."""
+    """The size of an update (section 5.1) and the number of micro-batches it is split into."""
 
     src_tokens: Count
     tgt_tokens: Count
@@ -79,7 +78,7 @@ class BatchConfig(Section):
 
 
 class TrainingConfig(Section):
-    """The loop."""
+    """The training loop."""
 
     max_updates: Count
     seed: NonNegative
@@ -98,7 +97,7 @@ class ValidationConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """When checkpoints are written and which of them stay."""
+    """When checkpoints are written, which are kept, and how the final bundle is made."""
 
     every_updates: NonNegative
     every_minutes: Annotated[float, Field(ge=0)]
@@ -108,11 +107,11 @@ class CheckpointConfig(Section):
     final: Literal["average", "best_on_validation"]
 
     @model_validator(mode="after")
-    def _averages_what_is_kept(self) -> CheckpointConfig:
+    def _check_average_last(self) -> CheckpointConfig:
         if self.average_last > self.keep_last:
             raise ValueError(
                 f"average_last {self.average_last} is more than keep_last {self.keep_last}: "
-                "the checkpoints to average would be gone; raise checkpoint.keep_last"
+                "the checkpoints to average would be deleted; raise checkpoint.keep_last"
             )
         return self
 
@@ -128,7 +127,7 @@ class DecodingConfig(Section):
 
 
 class TrackingConfig(Section):
-    """Where the record of a run goes."""
+    """Experiment tracking with MLflow."""
 
     enabled: bool
     uri: str | None
@@ -137,7 +136,7 @@ class TrackingConfig(Section):
 
 
 class Config(Section):
-    """One experiment: what is trained. How it is run on the hardware stands in the DeepSpeed fragments it names."""
+    """One experiment. The DeepSpeed fragments that it lists say how it uses the hardware."""
 
     model: ModelConfig
     loss: LossConfig

@@ -1,4 +1,4 @@
-"""YAML as people write it: ``1e-9`` is a number, a key stands once, and what cannot be read is said in one line."""
+"""A stricter YAML parser: ``1e-9`` is a number, repeated keys are errors, and every error is one line."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import yaml
 
 from dstransformer.errors import ConfigError, shown
 
-#: A number with an exponent, which YAML 1.1 takes only with a point and a sign in it.
+#: A float with an exponent. YAML 1.1 requires a decimal point and a sign in the exponent; this does not.
 _EXPONENT = re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with YAML 1.2's floats, without dates, and without repeated keys."""
+    """PyYAML's safe loader with YAML 1.2 floats, and without dates and repeated keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuse a key that stands twice: the last would win silently."""
+        """Refuse a repeated key, of which PyYAML would silently keep the last value."""
         seen = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
@@ -35,10 +35,10 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.012
 
 
 def parse_yaml(text: str, name: str) -> Any:
-    """The value of YAML text; ``name`` is what errors call it.
+    """Parse YAML text. ``name`` identifies it in error messages.
 
     Raises:
-        ConfigError: It is not YAML, or a mapping states a key twice.
+        ConfigError: The text is not valid YAML, or a mapping repeats a key.
     """
     try:
         return yaml.load(text, _Loader)
@@ -54,4 +54,4 @@ def parse_yaml(text: str, name: str) -> Any:
     except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:
         raise ConfigError(f"{name} is not valid YAML: {shown(error, quote=False)}") from None
     except RecursionError:
-        raise ConfigError(f"{name} is not usable YAML: it is nested too deeply") from None
+        raise ConfigError(f"{name} is nested too deeply: flatten it") from None

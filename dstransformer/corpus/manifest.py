@@ -1,9 +1,8 @@
-"""``manifest.json``: what a corpus holds, what it was made from and how, with a checksum for every shard."""
+"""``manifest.json``: what a corpus holds, with a checksum for every shard, and what it was made from and how."""
 
-import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -18,11 +17,11 @@ from pydantic import (
     model_validator,
 )
 
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, check_format_version
 
-# 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's.
-FORMAT_VERSION = 2
-_READABLE_VERSIONS = (1, 2)
+#: 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's. 3: ``sources``
+#: in place of ``source``. A version reads every one before it.
+FORMAT_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"
 
@@ -30,7 +29,7 @@ Option = str | int | float | bool | None
 
 
 def _plain_name(name: str) -> str:
-    """A name that stays in its folder: no separator, no ``..``, nothing that a file system treats specially."""
+    """Refuse a name that could lead out of its folder: a separator, ``..``, or an unprintable character."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
         raise ValueError(f"{name!r} is not a plain file name")
     return name
@@ -60,14 +59,14 @@ class LengthStats(_Record):
     max: NonNegativeInt
 
     def fits(self, pairs: int, tokens: int) -> bool:
-        """Whether ``pairs`` sentences with ``tokens`` tokens in all can have these lengths."""
+        """Tell whether ``pairs`` sentences with ``tokens`` tokens in total can have these lengths."""
         return self.min <= self.mean <= self.max and pairs * self.min <= tokens <= pairs * self.max
 
 
 class SplitInfo(_Record):
-    """A split's size. ``has_text`` says whether it also holds the raw text, for BLEU.
+    """A split's size. ``has_text`` tells whether it also holds the raw text, for BLEU.
 
-    ``src_unknown`` and ``tgt_unknown`` count the tokens that are UNK; None in corpora made before these were counted.
+    ``src_unknown`` and ``tgt_unknown`` count UNK tokens; they are None in corpora made before these were counted.
     """
 
     pairs: PositiveInt
@@ -105,14 +104,14 @@ class TokenizerInfo(_Record):
 
 
 class InputFile(_Record):
-    """A file that was read, by name (not by where it lay) and content."""
+    """An input file: its name without its folder, and its content's hash."""
 
     name: str
     sha256: Sha256
 
 
 class SourceInfo(_Record):
-    """Where the text came from: input files with their hashes, or a revision of a hub data set."""
+    """A source of text: input files with their hashes, or a revision of a hub data set."""
 
     name: str
     revision: str | None
@@ -129,13 +128,14 @@ class CleaningReport(_Record):
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
         if self.read != self.kept + sum(self.dropped.values()):
-            raise ValueError(f"read is {self.read}, but kept and dropped add up to another number")
+            raise ValueError(f"read is {self.read}, but kept and dropped do not add up to it")
         return self
 
 
 class Overlap(_Record):
-    """How much of a held-out split is in the training text: its pairs whose source sentence is there, after Unicode
-    normalisation, and those of them whose translation is there beside it.
+    """How much of a held-out split is in the training text, after Unicode normalisation.
+
+    ``sentences`` counts its pairs whose source sentence is there, ``pairs`` those with the same translation.
     """
 
     sentences: NonNegativeInt
@@ -149,9 +149,9 @@ class Overlap(_Record):
 
 
 class Manifest(_Record):
-    """Everything about a corpus but its tokens. ``build_key`` is the hash of inputs and options that made it.
+    """Everything about a corpus except its tokens. ``build_key`` is a hash of the inputs and options that made it.
 
-    ``overlap`` has an entry for each held-out split; it is None in corpora of format version 1, which did not count.
+    ``overlap`` has an entry for each held-out split; it is None in corpora of format version 1.
     """
 
     format_version: int
@@ -160,7 +160,7 @@ class Manifest(_Record):
     tgt_lang: str
     tokenizer: TokenizerInfo
     splits: Annotated[dict[PlainName, SplitInfo], Field(min_length=1)]
-    source: SourceInfo
+    sources: Annotated[tuple[SourceInfo, ...], Field(min_length=1)]
     cleaning: CleaningReport
     overlap: dict[str, Overlap] | None = None
     options: dict[str, Option]
@@ -174,16 +174,21 @@ class Manifest(_Record):
             raise ValueError(f"cleaning.kept is {self.cleaning.kept}, but splits.train.pairs is {train.pairs}")
         for name, overlap in (self.overlap or {}).items():
             if name not in self.splits or overlap.sentences > self.splits[name].pairs:
-                raise ValueError(f"overlap.{name} is that of no split, or counts more pairs than the split has")
+                raise ValueError(f"overlap.{name} names an unknown split or counts more pairs than the split has")
         return self
 
     @classmethod
     def load(cls, folder: Path) -> "Manifest":
-        """Read ``folder/manifest.json``; DataError where it is missing, damaged or of another format version."""
+        """Read ``folder/manifest.json`` of this or an older format version.
+
+        Raises:
+            DataError: The file is missing, damaged or of a newer format version.
+        """
         path = folder / MANIFEST_NAME
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path} is not a file: restore it or build the corpus again")
         try:
-            text = path.read_bytes()
-            record = json.loads(text)
+            record = json.loads(path.read_bytes())
         except NotADirectoryError:
             raise DataError(
                 f"{folder} is not a corpus: it is not a folder; give the one that `dst-prep build` made"
@@ -196,21 +201,21 @@ class Manifest(_Record):
             raise DataError(f"{path} is damaged ({error}): restore it or build the corpus again") from None
         if not isinstance(record, dict):
             raise DataError(f"{path} is damaged (it is not a JSON object): restore it or build the corpus again")
-        _check_version(path, record.get("format_version"))
+        check_format_version(record.get("format_version"), FORMAT_VERSION, path)
         try:
-            return cls.model_validate_json(text, strict=True)
+            return cls.model_validate_json(json.dumps(_upgrade(record)), strict=True)
         except ValidationError as error:
             raise DataError(
                 f"{path} is damaged ({_first_fault(error)}): restore it or build the corpus again"
             ) from None
 
     def to_json(self) -> str:
-        """The text of ``manifest.json``."""
+        """Return the text of ``manifest.json``."""
         return self.model_dump_json(indent=2) + "\n"
 
 
 def _no_corpus(folder: Path) -> str:
-    """What a folder without a manifest is, and what to do about it."""
+    """Explain what a folder without a manifest is, and what to do."""
     if not folder.exists():
         return f"{folder} is not a corpus: it does not exist; make it with `dst-prep build --out {folder}`"
     built = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}") if (path.parent / TOKENIZER_NAME).exists())
@@ -223,13 +228,11 @@ def _no_corpus(folder: Path) -> str:
     return f"{folder} is not a corpus: it has no {MANIFEST_NAME}; {advice}"
 
 
-def _check_version(path: Path, version: object) -> None:
-    if version in _READABLE_VERSIONS and type(version) is int:
-        return
-    newer = isinstance(version, int) and version > FORMAT_VERSION
-    advice = "update dstransformer" if newer else "build the corpus again with this version's `dst-prep build`"
-    readable = " and ".join(map(str, _READABLE_VERSIONS))
-    raise DataError(f"{path} has format version {version!r}, this program reads versions {readable}: {advice}")
+def _upgrade(record: dict[str, Any]) -> dict[str, Any]:
+    """Convert a manifest of an older format version to the newest."""
+    if record["format_version"] < 3 and "source" in record:
+        record = {name: value for name, value in record.items() if name != "source"} | {"sources": [record["source"]]}
+    return record | {"format_version": FORMAT_VERSION}
 
 
 def _first_fault(error: ValidationError) -> str:
@@ -237,9 +240,3 @@ def _first_fault(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"])
     value = f", found {first['input']!r:.60}" if isinstance(first["input"], str | int | float) else ""
     return f"{where}: {first['msg'].removeprefix('Value error, ')}{value}".removeprefix(": ")
-
-
-def file_sha256(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,16 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME, Manifest, Shard, SplitInfo, file_sha256
+from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME, Manifest, Shard, SplitInfo
 from dstransformer.corpus.tokenizer import Tokenizer
 from dstransformer.errors import DataError
+from dstransformer.files import file_sha256
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 
 class Corpus:
-    """A complete corpus folder. Open it with `Corpus.open`."""
+    """A complete corpus folder. Open it with ``Corpus.open``."""
 
     def __init__(self, path: Path, manifest: Manifest, tokenizer: Tokenizer) -> None:
         self.path = path
@@ -29,20 +30,27 @@ class Corpus:
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = True) -> "Corpus":
-        """Check the manifest and the tokenizer, and with ``verify`` every shard, as `verify` does.
+        """Open a corpus and check its manifest and tokenizer; with ``verify`` also every shard, as :meth:`verify` does.
 
         Raises:
-            DataError: the folder is no corpus, of another version, has another tokenizer, or lacks or damages a shard.
+            DataError: The folder is not a corpus, is of a newer format, has another tokenizer, or a shard is missing or
+                damaged.
         """
         path = Path(path)
         manifest = Manifest.load(path)
-        tokenizer = Tokenizer.load(path / TOKENIZER_NAME)
-        if tokenizer.sha256 != manifest.tokenizer.sha256:
+        try:
+            found = file_sha256(path / TOKENIZER_NAME) if (path / TOKENIZER_NAME).is_file() else None
+        except OSError as error:
+            raise DataError(f"cannot read {path / TOKENIZER_NAME}: {error.strerror}") from None
+        if found is None:
+            raise DataError(f"{path / TOKENIZER_NAME} is missing: restore it or build the corpus again")
+        if found != manifest.tokenizer.sha256:
             raise DataError(
                 f"{path / TOKENIZER_NAME} is not the tokenizer this corpus was encoded with (sha256 "
-                f"{tokenizer.sha256[:12]}, the manifest says {manifest.tokenizer.sha256[:12]}): "
+                f"{found[:12]}, the manifest says {manifest.tokenizer.sha256[:12]}): "
                 "restore that file or build the corpus again"
             )
+        tokenizer = Tokenizer.load(path / TOKENIZER_NAME)
         if tokenizer.vocab_size != manifest.tokenizer.vocab_size:
             raise DataError(
                 f"{path / MANIFEST_NAME} is damaged (tokenizer.vocab_size: it says {manifest.tokenizer.vocab_size}, "
@@ -57,13 +65,13 @@ class Corpus:
         return corpus
 
     def verify(self, *names: str) -> None:
-        """Compare the checksum of every shard, and its ids and token counts with vocabulary and manifest.
+        """Check every shard: its checksum, its ids against the vocabulary, its token counts against the manifest.
 
         Args:
-            names: The splits to check; none stands for all.
+            names: The splits to check; all if none is given.
 
         Raises:
-            DataError: a shard is damaged, or the manifest does not describe it.
+            DataError: A shard is damaged, or the manifest does not describe it.
         """
         checked = names or self.splits
         shards = [(self.path / name / s.name, s) for name in checked for s in self.manifest.splits[name].shards]
@@ -79,7 +87,11 @@ class Corpus:
         return tuple(self.manifest.splits)
 
     def split(self, name: str) -> "Split":
-        """The split ``name``; DataError names those there are."""
+        """Return the split ``name``.
+
+        Raises:
+            DataError: There is no such split; the message lists those that exist.
+        """
         if name not in self.manifest.splits:
             raise DataError(f"{self.path} has no split {name!r}; it has {', '.join(self.splits)}")
         if name not in self._splits:
@@ -88,10 +100,14 @@ class Corpus:
 
 
 class Split:
-    """Sentence pairs as token ids, without BOS and EOS, memory-mapped. Pickles as the path of its folder."""
+    """Sentence pairs as token ids, without BOS and EOS, memory-mapped."""
 
     def __init__(self, folder: Path, info: SplitInfo) -> None:
-        """Map the shards that ``info`` lists; DataError where one cannot be read."""
+        """Map the shards that ``info`` lists.
+
+        Raises:
+            DataError: A shard cannot be read.
+        """
         self.folder = folder
         self.info = info
         self._tables = [_map_shard(folder / shard.name, shard, info.has_text) for shard in info.shards]
@@ -103,7 +119,11 @@ class Split:
         return self.info.pairs
 
     def verify(self, vocab_size: int) -> None:
-        """Compare ids with the vocabulary, lengths and token counts with the manifest; DataError names the shard."""
+        """Check ids against the vocabulary, and lengths and token counts against the manifest.
+
+        Raises:
+            DataError: They do not agree; the message names the shard or the manifest's field.
+        """
         for shard, table, src, tgt in zip(self.info.shards, self._tables, self._src, self._tgt, strict=True):
             path = self.folder / shard.name
             try:
@@ -135,13 +155,13 @@ class Split:
         return np.concatenate([np.diff(shard.offsets) for shard in self._tgt])
 
     def gather(self, indices: npt.NDArray[Any]) -> tuple[Int32, Int32, Int32, Int32]:
-        """The pairs ``indices``, in that order, without padding.
+        """Gather the pairs ``indices``, in that order, without padding.
 
         Returns:
             Flat source ids ``(sum of source lengths,)``, source lengths ``(n,)``, and the same of the target.
 
         Raises:
-            IndexError: an index outside ``[0, len(self))``.
+            IndexError: An index outside ``[0, len(self))``.
         """
         rows = np.asarray(indices, dtype=np.int64)
         if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
@@ -151,20 +171,25 @@ class Split:
         return *_gather_column(self._src, groups, rows.size), *_gather_column(self._tgt, groups, rows.size)
 
     def src_texts(self) -> list[str]:
-        """The raw source sentences; DataError where the split holds token ids only."""
+        """Return the raw source sentences.
+
+        Raises:
+            DataError: The split holds token ids only.
+        """
         return self._texts("src_text")
 
     def tgt_texts(self) -> list[str]:
-        """The raw target sentences; DataError where the split holds token ids only."""
+        """Return the raw target sentences.
+
+        Raises:
+            DataError: The split holds token ids only.
+        """
         return self._texts("tgt_text")
 
     def _texts(self, column: str) -> list[str]:
         if not self.info.has_text:
             raise DataError(f"{self.folder} holds token ids only; raw text is kept for validation and test")
         return [text for table in self._tables for text in table[column].to_pylist()]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Split, (self.folder, self.info)
 
 
 class _Ragged:
@@ -176,7 +201,7 @@ class _Ragged:
         self.values: npt.NDArray[Any] = chunk.values.to_numpy(zero_copy_only=True)
 
 
-# A shard's number, the positions in the result that it fills, and the rows of it that go there.
+# A shard's number, the positions in the result that it fills, and its rows that go there.
 _Group = tuple[int, Int64, Int64]
 
 
@@ -201,7 +226,7 @@ def _gather_column(shards: Sequence[_Ragged], groups: Sequence[_Group], size: in
 
 
 def _ranges(begins: npt.NDArray[Any], counts: Int32) -> Int64:
-    """The concatenation of ``range(begin, begin + count)`` over all rows."""
+    """Concatenate ``range(begin, begin + count)`` over all rows."""
     skipped = np.cumsum(counts, dtype=np.int64) - counts
     return np.repeat(begins - skipped, counts) + np.arange(counts.sum(dtype=np.int64))
 
@@ -210,7 +235,11 @@ _ID_LISTS = (pa.list_(pa.uint16()), pa.list_(pa.int32()))
 
 
 def _map_shard(path: Path, shard: Shard, has_text: bool) -> pa.Table:
-    """The mapped table of a shard, after what can be checked without reading its ids; DataError where that fails."""
+    """Map a shard and check what can be checked without reading its ids.
+
+    Raises:
+        DataError: The shard is damaged or is not the one in the manifest.
+    """
     try:
         table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
         table.validate()

@@ -1,36 +1,42 @@
-"""SentencePiece (Kudo and Richardson, 2018) with fixed special ids, whatever ids the model itself gives them."""
+"""SentencePiece (Kudo and Richardson, 2018) with fixed special ids, whatever ids the model itself uses."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import sentencepiece
 
-from dstransformer.corpus.text import plain_spaces
 from dstransformer.errors import DataError
+from dstransformer.files import write_durably
 
 PAD_ID = 0
 UNK_ID = 1
 BOS_ID = 2
 EOS_ID = 3
 
+# Soft hyphen, zero-width space, direction marks and embeddings, word joiner, byte order mark. The zero-width joiner
+# and non-joiner stay: emoji sequences, Persian and Indic scripts are spelled with them.
+_INVISIBLE = re.compile("[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
+_CONTROL = re.compile("[\u0000-\u001f\u007f-\u009f\u2028\u2029]+")
+
 
 class Tokenizer:
     """Text to token ids and back, one vocabulary for both languages.
 
-    The model carries its own Unicode normalisation, so text is treated alike when a corpus is encoded and when a
+    The model applies its own Unicode normalisation, so text is treated the same way when a corpus is encoded and when a
     sentence is translated. Instances pickle as the bytes of their model.
 
     Ids are PAD, UNK, BOS, EOS, then the model's other pieces in their order. A model that numbers its special pieces
-    in another way, or lacks some, as those of OPUS-MT, Marian and Llama, is mapped to that; its bytes stay as they are.
+    differently or lacks some (those of OPUS-MT, Marian and Llama do) is mapped to these ids; its bytes stay unchanged.
     """
 
     def __init__(self, model: bytes, name: str = "tokenizer.model") -> None:
-        """Take the bytes of a SentencePiece model; ``name`` is what error messages call it.
+        """Load a SentencePiece model from its bytes; errors call it ``name``.
 
         Raises:
-            DataError: the bytes are no such model, or it has no piece for unknown text.
+            DataError: The bytes are not a model, or it has no piece for unknown text.
         """
         self._model = model
         self._processor = _load(model, name)
@@ -41,7 +47,7 @@ class Tokenizer:
             raise DataError(f"{name} has no piece for unknown text (<unk>): train one with `dst-prep vocab`")
         pieces: int = processor.vocab_size()
         others = [piece for piece in range(pieces) if piece not in special]
-        #: Number of ids: the four special ones, which the model need not have, and one for every other piece.
+        #: Number of ids: the four special ones, which the model may lack, and one for every other piece.
         self.vocab_size: int = len(special) + len(others)
         self._piece_of_id = [*special, *others]
         self._is_identity = self._piece_of_id == list(range(pieces))
@@ -52,7 +58,11 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a model file; a missing or unusable one is a DataError."""
+        """Read a model file.
+
+        Raises:
+            DataError: The file is missing or unusable.
+        """
         try:
             if not Path(path).is_file() and Path(path).exists():
                 raise DataError(f"{path} is not a file: the tokenizer is a SentencePiece model, for example spm.model")
@@ -62,11 +72,11 @@ class Tokenizer:
         return cls(model, str(path))
 
     def save(self, path: str | Path) -> None:
-        """Write the model's bytes, unchanged; OSError where the file system refuses."""
-        Path(path).write_bytes(self._model)
+        """Write the model's bytes, unchanged, and flush them to disk."""
+        write_durably(Path(path), self._model)
 
     def encode(self, texts: Sequence[str], *, threads: int = -1) -> list[list[int]]:
-        """Token ids of each text, without BOS and EOS; ``threads`` -1 uses every core.
+        """Encode each text to token ids, without BOS and EOS; ``threads`` -1 uses every core.
 
         Control characters and line separators count as spaces, and runs of spaces as one.
         """
@@ -78,9 +88,10 @@ class Tokenizer:
         return [[id_of_piece[piece] for piece in row] for row in pieces]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Detokenised text of each row of ids; PAD, BOS and EOS leave nothing behind, UNK leaves ``⁇``.
+        """Decode each row of ids to text. PAD, BOS and EOS vanish, UNK becomes ``⁇``.
 
-        Ids lie in ``[0, vocab_size)``; another one is an IndexError.
+        Raises:
+            IndexError: An id is outside ``[0, vocab_size)``.
         """
         rows = [[int(token) for token in row] for row in ids]
         if not self._is_identity:
@@ -105,3 +116,10 @@ def _load(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
     except RuntimeError:
         raise DataError(f"{name} is not a SentencePiece model; train one with `dst-prep vocab`") from None
     return processor
+
+
+def plain_spaces(text: str) -> str:
+    """Remove invisible characters and replace each run of control characters or line separators by a space."""
+    if text.isprintable():  # the common case: none of these characters is printable
+        return text
+    return _CONTROL.sub(" ", _INVISIBLE.sub("", text))

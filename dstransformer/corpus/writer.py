@@ -1,6 +1,6 @@
-"""Writes a corpus in the layout of ``datasets.save_to_disk``, the same bytes for the same rows.
+"""Writes a corpus in the layout of ``datasets.save_to_disk``. Equal rows give equal bytes.
 
-A shard is an Arrow stream of one record batch, so that a reader addresses a whole shard as one flat array of ids.
+A shard is an Arrow stream of one record batch, so that a reader can address its ids as one flat array.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME, LengthStats, Manifest, Shard, SplitInfo
 from dstransformer.corpus.tokenizer import UNK_ID, Tokenizer
+from dstransformer.files import sync, write_durably
 
 
 class SplitWriter:
@@ -40,7 +41,7 @@ class SplitWriter:
         self._unknown = {"src": 0, "tgt": 0}
 
     def write(self, table: pa.Table) -> None:
-        """Append rows; ``table`` has the columns of ``schema``."""
+        """Append rows from a table with the columns of ``schema``."""
         table = table.select(self.schema.names).cast(self.schema)
         for name, lengths in self._lengths.items():
             lengths.add(pc.list_value_length(table[name]))
@@ -51,7 +52,11 @@ class SplitWriter:
             self._write_shard(self._shard_rows)
 
     def close(self) -> SplitInfo:
-        """Write what is left and the files that ``datasets`` looks for; a split without rows is a ValueError."""
+        """Write the remaining rows and the files that ``datasets`` looks for.
+
+        Raises:
+            ValueError: The split has no rows.
+        """
         if self._pending_rows:
             self._write_shard(self._pending_rows)
         if not self._written:
@@ -105,8 +110,8 @@ class SplitWriter:
             "_output_all_columns": False,
             "_split": self._folder.name,
         }
-        write_text(self._folder / "dataset_info.json", json.dumps(info, indent=2) + "\n")
-        write_text(self._folder / "state.json", json.dumps(state, indent=2) + "\n")
+        write_durably(self._folder / "dataset_info.json", json.dumps(info, indent=2) + "\n")
+        write_durably(self._folder / "state.json", json.dumps(state, indent=2) + "\n")
 
 
 class CorpusWriter:
@@ -119,7 +124,7 @@ class CorpusWriter:
         self._shard_rows = shard_rows
 
     def split(self, name: str, *, has_text: bool) -> SplitWriter:
-        """A writer for the split ``name``."""
+        """Create a writer for the split ``name``."""
         return SplitWriter(
             self._folder / name,
             vocab_size=self._tokenizer.vocab_size,
@@ -128,11 +133,10 @@ class CorpusWriter:
         )
 
     def close(self, manifest: Manifest) -> None:
-        """Write the tokenizer, ``dataset_dict.json`` and the manifest, and put everything on disk."""
+        """Write the tokenizer, ``dataset_dict.json`` and the manifest, and flush everything to disk."""
         self._tokenizer.save(self._folder / TOKENIZER_NAME)
-        sync(self._folder / TOKENIZER_NAME)
-        write_text(self._folder / "dataset_dict.json", json.dumps({"splits": list(manifest.splits)}))
-        write_text(self._folder / MANIFEST_NAME, manifest.to_json())
+        write_durably(self._folder / "dataset_dict.json", json.dumps({"splits": list(manifest.splits)}))
+        write_durably(self._folder / MANIFEST_NAME, manifest.to_json())
         sync(self._folder)
 
 
@@ -157,7 +161,7 @@ class _RunningLengths:
 
 
 class _HashingFile:
-    """A binary file that hashes what is written to it."""
+    """A binary file that hashes its content while it is written."""
 
     closed = False
 
@@ -171,18 +175,3 @@ class _HashingFile:
 
     def flush(self) -> None:
         self._file.flush()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a small file and put it on disk."""
-    path.write_text(text, encoding="utf-8")
-    sync(path)
-
-
-def sync(path: Path) -> None:
-    """Have the kernel put a file or a folder's entries on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,13 +11,13 @@ from torch import Tensor
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import BOS_ID, EOS_ID
 from dstransformer.decoding.scoring import best_reachable_score, length_penalty
-from dstransformer.model import IncrementalDecoder, Packing, Transformer, cpu
+from dstransformer.model import IncrementalDecoder, Packing, Transformer, ops
 
-#: Pieces before the end of the sentence are never in an output: they are none, or, for an unknown word, no translation.
+#: Pieces with smaller numbers (padding, unknown, begin of sentence) are never in an output.
 FIRST_PIECE = EOS_ID
 
-#: Sentences that are over leave a padded batch once they are more than this share of it: leaving copies the others'
-#: caches.
+#: Finished sentences leave a padded batch when they are more than this share of it: removing them copies the caches of
+#: the others.
 DROP_SHARE = 0.125
 
 _NEVER = float("-inf")
@@ -30,7 +30,7 @@ class Hypothesis:
     Attributes:
         tokens: Without begin and end.
         score: ``log_probability / length_penalty(len(tokens) + 1, alpha)``.
-        log_probability: Of the tokens and the end, in nats.
+        log_probability: The log-probability of the tokens and the end, in nats.
     """
 
     tokens: list[int]
@@ -45,30 +45,29 @@ def beam_search(
     """Translate ``n`` sentences.
 
     At each step the ``2 * beam_size`` best continuations of a sentence's live hypotheses are its candidates. Those
-    among the best ``beam_size`` that end the sentence are finished; the best ``beam_size`` of the others live on, so
-    that finished hypotheses do not narrow the beam. A beam of one is greedy decoding: it is over when its hypothesis
+    among the best ``beam_size`` that end the sentence are finished; the best ``beam_size`` of the others stay live, so
+    that finished hypotheses do not narrow the beam. A beam of one is greedy decoding: it stops when its hypothesis
     ends.
 
     An output has at most ``max_extra_tokens`` more tokens than its input. At that length a live hypothesis can only
-    end, at the model's own probability. A live hypothesis that can no longer get into the ``n_best`` of its sentence
-    (see :func:`best_reachable_score`) is not computed where that saves time, and a sentence without others is over.
-    Neither changes the result, except among equals: whatever such a hypothesis grows into is less probable than all
-    that could still win.
+    end, at the model's own probability. A live hypothesis that can no longer enter the ``n_best`` of its sentence (see
+    :func:`best_reachable_score`) is not computed if that saves time, and a sentence is done when it has no other.
+    Neither changes the result, except among equal scores: such a hypothesis cannot reach the score of the others.
 
     Args:
-        model: In eval mode.
+        model: The model, in eval mode.
         src: Source tokens, each sentence with its end, ``(src_tokens,)`` int64, on the model's device.
         packing: The sentences of ``src``.
         settings: Beam size, length penalty and limit.
-        vocab_size: Number of the tokenizer's pieces; the rows of the embedding beyond them are never an output.
-        n_best: Hypotheses wanted of a sentence, at most ``beam_size``.
+        vocab_size: Number of pieces of the tokenizer; rows of the embedding beyond it are never an output.
+        n_best: Hypotheses to return per sentence, at most ``beam_size``.
 
     Returns:
-        For each sentence its hypotheses, best first: ``n_best`` of them, or all where the search finished fewer. There
-        is at least one, unless the model computes NaN.
+        The hypotheses of each sentence, best first: ``n_best``, or fewer if the search finished fewer. None at all only
+        if the model computes NaN.
     """
     if not 1 <= n_best <= settings.beam_size:
-        raise ValueError(f"n_best is {n_best}, the beam has {settings.beam_size} hypotheses")
+        raise ValueError(f"n_best is {n_best}, but the beam has {settings.beam_size} hypotheses")
     decoder = IncrementalDecoder(model, src, packing, settings.beam_size)
     search = _Search(_limits(model, packing, settings), settings, n_best, src.device, ragged=decoder.ragged)
     while (rows := search.choose_rows()) is not None:
@@ -77,12 +76,12 @@ def beam_search(
 
 
 class NextPieces(NamedTuple):
-    """What may come after each of ``rows`` hypotheses.
+    """The possible continuations of each of ``rows`` hypotheses.
 
     Attributes:
-        log_probability: Of the best pieces, best first, ``(rows, count)`` fp32.
+        log_probability: Log-probability of the best pieces, best first, ``(rows, count)`` fp32.
         tokens: These pieces, ``(rows, count)``.
-        end: Log-probability of the end of the sentence, ``(rows,)``.
+        end: Log-probability of the end of the sentence, ``(rows,)`` fp32.
     """
 
     log_probability: Tensor
@@ -91,19 +90,14 @@ class NextPieces(NamedTuple):
 
 
 def best_next_pieces(logits: Tensor, vocab_size: int, count: int) -> NextPieces:
-    """The ``count`` most probable pieces of each row, or all where there are fewer; see :data:`FIRST_PIECE`."""
+    """The ``count`` most probable pieces of each row, or all if there are fewer; see :data:`FIRST_PIECE`."""
     count = min(count, vocab_size - FIRST_PIECE)
-    if cpu.can_compute(logits):
-        best, tokens, log_mass = cpu.best_pieces(logits, FIRST_PIECE, vocab_size, count)
-    else:
-        best, tokens = logits[:, FIRST_PIECE:vocab_size].topk(count)
-        tokens = tokens + FIRST_PIECE
-        log_mass = logits.float().logsumexp(dim=-1)
-    return NextPieces(best.float() - log_mass[:, None], tokens, logits[:, EOS_ID].float() - log_mass)
+    best, tokens, log_sum = ops.best_pieces(logits, FIRST_PIECE, vocab_size, count)
+    return NextPieces(best - log_sum[:, None], tokens, logits[:, EOS_ID].float() - log_sum)
 
 
 def _limits(model: Transformer, packing: Packing, settings: DecodingConfig) -> list[int]:
-    """Most tokens of each sentence's output, its end included, as the source's end is in its length."""
+    """Most tokens of each sentence's output, end included, because the length of the source includes its end too."""
     limits: list[int] = (packing.lengths + settings.max_extra_tokens).tolist()
     if model.config.positions == "learned":
         limits = [min(limit, model.config.max_positions) for limit in limits]
@@ -111,12 +105,12 @@ def _limits(model: Transformer, packing: Packing, settings: DecodingConfig) -> l
 
 
 class _Search:
-    """The hypotheses of sentences that are not over: ``beam_size`` live ones each, and the ``n_best`` finished so far.
+    """The hypotheses of unfinished sentences: ``beam_size`` live ones each, and the ``n_best`` finished so far.
 
-    A place that holds no hypothesis has the log-probability and score minus infinity.
+    An empty place has the log-probability and the score minus infinity.
 
     Attributes:
-        results: Of the sentences that are over.
+        results: The hypotheses of each sentence; empty until the sentence is done.
     """
 
     def __init__(
@@ -130,31 +124,31 @@ class _Search:
         self._length = 0  # of every live hypothesis
         self._limits = torch.tensor(limits, device=device)
         self._limit_penalties = torch.tensor([length_penalty(limit, self._alpha) for limit in limits], device=device)
-        self._numbers = torch.arange(n, device=device)  # place of each sentence in the results
+        self._numbers = torch.arange(n, device=device)  # index of each sentence in the results
         self._live = torch.full((n, beam), _NEVER, device=device)
         self._live[:, 0] = 0.0
         self._live_tokens = torch.full((n, beam, max(limits)), EOS_ID, device=device)
         self._last_tokens = torch.full((n, beam), BOS_ID, device=device)
-        self._rows = self._numbers[:, None].expand(-1, beam)  # of the decoder, that each live one goes on from
-        self._chosen = (self._live > _NEVER).flatten()  # of the live, those that the decoder computes
+        self._rows = self._numbers[:, None].expand(-1, beam)  # the decoder's row that each live one continues
+        self._chosen = (self._live > _NEVER).flatten()  # the live ones that the decoder computes
         self._scores = torch.full((n, n_best), _NEVER, device=device)
         self._finished = torch.full((n, n_best), _NEVER, device=device)
         self._finished_tokens = torch.full((n, n_best, max(limits)), EOS_ID, device=device)
 
     def choose_rows(self) -> tuple[Tensor, Tensor] | None:
-        """Take what is over into the results, and choose the live hypotheses that the decoder is to compute.
+        """Move finished sentences to the results, and choose the live hypotheses that the decoder computes next.
 
-        A model whose weights are not numbers leaves none.
+        If the model computes NaN, no hypothesis stays live.
 
         Returns:
-            Their last tokens and the decoder's rows that they go on from, ``(rows,)`` each; None where all is over.
+            Their last tokens and the decoder's rows that they continue, ``(rows,)`` each; None if all are done.
         """
         hopeful = best_reachable_score(self._live, self._limit_penalties[:, None]) > self._scores[:, -1:]
-        over = ~hopeful.any(dim=1)
-        n, finished = over.numel(), int(over.sum())
+        done = ~hopeful.any(dim=1)
+        n, finished = done.numel(), int(done.sum())
         if finished > (0 if self._ragged or finished == n else DROP_SHARE * n):
-            self._collect(over.nonzero().squeeze(1))
-            kept = (~over).nonzero().squeeze(1)
+            self._collect(done.nonzero().squeeze(1))
+            kept = (~done).nonzero().squeeze(1)
             self._keep(kept)
             hopeful = hopeful[kept]
         if finished == n:
@@ -164,7 +158,7 @@ class _Search:
         return (tokens[self._chosen], rows[self._chosen]) if self._ragged else (tokens, rows)
 
     def advance(self, following: NextPieces) -> None:
-        """One step, by what may come after each of the chosen."""
+        """Take one step with the continuations of the chosen hypotheses."""
         log_probability, tokens, parents = self._candidates(self._spread(following))
         self._length += 1
         ends = tokens == EOS_ID
@@ -178,7 +172,7 @@ class _Search:
         self._rows = (self._chosen.cumsum(0) - 1).view_as(parents).gather(1, parents)
 
     def _spread(self, following: NextPieces) -> NextPieces:
-        """What may come after each live hypothesis, ``n * beam`` rows: nothing after those that were not computed."""
+        """Continuations of all live hypotheses, ``n * beam`` rows; impossible ones where none were computed."""
         if not self._ragged:
             return following
         spread = []
@@ -189,7 +183,7 @@ class _Search:
         return NextPieces(*spread)
 
     def _collect(self, sentences: Tensor) -> None:
-        """Take what these sentences have finished into the results."""
+        """Copy the finished hypotheses of these sentences to the results."""
         numbers = self._numbers[sentences].tolist()
         columns = (self._finished_tokens, self._scores, self._finished)
         for number, *hypotheses in zip(numbers, *(column[sentences].tolist() for column in columns), strict=True):
@@ -216,7 +210,7 @@ class _Search:
         log_probability, chosen = (following.log_probability + self._live.view(-1, 1)).view(n, -1).topk(2 * beam)
         tokens = following.tokens.view(n, -1).gather(1, chosen)
         parents = chosen // per_row
-        # At the limit, to end is the only way on.
+        # At the limit a hypothesis can only end.
         at_limit = (self._length + 1 >= self._limits)[:, None]
         ends = self._live + following.end.view(n, beam)
         only_ends = torch.cat((ends, torch.full_like(ends, _NEVER)), dim=1)
@@ -228,11 +222,11 @@ class _Search:
         )
 
     def _finish(self, log_probability: Tensor, parents: Tensor) -> None:
-        """Merge hypotheses that end now, ``(n, beam)``, into the ``n_best``."""
+        """Merge the hypotheses that end at this step, ``(n, beam)``, into the ``n_best``."""
         scores = torch.cat((self._scores, log_probability / length_penalty(self._length, self._alpha)), dim=1)
         self._scores, chosen = scores.topk(self._scores.shape[1])
         self._finished = torch.cat((self._finished, log_probability), dim=1).gather(1, chosen)
-        # Beyond its tokens a live hypothesis holds ends only.
+        # After its tokens a live hypothesis is filled with end tokens.
         tokens = torch.cat((self._finished_tokens, _rows_of(self._live_tokens, parents)), dim=1)
         self._finished_tokens = _rows_of(tokens, chosen)
 

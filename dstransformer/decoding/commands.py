@@ -1,4 +1,4 @@
-"""What ``dst translate`` does, and the translator that ``dst evaluate`` uses too."""
+"""Translation of files, and the translator that the command line describes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from dstransformer.config import Config, DecodingConfig, parse_config
-from dstransformer.corpus.lines import iter_arriving, iter_lines, writing_lines
-from dstransformer.decoding.translator import PRECISIONS, Progress, Translator
+from dstransformer.config import DecodingConfig, complete_config
+from dstransformer.decoding.translator import Progress, Translator
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.model import Bundle, open_bundle
+from dstransformer.model import DTYPES, Bundle, open_bundle
+from dstransformer.textfiles import iter_arriving, iter_lines, writing_lines
 
 
 def load_translator(
@@ -24,18 +24,20 @@ def load_translator(
     device: str | None = None,
     precision: str | None = None,
 ) -> Translator:
-    """A bundle's translator. None stands for the bundle's own setting; for device and precision, for what suits.
+    """The translator of a bundle.
+
+    None keeps the bundle's own setting; for device and precision see :meth:`Translator.load`.
 
     Raises:
-        DataError: The folder is not a sound bundle.
-        ConfigError: A setting out of its bounds, an unknown precision, or a device that is not there.
+        DataError: The folder is not a valid bundle.
+        ConfigError: A setting is out of bounds, or the precision or the device does not exist.
     """
-    if precision is not None and precision not in PRECISIONS:
-        raise ConfigError(f"unknown precision {precision!r}: choose one of {', '.join(PRECISIONS)}")
-    dtype = None if precision is None else PRECISIONS[precision]
+    if precision is not None and precision not in DTYPES:
+        raise ConfigError(f"unknown precision {precision!r}: choose one of {', '.join(DTYPES)}")
+    dtype = None if precision is None else DTYPES[precision]
     opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
     settings = _override(
-        opened.config,
+        opened.decoding,
         beam_size=beam_size,
         length_penalty=length_penalty,
         max_input_tokens=max_input_tokens,
@@ -56,15 +58,15 @@ def translate_files(
     """Translate text, one sentence per line, plain or gzipped; returns the number of lines.
 
     Args:
-        file: None or ``-`` is standard input, which is answered whenever it pauses.
+        file: None or ``-`` is standard input, which is translated whenever it pauses.
         output: The file appears once it is complete; None or ``-`` is standard output.
-        load: Makes the translator, see :func:`load_translator`. It is called once files have proven usable.
-        overwrite: Whether ``output`` may be there already, and is replaced.
-        progress: Is called with a number of lines whenever so many more are translated.
+        load: Builds the translator, see :func:`load_translator`. It is called after the files have been checked.
+        overwrite: Replace ``output`` if it exists.
+        progress: Called with the number of lines just translated.
 
     Raises:
-        DataError: Input that cannot be read, is empty or not UTF-8, or a sentence that the model has no positions for.
-        UserError: The output is there already, or is the input.
+        DataError: The input cannot be read, is empty or not UTF-8, or a sentence exceeds the learned positions.
+        UserError: The output exists, or is the input.
         StorageError: The output cannot be written.
     """
     count = 0
@@ -81,14 +83,14 @@ def _inputs(file: str | None) -> list[str | int]:
         return [file]
     try:
         return [sys.stdin.fileno()]
-    except (AttributeError, OSError, ValueError):  # closed, or no file
+    except (AttributeError, OSError, ValueError):  # closed, or without a file descriptor
         return []
 
 
 def _iter_input(file: str | None) -> Iterator[str | None]:
     if file is not None and file != "-":
         lines = iter_lines(file)
-        return chain([next(lines)], lines)  # a file that cannot be read is found before a model is loaded
+        return chain([next(lines)], lines)  # a file that cannot be read fails before the model is loaded
     if sys.stdin is None:
         raise DataError("standard input is closed: name a FILE to translate")
     if sys.stdin.isatty():
@@ -96,7 +98,7 @@ def _iter_input(file: str | None) -> Iterator[str | None]:
     return iter_arriving(sys.stdin.fileno(), "standard input")
 
 
-#: The options of the settings that a command line can replace.
+#: The command-line option of each setting that has one.
 OPTIONS = {
     "beam_size": "--beam",
     "length_penalty": "--length-penalty",
@@ -106,11 +108,10 @@ OPTIONS = {
 }
 
 
-def _override(config: Config, **given: float | None) -> DecodingConfig:
-    tree = config.model_dump()
-    tree["decoding"] |= {name: value for name, value in given.items() if value is not None}
+def _override(decoding: DecodingConfig, **given: float | None) -> DecodingConfig:
+    changed = decoding.model_dump() | {name: value for name, value in given.items() if value is not None}
     try:
-        return parse_config(tree, "").decoding
+        return complete_config({"decoding": changed}, "").decoding
     except ConfigError as error:
         text = str(error).removeprefix(": ")
         for name, option in OPTIONS.items():

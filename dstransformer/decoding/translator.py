@@ -1,4 +1,4 @@
-"""From sentences to their translations with a trained model, on any device."""
+"""Translation of sentences with a trained model, on any device."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Any, Self
 import psutil
 import torch
 
+from dstransformer.batching import plan_batches
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import EOS_ID, Tokenizer
-from dstransformer.corpus.text import plain_spaces
+from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.decoding.beam import beam_search
 from dstransformer.errors import ConfigError, DataError, DstError, shown
-from dstransformer.model import Bundle, Packing, Transformer, open_bundle
+from dstransformer.model import Bundle, Packing, Transformer, open_bundle, ops
 
 logger = logging.getLogger(__name__)
 
-#: Lines of a stream that are held at once: enough to sort them into batches of about one length.
+#: Lines of a stream that are held at once: enough to sort them into batches of similar length.
 BUFFER_LINES = 4096
 
-#: A wider beam than this takes fewer source tokens at once, in proportion, so that it needs about as much memory.
+#: A wider beam than this takes proportionally fewer source tokens at once, so that it needs about the same memory.
 FULL_BATCH_BEAM = 8
 
 Progress = Callable[[int], None]
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
 
 class Translator:
-    """A model, its tokenizer and how to search.
+    """Translates with a model, its tokenizer and the settings of the search.
 
     Args:
-        model: On the device and in the precision to decode with. It is put into eval mode while it translates only.
-        tokenizer: The one it was trained with.
-        settings: Beam size, length penalty, limits.
+        model: The model, on the device and in the precision to decode with. It is in eval mode only while it
+            translates.
+        tokenizer: The tokenizer that the model was trained with.
+        settings: Beam size, length penalty and limits.
     """
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, settings: DecodingConfig) -> None:
@@ -54,43 +54,43 @@ class Translator:
         dtype: torch.dtype | None = None,
         settings: DecodingConfig | None = None,
     ) -> Self:
-        """Load a bundle, given as itself or as its folder.
+        """Load a bundle.
 
         Args:
-            bundle: What :func:`dstransformer.model.open_bundle` opens, or what it returned.
-            device: None takes CUDA where there is some, else the CPU.
-            dtype: None takes bf16 on CUDA, else fp32.
-            settings: None takes those of the bundle's configuration.
+            bundle: A folder that :func:`dstransformer.model.open_bundle` opens, or a bundle that it returned.
+            device: None chooses CUDA if it is available, else the CPU.
+            dtype: None chooses bf16 on CUDA, else fp32.
+            settings: None takes the settings of the bundle's configuration.
 
         Raises:
-            DataError: The folder is not a sound bundle.
-            ConfigError: There is no such device.
+            DataError: The folder is not a valid bundle.
+            ConfigError: The device does not exist.
         """
         opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
         chosen = choose_device(device)
         half_or_full = dtype or (torch.bfloat16 if chosen.type == "cuda" else torch.float32)
-        return cls(opened.build_model(chosen, half_or_full), opened.tokenizer, settings or opened.config.decoding)
+        return cls(opened.build_model(chosen, half_or_full), opened.tokenizer, settings or opened.decoding)
 
-    def translate(self, sentences: Sequence[str], progress: Progress | None = None) -> list[str]:
-        """The best translation of each sentence, detokenised, one line each; an empty sentence has an empty one.
+    def translate(self, sentences: Sequence[str], progress: Progress | None = None, *, first: int = 1) -> list[str]:
+        """The best translation of each sentence, detokenised and on one line; empty for an empty sentence.
 
-        ``progress`` is called after each batch with the number of its sentences.
+        Args:
+            sentences: The sentences.
+            progress: Called after each batch with the number of its sentences.
+            first: Number of the first sentence in warnings and errors.
 
         Raises:
-            DataError: A sentence that the model has no positions for, named by its place, from 1.
+            DataError: A sentence is longer than the positions that the model has learned, or than memory allows.
         """
-        return self._translate(sentences, 1, progress)
-
-    def translate_ids(self, src: Sequence[Sequence[int]], progress: Progress | None = None) -> list[list[int]]:
-        """The same on token ids, without begin and end on both sides."""
-        return self._search(src, 1, progress)
+        translated = self.tokenizer.decode(self.translate_ids(self.tokenizer.encode(sentences), progress, first=first))
+        return [plain_spaces(text) for text in translated]  # byte pieces can spell a line feed
 
     def iter_translate(
         self, lines: Iterable[str | None], buffer_lines: int = BUFFER_LINES, progress: Progress | None = None
     ) -> Iterator[str]:
-        """Translate a stream of any length: each line in turn, at most ``buffer_lines`` of them held at once.
+        """Translate a stream of any length in order, holding at most ``buffer_lines`` lines at once.
 
-        At a None what is held is translated: the stream pauses.
+        A None in the stream means that it pauses: the lines held so far are translated.
         """
         held: list[str] = []
         done = 0
@@ -98,24 +98,22 @@ class Translator:
             if line is not None:
                 held.append(line)
             if held and (line is None or len(held) >= buffer_lines):
-                yield from self._translate(held, done + 1, progress)
+                yield from self.translate(held, progress, first=done + 1)
                 done += len(held)
                 held = []
         if held:
-            yield from self._translate(held, done + 1, progress)
+            yield from self.translate(held, progress, first=done + 1)
 
     def describe(self) -> dict[str, Any]:
-        """How this translates, as plain data: the settings of the search, device and precision."""
+        """The settings of the search, the device and the precision, as plain data."""
         weight = self.model.softmax_weight
-        names = {dtype: name for name, dtype in PRECISIONS.items()}
-        return {**self.settings.model_dump(), "device": str(weight.device), "precision": names.get(weight.dtype)}
+        precision = ops.precision_name(weight.dtype)
+        return {**self.settings.model_dump(), "device": str(weight.device), "precision": precision}
 
-    def _translate(self, sentences: Sequence[str], first: int, progress: Progress | None) -> list[str]:
-        translated = self.tokenizer.decode(self._search(self.tokenizer.encode(sentences), first, progress))
-        return [plain_spaces(text) for text in translated]  # byte pieces can spell a line feed
-
-    def _search(self, src: Sequence[Sequence[int]], first: int, progress: Progress | None) -> list[list[int]]:
-        """Translate sentences, numbered from ``first`` in errors, in batches of about one length."""
+    def translate_ids(
+        self, src: Sequence[Sequence[int]], progress: Progress | None = None, *, first: int = 1
+    ) -> list[list[int]]:
+        """As :meth:`translate`, on token ids without begin and end on both sides; in batches of similar length."""
         src = self._cut(src, first)
         self._check_lengths(src, first)
         results: list[list[int]] = [[] for _ in src]
@@ -135,24 +133,22 @@ class Translator:
             progress(empty)
         if lost:
             logger.warning(
-                "%d sentences of %d have no translation, the first is sentence %d: the model computes NaN for them in "
-                "%s; try another --precision, or the weights are broken",
+                "%d of %d sentences have no translation; the first is sentence %d: the model computes NaN for them in "
+                "%s; try another --precision; if that does not help, the weights are damaged",
                 len(lost), len(src), min(lost), str(self.model.softmax_weight.dtype).removeprefix("torch."),
             )  # fmt: skip
         return results
 
     def _search_batch(self, src: list[Sequence[int]]) -> list[list[int] | None]:
-        """The best hypothesis of each sentence, None where the search found none."""
+        """The best hypothesis of each sentence; None if the search found none."""
         device = self.model.softmax_weight.device
-        lengths = torch.tensor([0, *(len(ids) + 1 for ids in src)])
         packed = torch.tensor([token for ids in src for token in (*ids, EOS_ID)], device=device)
-        cu = lengths.cumsum(0).int().to(device)
-        packing = Packing(cu, int(lengths.max()), packed.numel())
+        packing = Packing.from_lengths([len(ids) + 1 for ids in src]).to(device)
         found = beam_search(self.model, packed, packing, self.settings, vocab_size=self.tokenizer.vocab_size)
         return [hypotheses[0].tokens if hypotheses else None for hypotheses in found]
 
     def _cut(self, src: Sequence[Sequence[int]], first: int) -> list[Sequence[int]]:
-        """Leave the first ``max_input_tokens`` of each sentence, and say of which there were more."""
+        """Cut sentences to their first ``max_input_tokens`` tokens, with one warning."""
         most = self.settings.max_input_tokens
         long = [number for number, ids in enumerate(src) if most and len(ids) > most]
         if not long:
@@ -168,12 +164,12 @@ class Translator:
         return [ids[:kept] if most and len(ids) > most else ids for ids in src]
 
     def _check_lengths(self, src: Sequence[Sequence[int]], first: int) -> None:
-        """Refuse sentences that the model has no positions for, or the machine no memory."""
+        """Refuse sentences that exceed the learned positions or the memory."""
         config = self.model.config
         for number, ids in enumerate(src, first):
             if config.positions == "learned" and len(ids) + 1 > config.max_positions:
                 raise DataError(
-                    f"sentence {number} has {len(ids) + 1} tokens with its end, the model has positions for "
+                    f"sentence {number} has {len(ids) + 1} tokens with its end, the model has learned positions for "
                     f"{config.max_positions} (model.max_positions): split the sentence"
                 )
         longest = max(range(len(src)), key=lambda number: len(src[number]), default=None)
@@ -197,44 +193,24 @@ def _free_memory(device: torch.device) -> int:
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Turn an allocation that failed into one line.
+    """Report a failed allocation in one line.
 
     Raises:
-        DstError: There is not enough memory.
+        DstError: Memory ran out.
     """
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "allocate" not in str(error):
             raise
-        raise DstError("there is not enough memory to translate: lower --batch-tokens or --beam") from error
-
-
-def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
-    """Numbers of the sentences of each batch, the longest first; empty sentences are in none.
-
-    Args:
-        lengths: Tokens of each sentence, without its end.
-        batch_tokens: Most tokens of a batch, ends included; a longer sentence is a batch of its own.
-    """
-    longest_first = sorted((number for number, length in enumerate(lengths) if length), key=lambda n: -lengths[n])
-    batches: list[list[int]] = []
-    room = 0
-    for number in longest_first:
-        tokens = lengths[number] + 1
-        if tokens > room:
-            batches.append([])
-            room = batch_tokens
-        batches[-1].append(number)
-        room -= tokens
-    return batches
+        raise DstError("not enough memory to translate: lower --batch-tokens or --beam") from error
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:
-    """The device to decode on: None takes CUDA where there is some, else the CPU.
+    """The device to decode on: None chooses CUDA if it is available, else the CPU.
 
     Raises:
-        ConfigError: The name is no device, or the device is not there.
+        ConfigError: The name is not a device, or PyTorch cannot compute on the device.
     """
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -244,17 +220,17 @@ def choose_device(device: str | torch.device | None) -> torch.device:
         chosen = None
     if chosen is None or (chosen.type == "cpu" and chosen.index):
         raise ConfigError(
-            f"cannot use the device {shown(str(device))}: there is none of this name; give cpu, cuda or cuda:N, or "
-            "leave it out to use what there is"
+            f"cannot use the device {shown(str(device))}: no device has this name; give cpu, cuda or cuda:N, or leave "
+            "it out to choose automatically"
         )
     try:
         torch.zeros(1, device=chosen).item()  # "meta" has tensors, but no values
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-        unheard = isinstance(error, NotImplementedError) or str(device) == "meta"
-        reason = "this PyTorch computes nothing on it" if unheard else str(error).split("\n", 1)[0]
+        unsupported = isinstance(error, NotImplementedError) or str(device) == "meta"
+        reason = "this PyTorch cannot compute on it" if unsupported else str(error).split("\n", 1)[0]
         raise ConfigError(
-            f"cannot use the device {shown(str(device))}: {shown(reason, quote=False, limit=120)}; leave it out to use "
-            "what there is"
+            f"cannot use the device {shown(str(device))}: {shown(reason, quote=False, limit=120)}; leave it out to "
+            "choose automatically"
         ) from None
     return chosen
 

@@ -1,5 +1,8 @@
-"""Scores of translations: BLEU and chrF with signatures, and the paper's compound-split BLEU."""
+"""Scores translations: BLEU and chrF by sacrebleu, the paper's compound-split BLEU, held-out splits and test sets.
 
-from dstransformer.evaluation.bleu import Score, Scores, compound_split_bleu, score
+Only light modules are imported here; ``validation`` and ``testset`` import PyTorch.
+"""
 
-__all__ = ["Score", "Scores", "compound_split_bleu", "score"]
+from dstransformer.evaluation.result import Evaluation, Sample, Score
+
+__all__ = ["Evaluation", "Sample", "Score"]

@@ -1,13 +1,13 @@
 """The Transformer on packed batches, its loss, its incremental decoder, and bundles of trained weights."""
 
-from dstransformer.model import cpu
-from dstransformer.model.attention import Backend, check_backend
 from dstransformer.model.bundle import Bundle, open_bundle, save_bundle
 from dstransformer.model.incremental import IncrementalDecoder
+from dstransformer.model.ops import DTYPES, Backend, check_backend
 from dstransformer.model.packing import Packing
 from dstransformer.model.transformer import LossSums, Transformer, parameter_count
 
 __all__ = [
+    "DTYPES",
     "Backend",
     "Bundle",
     "IncrementalDecoder",
@@ -15,7 +15,6 @@ __all__ = [
     "Packing",
     "Transformer",
     "check_backend",
-    "cpu",
     "open_bundle",
     "parameter_count",
     "save_bundle",

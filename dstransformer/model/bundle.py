@@ -1,4 +1,8 @@
-"""A bundle: one trained model as a folder that needs neither DeepSpeed nor the cluster it was trained on."""
+"""A bundle: a trained model in a folder, independent of DeepSpeed and of the cluster it was trained on.
+
+``config.yaml`` holds what using the model takes: its architecture, languages and search settings. ``provenance.json``
+records how it was trained, with the complete configuration; using the model does not need it.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +16,66 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dstransformer.config import Config, read_config, write_config
+from dstransformer.config import Config, DecodingConfig, ModelConfig, complete_config, read_yaml
 from dstransformer.corpus import Tokenizer
-from dstransformer.corpus.manifest import file_sha256
-from dstransformer.errors import ConfigError, DataError, shown
-from dstransformer.model.attention import Backend
-from dstransformer.model.transformer import Transformer, shapes_only
+from dstransformer.errors import ConfigError, DataError, check_format_version, shown
+from dstransformer.files import file_sha256
+from dstransformer.model.ops import Backend
+from dstransformer.model.transformer import Transformer, meta_device
 
 WEIGHTS, CONFIG, TOKENIZER, PROVENANCE = "model.safetensors", "config.yaml", "tokenizer.model", "provenance.json"
+
+_DAMAGED = "if the file is damaged, restore it or copy the bundle again"
+
+#: 1: ``config.yaml`` is the configuration of the training, without a version. 2: it holds what using the model takes,
+#: and the provenance has the configuration of the training. A version reads every one before it.
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a bundle's folder holds, without the weights themselves."""
+    """An open bundle; the weights are still in their file.
+
+    Attributes:
+        path: Its folder.
+        model: The architecture.
+        decoding: The default search settings.
+        tokenizer: The tokenizer.
+        src_lang: Code of the source language, None if it is not recorded.
+        tgt_lang: Code of the target language, None if it is not recorded.
+        provenance: The record of how the model was trained.
+    """
 
     path: Path
-    config: Config
+    model: ModelConfig
+    decoding: DecodingConfig
     tokenizer: Tokenizer
+    src_lang: str | None
+    tgt_lang: str | None
     provenance: dict[str, Any]
+
+    def training_config(self) -> Config:
+        """The configuration the model was trained with; keys that an older version lacked have their default.
+
+        Raises:
+            DataError: The provenance does not hold it.
+        """
+        recorded = self.provenance.get("config")
+        if not isinstance(recorded, Mapping):
+            raise DataError(f"{self.path / PROVENANCE} does not hold the configuration of the training: copy it again")
+        return complete_config(recorded, str(self.path / PROVENANCE))
 
     def load_weights(self) -> dict[str, Tensor]:
         """The fp32 weights by name.
 
         Raises:
-            DataError: A weights file that cannot be read, does not match the hash in the provenance, or is not
-                safetensors.
+            DataError: The weights file cannot be read, does not match its hash in the provenance, or is not in the
+                safetensors format.
         """
         path = self.path / WEIGHTS
         _check_hash(path, self.provenance)
@@ -58,11 +93,11 @@ class Bundle:
         """The model with its weights, in eval mode.
 
         Raises:
-            DataError: See :meth:`load_weights`; or weights that are not those of the configuration.
+            DataError: See :meth:`load_weights`; or the weights do not fit the configuration.
         """
         weights = self.load_weights()
-        with shapes_only():
-            model = Transformer(self.config.model, self.tokenizer.vocab_size, self.config.loss.label_smoothing, backend)
+        with meta_device():
+            model = Transformer(self.model, self.tokenizer.vocab_size, backend=backend)
         misfit = _misfit(model.state_dict(), weights)
         if misfit is not None:
             raise DataError(f"{self.path / WEIGHTS} does not fit {CONFIG} and {TOKENIZER}: {misfit}; copy it again")
@@ -71,14 +106,14 @@ class Bundle:
 
 
 def _misfit(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | None:
-    """What of the weights is not as expected, by the first few; None where all fit."""
+    """The first differences between the weights and those expected; None if there are none."""
     problems = [f"{name} is missing" for name in expected if name not in found]
     problems += [f"{name} is {_size(found[name])} and should be {_size(weight)}" for name, weight in expected.items()
                  if name in found and found[name].shape != weight.shape]  # fmt: skip
     problems += [f"{shown(name, quote=False)} is unknown" for name in found if name not in expected]
     if not problems:
         return None
-    rest = f", and {len(problems) - 2} tensors more" if len(problems) > 2 else ""
+    rest = f", and {len(problems) - 2} more" if len(problems) > 2 else ""
     return ", ".join(problems[:2]) + rest
 
 
@@ -87,10 +122,12 @@ def _size(tensor: Tensor) -> str:
 
 
 def _check_hash(path: Path, provenance: Mapping[str, Any]) -> None:
-    """Compare a file with what the provenance knows of it: in older bundles of the weights and the tokenizer only."""
-    recorded = provenance.get("files")
+    """Compare a file with its hash in the provenance; the oldest bundles have those of weights and tokenizer only."""
+    recorded = provenance.get("files", {})
+    if not isinstance(recorded, Mapping):
+        raise DataError(f"{path.with_name(PROVENANCE)} is damaged: files is {shown(recorded)}, not hashes; restore it")
     older = {WEIGHTS: "weights_sha256", TOKENIZER: "tokenizer_sha256"}
-    expected = recorded.get(path.name) if isinstance(recorded, Mapping) else None
+    expected = recorded.get(path.name)
     if expected is None and path.name in older:
         expected = provenance.get(older[path.name])
     try:
@@ -101,26 +138,28 @@ def _check_hash(path: Path, provenance: Mapping[str, Any]) -> None:
         raise DataError(f"{path} does not match its hash in {PROVENANCE}: it was damaged or replaced; restore it")
 
 
-def _check_model(config: Config, provenance: Mapping[str, Any], path: Path) -> None:
-    """The architecture must be the one of the weights; heads of another width fit them all the same.
+def _check_model(model: ModelConfig, provenance: Mapping[str, Any], path: Path) -> None:
+    """Compare the architecture with the one the weights were trained as: heads of another width would fit them too.
 
-    The rest of the configuration may be edited: how to decode, for example.
+    The search settings may be edited.
     """
-    recorded = provenance.get("model")
-    now = config.model.model_dump()
+    training = provenance.get("config")
+    recorded = training.get("model") if isinstance(training, Mapping) else None
+    now = model.model_dump()
     for key, value in recorded.items() if isinstance(recorded, Mapping) else ():
         if now.get(key) != value:
             raise DataError(
-                f"{path}: model.{key} is {shown(now.get(key))}, but the weights are of a model with {shown(value)} "
+                f"{path}: model.{key} is {shown(now.get(key))}, but the weights belong to a model with {shown(value)} "
                 f"({PROVENANCE}); restore it"
             )
 
 
 def open_bundle(path: str | Path) -> Bundle:
-    """Open a bundle, or the bundle inside a checkpoint's or a run's folder.
+    """Open a bundle, or the bundle in the folder of a checkpoint or a run.
 
     Raises:
-        DataError: The folder is not a bundle, or lacks a part of one.
+        DataError: The folder is not a bundle, or is incomplete or damaged.
+        ConfigError: Its configuration is not valid.
     """
     given = Path(path)
     try:
@@ -136,13 +175,38 @@ def open_bundle(path: str | Path) -> Bundle:
             f"{given} is not a bundle: it lacks {', '.join(missing)}; `dst average RUN --out BUNDLE` makes one"
         )
     provenance = _read_provenance(folder / PROVENANCE)
-    try:
-        config = read_config(folder / CONFIG)
-    except ConfigError as error:
-        raise ConfigError(f"{error}; if the file is damaged, restore it or copy the bundle again") from None
-    _check_model(config, provenance, folder / CONFIG)
+    content = _read_config(folder / CONFIG)
+    version = content.pop("format_version", 1)
+    check_format_version(version, FORMAT_VERSION, folder / CONFIG)
+    if version == 1:
+        recorded = {"model": provenance["model"]} if "model" in provenance else {}
+        languages = (provenance.get("src_lang"), provenance.get("tgt_lang"))
+        config = _complete(content, folder / CONFIG)
+        provenance["config"] = config.model_dump() | recorded
+    else:
+        languages = (content.pop("src_lang", None), content.pop("tgt_lang", None))
+        config = _complete(content, folder / CONFIG)
+    _check_model(config.model, provenance, folder / CONFIG)
     _check_hash(folder / TOKENIZER, provenance)
-    return Bundle(folder, config, Tokenizer.load(folder / TOKENIZER), provenance)
+    src_lang, tgt_lang = (code if isinstance(code, str) else None for code in languages)
+    return Bundle(
+        folder, config.model, config.decoding, Tokenizer.load(folder / TOKENIZER), src_lang, tgt_lang, provenance
+    )
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        return read_yaml(path)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {_DAMAGED}") from None
+
+
+def _complete(content: Mapping[str, Any], path: Path) -> Config:
+    """The stored sections; what a bundle does not store has the values of ``base.yaml``."""
+    try:
+        return complete_config(content, str(path))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {_DAMAGED}") from None
 
 
 def _read_provenance(path: Path) -> dict[str, Any]:
@@ -160,10 +224,17 @@ def _read_provenance(path: Path) -> dict[str, Any]:
 def save_bundle(
     folder: Path, weights: Mapping[str, Tensor], config: Config, tokenizer: Tokenizer, provenance: Mapping[str, Any]
 ) -> str:
-    """Write a bundle into a folder that does not exist yet; returns the sha256 of its weights.
+    """Write a bundle into a new folder; returns the SHA-256 of its weights.
+
+    Args:
+        folder: Must not exist.
+        weights: In fp32, by name.
+        config: The configuration of the training.
+        tokenizer: The tokenizer.
+        provenance: The record of the training; the configuration and the hashes of the files are added.
 
     Raises:
-        OSError: The file system refuses.
+        OSError: The folder exists or cannot be written.
     """
     folder.mkdir(parents=True)
     try:
@@ -174,11 +245,18 @@ def save_bundle(
             raise
         number = int(refusal[1])
         raise OSError(number, os.strerror(number), str(folder / WEIGHTS)) from None
-    write_config(config, folder / CONFIG)
+    stored = {
+        "format_version": FORMAT_VERSION,
+        "src_lang": provenance.get("src_lang"),
+        "tgt_lang": provenance.get("tgt_lang"),
+        "model": config.model.model_dump(),
+        "decoding": config.decoding.model_dump(),
+    }
+    (folder / CONFIG).write_text(yaml.safe_dump(stored, sort_keys=False), encoding="utf-8")
     tokenizer.save(folder / TOKENIZER)
-    # Safetensors writes for the owner alone; whoever may read the others may read the weights.
+    # Safetensors makes the file readable by its owner only; give it the mode of the others.
     (folder / WEIGHTS).chmod(stat.S_IMODE((folder / CONFIG).stat().st_mode))
     files = {name: file_sha256(folder / name) for name in (WEIGHTS, CONFIG, TOKENIZER)}
-    record = {**provenance, "weights_sha256": files[WEIGHTS], "files": files, "model": config.model.model_dump()}
+    record = {**provenance, "files": files, "config": config.model_dump()}
     (folder / PROVENANCE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return files[WEIGHTS]

@@ -11,38 +11,28 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dstransformer.config import ModelConfig
-from dstransformer.model import cpu
-from dstransformer.model.attention import Backend, MultiHeadAttention
-from dstransformer.model.dropout import Dropout
-from dstransformer.model.linear import Linear
+from dstransformer.model.attention import MultiHeadAttention
+from dstransformer.model.modules import Dropout, LayerNorm, Linear
+from dstransformer.model.ops import Backend
 from dstransformer.model.packing import Packing
-
-#: As in the authors' tensor2tensor.
-NORM_EPS = 1e-6
 
 
 class Residual(nn.Module):
-    """A sub-layer's connection: ``LayerNorm(x + Dropout(Sublayer(x)))``, or with the norm before the sub-layer."""
+    """The connection around a sub-layer: ``LayerNorm(x + Dropout(Sublayer(x)))``, or with the norm before it."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(config.d_model, eps=NORM_EPS)
+        self.norm = LayerNorm(config.d_model)
         self.dropout = Dropout(config.dropout)
         self.post = config.norm == "post"
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """``(…, d_model)`` to the same shape."""
         if self.post:
-            return self._norm_sum(x, sublayer(x))
+            normed: Tensor = self.norm(x, sublayer(x), self.dropout.active_p)
+            return normed
         summed: Tensor = x + self.dropout(sublayer(self.norm(x)))
         return summed
-
-    def _norm_sum(self, x: Tensor, y: Tensor) -> Tensor:
-        if x.shape[-1] % cpu.LANES == 0 and cpu.can_compute(x, y, self.norm.weight):
-            dropout = self.dropout.p if self.training else 0.0
-            return cpu.residual_norm(x, y, self.norm.weight, self.norm.bias, self.norm.eps, dropout)
-        normed: Tensor = self.norm(x + self.dropout(y))
-        return normed
 
 
 class FeedForward(nn.Module):
@@ -67,7 +57,7 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward network."""
+    """Self-attention and a feed-forward network."""
 
     def __init__(self, config: ModelConfig, backend: Backend) -> None:
         super().__init__()
@@ -84,7 +74,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention over the memory, and feed-forward network."""
+    """Causal self-attention, attention over the memory, and a feed-forward network."""
 
     def __init__(self, config: ModelConfig, backend: Backend) -> None:
         super().__init__()
@@ -106,7 +96,7 @@ class DecoderLayer(nn.Module):
 class PositionedEmbedding(nn.Module):
     """Adds the position to a scaled token embedding and applies dropout (sections 3.4, 3.5 and 5.4).
 
-    The embedding matrix is handed in at each call, since source, target and softmax may share it.
+    The embedding matrix is an argument of each call, because source, target and softmax may share it.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -117,7 +107,7 @@ class PositionedEmbedding(nn.Module):
         self.positions = nn.Embedding(config.max_positions, config.d_model) if config.positions == "learned" else None
 
     def reset_parameters(self) -> None:
-        """Learned positions begin like the embeddings, N(0, d_model^-0.5)."""
+        """Learned positions start like the embeddings, N(0, d_model^-0.5)."""
         if self.positions is not None:
             nn.init.normal_(self.positions.weight, std=self.positions.embedding_dim**-0.5)
 
@@ -126,7 +116,7 @@ class PositionedEmbedding(nn.Module):
 
         Args:
             ids: ``(tokens,)``.
-            positions: Place of each token in its sentence, ``(tokens,)``.
+            positions: Position of each token in its sentence, from 0, ``(tokens,)``.
             max_len: One more than the largest position.
             weight: The embedding matrix, ``(rows, d_model)``.
 

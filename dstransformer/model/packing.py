@@ -1,4 +1,4 @@
-"""Packed batches: sentences laid end to end, and the way to a padded layout and back where a kernel needs one."""
+"""Packed batches: sentences laid end to end; and the padded layout, for implementations that need one."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-#: On a CPU a batch meets at most so many numbers of rows from one power of two to the next.
+#: Most row counts that batches on a CPU have from one power of two to the next.
 ROW_COUNTS = 128
 
-#: The most that padding may add to the pairs of query and key that a group of sentences holds.
+#: Most padding of a group of sentences, as a share of its pairs of query and key.
 MOST_PADDING = 0.05
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where each sentence of a packed batch begins and ends.
+    """The borders of the sentences of a packed batch.
 
     Attributes:
         cu: Cumulative lengths, ``(n + 1,)`` int32; sentence ``i`` holds the tokens ``cu[i] : cu[i + 1]``.
@@ -35,11 +37,26 @@ class Packing:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
+    @classmethod
+    def from_lengths(cls, lengths: Sequence[int] | npt.NDArray[np.integer]) -> Packing:
+        """The packing of sentences of these lengths, at least one sentence; on the CPU."""
+        cu = np.zeros(len(lengths) + 1, dtype=np.int32)
+        np.cumsum(lengths, out=cu[1:])
+        return cls(torch.from_numpy(cu), int(max(lengths)), int(cu[-1]))
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Packing:
+        """The packing on another device; as for tensors, ``non_blocking`` does not wait for the copy."""
+        return Packing(self.cu.to(device, non_blocking=non_blocking), self.max_len, self.tokens)
+
+    def pin_memory(self) -> Packing:
+        """The packing in page-locked memory."""
+        return Packing(self.cu.pin_memory(), self.max_len, self.tokens)
+
     @cached_property
     def rows(self) -> int:
-        """Of the tensors that the model computes with: one for each token, then filler, on which no result depends.
+        """Rows of the tensors that the model computes with: one per token, then filler that no result depends on.
 
-        On a GPU there is none, for a CPU see :func:`round_rows`.
+        On a GPU there is no filler, for a CPU see :func:`round_rows`.
         """
         return round_rows(self.tokens, ROW_COUNTS) if self.cu.device.type == "cpu" else self.tokens
 
@@ -60,7 +77,7 @@ class Packing:
 
     @cached_property
     def positions(self) -> Tensor:
-        """Place of each token in its sentence, from 0, ``(tokens,)`` int64."""
+        """Position of each token in its sentence, from 0, ``(tokens,)`` int64."""
         return torch.arange(self.tokens, device=self.cu.device) - self.cu[:-1].long()[self._sentence_of]
 
     @cached_property
@@ -70,7 +87,7 @@ class Packing:
 
     @cached_property
     def padding_mask(self) -> Tensor:
-        """True at the places of the padded layout that hold a token, ``(n, max_len)``."""
+        """True where the padded layout holds a token, ``(n, max_len)``."""
         return torch.arange(self.max_len, device=self.cu.device) < self.lengths[:, None]
 
     def fill(self, packed: Tensor) -> Tensor:
@@ -78,17 +95,16 @@ class Packing:
         return fill_rows(packed, self.rows)
 
     def pad(self, packed: Tensor) -> Tensor:
-        """Lay ``(tokens, width)`` out as ``(n, max_len, width)`` with zeros after each sentence."""
+        """``(tokens, width)`` to ``(n, max_len, width)``, with zeros after each sentence."""
         padded: Tensor = _Pad.apply(packed, self.padded_index, self.sentences * self.max_len)  # type: ignore[no-untyped-call]
         return padded.view(self.sentences, self.max_len, packed.shape[1])
 
     def group(self, keys: Packing) -> Grouping:
-        """Sentences of about one length together, for attention to ``keys``; the result is kept."""
+        """Groups of sentences of similar length, for attention to ``keys``; computed once for each ``keys``."""
         if id(keys) not in self._groupings:
-            lengths = self.lengths.tolist(), keys.lengths.tolist()
-            groups = group_lengths(*lengths)
+            groups = group_lengths(self.lengths.tolist(), keys.lengths.tolist())
             grouping = Grouping(Order(self, groups), Order(keys, groups))
-            # With the keys, lest another packing get their id; but without a cycle.
+            # Keep `keys` alive so that its id is not reused; but not `self`, which would be a reference cycle.
             self._groupings[id(keys)] = (None if keys is self else keys), grouping
         return self._groupings[id(keys)][1]
 
@@ -100,17 +116,17 @@ class Packing:
 
 
 class Order:
-    """The tokens of a packed batch, rearranged so that groups of its sentences follow one another.
+    """The tokens of a packed batch, rearranged so that the sentences of a group are next to each other.
 
     Attributes:
-        parts: The sentences of each group.
+        parts: The packing of each group.
     """
 
     def __init__(self, packing: Packing, groups: Sequence[Sequence[int]]) -> None:
         lengths = packing.lengths.tolist()
-        self.parts = [_pack_lengths([lengths[number] for number in group]) for group in groups]
+        self.parts = [Packing.from_lengths([lengths[number] for number in group]) for group in groups]
         numbers = torch.tensor([number for group in groups for number in group])
-        moved = _pack_lengths(packing.lengths[numbers].tolist())
+        moved = Packing.from_lengths([lengths[number] for group in groups for number in group])
         self._rows = packing.cu[:-1].long()[numbers][moved._sentence_of] + moved.positions
         self._back = torch.empty_like(self._rows).scatter_(0, self._rows, torch.arange(packing.tokens))
 
@@ -127,44 +143,42 @@ class Order:
 
 @dataclass(frozen=True)
 class Grouping:
-    """The same sentences' queries and keys, in groups."""
+    """The queries and keys of the same sentences, in the same groups."""
 
     queries: Order
     keys: Order
 
 
 def round_rows(rows: int, counts: int) -> int:
-    """As many rows or a few more: less than ``1 / counts`` of them, and up to 7 of few rows.
+    """Round up to one of few row counts: by less than ``1 / counts``, or by up to 7 rows where rows are few.
 
-    oneDNN generates code for each number of rows that a product meets, and for bf16 it keeps that for ever: new numbers
-    cost time, and memory that grows.
+    oneDNN generates code for each number of rows, and for bf16 it never frees that code: every new number costs time
+    and memory.
 
     Args:
         rows: 0 or more.
-        counts: How many results there are at most from one power of two to the next; a power of two.
+        counts: Most results from one power of two to the next; a power of two.
     """
     step = max(8, (1 << max(rows, 1).bit_length() - 1) // counts)
     return -(-rows // step) * step
 
 
 def fill_rows(tensor: Tensor, rows: int) -> Tensor:
-    """Rows of zeros after those of a tensor, if any are missing."""
+    """Append rows of zeros to a tensor until it has ``rows``."""
     missing = rows - tensor.shape[0]
     assert missing >= 0
     return F.pad(tensor, (*(0, 0) * (tensor.dim() - 1), 0, missing)) if missing else tensor
 
 
-def _pack_lengths(lengths: Sequence[int]) -> Packing:
-    cu = torch.tensor([0, *lengths]).cumsum(0)
-    return Packing(cu.int(), max(lengths), int(cu[-1]))
-
-
 def group_lengths(queries: Sequence[int], keys: Sequence[int]) -> list[list[int]]:
-    """Numbers of sentences in groups that waste at most ``MOST_PADDING`` each when padded to their longest.
+    """Group sentences so that padding a group to its longest adds at most ``MOST_PADDING``.
 
     Args:
-        queries: Of each sentence.
-        keys: Of each sentence.
+        queries: Number of queries of each sentence.
+        keys: Number of keys of each sentence.
+
+    Returns:
+        The sentences of each group, by their place in ``queries``.
     """
     groups: list[list[int]] = []
     most_queries = most_keys = real = 0
@@ -184,7 +198,7 @@ def _scatter_rows(rows: Tensor, index: Tensor, total: int) -> Tensor:
 
 
 class _Pad(torch.autograd.Function):
-    """Scatter rows; each row goes to a place of its own, so that the gradient is a plain gather."""
+    """Scatter rows; no two go to the same place, so the gradient is a gather."""
 
     @staticmethod
     def forward(ctx: Any, packed: Tensor, index: Tensor, total: int) -> Tensor:
@@ -198,7 +212,7 @@ class _Pad(torch.autograd.Function):
 
 
 class _Unpad(torch.autograd.Function):
-    """Gather rows that are all different, so that the gradient is a plain scatter."""
+    """Gather rows, none of them twice, so the gradient is a scatter without sums."""
 
     @staticmethod
     def forward(ctx: Any, padded: Tensor, index: Tensor) -> Tensor:

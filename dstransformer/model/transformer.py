@@ -12,27 +12,29 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from dstransformer.config import ModelConfig
-from dstransformer.model.attention import Backend, MultiHeadAttention
-from dstransformer.model.layers import NORM_EPS, DecoderLayer, EncoderLayer, FeedForward, PositionedEmbedding
+from dstransformer.model.attention import MultiHeadAttention
+from dstransformer.model.layers import DecoderLayer, EncoderLayer, FeedForward, PositionedEmbedding
 from dstransformer.model.loss import smoothed_cross_entropy
+from dstransformer.model.modules import LayerNorm
+from dstransformer.model.ops import Backend
 from dstransformer.model.packing import Packing
 
 
 class LossSums(NamedTuple):
-    """Sums over the target tokens of a batch, in nats: the training loss, and the negative log-likelihood."""
+    """Sums over the target tokens of a batch, in nats: the training loss and the negative log-likelihood."""
 
     loss: Tensor
     nll: Tensor
 
 
 class Transformer(nn.Module):
-    """Encoder, decoder and the embeddings that they share.
+    """Encoder and decoder, and the embeddings that they may share.
 
     Args:
         config: The architecture.
         vocab_size: Number of pieces of the tokenizer; the embedding has ``config.embedding_rows(vocab_size)`` rows.
         label_smoothing: epsilon of the training loss.
-        backend: Kernel of the attention product.
+        backend: The implementation of attention.
     """
 
     def __init__(
@@ -50,8 +52,8 @@ class Transformer(nn.Module):
         self.encoder = nn.ModuleList(EncoderLayer(config, backend) for _ in range(config.num_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config, backend) for _ in range(config.num_layers))
         pre_norm = config.norm == "pre"
-        self.encoder_norm = nn.LayerNorm(width, eps=NORM_EPS) if pre_norm else None
-        self.decoder_norm = nn.LayerNorm(width, eps=NORM_EPS) if pre_norm else None
+        self.encoder_norm = LayerNorm(width) if pre_norm else None
+        self.decoder_norm = LayerNorm(width) if pre_norm else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -73,21 +75,9 @@ class Transformer(nn.Module):
         return (self.embedding if self.softmax is None else self.softmax).weight
 
     def forward(
-        self, src: Tensor, src_cu: Tensor, src_max: int, tgt_in: Tensor, tgt_out: Tensor, tgt_cu: Tensor, tgt_max: int
+        self, src: Tensor, src_packing: Packing, tgt_in: Tensor, tgt_out: Tensor, tgt_packing: Packing
     ) -> LossSums:
-        """The loss of a packed batch of ``n`` sentence pairs.
-
-        Args:
-            src: Source tokens, each sentence with its end, ``(src_tokens,)``.
-            src_cu: Cumulative source lengths, ``(n + 1,)`` int32.
-            src_max: The longest source.
-            tgt_in: The decoder's input, each target after its begin, ``(tgt_tokens,)``.
-            tgt_out: What it is to predict, each target with its end, ``(tgt_tokens,)``.
-            tgt_cu: Cumulative target lengths, ``(n + 1,)`` int32.
-            tgt_max: The longest target.
-        """
-        src_packing = Packing(src_cu, src_max, src.numel())
-        tgt_packing = Packing(tgt_cu, tgt_max, tgt_in.numel())
+        """The loss of a packed batch of sentence pairs; see :class:`dstransformer.batching.PackedBatch`."""
         memory = self.encode(src, src_packing)
         hidden = self.decode(tgt_in, tgt_packing, memory, src_packing)
         return LossSums(*smoothed_cross_entropy(hidden, self.softmax_weight, tgt_out, self.label_smoothing))
@@ -101,7 +91,7 @@ class Transformer(nn.Module):
         return x if self.encoder_norm is None else self.encoder_norm(x)
 
     def decode(self, tgt_in: Tensor, packing: Packing, memory: Tensor, memory_packing: Packing) -> Tensor:
-        """The decoder's output at every position at once, ``(packing.rows, d_model)``, of input ``(tgt_tokens,)``."""
+        """The decoder's output at all positions, ``(packing.rows, d_model)``, for the input ``(tgt_tokens,)``."""
         tgt_in, positions = packing.fill(tgt_in), packing.fill(packing.positions)
         x: Tensor = self.tgt_input(tgt_in, positions, packing.max_len, self.embedding.weight)
         for layer in self.decoder:
@@ -113,16 +103,16 @@ class Transformer(nn.Module):
         return F.linear(hidden, self.softmax_weight)
 
 
-class _NothingDrawn(TorchFunctionMode):
-    """Leaves tensors as they are where initial values were to be drawn into them.
+class _SkipInitialisation(TorchFunctionMode):
+    """Skips random initialisation.
 
-    On the meta device there is nothing to draw into, but PyTorch imports its compiler to find that out, for seconds.
+    On the meta device it has no effect, but PyTorch imports its compiler to find that out, which takes seconds.
     """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call what draws nothing."""
+        """Call the function unless it draws initial values."""
         given = kwargs or {}
         if getattr(func, "__module__", None) == nn.init.__name__:
             return given["tensor"]
@@ -130,14 +120,14 @@ class _NothingDrawn(TorchFunctionMode):
 
 
 @contextmanager
-def shapes_only() -> Iterator[None]:
-    """Models built in here have shapes and names, but no values and no memory."""
-    with torch.device("meta"), _NothingDrawn():
+def meta_device() -> Iterator[None]:
+    """Models built in this context have parameters with names and shapes, but without values and memory."""
+    with torch.device("meta"), _SkipInitialisation():
         yield
 
 
 def parameter_count(config: ModelConfig, vocab_size: int) -> int:
-    """Number of weights of a model, without the memory for one."""
-    with shapes_only():
+    """Number of weights of a model, counted without building them."""
+    with meta_device():
         model = Transformer(config, vocab_size)
     return sum(parameter.numel() for parameter in model.parameters())

@@ -1,4 +1,4 @@
-"""The tracker for a process, from its rank and the configuration."""
+"""Builds the tracker of a process from its rank and the configuration."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from dstransformer.tracking.tracker import FanOut, NullTracker, Tracker
 
 
 def build_tracker(config: TrackingConfig, *, rank: int, run_folder: Path, max_updates: int) -> Tracker:
-    """Rank 0 gets progress, ``metrics.jsonl`` and, where tracking is enabled, MLflow; other ranks a ``NullTracker``.
+    """Build the tracker: progress, ``metrics.jsonl`` and, if enabled, MLflow on rank 0; a ``NullTracker`` elsewhere.
 
-    ConfigError where the tracking address names no kind of store, on every rank alike.
+    Raises:
+        ConfigError: The tracking address is not one of a store, on all ranks.
     """
     uri = resolve_tracking_uri(config.uri, run_folder) if config.enabled else None
     if rank != 0:
         return NullTracker()
     console = ConsoleProgress(max_updates)
-    listeners: list[Tracker] = [console, MetricsLog(run_folder / METRICS_NAME)]
+    trackers: list[Tracker] = [console, MetricsLog(run_folder / METRICS_NAME)]
     if uri is not None:
-        listeners.append(
+        trackers.append(
             MlflowTracker(
                 run_folder, uri, config.experiment, system_metrics=config.system_metrics, announce=console.say
             )
         )
-    return FanOut(listeners)
+    return FanOut(trackers)

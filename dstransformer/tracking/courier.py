@@ -1,4 +1,4 @@
-"""Carries records from a run folder's spool to the MLflow store."""
+"""Sends the spooled records of a run to the MLflow store."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dstransformer.errors import DataError, StorageError
+from dstransformer.files import hold_lock
 from dstransformer.tracking.jsonl import METRICS_NAME, logged_metrics
 from dstransformer.tracking.location import TrackingState, sqlite_path
 from dstransformer.tracking.page import public_address
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# MLflow's own defaults wait for many minutes; records are kept and sent again, so one short try is enough.
+# MLflow's default retries take many minutes. Unsent records stay in the spool, so one short attempt is enough.
 MLFLOW_ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
@@ -32,11 +33,11 @@ MLFLOW_ENVIRONMENT = {
 
 
 class StoreUnreachableError(Exception):
-    """The store does not answer, or has no run to write to; everything still pending stays in the spool."""
+    """The store does not respond, or its run is gone. Pending records stay in the spool."""
 
 
 class Courier:
-    """Sends what is pending, oldest first. A record that the store refuses stays, and the ones after it go on."""
+    """Sends pending records, oldest first. A refused record stays in the spool, and later ones are still sent."""
 
     def __init__(self, state: TrackingState, run_folder: Path, spool: Spool) -> None:
         self._state = state
@@ -47,28 +48,36 @@ class Courier:
 
     @property
     def run_id(self) -> str | None:
-        """The run's id, None as long as the store has not made the run."""
+        """The MLflow run ID; None until the store has created the run."""
         return self._state.run_id
 
     @property
     def page(self) -> str | None:
-        """How to open the run's page, None as long as the store has not made the run."""
+        """How to open the run's page in MLflow; None until the store has created the run."""
         return None if self._store is None else self._store.page
 
     @property
     def refused(self) -> int:
-        """How many records the store has refused; they are pending still."""
+        """Number of records that the store refused. They are still pending."""
         return len(self._refused)
 
-    def deliver(self, *, again: bool = True) -> int:
-        """Send what is pending and count the records sent; refused records are tried only when ``again``.
+    def deliver(self, *, retry_refused: bool = True) -> int:
+        """Send the pending records.
 
-        StoreUnreachableError where the store is not there; OSError where the spool cannot be read.
+        Args:
+            retry_refused: Also send records that the store refused before.
+
+        Returns:
+            The number of records sent.
+
+        Raises:
+            StoreUnreachableError: The store does not respond.
+            OSError: The spool cannot be read.
         """
         sent = 0
         if self._spool.pending():
             self.connect()
-        paths = [path for path in self._spool.pending() if again or path not in self._refused]
+        paths = [path for path in self._spool.pending() if retry_refused or path not in self._refused]
         for files, record in self._spool.batches(paths):
             store = self._store
             assert store is not None
@@ -80,7 +89,7 @@ class Courier:
                     raise StoreUnreachableError(_reason(error)) from error
                 if not self._refused.issuperset(files):
                     logger.warning(
-                        "the tracking server refused %r, kept in %s: %s", record["op"], files[0], _reason(error)
+                        "the tracking server refused %r (kept in %s): %s", record["op"], files[0], _reason(error)
                     )
                 self._refused.update(files)
             else:
@@ -91,9 +100,11 @@ class Courier:
         return sent
 
     def connect(self) -> None:
-        """Open the store, a SQLite file being made where there is none; where it has lost the run, send that again.
+        """Open the store, creating a SQLite file if necessary. If the store has lost the run, respool all its records.
 
-        StoreUnreachableError where the store is not there; OSError where the spool cannot be read.
+        Raises:
+            StoreUnreachableError: The store does not respond.
+            OSError: The spool cannot be read.
         """
         if self._store is not None:
             return
@@ -102,9 +113,9 @@ class Courier:
             lost = store.has_lost_run()
         except Exception as error:
             raise StoreUnreachableError(_reason(error)) from error
-        if lost and (count := self._spool.restore(logged_metrics(self._run_folder / METRICS_NAME))):
+        if lost and (count := self._spool.requeue_sent(logged_metrics(self._run_folder / METRICS_NAME))):
             logger.warning(
-                "%s does not know run %s: it is sent again, %d records",
+                "%s does not know run %s: sending all its %d records again",
                 public_address(self._state.tracking_uri), self._state.run_id, count,
             )  # fmt: skip
         self._store = store
@@ -113,54 +124,68 @@ class Courier:
         for name, value in MLFLOW_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         from dstransformer.tracking.mlflow_store import MlflowStore
-        from dstransformer.tracking.sqlite_store import follow_moved_artifacts, prepare_store
+        from dstransformer.tracking.sqlite_store import prepare_store, update_artifact_paths
 
         if path := sqlite_path(self._state.tracking_uri):
             if path.is_dir():
                 raise StorageError(f"{path} is a folder: move it")
             prepare_store(path)
-            follow_moved_artifacts(path)
+            update_artifact_paths(path)
         return MlflowStore(self._state, self._run_folder)
 
 
 def _reason(error: BaseException) -> str:
-    """Why in a few words, where the network's libraries take a paragraph."""
+    """A short reason, without the network libraries' details."""
     text = " ".join(str(error).split()) or repr(error)
     if known := re.search(r"\[Errno -?\d+\] ([\w ]+)", text):
         return known[1]
-    return "no answer in time" if "timed out" in text else text
+    return "timed out" if "timed out" in text else text
 
 
 def send_pending(run_folder: Path) -> int:
-    """Send what a run could not send, and count the records sent.
+    """Send the pending tracking records of a run.
 
-    DataError where the folder was never tracked; StorageError where the tracking server does not take everything, or
-    the run's folder cannot be written.
+    Returns:
+        The number of records sent.
+
+    Raises:
+        DataError: The run was never tracked.
+        UserError: The run is being trained.
+        StorageError: The tracking server does not accept all records, or the run folder cannot be written.
     """
     state = TrackingState.load(run_folder)
     if state is None:
-        raise DataError(f"{run_folder} holds no tracked run: name a folder that `dst train` wrote with tracking on")
+        raise DataError(
+            f"{run_folder} is not the folder of a tracked run: name one that `dst train` wrote with tracking enabled"
+        )
+    with hold_lock(
+        run_folder / ".lock", f"a training runs in {run_folder} ({{owner}}) and sends its records", keep=True
+    ):
+        return _send_pending(state, run_folder)
+
+
+def _send_pending(state: TrackingState, run_folder: Path) -> int:
     spool = Spool(run_folder)
     courier = Courier(state, run_folder, spool)
     before = len(spool.pending())
     try:
         if sqlite_path(state.tracking_uri):
-            courier.connect()  # a store that was moved or is broken is put right, whether anything is pending or not
+            courier.connect()  # also repairs a moved or broken store when nothing is pending
         sent = courier.deliver()
     except StoreUnreachableError as error:
         left = len(spool.pending())
         raise StorageError(
-            f"{run_folder}: {max(0, before - left)} records sent, {left} still pending, as "
-            f"{public_address(state.tracking_uri)} does not take them ({error}): try again when it does"
+            f"{run_folder}: {max(0, before - left)} records sent, {left} still pending: "
+            f"{public_address(state.tracking_uri)} does not accept them ({error}); try again later"
         ) from None
     except OSError as error:
         raise StorageError(
-            f"cannot forget what was sent, {error.filename}: {error.strerror}; make {run_folder} writable"
+            f"cannot delete sent records, {error.filename}: {error.strerror}; make {run_folder} writable"
         ) from None
     if courier.refused:
         raise StorageError(
-            f"{run_folder}: {sent} records sent, {courier.refused} still pending, as "
-            f"{public_address(state.tracking_uri)} refused them"
+            f"{run_folder}: {sent} records sent, {courier.refused} still pending: "
+            f"{public_address(state.tracking_uri)} refused them; the warnings above say why"
         )
     spool.close()
     return sent

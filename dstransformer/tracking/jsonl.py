@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: the run's figures, an object a line, for programs and for eyes."""
+"""Writes and reads ``metrics.jsonl``: the metrics of a run, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -6,50 +6,44 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dstransformer.tracking.tracker import Evaluation, RunStart, Sample, Tracker
+from dstransformer.evaluation import Evaluation
+from dstransformer.files import replacing
+from dstransformer.tracking.tracker import RunStart, Tracker
 
 METRICS_NAME = "metrics.jsonl"
 
 
 class MetricsLog(Tracker):
-    """Appends to a file; every line is complete on disk when the call returns.
+    """Appends one line per event. The line is on file when the call returns.
 
     A line has ``kind`` (``train``, ``checkpoint``, or the name of a held-out split), ``step``, ``time`` (Unix seconds)
-    and the figures under their short names; a figure that is not finite is null.
+    and the metrics under their short names. NaN and infinity are written as null.
     """
+
+    name = "metrics.jsonl"
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def start(self, run: RunStart) -> None:
-        """Drop what a resumed run will write again: lines beyond its step, and a line cut short by a crash."""
+        """Remove lines that a resumed run will write again, and a line truncated by a crash."""
         if self._path.exists():
-            aside = self._path.with_name(self._path.name + ".tmp")
-            with aside.open("w", encoding="utf-8") as file:
-                file.writelines(_lines_until(self._path, -1 if run.resume_step is None else run.resume_step))
-            aside.replace(self._path)
+            last_step = -1 if run.resume_step is None else run.resume_step
+            with replacing(self._path) as aside, aside.open("w", encoding="utf-8") as file:
+                file.writelines(_lines_until(self._path, last_step))
 
     def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write a line of kind ``train``."""
         self._write("train", step, metrics)
 
-    def log_eval(
-        self,
-        split: str,
-        step: int,
-        metrics: Mapping[str, float],
-        *,
-        signatures: Mapping[str, str] | None = None,
-        samples: Sequence[Sample] = (),
-    ) -> None:
-        """Write a line of the split's kind; a signature stands beside its score as ``<score>_signature``."""
-        del samples
-        named = {f"{name}_signature": signature for name, signature in (signatures or {}).items()}
-        self._write(split, step, {**metrics, **named})
+    def log_eval(self, split: str, step: int, evaluation: Evaluation) -> None:
+        """Write a line with the split as its kind. Signatures of scores are named ``<score>_signature``."""
+        signatures = {f"{name}_signature": signature for name, signature in evaluation.signatures.items()}
+        self._write(split, step, {**evaluation.metrics, **signatures})
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """Write a line of kind ``checkpoint``."""
@@ -59,7 +53,7 @@ class MetricsLog(Tracker):
         """Write a line for each split that the bundle was evaluated on."""
         del bundle
         for split, evaluation in evaluations.items():
-            self.log_eval(split, step, evaluation.metrics, signatures=evaluation.signatures)
+            self.log_eval(split, step, evaluation)
 
     def _write(self, kind: str, step: int, values: Mapping[str, float | str | None]) -> None:
         finite = {
@@ -72,9 +66,12 @@ class MetricsLog(Tracker):
 
 
 def logged_metrics(path: Path) -> list[tuple[str, float, int, int]]:
-    """Name (``train/loss``), value, time in milliseconds and step of every finite figure; none where there is no file.
+    """Read the metrics of a run; none if there is no file.
 
-    The scores of a bundle are left out: they belong to it.
+    The scores of the final bundle are left out, because MLflow has them as metrics of its model.
+
+    Returns:
+        Name (``train/loss``), value, time (Unix milliseconds) and step of every finite value.
     """
     if not path.exists():
         return []

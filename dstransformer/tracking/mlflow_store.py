@@ -1,6 +1,6 @@
-"""Applies records to an MLflow store. Loading this module loads mlflow, so it is imported where it is first needed.
+"""Applies records to an MLflow store. Imports mlflow, so import this module lazily.
 
-Sending a record twice leaves the store as sending it once did, because an answer may be lost on the way.
+Sending a record is idempotent, because the response to a successful request may be lost.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from mlflow.types import ColSpec, Schema
 
 from dstransformer.tracking.jsonl import METRICS_NAME
 from dstransformer.tracking.location import TrackingState, artifact_location, sqlite_path
-from dstransformer.tracking.page import how_to_open, public_address
+from dstransformer.tracking.page import page_instructions, public_address
 from dstransformer.tracking.spool import Record
 
 logger = logging.getLogger(__name__)
-# What fails is said once, in one line, by the courier.
-for chatty in ("mlflow", "alembic", "sqlalchemy", "urllib3"):
-    logging.getLogger(chatty).setLevel(logging.CRITICAL + 1)
+# The courier reports failures itself, once and in one line.
+for library in ("mlflow", "alembic", "sqlalchemy", "urllib3"):
+    logging.getLogger(library).setLevel(logging.CRITICAL + 1)
 
-ENTRIES_PER_BATCH = 100  # the most parameters or tags that MLflow takes in one request
+ENTRIES_PER_BATCH = 100  # MLflow's limit of parameters or tags per request
 MAX_VALUE_LENGTH = 6000
-KEY_TAG = "mlflow.dst_key"  # on what a record made, so that it does not make it twice; not shown on MLflow's pages
+KEY_TAG = "mlflow.dst_key"  # identifies what a record created, to avoid duplicates; hidden in MLflow's UI
 MODEL_USAGE = """```python
 import mlflow
 
@@ -41,11 +41,11 @@ mlflow.pyfunc.load_model("models:/{model_id}").predict(["A sentence."])
 ```
 """
 BUNDLE_FOLDER = "bundle"
-LOADER_MODULE = "dstransformer.tracking.pyfunc"
+LOADER_MODULE = "dstransformer.export.pyfunc"
 
 
 class MlflowStore:
-    """One run in an MLflow store. Every method raises whatever MLflow, the network or the disk raise."""
+    """One run in an MLflow store. Methods raise the errors of MLflow, the network and the disk unchanged."""
 
     def __init__(self, state: TrackingState, run_folder: Path) -> None:
         self._state = state
@@ -66,23 +66,23 @@ class MlflowStore:
 
     @property
     def state(self) -> TrackingState:
-        """Where the run is; ``run_id`` is None as long as the store has not made the run."""
+        """The tracking state; its ``run_id`` is None until the store has created the run."""
         return self._state
 
     @property
     def run_id(self) -> str | None:
-        """The run's id, None as long as the store has not made the run."""
+        """The MLflow run ID; None until the store has created the run."""
         return self._state.run_id
 
     @property
     def page(self) -> str | None:
-        """How to open the run's page, None as long as nothing was sent."""
+        """How to open the run's page in MLflow; None until a record was sent."""
         if self._experiment is None or self.run_id is None:
             return None
-        return how_to_open(self._state.tracking_uri, self._experiment, self.run_id)
+        return page_instructions(self._state.tracking_uri, self._experiment, self.run_id)
 
     def has_lost_run(self) -> bool:
-        """Whether the store has never heard of the run that it made; a run that was deleted in it is known still."""
+        """Whether the store no longer knows the run. A run deleted within MLflow is still known."""
         try:
             if self.run_id is not None:
                 self._client.get_run(self.run_id)
@@ -97,9 +97,9 @@ class MlflowStore:
         self._operations[record["op"]](record)
 
     def answers(self) -> bool:
-        """Whether the store knows the run, so that a record it refused is at fault and not the store."""
+        """Whether the store works and has the run; then a refused record is itself at fault."""
         path = sqlite_path(self._state.tracking_uri)
-        if path is not None and not path.exists():  # an open connection reads on from a deleted file
+        if path is not None and not path.exists():  # an open connection can still read a deleted file
             return False
         try:
             return self.run_id is not None and self._find_run(self.run_id)
@@ -140,14 +140,14 @@ class MlflowStore:
             location = artifact_location(self._state.tracking_uri)
             try:
                 return str(self._client.create_experiment(name, location))
-            except MlflowException as error:  # another run was faster
+            except MlflowException as error:  # another run created it first
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
                 experiment = self._client.get_experiment_by_name(name)
         return str(experiment.experiment_id)
 
     def _params(self, record: Record) -> None:
-        """Log what is new. MLflow never changes a parameter, so a resumed run's other value becomes a tag."""
+        """Log new parameters. MLflow parameters cannot change, so changed values of a resumed run become tags."""
         logged = self._client.get_run(self.run_id).data.params
         wanted = {key: value[:MAX_VALUE_LENGTH] for key, value in record["params"].items()}
         new = [Param(key, value) for key, value in wanted.items() if key not in logged]
@@ -183,7 +183,7 @@ class MlflowStore:
         """Upload a bundle as a logged model that ``mlflow.pyfunc.load_model`` opens."""
         bundle = self._run_folder / record["path"]
         if not bundle.is_dir():
-            raise FileNotFoundError(f"the bundle {bundle} is gone")
+            raise FileNotFoundError(f"the bundle {bundle} does not exist")
         model = self._logged_model(record)
         self._client.log_model_artifacts(model.model_id, str(bundle), BUNDLE_FOLDER)
         with tempfile.TemporaryDirectory() as folder:
@@ -221,13 +221,13 @@ class MlflowStore:
         return model
 
     def _plot(self, record: Record) -> None:
-        """Upload a picture of the run's curves; one that cannot be drawn is left out."""
+        """Plot and upload the training curves. If plotting fails, log a warning."""
         try:
             from dstransformer.tracking.plot import draw_training
 
             image = draw_training(self._run_folder / METRICS_NAME, record["title"])
         except Exception as error:
-            logger.warning("the run's curves are not drawn: %r", error)
+            logger.warning("cannot plot the training curves: %r", error)
             return
         with tempfile.TemporaryDirectory() as folder:
             picture = Path(folder, Path(record["file"]).name)
@@ -241,5 +241,5 @@ class MlflowStore:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container whose user id has no name
+    except (KeyError, OSError):  # in a container, the user ID may have no name
         return "unknown"

@@ -1,4 +1,4 @@
-"""Tells MLflow, without ever making the training wait: calls leave records in the spool, a thread sends them."""
+"""The MLflow tracker. It never delays training: calls put records into the spool, and a thread sends them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dstransformer.config import dump_config
 from dstransformer.corpus import Manifest
+from dstransformer.evaluation import Evaluation, Sample
 from dstransformer.tracking.courier import Courier, StoreUnreachableError
 from dstransformer.tracking.location import TrackingState
 from dstransformer.tracking.page import (
@@ -30,7 +31,7 @@ from dstransformer.tracking.page import (
     public_address,
 )
 from dstransformer.tracking.spool import FOLDER_NAME, Spool
-from dstransformer.tracking.tracker import Evaluation, RunStart, RunStatus, Sample, Tracker
+from dstransformer.tracking.tracker import RunStart, RunStatus, Tracker
 
 if TYPE_CHECKING:
     from dstransformer.tracking.system_metrics import SystemMetrics
@@ -44,11 +45,14 @@ SYSTEM_METRICS_SECONDS = 10.0
 
 
 class MlflowTracker(Tracker):
-    """An MLflow run for a run folder; a folder that is trained on keeps its run.
+    """Tracks a run folder as one MLflow run, also across resumes.
 
-    No method waits for the store or raises because of it, but ``finish``, which waits at most ``FINISH_SECONDS``.
-    OSError where the run folder itself cannot be written. MLflow names are ``train/loss``, ``valid/bleu`` and so on.
+    No method waits for the store, except ``finish``, which waits at most ``FINISH_SECONDS``. None raises its errors.
+    Methods raise OSError if the run folder cannot be written. Metric names in MLflow are ``train/loss``, ``valid/bleu``
+    and so on.
     """
+
+    name = "MLflow tracking"
 
     def __init__(
         self,
@@ -72,28 +76,26 @@ class MlflowTracker(Tracker):
         self._spool = Spool(run_folder)
         self._run: RunStart | None = None
         self._outcome = Outcome()
-        self._signed: dict[str, Mapping[str, str]] = {}
+        self._logged_signatures: dict[str, Mapping[str, str]] = {}
         self._page: str | None = None
         self._step = 0
         self._finishing = threading.Event()
-        self._down = False
+        self._store_down = False
         self._retry_at = 0.0
         self._worker: threading.Thread | None = None
 
     def start(self, run: RunStart) -> None:
-        """Keep what describes the run, and begin to send. A resumed run goes on in the folder's MLflow run."""
+        """Record the description of the run and start sending. A resumed run continues the MLflow run of its folder."""
         self._run = run
         self._step = run.resume_step or 0
         self._outcome = Outcome(step=self._step)
         resume = run.resume_step is not None
         if resume:
-            self._state = self._state.of_same_run(self._run_folder)
+            self._state = self._state.with_stored_run_id(self._run_folder)
         else:
             if leftovers := self._spool.pending():
-                logger.warning(
-                    "%d unsent tracking records of an earlier run in this folder are dropped", len(leftovers)
-                )
-            self._spool.forget()
+                logger.warning("dropping %d unsent tracking records of an earlier run in this folder", len(leftovers))
+            self._spool.clear()
         self._state.save(self._run_folder)
         tags = {name: run.tags[name] for name in FILTER_TAGS if name in run.tags}
         if "git_revision" in tags:
@@ -120,7 +122,7 @@ class MlflowTracker(Tracker):
             path=str(run.corpus.absolute()),
             profile=_profile(run.manifest),
         )
-        self._worker = threading.Thread(target=self._work, name="mlflow-courier", daemon=True)
+        self._worker = threading.Thread(target=self._send_records, name="mlflow-courier", daemon=True)
         self._worker.start()
 
     def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -128,46 +130,38 @@ class MlflowTracker(Tracker):
         self._step = step
         self._put_metrics(step, {f"train/{name}": value for name, value in metrics.items()})
 
-    def log_eval(
-        self,
-        split: str,
-        step: int,
-        metrics: Mapping[str, float],
-        *,
-        signatures: Mapping[str, str] | None = None,
-        samples: Sequence[Sample] = (),
-    ) -> None:
-        """Log ``<split>/<name>`` metrics; signatures and samples (shown as a table) as artifacts."""
+    def log_eval(self, split: str, step: int, evaluation: Evaluation) -> None:
+        """Log ``<split>/<name>`` metrics, and as artifacts the signatures and the samples (shown as a table)."""
         self._step = max(self._step, step)
-        self._put_metrics(step, {f"{split}/{name}": value for name, value in metrics.items()})
-        self._put_making(split, step, signatures or {}, samples)
+        self._put_metrics(step, {f"{split}/{name}": value for name, value in evaluation.metrics.items()})
+        self._put_signatures_and_samples(split, step, evaluation)
 
-    def _put_making(self, split: str, step: int, signatures: Mapping[str, str], samples: Sequence[Sample]) -> None:
-        """How scores were computed, and of what."""
-        if signatures and self._signed.get(split) != signatures:
-            self._signed[split] = dict(signatures)
-            self._put("text", file=f"signatures/{split}.json", text=json.dumps(dict(signatures), indent=2) + "\n")
-        if samples:
-            self._put("text", file=f"samples/{split}-step-{step:08d}.csv", text=_samples_csv(samples))
+    def _put_signatures_and_samples(self, split: str, step: int, evaluation: Evaluation) -> None:
+        signatures = evaluation.signatures
+        if signatures and self._logged_signatures.get(split) != signatures:
+            self._logged_signatures[split] = signatures
+            self._put("text", file=f"signatures/{split}.json", text=json.dumps(signatures, indent=2) + "\n")
+        if evaluation.samples:
+            self._put("text", file=f"samples/{split}-step-{step:08d}.csv", text=_samples_csv(evaluation.samples))
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
-        """Log where the checkpoint is and what it is, not its bytes."""
+        """Log the path, hash and score of the checkpoint, not its content."""
         self._step = max(self._step, step)
         description = {"path": str(path), "sha256": sha256, "step": step, "score": score}
         text = json.dumps(description, indent=2) + "\n"
         self._put("text", file=f"checkpoints/step-{step:08d}.json", text=text)
 
     def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
-        """Log the bundle as a model of the run, with its scores. It is read when sent, so it must stay where it is."""
+        """Log the bundle as a model of the run, with its scores. Its files are read later, when they are sent."""
         metrics = {
             f"{split}/{name}": value
             for split, evaluation in evaluations.items()
             for name, value in evaluation.metrics.items()
         }
         for split, evaluation in evaluations.items():
-            self._put_making(split, step, evaluation.signatures, evaluation.samples)
-        inside = bundle.absolute().is_relative_to(self._run_folder.absolute())
-        path = bundle.absolute().relative_to(self._run_folder.absolute()) if inside else bundle.absolute()
+            self._put_signatures_and_samples(split, step, evaluation)
+        in_run_folder = bundle.absolute().is_relative_to(self._run_folder.absolute())
+        path = bundle.absolute().relative_to(self._run_folder.absolute()) if in_run_folder else bundle.absolute()
         assert self._run is not None
         name = model_name(self._run, self._run_folder)
         key = uuid.uuid4().hex
@@ -175,7 +169,7 @@ class MlflowTracker(Tracker):
         self._outcome = Outcome(step=step, bundle=bundle, evaluations=evaluations)
 
     def finish(self, status: RunStatus) -> None:
-        """Send what is left and end the MLflow run; what cannot be sent in time stays in the run folder."""
+        """Send the remaining records and end the MLflow run. Records not sent in time stay in the run folder."""
         try:
             if self._run is not None:
                 self._outcome = replace(self._outcome, status=status, step=self._step)
@@ -191,7 +185,7 @@ class MlflowTracker(Tracker):
             self._announce(self._page)
         if left := len(self._spool.pending()):
             logger.warning(
-                "%d tracking records are not sent to %s yet and are kept in %s: `dst track %s` sends them",
+                "%d tracking records were not sent to %s and are kept in %s: send them with `dst track %s`",
                 left,
                 public_address(self._state.tracking_uri),
                 self._run_folder / FOLDER_NAME,
@@ -210,45 +204,45 @@ class MlflowTracker(Tracker):
         now = _now()
         self._put("metrics", metrics=[[name, float(value), now, step] for name, value in metrics.items()])
 
-    def _work(self) -> None:
+    def _send_records(self) -> None:
         courier = Courier(self._state, self._run_folder, self._spool)
         monitor: SystemMetrics | None = None
         while True:
             finishing = self._finishing.is_set()
             if finishing and monitor is not None:
                 monitor.stop()
-            self._deliver(courier, now_or_never=finishing)
+            self._deliver(courier, last_try=finishing)
             if self._page is None and courier.page is not None:
                 self._page = courier.page
-                if not self._finishing.is_set():  # which says it anyway
+                if not self._finishing.is_set():  # finish announces it as well
                     self._announce(self._page)
             if finishing:
                 return
-            if monitor is None and self._with_system_metrics and courier.run_id is not None and not self._down:
+            if monitor is None and self._with_system_metrics and courier.run_id is not None and not self._store_down:
                 monitor = self._start_monitor(courier.run_id)
             self._finishing.wait(self._flush_seconds)
 
-    def _deliver(self, courier: Courier, *, now_or_never: bool) -> None:
-        due = now_or_never or time.monotonic() >= self._retry_at
-        if self._down and not due:
+    def _deliver(self, courier: Courier, *, last_try: bool) -> None:
+        due = last_try or time.monotonic() >= self._retry_at
+        if self._store_down and not due:
             return
         try:
-            courier.deliver(again=due)
+            courier.deliver(retry_refused=due)
         except (StoreUnreachableError, OSError) as error:
-            if not self._down:
+            if not self._store_down:
                 logger.warning(
-                    "%s does not take tracking records, training goes on and they are kept in %s: %s",
+                    "%s does not accept tracking records; training continues and they are kept in %s: %s",
                     public_address(self._state.tracking_uri),
                     self._run_folder / FOLDER_NAME,
                     error,
                 )
-            self._down = True
-            with contextlib.suppress(OSError):  # a full disk: the records stay as they are
+            self._store_down = True
+            with contextlib.suppress(OSError):  # disk full: leave the records as they are
                 self._spool.compact()
         else:
-            if self._down:
-                logger.warning("%s takes tracking records again", public_address(self._state.tracking_uri))
-            self._down = False
+            if self._store_down:
+                logger.warning("%s accepts tracking records again", public_address(self._state.tracking_uri))
+            self._store_down = False
         finally:
             if due:
                 self._retry_at = time.monotonic() + self._retry_seconds
@@ -261,16 +255,16 @@ class MlflowTracker(Tracker):
             return SystemMetrics(
                 run_id,
                 self._state.tracking_uri,
-                lambda figures: self._put_metrics(self._step, figures),
+                lambda metrics: self._put_metrics(self._step, metrics),
                 self._system_metrics_seconds,
             )
         except Exception as error:
-            logger.warning("system metrics are not measured: %r", error)
+            logger.warning("cannot measure system metrics: %r", error)
             return None
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """A nested mapping as dotted names; text as it is, everything else as JSON."""
+    """Flatten a nested mapping to dotted names. Strings are kept, all other values become JSON."""
     flat: dict[str, str] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
@@ -282,7 +276,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def manifest_digest(manifest: Manifest) -> str:
-    """32 hexadecimal digits that stand for the content of every shard, whatever command wrote them and where."""
+    """A hash of the content of all shards (32 hexadecimal digits), independent of how and where they were built."""
     digest = hashlib.sha256()
     for split, info in sorted(manifest.splits.items()):
         for shard in info.shards:
@@ -291,7 +285,7 @@ def manifest_digest(manifest: Manifest) -> str:
 
 
 def _profile(manifest: Manifest) -> dict[str, Any]:
-    """The sizes that MLflow shows beside a dataset's name."""
+    """The sizes that MLflow shows for a dataset."""
     return {
         "languages": f"{manifest.src_lang}-{manifest.tgt_lang}",
         "vocab_size": manifest.tokenizer.vocab_size,
@@ -310,5 +304,5 @@ def _samples_csv(samples: Sequence[Sample]) -> str:
 
 
 def _now() -> int:
-    """Unix time in milliseconds, as MLflow counts."""
+    """Unix time in milliseconds, as used by MLflow."""
     return int(time.time() * 1000)

@@ -1,4 +1,4 @@
-"""What a person reads on MLflow's page of a run: names, the description, how to open it."""
+"""Text for MLflow's page of a run: names, the description, and how to open the page."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from dstransformer.corpus import Manifest
+from dstransformer.evaluation import Evaluation
 from dstransformer.tracking.location import sqlite_path
-from dstransformer.tracking.tracker import Evaluation, RunStart, RunStatus
+from dstransformer.tracking.tracker import RunStart, RunStatus
 
-#: What one filters runs by; the rest of what a run says of itself stands in its description.
+#: Tags worth filtering runs by. The other facts are in the description.
 FILTER_TAGS = ("preset", "git_revision", "dstransformer", "world_size", "device", "host")
 FORBIDDEN_IN_MODEL_NAMES = "/:.%\"'"
 UI_ADDRESS = "http://127.0.0.1:5000"
@@ -22,7 +23,7 @@ UI_ADDRESS = "http://127.0.0.1:5000"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a run has come: ``status`` is None while it trains, ``bundle`` where it has made one."""
+    """The progress of a run. ``status`` is None during training, ``bundle`` is None until there is one."""
 
     status: RunStatus | None = None
     step: int = 0
@@ -31,32 +32,32 @@ class Outcome:
 
 
 def default_run_name(run: RunStart, run_folder: Path) -> str:
-    """Names a run that its user has not: ``base · runs/base · 2026-11-22 07:00``."""
+    """The default name of a run: ``base · runs/base · 2026-11-22 07:00``."""
     preset = Path(run.tags.get("preset", "")).stem
-    return " · ".join(filter(None, [preset, _last_two(run_folder), time.strftime("%Y-%m-%d %H:%M")]))
+    return " · ".join(filter(None, [preset, _last_two_parts(run_folder), time.strftime("%Y-%m-%d %H:%M")]))
 
 
 def dataset_name(run: RunStart) -> str:
-    """``data/wmt14 (en-de)``: the corpus folder, and the one that it is in, as many are called ``corpus``."""
-    return f"{_last_two(run.corpus)} ({_languages(run.manifest)})"
+    """The dataset name: ``data/wmt14 (en-de)``. It includes the parent folder, as many corpora are named ``corpus``."""
+    return f"{_last_two_parts(run.corpus)} ({_languages(run.manifest)})"
 
 
 def model_name(run: RunStart, run_folder: Path) -> str:
-    """``base en-de``: the run's given name or its folder, without the characters that MLflow refuses."""
+    """The model name: ``base en-de``. The run's name or folder, with characters that MLflow forbids replaced."""
     name = f"{run.run_name or run_folder.absolute().name} {_languages(run.manifest)}"
     return "".join("-" if character in FORBIDDEN_IN_MODEL_NAMES else character for character in name)
 
 
 def describe(run: RunStart, run_folder: Path, outcome: Outcome) -> str:
     """The run's description, in Markdown."""
-    parts = [_scores(outcome), _progress(run, outcome), _facts(run, run_folder)]
+    parts = [_format_scores(outcome), _format_progress(run, outcome), _format_facts(run, run_folder)]
     if outcome.bundle is not None:
-        parts.append(_usage(outcome.bundle))
+        parts.append(_format_usage(outcome.bundle))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def how_to_open(tracking_uri: str, experiment_id: str, run_id: str | None = None) -> str:
-    """One line: the command that serves the run's page, where it takes one, and the page's address."""
+def page_instructions(tracking_uri: str, experiment_id: str, run_id: str | None = None) -> str:
+    """One line with the address of the run's page and, for a SQLite store, the command that serves it."""
     page = f"#/experiments/{experiment_id}{f'/runs/{run_id}' if run_id else ''}?workflowType=machine_learning"
     if tracking_uri.startswith("http"):
         return f"MLflow: {public_address(tracking_uri).rstrip('/')}/{page}"
@@ -69,36 +70,36 @@ def how_to_open(tracking_uri: str, experiment_id: str, run_id: str | None = None
 
 
 def public_address(tracking_uri: str) -> str:
-    """The store's address without a password."""
+    """The address of the store with the password masked."""
     parts = urlsplit(tracking_uri)
     if parts.password is None:
         return tracking_uri
     return parts._replace(netloc=f"{parts.username}:***@{parts.netloc.rpartition('@')[2]}").geturl()
 
 
-def _scores(outcome: Outcome) -> str:
-    said, signatures = [], []
+def _format_scores(outcome: Outcome) -> str:
+    scores, signatures = [], []
     for split, evaluation in sorted(outcome.evaluations.items()):  # test before validation
-        name, value = evaluation.bleu
-        partial = "" if name == "bleu" else f" (its first {name.removeprefix('bleu_first_')} sentences)"
-        said.append(f"**{value:.2f}** on {split.removeprefix('final_')}{partial}")
-        signatures.append(evaluation.signatures.get(name, ""))
-    return f"BLEU {', '.join(said)}; sacrebleu `{' '.join(dict.fromkeys(signatures))}`" if said else ""
+        bleu = evaluation.bleu
+        partial = "" if bleu.name == "bleu" else f" (its first {bleu.name.removeprefix('bleu_first_')} sentences)"
+        scores.append(f"**{bleu.value:.2f}** on {split.removeprefix('final_')}{partial}")
+        signatures.append(bleu.signature)
+    return f"BLEU {', '.join(scores)}; sacrebleu `{' '.join(dict.fromkeys(signatures))}`" if scores else ""
 
 
-def _progress(run: RunStart, outcome: Outcome) -> str:
+def _format_progress(run: RunStart, outcome: Outcome) -> str:
     of = f"update {outcome.step:,} of {run.config.training.max_updates:,}"
-    said = {
+    text = {
         None: "Training.",
         "finished": f"Finished at {of}.",
         "failed": f"Failed after {of}.",
-        "killed": f"Interrupted after {of}; the same command goes on from there.",
+        "killed": f"Interrupted after {of}; run the same command to resume.",
     }[outcome.status]
-    return said if outcome.bundle is None else f"{said} {_origin(outcome.bundle)}"
+    return text if outcome.bundle is None else f"{text} {_format_origin(outcome.bundle)}"
 
 
-def _origin(bundle: Path) -> str:
-    """Which checkpoints a bundle is and why, as its provenance has it."""
+def _format_origin(bundle: Path) -> str:
+    """The checkpoints that make up the bundle, and why, from its provenance."""
     try:
         provenance = json.loads((bundle / "provenance.json").read_bytes())
         updates = [f"{step:,}" for step in provenance["averaged_steps"]]
@@ -109,7 +110,7 @@ def _origin(bundle: Path) -> str:
     return f"The bundle is {average} {', '.join(updates)}{f' ({reason})' if reason else ''}."
 
 
-def _facts(run: RunStart, run_folder: Path) -> str:
+def _format_facts(run: RunStart, run_folder: Path) -> str:
     model, manifest, tags = run.config.model, run.manifest, dict(run.tags)
     host = tags.pop("host", "")
     names = ("device", "world_size", "threads", "cpu_kernels")
@@ -127,7 +128,7 @@ def _facts(run: RunStart, run_folder: Path) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows.items())])
 
 
-def _usage(bundle: Path) -> str:
+def _format_usage(bundle: Path) -> str:
     folder = shlex.quote(str(bundle.absolute()))
     return "\n".join(
         [
@@ -151,5 +152,5 @@ def _languages(manifest: Manifest) -> str:
     return f"{manifest.src_lang}-{manifest.tgt_lang}"
 
 
-def _last_two(folder: Path) -> str:
+def _last_two_parts(folder: Path) -> str:
     return "/".join(folder.absolute().parts[-2:]).lstrip("/")

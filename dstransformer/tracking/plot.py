@@ -1,4 +1,4 @@
-"""A run's curves as one picture, from its ``metrics.jsonl``. Loading this module loads matplotlib."""
+"""Plots the training curves of a run from its ``metrics.jsonl``. Imports matplotlib."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ COLOURS = {"train": "#4269d0", "valid": "#e8833a"}
 
 
 def draw_training(metrics: Path, title: str) -> bytes:
-    """A PNG of loss, learning rate, validation BLEU and speed over updates.
+    """Plot loss, learning rate, validation BLEU and speed over updates, as a PNG.
 
-    OSError where the file cannot be read.
+    Raises:
+        OSError: The file cannot be read.
     """
     curves = _read_curves(metrics)
     figure = Figure(figsize=(11, 7), dpi=110, layout="constrained")

@@ -1,7 +1,7 @@
-"""What is still to be sent to the tracking server, kept in the run folder, a file a record.
+"""A persistent queue of tracking records in the run folder, one file per record.
 
-A record lives from the moment it is made until the server has it, so nothing is lost when a process dies. Writing a
-file aside and renaming it needs no lock: a trainer may add records while another process sends them.
+A record stays on disk until the server has accepted it, so none is lost if the process dies. Records are written to a
+temporary file and renamed, which needs no lock: a trainer may add records while another process sends them.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from dstransformer.files import replacing
+
 logger = logging.getLogger(__name__)
 
 FOLDER_NAME = "tracking-pending"
 SENT_NAME = "tracking-sent.jsonl"
-METRICS_PER_BATCH = 1000  # the most that MLflow takes in one request
+METRICS_PER_BATCH = 1000  # MLflow's limit per request
 
-Record = dict[str, Any]  # JSON; "op" says what to do
+Record = dict[str, Any]  # JSON; "op" names the operation
 
 
 class Spool:
-    """A folder of records, in the order in which they were made."""
+    """The spool folder of a run; records are ordered by creation time."""
 
     def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder / FOLDER_NAME
@@ -33,20 +35,28 @@ class Spool:
         self._numbers = itertools.count()
 
     def put(self, record: Record) -> None:
-        """Keep a record. OSError where the file system refuses."""
+        """Add a record.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
         path = self._folder / f"{time.time_ns():020d}-{os.getpid()}-{next(self._numbers):08d}.json"
         try:
             self._write(path, record)
-        except FileNotFoundError:  # the first record, or another process closed the spool
+        except FileNotFoundError:  # first record, or another process removed the folder
             self._folder.mkdir(parents=True, exist_ok=True)
             self._write(path, record)
 
     def pending(self) -> list[Path]:
-        """The records' files, oldest first."""
+        """The files of the pending records, oldest first."""
         return sorted(self._folder.glob("*.json"))
 
     def batches(self, paths: Sequence[Path]) -> Iterator[tuple[list[Path], Record]]:
-        """Read records; neighbouring metrics come out as one record of at most ``METRICS_PER_BATCH`` values."""
+        """Read records, merging consecutive metrics records up to ``METRICS_PER_BATCH`` values.
+
+        Yields:
+            The files that a record was read from, and the record.
+        """
         files: list[Path] = []
         metrics: list[Any] = []
         for path in paths:
@@ -65,28 +75,31 @@ class Spool:
         if files:
             yield files, {"op": "metrics", "metrics": metrics}
 
-    def drop(self, paths: Sequence[Path]) -> None:
-        """Forget records."""
+    def delete(self, paths: Sequence[Path]) -> None:
+        """Delete records."""
         for path in paths:
             path.unlink(missing_ok=True)
 
     def archive(self, paths: Sequence[Path], record: Record) -> None:
-        """Forget records that were sent, but keep what ``metrics.jsonl`` does not hold, for a store that is lost."""
+        """Delete sent records, but log those not in ``metrics.jsonl``, to be able to rebuild a lost store."""
         if record["op"] != "metrics":
             with self._sent.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
-        self.drop(paths)
+        self.delete(paths)
 
-    def forget(self) -> None:
-        """Begin anew: nothing is pending, nothing was sent."""
-        self.drop(self.pending())
+    def clear(self) -> None:
+        """Delete all pending records and the log of sent ones."""
+        self.delete(self.pending())
         self._sent.unlink(missing_ok=True)
 
-    def restore(self, metrics: Sequence[Any]) -> int:
-        """Make what was sent pending once more, before what is pending now; returns how many records.
+    def requeue_sent(self, metrics: Sequence[Any]) -> int:
+        """Make all sent records pending again, ahead of those that are pending now.
 
         Args:
-            metrics: Those that were logged, as in a record; ones that are pending still are left out.
+            metrics: All logged metrics, as in a record. Those that are still pending are skipped.
+
+        Returns:
+            The number of records added.
         """
         records = [record for line in self._sent_lines() if (record := _parse(line)) is not None]
         if not records:
@@ -99,9 +112,9 @@ class Spool:
         }
         metrics = [metric for metric in metrics if (metric[0], metric[3]) not in waiting]
         parts = [metrics[at : at + METRICS_PER_BATCH] for at in range(0, len(metrics), METRICS_PER_BATCH)]
-        records[1:1] = [{"op": "metrics", "metrics": part} for part in parts]  # the first makes the run
+        records[1:1] = [{"op": "metrics", "metrics": part} for part in parts]  # after the record that creates the run
         self._folder.mkdir(parents=True, exist_ok=True)
-        for number, record in enumerate(records):  # a name that sorts before any time of day
+        for number, record in enumerate(records):  # these names sort before any timestamp
             self._write(self._folder / f"{number:020d}-0-00000000.json", record)
         self._sent.unlink()
         return len(records)
@@ -113,33 +126,32 @@ class Spool:
             return []
 
     def close(self) -> None:
-        """Remove the folder where nothing is pending."""
+        """Remove the folder if nothing is pending."""
         try:
             self._folder.rmdir()
-        except OSError:  # not empty, or never made
+        except OSError:  # not empty, or never created
             return
 
     def compact(self) -> None:
-        """Join neighbouring metrics on disk, so that a long outage does not leave a file for every interval."""
+        """Merge consecutive metrics records on disk, so that a long outage does not leave thousands of files."""
         for files, record in self.batches(self.pending()):
             if len(files) > 1:
                 self._write(files[-1], record)
-                self.drop(files[:-1])
+                self.delete(files[:-1])
 
     @staticmethod
     def _write(path: Path, record: Record) -> None:
-        aside = path.with_suffix(".tmp")
-        aside.write_text(json.dumps(record), encoding="utf-8")
-        aside.replace(path)
+        with replacing(path, durable=False) as aside:  # training waits for it; a record cut short is skipped
+            aside.write_text(json.dumps(record), encoding="utf-8")
 
     @staticmethod
     def _read(path: Path) -> Record | None:
         try:
             record = json.loads(path.read_bytes())
-        except FileNotFoundError:  # another process sent it meanwhile
+        except FileNotFoundError:  # sent by another process in the meantime
             return None
-        except ValueError:  # cut short by a power failure
-            logger.warning("%s is damaged and is left out of the tracking record", path)
+        except ValueError:  # truncated by a power failure
+            logger.warning("%s is damaged; this tracking record is lost", path)
             path.unlink(missing_ok=True)
             return None
         return record if isinstance(record, dict) else None
@@ -148,6 +160,6 @@ class Spool:
 def _parse(line: str) -> Record | None:
     try:
         record = json.loads(line)
-    except ValueError:  # cut short by a power failure
+    except ValueError:  # truncated by a power failure
         return None
     return record if isinstance(record, dict) else None

@@ -1,4 +1,4 @@
-"""Load of CPU, memory, disk, network and GPUs, as MLflow measures it. Loading this module loads mlflow."""
+"""System metrics (CPU, memory, disk, network, GPU), measured by MLflow. Imports mlflow."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ logger = logging.getLogger(__name__)
 
 
 class SystemMetrics:
-    """Samples in a thread of its own and hands ``system/…`` figures to ``publish``.
+    """Samples system metrics in a thread and passes them to ``publish`` as ``system/…``.
 
-    MLflow's monitor measures; its own thread is not used, since it ends at the first request that fails.
+    Measures with MLflow's monitor, but not in the monitor's own thread, which ends at the first failed request.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class SystemMetrics:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; no figure is published afterwards."""
+        """Stop the thread. Nothing is published afterwards."""
         self._stop.set()
         self._thread.join()
 
@@ -35,10 +35,10 @@ class SystemMetrics:
         while not self._stop.wait(self._monitor.sampling_interval):
             try:
                 self._monitor.collect_metrics()
-                figures = self._monitor.aggregate_metrics()
+                metrics = self._monitor.aggregate_metrics()
                 for monitor in self._monitor.monitors:
                     monitor.clear_metrics()
-                self._publish({f"system/{name}": value for name, value in figures.items()})
+                self._publish({f"system/{name}": value for name, value in metrics.items()})
             except Exception as error:
-                logger.warning("system metrics end here, they could not be measured: %r", error)
+                logger.warning("stopped measuring system metrics: %r", error)
                 return

@@ -1,4 +1,4 @@
-"""Who listens to a training run. Rank 0 holds listeners, every other rank a ``NullTracker``."""
+"""The tracker interface. Rank 0 has the trackers of a run; all other ranks have a ``NullTracker``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from dstransformer.config import Config
 from dstransformer.corpus import Manifest
+from dstransformer.evaluation import Evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -18,11 +19,16 @@ RunStatus = Literal["finished", "failed", "killed"]
 
 @dataclass(frozen=True)
 class RunStart:
-    """What is known when a run begins.
+    """The facts known at the start of a run.
 
-    ``run_name`` is what its user calls it, None where that is left to the listener.
-    ``tags`` describe where it runs; ``git_revision`` is also shown as the run's source version.
-    ``resume_step`` is the last update of the checkpoint that the run goes on from, None for a run from the start.
+    Attributes:
+        run_name: The name given by the user; None lets the tracker choose one.
+        config: The experiment.
+        ds_config: The complete DeepSpeed configuration.
+        manifest: The manifest of the corpus.
+        corpus: The folder of the corpus.
+        tags: Versions and hardware; ``git_revision`` is also the run's source version in MLflow.
+        resume_step: The update of the checkpoint that the run resumes from; None for a new run.
     """
 
     run_name: str | None
@@ -34,151 +40,94 @@ class RunStart:
     resume_step: int | None = None
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One sentence of a held-out set and what the model made of it, as detokenised text."""
-
-    source: str
-    reference: str
-    translation: str
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What a model makes of a held-out split.
-
-    A score of the first sentences only says so in its name, for example ``bleu_first_500``.
-
-    Attributes:
-        metrics: ``loss`` (smoothed, nats a token), ``perplexity`` (not smoothed), ``bleu``, ``chrf``.
-        signatures: How the scores were computed, by name.
-        samples: The first sentences.
-    """
-
-    metrics: Mapping[str, float]
-    signatures: Mapping[str, str]
-    samples: Sequence[Sample] = ()
-
-    @property
-    def bleu(self) -> tuple[str, float]:
-        """The name of the BLEU and its value."""
-        name = bleu_name(self.metrics)
-        assert name is not None
-        return name, self.metrics[name]
-
-
-def bleu_name(metrics: Mapping[str, float]) -> str | None:
-    """``bleu``, or ``bleu_first_500`` where that many sentences were translated; None where there is no BLEU."""
-    return next((name for name in metrics if name == "bleu" or name.startswith("bleu_first_")), None)
-
-
 class Tracker:
-    """A listener. Every method of this base does nothing; a listener overrides what it cares about.
+    """Receives the events of a run. The methods of this base class do nothing; trackers override the ones they need.
 
-    Metric names are short and flat (``loss``, ``lr``, ``tokens_per_second``); steps count updates.
+    Metric names are short and flat (``loss``, ``lr``, ``tokens_per_second``). Steps count updates.
     """
+
+    #: The name used in warnings.
+    name = "the tracker"
 
     def start(self, run: RunStart) -> None:
-        """The run begins, or goes on."""
+        """The run starts or resumes."""
 
     def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Training figures since the last call."""
+        """Log the training metrics since the last call."""
 
-    def log_eval(
-        self,
-        split: str,
-        step: int,
-        metrics: Mapping[str, float],
-        *,
-        signatures: Mapping[str, str] | None = None,
-        samples: Sequence[Sample] = (),
-    ) -> None:
-        """Figures of a held-out ``split`` (``valid``, ``test``).
-
-        ``signatures`` says how a score was computed, by the score's name: ``{"bleu": "nrefs:1|case:mixed|…"}``.
-        """
+    def log_eval(self, split: str, step: int, evaluation: Evaluation) -> None:
+        """Log an evaluation of a held-out ``split``: ``valid``. Final scores come with ``log_bundle``."""
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
-        """A checkpoint is complete; ``sha256`` is the hash of its manifest, ``score`` what it was ranked by."""
+        """Log a complete checkpoint. ``sha256`` is the hash of its manifest, ``score`` the score it is ranked by."""
 
     def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
-        """A bundle is worth keeping as a model.
-
-        ``evaluations`` is all that is said of its scores, by name of the split (``final_validation``, ``final_test``).
-        """
+        """Log the final bundle of the run and its evaluations by split (``final_validation``, ``final_test``)."""
 
     def say(self, line: str) -> None:
-        """Something for whoever watches the run."""
+        """Show a line to the user."""
 
     def finish(self, status: RunStatus) -> None:
-        """The run ends. Nothing may follow."""
+        """The run ends; no other method is called after this."""
 
 
 class NullTracker(Tracker):
-    """Hears everything and says nothing."""
+    """Ignores every event."""
 
 
 class FanOut(Tracker):
-    """Tells several listeners. One that fails is reported once and never stops the others or the training.
+    """Forwards every event to several trackers.
 
-    A listener that fails at the start hears no more of the run.
+    If a tracker fails, this is logged once, and neither the other trackers nor training stop. A tracker that fails in
+    ``start`` receives no further events.
     """
 
-    def __init__(self, listeners: Sequence[Tracker]) -> None:
-        self._listeners = list(listeners)
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = list(trackers)
         self._failed: list[Tracker] = []
 
     def start(self, run: RunStart) -> None:
         """See ``Tracker.start``."""
-        self._tell("start", run)
+        self._forward("start", run)
 
     def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
         """See ``Tracker.log_train``."""
-        self._tell("log_train", step, metrics)
+        self._forward("log_train", step, metrics)
 
-    def log_eval(
-        self,
-        split: str,
-        step: int,
-        metrics: Mapping[str, float],
-        *,
-        signatures: Mapping[str, str] | None = None,
-        samples: Sequence[Sample] = (),
-    ) -> None:
+    def log_eval(self, split: str, step: int, evaluation: Evaluation) -> None:
         """See ``Tracker.log_eval``."""
-        self._tell("log_eval", split, step, metrics, signatures=signatures, samples=samples)
+        self._forward("log_eval", split, step, evaluation)
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """See ``Tracker.log_checkpoint``."""
-        self._tell("log_checkpoint", path, sha256, step, score)
+        self._forward("log_checkpoint", path, sha256, step, score)
 
     def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
         """See ``Tracker.log_bundle``."""
-        self._tell("log_bundle", bundle, step, evaluations)
+        self._forward("log_bundle", bundle, step, evaluations)
 
     def say(self, line: str) -> None:
         """See ``Tracker.say``."""
-        self._tell("say", line)
+        self._forward("say", line)
 
     def finish(self, status: RunStatus) -> None:
         """See ``Tracker.finish``."""
-        self._tell("finish", status)
+        self._forward("finish", status)
 
-    def _tell(self, method: str, *args: object, **kwargs: object) -> None:
-        for listener in tuple(self._listeners):
+    def _forward(self, method: str, *args: object, **kwargs: object) -> None:
+        for tracker in tuple(self._trackers):
             try:
-                getattr(listener, method)(*args, **kwargs)
+                getattr(tracker, method)(*args, **kwargs)
             except Exception as error:
-                if listener not in self._failed:
-                    self._failed.append(listener)
+                if tracker not in self._failed:
+                    self._failed.append(tracker)
                     logger.warning(
-                        "%s.%s failed, training goes on without it: %s",
-                        type(listener).__name__,
-                        method,
+                        "%s failed, training continues without it: %s",
+                        tracker.name,
                         _reason(error),
                     )
                 if method == "start":
-                    self._listeners.remove(listener)
+                    self._trackers.remove(tracker)
 
 
 def _reason(error: Exception) -> str:

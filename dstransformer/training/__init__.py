@@ -1,1 +1,1 @@
-"""Training: the loop, the DeepSpeed engine, checkpoints, and what follows from them."""
+"""Training: the loop, the DeepSpeed engine, and the final bundle."""

@@ -1,4 +1,4 @@
-"""What a run will be, before it runs: the figures that ``dst train --dry-run`` prints."""
+"""Estimates for ``dst train --dry-run``: the plan of an epoch, and memory by ZeRO stage."""
 
 from __future__ import annotations
 
@@ -6,34 +6,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dstransformer.config import Config, accumulation_steps
+from dstransformer.batching import build_budget, plan_epoch, training_lengths
+from dstransformer.config import Config, Precision, accumulation_steps, load_config
 from dstransformer.corpus import Corpus
-from dstransformer.data import build_budget, plan_epoch, training_lengths
 from dstransformer.model import parameter_count
+from dstransformer.training.setup import GIB, Setup
 
-GIB = 2**30
+#: More epochs than this cause a warning. Long training on a small corpus takes a few hundred.
+MAX_EPOCHS = 500
 
-#: A plan of more epochs is said to be odd; long trainings on small corpora have a few hundred.
-MOST_EPOCHS = 500
-
-#: An epoch of fewer updates is said to be odd: its order hardly varies, and validation comes after many epochs.
-LEAST_UPDATES = 10
+#: Fewer updates per epoch than this cause a warning: batches hardly vary, and many epochs pass between validations.
+MIN_UPDATES_PER_EPOCH = 10
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Figures of a plan and the memory of model states by ZeRO stage.
+    """The plan of an epoch, and the memory of the model states by ZeRO stage.
 
     Attributes:
         pairs: Sentence pairs of the training split.
-        updates_per_epoch: Of the first epoch; others differ by a few.
-        epochs: That ``training.max_updates`` make.
-        src_tokens_per_update: Mean, over the first epoch.
-        tgt_tokens_per_update: Mean, over the first epoch.
-        pairs_per_update: Mean, over the first epoch.
-        accumulation_steps: Micro-batches that each process computes one after the other.
-        parameters: Weights of the model.
-        model_state_gib: Weights, gradients and Adam's states a process, in GiB, by ZeRO stage; activations come on top.
+        updates_per_epoch: Updates of the first epoch; other epochs differ by a few.
+        epochs: Number of epochs in ``training.max_updates``.
+        src_tokens_per_update: Mean source tokens per update of the first epoch.
+        tgt_tokens_per_update: Mean target tokens per update of the first epoch.
+        pairs_per_update: Mean sentence pairs per update of the first epoch.
+        accumulation_steps: Micro-batches that each process computes per update.
+        parameters: Number of parameters of the model.
+        model_state_gib: Weights, gradients and Adam states per process in GiB, by ZeRO stage; without activations.
     """
 
     pairs: int
@@ -47,12 +46,12 @@ class Estimate:
     model_state_gib: dict[str, float]
 
 
-def estimate(config: Config, corpus: Corpus, world_size: int, half_precision: bool) -> Estimate:
-    """Plan the first epoch and count."""
-    split = corpus.split("train")
+def estimate(setup: Setup) -> Estimate:
+    """Plan the first epoch and compute the estimates."""
+    config, split = setup.config, setup.corpus.split("train")
     src_lengths, tgt_lengths = training_lengths(split)
     plan = plan_epoch(src_lengths, tgt_lengths, config.training.seed, 0, build_budget(config.batch))
-    parameters = parameter_count(config.model, corpus.tokenizer.vocab_size)
+    parameters = parameter_count(config.model, setup.corpus.tokenizer.vocab_size)
     return Estimate(
         pairs=len(split),
         updates_per_epoch=plan.updates,
@@ -60,68 +59,74 @@ def estimate(config: Config, corpus: Corpus, world_size: int, half_precision: bo
         src_tokens_per_update=float(src_lengths.sum(dtype=np.int64) / plan.updates),
         tgt_tokens_per_update=float(tgt_lengths.sum(dtype=np.int64) / plan.updates),
         pairs_per_update=len(split) / plan.updates,
-        accumulation_steps=accumulation_steps(config.batch.micro_batches, world_size),
+        accumulation_steps=accumulation_steps(config.batch.micro_batches, setup.world_size),
         parameters=parameters,
         model_state_gib={
-            f"zero{stage}": bytes_per_parameter(stage, world_size, half_precision) * parameters / GIB
+            f"zero{stage}": bytes_per_parameter(stage, setup.world_size, setup.precision) * parameters / GIB
             for stage in range(4)
         },
     )
 
 
-def approximate_updates(config: Config, corpus: Corpus) -> float:
-    """Updates of an epoch by the manifest's counts, without planning one: a few percent too low."""
+def approximate_updates_per_epoch(config: Config, corpus: Corpus) -> float:
+    """Estimate the updates per epoch from the manifest, without planning: a few percent too low."""
     train = corpus.manifest.splits["train"]
-    src, tgt = train.src_tokens + train.pairs, train.tgt_tokens + train.pairs  # with the end of each sentence
+    src, tgt = train.src_tokens + train.pairs, train.tgt_tokens + train.pairs  # with end-of-sentence tokens
     return max(src / config.batch.src_tokens, tgt / config.batch.tgt_tokens, 1.0)
 
 
-def odd_plan(config: Config, updates_per_epoch: float) -> list[str]:
-    """What of a plan is probably not meant, each with what to do about it."""
+def plan_warnings(config: Config, updates_per_epoch: float) -> list[str]:
+    """Warnings about settings that are probably mistakes, each with advice."""
     updates, warmup = config.training.max_updates, config.schedule.warmup_steps
     epochs = updates / updates_per_epoch
     warnings = []
-    if epochs > MOST_EPOCHS:
+    if epochs > MAX_EPOCHS:
         warnings.append(
             f"training.max_updates = {updates:,} is {epochs:,.0f} epochs of this corpus: "
-            f"{round(MOST_EPOCHS * updates_per_epoch):,} would be {MOST_EPOCHS}"
+            f"{round(MAX_EPOCHS * updates_per_epoch):,} would be {MAX_EPOCHS}"
         )
-    if updates_per_epoch < LEAST_UPDATES:
+    if updates_per_epoch < MIN_UPDATES_PER_EPOCH:
         warnings.append(
-            f"an epoch is only {updates_per_epoch:,.0f} updates: for a corpus of this size lower batch.src_tokens = "
+            f"an epoch has only {updates_per_epoch:,.0f} updates: for a corpus of this size lower batch.src_tokens = "
             f"{config.batch.src_tokens} and batch.tgt_tokens = {config.batch.tgt_tokens}"
         )
     if updates < warmup:
         warnings.append(
-            f"training.max_updates = {updates} ends before the warm-up (schedule.warmup_steps = {warmup}): the rate "
-            "never reaches its peak; lower schedule.warmup_steps"
+            f"training.max_updates = {updates} ends before the warm-up (schedule.warmup_steps = {warmup}): the "
+            "learning rate never reaches its peak; lower schedule.warmup_steps"
         )
     elif (first := _first_averaged(config)) < warmup:
         warnings.append(
             f"the last {config.checkpoint.average_last} checkpoints reach back to update {first}, into the warm-up "
-            f"(schedule.warmup_steps = {warmup}), so the final bundle will be the best on validation and not their "
-            "average: lower schedule.warmup_steps, checkpoint.average_last or checkpoint.every_updates"
+            f"(schedule.warmup_steps = {warmup}), so the final bundle will be the best on validation instead of "
+            "their average: lower schedule.warmup_steps, checkpoint.average_last or checkpoint.every_updates"
+        )
+    model, default = config.model, load_config("base").model.max_positions
+    if model.positions == "sinusoidal" and model.max_positions != default:
+        warnings.append(
+            f"model.max_positions = {model.max_positions} has no effect with model.positions = sinusoidal: remove it, "
+            "or set model.positions=learned"
         )
     return warnings
 
 
 def _first_averaged(config: Config) -> int:
-    """The update of the first checkpoint that the final average takes; those by time are not known before."""
+    """The update of the first checkpoint in the final average, ignoring checkpoints written by time."""
     updates, every = config.training.max_updates, config.checkpoint.every_updates
     if every == 0:
         return updates
-    regular = updates // every  # checkpoints at multiples of the interval; the last update has one anyway
+    regular = updates // every  # checkpoints at multiples of the interval; the last update always has one
     others = config.checkpoint.average_last - (1 if updates % every else 0)
     return max((regular - others + 1) * every, min(every, updates)) if others else updates
 
 
-def bytes_per_parameter(stage: int, world_size: int, half_precision: bool) -> float:
-    """Bytes of model states that a weight costs one process (Rajbhandari et al., 2020, section 3.1 and figure 1).
+def bytes_per_parameter(stage: int, world_size: int, precision: Precision) -> float:
+    """Bytes of model states per parameter and process (Rajbhandari et al., 2020, section 3.1 and figure 1).
 
-    Half precision: 2 for the weight, 2 for the gradient, 12 for Adam's moments and the fp32 weight; fp32: 4, 4 and 8.
-    Stage 1 shares the optimizer's part among the processes, stage 2 the gradient's too, stage 3 all.
+    Half precision takes 2 for the weight, 2 for the gradient, and 12 for Adam's moments and the fp32 weight; fp32 takes
+    4, 4 and 8. Stage 1 partitions the optimizer states, stage 2 also the gradients, stage 3 also the weights.
     """
-    weight, gradient, optimizer = (2.0, 2.0, 12.0) if half_precision else (4.0, 4.0, 8.0)
+    weight, gradient, optimizer = (2.0, 2.0, 12.0) if precision != "fp32" else (4.0, 4.0, 8.0)
     if stage >= 1:
         optimizer /= world_size
     if stage >= 2:

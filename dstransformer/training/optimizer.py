@@ -1,4 +1,4 @@
-"""Adam (section 5.3), in the implementation that fits where its states live."""
+"""Adam and its learning-rate schedule (section 5.3)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from dstransformer.config import OptimizerConfig
+from dstransformer.config import OptimizerConfig, ScheduleConfig
+
+
+def learning_rate(step: int, d_model: int, schedule: ScheduleConfig) -> float:
+    """``scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`` (equation 3) for update ``step``, from 1."""
+    return float(schedule.scale * d_model**-0.5 * min(step**-0.5, step * schedule.warmup_steps**-1.5))
 
 
 def build_optimizer(
     parameters: Iterable[nn.Parameter], config: OptimizerConfig, *, offloaded: bool
 ) -> torch.optim.Optimizer:
-    """Adam with rate 1, for the schedule to multiply.
+    """Build Adam with learning rate 1, which the schedule scales.
 
     Args:
-        parameters: Of the model.
-        config: Its moments, epsilon and decoupled weight decay.
-        offloaded: DeepSpeed keeps the states in CPU memory, where its own vectorised Adam updates them; that one is
-            compiled at first use and needs a C++ compiler.
+        parameters: The parameters of the model.
+        config: The betas, epsilon and decoupled weight decay.
+        offloaded: Use DeepSpeed's vectorised Adam for optimizer states in CPU memory. It is compiled at first use and
+            needs a C++ compiler.
     """
     betas = (config.beta1, config.beta2)
     if offloaded:

@@ -60,7 +60,7 @@ def test_a_warned_job_is_queued_again_and_one_that_fails_is_not(slurm: Slurm, to
     wait_until(lambda: slurm.job(job)["Restarts"] == "1", said)
     stopped = latest_state(run)["step"]
     assert stopped == len(losses(run)) < UPDATES
-    assert f"at step {stopped}; the same command goes on from there" in log.read_text()
+    assert f"at step {stopped}; run the same command to resume" in log.read_text()
 
     wait_until(lambda: slurm.job(job)["JobState"] == "COMPLETED", said)
     assert slurm.job(job)["ExitCode"] == "0:0"

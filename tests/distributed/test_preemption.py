@@ -57,7 +57,7 @@ def test_a_run_that_is_stopped_twice_equals_one_that_never_was(toy_corpus: Path,
         outputs = finish_all(ranks)
     assert [rank.returncode for rank in ranks] == [STOPPED, STOPPED], outputs
     stopped = assert_stopped_whole(run, after=0)
-    assert f"stopped by SIGUSR1 at step {stopped}; the same command goes on from there" in outputs[0][0]
+    assert f"stopped by SIGUSR1 at step {stopped}; run the same command to resume" in outputs[0][0]
 
     # The same command goes on; SIGTERM comes in the middle, to the other rank, and the launcher passes the status on.
     with started(launcher(2, "--module", "dstransformer", *arguments)) as program:

@@ -20,23 +20,29 @@ from typing import Any
 import torch
 from support.runs import TINY
 
+from dstransformer.batching import Update
+from dstransformer.checkpoints.format import read_checkpoint
+from dstransformer.cluster.launcher import read_processes
+from dstransformer.cluster.preemption import StopRequest
+from dstransformer.cluster.world import World, join_world, leave_world
 from dstransformer.config import compose, load_config
 from dstransformer.corpus import Corpus
-from dstransformer.data import Update
-from dstransformer.tracking import MetricsLog, NullTracker, RunStart
-from dstransformer.training.checkpoint import read_checkpoint
-from dstransformer.training.engine import DivergedError, StepLoss
-from dstransformer.training.processes import read_processes
-from dstransformer.training.signals import StopRequest
-from dstransformer.training.trainer import Outcome, Trainer
-from dstransformer.training.world import World, join_world, leave_world
+from dstransformer.errors import DivergedError
+from dstransformer.model import LossSums
+from dstransformer.tracking import MetricsLog, NullTracker, RunStart, Tracker
+from dstransformer.training.final import make_final_bundle
+from dstransformer.training.setup import Setup
+from dstransformer.training.trainer import Trainer
 
 
-def run_to_its_end(trainer: Trainer) -> tuple[Outcome | None, str | None]:
+def run_to_its_end(trainer: Trainer, setup: Setup, world: World, tracker: Tracker) -> str | None:
+    """Train, and make the final bundle; returns how training diverged, if it did."""
     try:
-        return trainer.run(StopRequest()), None
+        trainer.run(StopRequest())
     except DivergedError as error:
-        return None, str(error)
+        return str(error)
+    make_final_bundle(setup, world, tracker, trainer.validator, trainer.step, trainer.evaluation, lambda: False)
+    return None
 
 
 @contextmanager
@@ -49,7 +55,7 @@ def injected(trainer: Trainer, updates: list[int], world: World) -> Iterator[lis
     def spoil(gradient: torch.Tensor) -> torch.Tensor:
         return torch.full_like(gradient, float("inf")) if now in updates and world.rank == 1 else gradient
 
-    def watched(update: Update, number: int) -> StepLoss:
+    def watched(update: Update, number: int) -> LossSums:
         nonlocal now
         now = number
         if number not in updates:
@@ -75,19 +81,20 @@ def main() -> None:
         ds_config = compose(config, world.world_size)
         run = out / case["name"]
         run.mkdir(exist_ok=True)
-        tracker = MetricsLog(run / "metrics.jsonl") if world.is_first else NullTracker()
-        trainer = Trainer(config, ds_config, corpus, run, world, tracker, {"case": case["name"]})
+        setup = Setup(config, ds_config, corpus, run, world.world_size)
+        tracker: Tracker = MetricsLog(run / "metrics.jsonl") if world.is_rank0 else NullTracker()
+        trainer = Trainer(setup, world, tracker, {"case": case["name"]})
         resumed = case.get("resume")
         if resumed is not None:
             trainer.resume(read_checkpoint(out / resumed))
         step = None if resumed is None else int(resumed.rpartition("-")[2])
         tracker.start(RunStart(case["name"], config, ds_config, corpus.manifest, corpus.path, resume_step=step))
         with injected(trainer, case.get("infinite", []), world) as unchanged:
-            outcome, diverged = run_to_its_end(trainer)
+            diverged = run_to_its_end(trainer, setup, world, tracker)
         weights = {name: weight.cpu().clone() for name, weight in trainer.engine.iter_weights()}
-        if world.is_first:
+        if world.is_rank0:
             torch.save(weights, run / "weights.pt")
-            said = {"step": outcome and outcome.step, "unchanged": unchanged, "diverged": diverged}
+            said = {"step": None if diverged else trainer.step, "unchanged": unchanged, "diverged": diverged}
             (run / "outcome.json").write_text(json.dumps(said))
         world.barrier()
     leave_world()

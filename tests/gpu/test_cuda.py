@@ -37,7 +37,7 @@ def gradients(model: Transformer, pairs: Pairs) -> tuple[float, dict[str, torch.
     """The loss a target token of a packed batch, and the gradient of every weight in fp32, by name."""
     src, src_packing = pack([src for src, _ in pairs])
     tgt, tgt_packing = pack([tgt for _, tgt in pairs])
-    sums = model(src, src_packing.cu, src_packing.max_len, tgt, tgt.roll(-1), tgt_packing.cu, tgt_packing.max_len)
+    sums = model(src, src_packing, tgt, tgt.roll(-1), tgt_packing)
     (sums.loss / len(tgt)).backward()
     found = {name: weight.grad.float() for name, weight in model.named_parameters() if weight.grad is not None}
     return float(sums.loss) / len(tgt), found

@@ -55,7 +55,7 @@ class TestEnd:
         assert final["scores"][final["chosen"]] == best
         assert "on validation: the average of steps 6, 8 bleu_first_4" in printed
         assert "reach back into the warm-up (schedule.warmup_steps = 6)" in printed
-        assert "validation first 4 BLEU" in printed
+        assert "validation BLEU (first 4 sentences)" in printed
 
     def test_the_last_checkpoint_has_a_score_and_the_record_says_which(self, trained: tuple[Path, str, str]) -> None:
         checkpoints = trained[0] / "checkpoints"
@@ -109,7 +109,7 @@ class TestAverage:
         done = run_dst("average", str(run), "--last", "2", "--out", str(out))
         assert done.stdout == f"{out}: the average of steps 6, 8\n", done.stderr
         again = ["average", str(run), "--last", "3", "--include-warmup", "--out", str(out)]
-        refused(run_dst(*again), f"{out} is there already", "--overwrite")
+        refused(run_dst(*again), f"{out} already exists", "--overwrite")
         assert run_dst(*again, "--overwrite").stdout == f"{out}: the average of steps 4, 6, 8\n"
 
     def test_the_best(self, trained: tuple[Path, str, str], tmp_path: Path) -> None:
@@ -149,12 +149,12 @@ class TestStart:
         refused(run_dst(*train_options(toy_corpus, toy_corpus / "run")), f"{toy_corpus} is a corpus")
         assert not (toy_corpus / "run").exists()
         (tmp_path / "thesis.tex").touch()
-        refused(run_dst(*train_options(toy_corpus, tmp_path)), "holds other things (thesis.tex)")
+        refused(run_dst(*train_options(toy_corpus, tmp_path)), "is not a run folder and not empty (thesis.tex)")
 
     @pytest.mark.parametrize(("variables", "parts"), [
-        ({"RANK": "3", "WORLD_SIZE": "1"}, ["RANK=3 of WORLD_SIZE=1"]),
-        ({"RANK": "3"}, ["RANK=3 of WORLD_SIZE=1"]),
-        ({"WORLD_SIZE": "2"}, ["WORLD_SIZE=2, but no RANK", "unset WORLD_SIZE"]),
+        ({"RANK": "3", "WORLD_SIZE": "1"}, ["RANK=3 and WORLD_SIZE=1"]),
+        ({"RANK": "3"}, ["RANK=3 and WORLD_SIZE=1"]),
+        ({"WORLD_SIZE": "2"}, ["WORLD_SIZE=2 but no RANK", "unset WORLD_SIZE"]),
         ({"RANK": "x"}, ["RANK is 'x'"]),
     ])  # fmt: skip
     def test_an_environment_of_no_launcher(
@@ -212,6 +212,6 @@ def test_a_second_interrupt_ends_the_run_at_once(
     assert "SIGINT: the run stops after this update and writes a checkpoint; Ctrl-C again stops it at once" in errors
     assert "dst: interrupted" in errors
     assert "training interrupted" in errors
-    assert f"the same command goes on from {run / 'checkpoints' / 'step-00000008'}" in errors
+    assert f"run the same command to resume from {run / 'checkpoints' / 'step-00000008'}" in errors
     assert "training failed" not in errors
     assert "Traceback" not in errors

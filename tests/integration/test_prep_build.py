@@ -106,7 +106,7 @@ def test_wmt14_from_a_local_copy(tmp_path: Path) -> None:
     manifest = Corpus.open(tmp_path / "corpus").manifest
     assert (manifest.src_lang, manifest.tgt_lang, manifest.tokenizer.kind) == ("en", "fr", "unigram")
     assert {name: info.pairs for name, info in manifest.splits.items()} == {"train": 500, "validation": 20, "test": 10}
-    assert [file.name for file in manifest.source.inputs][::2] == [
+    assert [file.name for file in manifest.sources[0].inputs][::2] == [
         "train-00000-of-00001.parquet",
         "test-00000-of-00001.parquet",
     ]

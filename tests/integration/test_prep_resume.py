@@ -15,9 +15,9 @@ from support.launching import SILENCE, finish, run_command, started
 from support.prep import WriteText, build, contents, refuses, without_vocab
 
 from data_prep.cli import main
-from data_prep.progress import LineProgress
 from data_prep.workspace import open_workspace
 from dstransformer.corpus import Corpus
+from dstransformer.progress import LineProgress
 
 
 def wait_for(stage: Path, process: subprocess.Popen[str]) -> None:
@@ -118,7 +118,7 @@ def test_an_existing_corpus_is_kept_or_replaced_only_when_asked(
     assert build(*options, "--max-words", "9", "--out", out, "--overwrite") == 0
     assert main(["verify", str(out)]) == 0
     (out / "notes.txt").write_text("mine")
-    assert "no part of a corpus (notes.txt)" in refuses(capsys, build(*options, "--out", out, "--overwrite"))
+    assert "not part of a corpus (notes.txt)" in refuses(capsys, build(*options, "--out", out, "--overwrite"))
     assert {path.name for path in tmp_path.iterdir()} == {"text", "corpus"}
     assert "lies inside --out" in refuses(capsys, build(*options, "--out", tmp_path / "text", "--overwrite"))
     (tmp_path / "other").mkdir()
@@ -143,7 +143,7 @@ def test_one_of_two_builds_of_the_same_corpus_wins(
     with started(command, stderr=subprocess.DEVNULL) as first:
         wait_for(tmp_path / "corpus.work" / "read", first)
         message = refuses(capsys, build(*options, "--out", out, "--work", tmp_path / "other"))
-        assert f"another build makes {out}; wait for it, or choose another --out" in message
+        assert f"another build is writing {out}; wait for it, or choose another --out" in message
         message = refuses(capsys, build(*options, "--out", tmp_path / "second", "--work", tmp_path / "corpus.work"))
         assert "another build is at work in" in message
         assert first.wait() == 0

@@ -6,34 +6,37 @@ import csv
 import io
 import json
 import logging
-import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mlflow.entities import Run
-from mlflow.tracking import MlflowClient
 from support.launching import LIMIT, SILENCE, run_dst
-from support.tracking import MlflowServer, make_start, wait_until
+from support.mlflow_runs import (
+    EXPERIMENT,
+    artifact_text,
+    has_run,
+    make_bundle,
+    make_tracker,
+    pending,
+    tracked_run,
+    train_steps,
+)
+from support.tracking import MlflowServer, evaluation_of, make_start, wait_until
 
 from dstransformer.config import load_config
 from dstransformer.errors import DataError, StorageError
+from dstransformer.evaluation import Sample
 from dstransformer.tracking import (
     METRICS_NAME,
-    Evaluation,
     MetricsLog,
-    MlflowTracker,
-    Sample,
     TrackingState,
     mlflow_tracker,
     resolve_tracking_uri,
     send_pending,
 )
-
-EXPERIMENT = "translation"
 
 
 @pytest.fixture(scope="module")
@@ -66,53 +69,6 @@ def run_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def make_tracker(
-    run_folder: Path, uri: str, *, system_metrics: bool = False, announce: Callable[[str], None] = logging.debug
-) -> MlflowTracker:
-    return MlflowTracker(
-        run_folder,
-        uri,
-        EXPERIMENT,
-        system_metrics=system_metrics,
-        flush_seconds=0.05,
-        retry_seconds=0.5,
-        system_metrics_seconds=0.2,
-        announce=announce,
-    )
-
-
-def tracked_run(run_folder: Path) -> tuple[MlflowClient, Run]:
-    state = TrackingState.load(run_folder)
-    assert state is not None
-    assert state.run_id is not None
-    client = MlflowClient(state.tracking_uri)
-    return client, client.get_run(state.run_id)
-
-
-def has_run(run_folder: Path) -> bool:
-    state = TrackingState.load(run_folder)
-    return state is not None and state.run_id is not None
-
-
-def pending(run_folder: Path) -> list[Path]:
-    return list(run_folder.glob("tracking-pending/*.json"))
-
-
-def artifact_text(client: MlflowClient, run: Run, path: str, folder: Path) -> str:
-    return Path(client.download_artifacts(run.info.run_id, path, str(folder))).read_text(encoding="utf-8")
-
-
-def train_steps(client: MlflowClient, run: Run) -> list[int]:
-    return sorted(metric.step for metric in client.get_metric_history(run.info.run_id, "train/loss"))
-
-
-def make_bundle(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "model.safetensors").write_bytes(bytes(range(256)) * 100)
-    (folder / "config.yaml").write_text("model: {}\n")
-    return folder
-
-
 def test_a_server_shows_the_whole_record_of_a_run(server: MlflowServer, run_folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
     metrics = MetricsLog(run_folder / METRICS_NAME)
@@ -122,10 +78,10 @@ def test_a_server_shows_the_whole_record_of_a_run(server: MlflowServer, run_fold
     tracker.log_train(10, {"loss": 4.5, "lr": 1e-3, "loss_scale": 65536.0})
     tracker.log_train(20, {"loss": float("nan"), "lr": 2e-3, "loss_scale": 32768.0})
     sample = Sample('A "dog", running.', "Ein Hund, der läuft.", "Ein Hund\nläuft.")
-    tracker.log_eval("valid", 20, {"loss": 3.5, "bleu": 12.5}, signatures={"bleu": "nrefs:1"}, samples=[sample])
+    tracker.log_eval("valid", 20, evaluation_of(loss=3.5, bleu=12.5, signature="nrefs:1", samples=[sample]))
     tracker.log_checkpoint(run_folder / "checkpoints/step-00000020", "d" * 64, 20, 12.5)
     bundle = make_bundle(run_folder / "averaged")
-    final = Evaluation({"loss": 1.5, "bleu": 33.0}, {"bleu": "nrefs:1"}, [sample])
+    final = evaluation_of(loss=1.5, bleu=33.0, signature="nrefs:1", samples=[sample])
     tracker.log_bundle(bundle, 20, {"final_test": final})
     wait_until(lambda: has_run(run_folder))
     client, run = tracked_run(run_folder)
@@ -238,7 +194,6 @@ def test_without_a_server_everything_lies_beside_the_run_folder(
     assert run.info.artifact_uri.startswith((run_folder.parent / "mlartifacts").as_uri())
     assert {path.name for path in run_folder.parent.iterdir()} == {
         "base",
-        ".mlflow.db.lock",
         "mlflow.db",
         "mlartifacts",
     }
@@ -260,7 +215,7 @@ def test_a_server_that_hangs_and_dies_costs_warnings_only(
     for step in range(2, 102):
         tracker.log_train(step, {"loss": 1.0 / step})
     assert time.monotonic() - began < 10.0, "a call has waited for an answer"
-    wait_until(lambda: "does not take tracking records" in caplog.text)
+    wait_until(lambda: "does not accept tracking records" in caplog.text)
     assert pending(run_folder)
 
     server.kill()
@@ -275,8 +230,8 @@ def test_a_server_that_hangs_and_dies_costs_warnings_only(
     client, run = tracked_run(run_folder)
     assert train_steps(client, run) == list(range(1, 152))
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len([text for text in warnings if "does not take tracking records" in text]) == 1
-    assert len([text for text in warnings if "takes tracking records again" in text]) == 1
+    assert len([text for text in warnings if "does not accept tracking records" in text]) == 1
+    assert len([text for text in warnings if "accepts tracking records again" in text]) == 1
 
 
 def test_a_run_that_never_reached_its_server_is_sent_later(server: MlflowServer, run_folder: Path) -> None:
@@ -291,7 +246,7 @@ def test_a_run_that_never_reached_its_server_is_sent_later(server: MlflowServer,
     left = len(pending(run_folder))
     assert left > 0
     with pytest.raises(
-        StorageError, match=rf"0 records sent, {left} still pending, as .* does not take them \(Connection refused\)"
+        StorageError, match=rf"0 records sent, {left} still pending: .* does not accept them \(Connection refused\)"
     ):
         send_pending(run_folder)
 
@@ -311,15 +266,15 @@ def test_dst_track_says_what_is_pending_and_sends_it(run_folder: Path, store: st
     left = len(pending(run_folder))
     down = run_dst("track", str(run_folder))
     assert (down.returncode, down.stdout) == (1, "")
-    wanted = f"dst: error: {run_folder}: 0 records sent, {left} still pending, as http://127.0.0.1:9 does not take them"
+    wanted = f"dst: error: {run_folder}: 0 records sent, {left} still pending: http://127.0.0.1:9 does not accept them"
     assert down.stderr.startswith(wanted)
     assert down.stderr.count("\n") == 1
     assert len(pending(run_folder)) == left
 
     TrackingState(store, EXPERIMENT).save(run_folder)
     up = run_dst("track", str(run_folder))
-    assert (up.returncode, up.stdout) == (0, f"{run_folder}: {left} records sent, none pending\n"), up.stderr
-    assert run_dst("track", str(run_folder)).stdout == f"{run_folder}: 0 records sent, none pending\n"
+    assert (up.returncode, up.stdout) == (0, f"{run_folder}: {left} records sent to {store}, none pending\n"), up.stderr
+    assert run_dst("track", str(run_folder)).stdout == f"{run_folder}: 0 records sent to {store}, none pending\n"
     client, run = tracked_run(run_folder)
     assert run.info.status == "FINISHED"
     assert train_steps(client, run) == [1]
@@ -338,7 +293,7 @@ def test_a_refused_record_is_kept_and_does_not_hold_up_the_others(
     assert train_steps(client, run) == [1]
     assert caplog.text.count("refused 'bundle'") == 1
     assert len(pending(run_folder)) == 1
-    with pytest.raises(StorageError, match=r"0 records sent, 1 still pending, as .* refused them"):
+    with pytest.raises(StorageError, match=r"0 records sent, 1 still pending: .* refused them"):
         send_pending(run_folder)
     make_bundle(run_folder / "gone")
     assert send_pending(run_folder) == 1
@@ -349,7 +304,7 @@ def test_an_answer_lost_on_the_way_makes_nothing_twice(run_folder: Path, store: 
     tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens: every record stays
     tracker.start(make_start())
     tracker.log_train(1, {"loss": 1.0})
-    tracker.log_bundle(make_bundle(run_folder / "averaged"), 1, {"final_test": Evaluation({"bleu": 3.0}, {})})
+    tracker.log_bundle(make_bundle(run_folder / "averaged"), 1, {"final_test": evaluation_of(bleu=3.0)})
     tracker.finish("finished")
     copies = {path: path.read_bytes() for path in pending(run_folder)}
     before = TrackingState(store, EXPERIMENT)
@@ -369,56 +324,5 @@ def test_an_answer_lost_on_the_way_makes_nothing_twice(run_folder: Path, store: 
 
 
 def test_a_folder_that_was_never_tracked_has_nothing_to_send(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no tracked run"):
+    with pytest.raises(DataError, match="is not the folder of a tracked run"):
         send_pending(tmp_path)
-
-
-def local_run(run_folder: Path) -> None:
-    """A finished run in a store beside its folder."""
-    tracker = make_tracker(run_folder, resolve_tracking_uri(None, run_folder))
-    metrics = MetricsLog(run_folder / METRICS_NAME)
-    tracker.start(make_start())
-    for step in (10, 20):
-        for listener in (tracker, metrics):
-            listener.log_train(step, {"loss": 90.0 / step})
-    tracker.log_bundle(make_bundle(run_folder / "bundle"), 20, {"final_test": Evaluation({"bleu": 33.0}, {})})
-    tracker.finish("finished")
-    assert not pending(run_folder)
-
-
-def test_a_broken_store_gets_the_whole_run_again(run_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    local_run(run_folder)
-    store = run_folder.parent / "mlflow.db"
-    os.truncate(store, 5000)
-    os.utime(store, (0, 0))  # nobody is writing
-    tracker = make_tracker(run_folder, f"sqlite:///{store}")
-    tracker.start(make_start(resume_step=20))
-    tracker.log_train(30, {"loss": 3.0})
-    tracker.finish("finished")
-    client, run = tracked_run(run_folder)
-    assert run.info.status == "FINISHED"
-    assert run.data.params["model.d_model"] == "512"
-    assert run.data.metrics["final_test/bleu"] == 33.0
-    assert train_steps(client, run) == [10, 20, 30]
-    assert len(client.search_runs([run.info.experiment_id])) == 1
-    assert len(client.search_logged_models([run.info.experiment_id])) == 1
-    assert list(store.parent.glob("mlflow.db.broken-*"))
-    assert f"the MLflow store {store} is broken" in caplog.text
-    assert "it is sent again" in caplog.text
-
-
-def test_a_moved_folder_of_runs_keeps_its_artifacts(run_folder: Path, tmp_path: Path) -> None:
-    local_run(run_folder)
-    moved = run_folder.parent.rename(tmp_path / "elsewhere") / run_folder.name
-    done = run_dst("track", str(moved))
-    assert (done.returncode, done.stdout) == (0, f"{moved}: 0 records sent, none pending\n"), done.stderr
-    assert "addresses changed" in done.stderr
-    assert done.stderr.count("\n") == 1
-    client, run = tracked_run(moved)
-    assert run.info.artifact_uri.startswith((tmp_path / "elsewhere" / "mlartifacts").as_uri())
-    assert "d_model: 512" in artifact_text(client, run, "config.yaml", tmp_path)
-    model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
-    here = Path(model.artifact_location.removeprefix("file://"))  # MLflow remembers a location for the whole process
-    assert here.is_relative_to(tmp_path / "elsewhere")
-    assert {path.name for path in here.iterdir()} == {"MLmodel", "bundle"}
-    assert not run_folder.parent.exists()

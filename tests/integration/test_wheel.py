@@ -24,12 +24,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_holds_packages_presets_and_fragments(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for name in (
-        "dstransformer/cli.py",
+        "dstransformer/cli/program.py",
         "data_prep/cli.py",
         "data_prep/sources/toy/grammar.py",
         "dstransformer/config/presets/base.yaml",
         "dstransformer/config/ds_configs/zero3.json",
-        "dstransformer/model/cpu/kernels/kernels.cpp",
+        "dstransformer/model/ops/kernels/kernels.cpp",
     ):
         assert name in names
     assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)

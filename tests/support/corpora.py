@@ -1,4 +1,4 @@
-"""A tokenizer and small corpora of it."""
+"""A small tokenizer, and small corpora that use it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def train_model(**changes: object) -> bytes:
 
 @cache
 def small_tokenizer() -> Tokenizer:
-    """A BPE tokenizer of the sentences in `TEXT`."""
+    """A BPE tokenizer trained on the sentences in `TEXT`."""
     return Tokenizer(train_model())
 
 
@@ -60,7 +60,7 @@ def id_table(rows: Rows) -> pa.Table:
 
 
 def write_corpus(folder: Path, rows: Rows) -> Path:
-    """A corpus of the given training rows, three a shard, with the sentences in `TEXT` as its validation set."""
+    """Write a corpus of the given training rows, three per shard, with the sentences in `TEXT` as validation set."""
     writer = CorpusWriter(folder, tokenizer := small_tokenizer(), shard_rows=3)
     train = writer.split("train", has_text=False)
     train.write(id_table(rows))
@@ -75,7 +75,7 @@ def write_corpus(folder: Path, rows: Rows) -> Path:
         tgt_lang="de",
         tokenizer=TokenizerInfo(kind="bpe", vocab_size=tokenizer.vocab_size, sha256=tokenizer.sha256),
         splits={"train": train.close(), "validation": validation.close()},
-        source=SourceInfo(name="files", revision=None, inputs=()),
+        sources=(SourceInfo(name="files", revision=None, inputs=()),),
         cleaning=CleaningReport(read=len(rows), kept=len(rows), dropped={}),
         options={},
         command="dst-prep build",
@@ -86,7 +86,7 @@ def write_corpus(folder: Path, rows: Rows) -> Path:
 
 
 def build_toy(out: Path, pairs: int) -> Path:
-    """A corpus of the embedded grammar with 40 pairs to validate and 40 to test, as ``dst-prep`` builds it."""
+    """Build a corpus of the embedded grammar with ``dst-prep``: 40 validation pairs and 40 test pairs."""
     options = ["--source", "toy", "--pairs", str(pairs), "--valid-size", "40", "--test-size", "40"]
     options += ["--vocab-size", "400", "--workers", "1", "--out", str(out)]
     with forked(["-m", "data_prep", "build", *options]) as process:

@@ -1,4 +1,4 @@
-"""A file system without room."""
+"""Simulates a full disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def a_full_disk() -> Iterator[None]:
-    """No file that this process writes may have a byte: it meets EFBIG where a full disk would give ENOSPC."""
+    """Make every write of this process fail with EFBIG, where a full disk would give ENOSPC."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:

@@ -1,7 +1,7 @@
-"""Python programs as processes that need not import PyTorch, DeepSpeed and MLflow, which takes seconds each time.
+"""Runs Python programs in processes that start without importing PyTorch, DeepSpeed and MLflow, which takes seconds.
 
-They are forked from a server that has imported them (:mod:`support.preload`). In all else they are processes as any,
-with arguments, environment, folder, output, signals and exit status of their own.
+The processes are forked from a server that has imported them (:mod:`support.preload`). Otherwise they are ordinary
+processes with their own arguments, environment, working directory, output, signals and exit status.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONTEXT.set_forkserver_preload(["support.preload"])
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a process that finds this checkout's packages; on the CPU, one thread a rank."""
+    """An environment in which a process finds this checkout's packages and uses one thread on the CPU."""
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH", "")])
     binaries = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
@@ -41,19 +41,19 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def fork_server() -> ForkServerContext:
-    """Its processes are the forks. There is one in each worker, from the first call on."""
+    """The fork server. Each test worker starts its own at the first call."""
     with mock.patch.dict(os.environ, environment()):
         ensure_running()
     return _CONTEXT
 
 
 class Fork:
-    """What ``subprocess.Popen`` is for a process, as far as tests need it.
+    """A forked process with the parts of the interface of ``subprocess.Popen`` that tests need.
 
     Args:
         program: ``-m MODULE`` or the path of a file, and its arguments.
-        env: Its environment.
-        cwd: Its working directory; without, that of this process.
+        env: The environment.
+        cwd: The working directory; defaults to that of this process.
     """
 
     def __init__(self, program: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> None:
@@ -63,22 +63,26 @@ class Fork:
         for path in self.outputs:
             path.touch()
         job = (self.args, dict(env), str(cwd or Path.cwd()), list(map(str, self.outputs)))
-        self._process = fork_server().Process(target=_become, args=job)
+        self._process = fork_server().Process(target=_run_program, args=job)
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        """The exit status, negative where a signal ended it; None while it runs."""
+        """The exit status, negative if a signal ended the process; None while it runs."""
         return self._process.exitcode
 
     def poll(self) -> int | None:
-        """The exit status, None while it runs."""
+        """The exit status; None while the process runs."""
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Its stdout and stderr when it has ended; ``subprocess.TimeoutExpired`` with what there is before."""
+        """Wait for the end; return stdout and stderr.
+
+        Raises:
+            subprocess.TimeoutExpired: The process still runs; the error has the output so far.
+        """
         self._process.join(timeout)
         output, errors = (path.read_bytes() for path in self.outputs)
         if self.returncode is None:
@@ -86,27 +90,27 @@ class Fork:
         return output.decode(), errors.decode()
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.returncode is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
         self._process.terminate()
 
     def kill(self) -> None:
-        """End it at once."""
+        """Send SIGKILL."""
         self._process.kill()
 
     def close(self) -> None:
-        """End it at once, and forget what it printed."""
+        """Kill the process and delete its output."""
         self.kill()
         self._process.join()
         self._folder.cleanup()
 
 
-def _become(program: Sequence[str], env: Mapping[str, str], cwd: str, outputs: Sequence[str]) -> None:
-    """In the new process: run the program as Python does."""
+def _run_program(program: Sequence[str], env: Mapping[str, str], cwd: str, outputs: Sequence[str]) -> None:
+    """Run the program in the forked process as Python would."""
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)

@@ -1,4 +1,4 @@
-"""Starts processes and real ranks, and leaves none of them behind."""
+"""Starts processes and ranks, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ import psutil
 
 from support.forks import REPOSITORY, Fork, environment  # noqa: F401
 
-#: Seconds without progress after which a process hangs: it uses next to no CPU time, and prints nothing. On a slow or
-#: crowded machine it goes on, if slowly. The longest wait is for another that builds DeepSpeed's operators.
+#: Seconds without progress (almost no CPU time, no output) after which a process counts as hung. Even on a slow or busy
+#: machine there is some progress. The longest legitimate wait is for another process to build DeepSpeed's operators.
 SILENCE = 400.0
-#: Seconds for whatever hangs busily. Nothing else comes near.
+#: Time limit in seconds, for processes that hang in a busy loop. Nothing else comes near it.
 LIMIT = 1800.0
 
-_GLANCE = 5.0  # seconds between two looks at what hangs, maybe
-_PORTS = range(10_000, 20_000)  # launch/slurm.sbatch takes from 20000 on, the kernel gives connections from 32768 on
+_CHECK_SECONDS = 5.0  # seconds between two checks for a hung process
+_PORTS = range(10_000, 20_000)  # launch/slurm.sbatch uses ports from 20000, the kernel ephemeral ports from 32768
 _ports_held: list[TextIO] = []
 
 
 def free_port() -> int:
-    """A port that nobody listens on. Until this process ends, no other one gets it from here."""
+    """A free port. No other test process gets the same one until this process ends."""
     folder = Path(tempfile.gettempdir(), f"dst-test-ports-{os.getuid()}")
     folder.mkdir(exist_ok=True)
     for port in _PORTS:
@@ -49,12 +49,12 @@ def free_port() -> int:
 def started(
     command: Sequence[str], env: Mapping[str, str] | None = None, **options: Any
 ) -> Iterator[subprocess.Popen[str]]:
-    """A running process. On the way out it is killed, with all that it started and that is still there.
+    """Start a process. On exit, kill it and all processes that it started.
 
     Args:
-        command: Its command line.
-        env: Its environment; without, that of ``environment``.
-        options: Further ones of ``subprocess.Popen``.
+        command: The command line.
+        env: The environment; defaults to ``environment()``.
+        options: Further options of ``subprocess.Popen``.
     """
     with (
         marked(environment() if env is None else env) as variables,
@@ -68,12 +68,12 @@ def started(
 
 @contextmanager
 def forked(program: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Iterator[Fork]:
-    """A running Python program that has not had to import PyTorch, DeepSpeed and MLflow; killed in the same way.
+    """Start a Python program that need not import PyTorch, DeepSpeed and MLflow; see ``started``.
 
     Args:
         program: ``-m MODULE`` or the path of a file, and its arguments.
-        env: Its environment; without, that of ``environment``.
-        cwd: Its working directory.
+        env: The environment; defaults to ``environment()``.
+        cwd: The working directory.
     """
     with marked(environment() if env is None else env) as variables:
         process = Fork(program, variables, cwd)
@@ -84,11 +84,15 @@ def forked(program: Sequence[str], env: Mapping[str, str] | None = None, cwd: Pa
 
 
 def finish(process: subprocess.Popen[str] | Fork, *peers: Fork) -> tuple[str, str]:
-    """What a process prints until it ends. AssertionError with that where it hangs, and its peers with it."""
+    """Wait for a process; return its stdout and stderr.
+
+    Raises:
+        AssertionError: The process and its peers hang; the message has the output so far.
+    """
     watch = Watch([process.pid, *(peer.pid for peer in peers)])
     while True:
         try:
-            output, errors = process.communicate(timeout=_GLANCE)
+            output, errors = process.communicate(timeout=_CHECK_SECONDS)
             return output or "", errors or ""
         except subprocess.TimeoutExpired as expired:
             printed = b"\n".join(part for part in (expired.output, expired.stderr) if part)
@@ -96,7 +100,7 @@ def finish(process: subprocess.Popen[str] | Fork, *peers: Fork) -> tuple[str, st
 
 
 class Watch:
-    """Tells processes that hang from slow ones, by the CPU time that they and their descendants use."""
+    """Detects hung processes by their output and the CPU time of them and their descendants."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._pids = pids
@@ -104,7 +108,7 @@ class Watch:
         self._seen = (0, 0.0)
 
     def look(self, printed: int, what: str) -> None:
-        """AssertionError with ``what`` hangs, where it does; ``printed`` grows with what it prints."""
+        """Check for progress, given the amount of output so far. Raises AssertionError with ``what`` if none."""
         now, cpu = time.monotonic(), self._cpu_seconds()
         if printed != self._seen[0] or abs(cpu - self._seen[1]) > 0.01 * (now - self._moved) + 0.1:
             self._moved, self._seen = now, (printed, cpu)
@@ -118,21 +122,21 @@ class Watch:
                 parent = psutil.Process(pid)
                 for process in [parent, *parent.children(recursive=True)]:
                     with suppress(psutil.Error):
-                        total += sum(process.cpu_times()[:4])  # its own, and that of children that have ended
+                        total += sum(process.cpu_times()[:4])  # including finished children
         return total
 
 
 def run_command(
     command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end. AssertionError, with its output, where it hangs."""
+    """Run a command to its end. Raises AssertionError with its output if it hangs."""
     with started(command, env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         output, errors = finish(process)
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 def wait_until(condition: Callable[[], bool], complaint: Callable[[], str] = str, seconds: float = LIMIT) -> None:
-    """Wait for an event. AssertionError with the complaint where it does not happen; a limit for hangs only."""
+    """Wait for a condition. Raises AssertionError with the complaint after a time limit meant for hangs only."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {complaint()}"
@@ -142,7 +146,7 @@ def wait_until(condition: Callable[[], bool], complaint: Callable[[], str] = str
 def run_dst(
     *arguments: str, ranks: int = 1, cwd: Path | None = None, extra: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """``dst`` in one process, a fork, or under the deepspeed launcher with several."""
+    """Run ``dst`` in one forked process, or in several under the deepspeed launcher."""
     if ranks > 1:
         command = launcher(ranks, "--module", "dstransformer", *arguments)
         return run_command(command, env=environment(extra), cwd=cwd)
@@ -160,9 +164,9 @@ def launcher(ranks: int, *arguments: str) -> Sequence[str]:
 
 @contextmanager
 def marked(variables: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """An environment by which processes are known; those that have it are killed on the way out.
+    """Mark an environment; on exit, kill all processes that have the mark.
 
-    Neither their parents nor their sessions would tell: launchers and daemons give those up.
+    Parent processes and sessions cannot identify them, because launchers and daemons change both.
     """
     mark = f"DST_TEST_{uuid.uuid4().hex}"
     try:
@@ -180,5 +184,5 @@ def marked(variables: Mapping[str, str]) -> Iterator[dict[str, str]]:
 def _has(process: psutil.Process, variable: str) -> bool:
     try:
         return variable in process.environ()
-    except psutil.Error:  # gone meanwhile, or another user's
+    except psutil.Error:  # process has ended, or belongs to another user
         return False

@@ -1,4 +1,4 @@
-"""Two nodes on one machine: network namespaces joined by a cable, an sshd in each."""
+"""Two nodes on one machine: network namespaces connected by a veth pair, with an sshd in each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from support.launching import SILENCE, environment, started
 from support.tools import UnavailableError, find_tools
 
-PRIVILEGE_SEPARATION = Path("/run/sshd")  # sshd wants this folder; a machine that never started one lacks it
+PRIVILEGE_SEPARATION = Path("/run/sshd")  # sshd needs this folder, which is missing if sshd was never started
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Node:
     address: str
 
     def command(self, *arguments: str) -> list[str]:
-        """The command line that runs another one on this node."""
+        """The command line that runs a command on this node."""
         return ["ip", "netns", "exec", self.namespace, *arguments]
 
 
 @dataclass(frozen=True)
 class TwoNodes:
-    """The first node is the one that launches; ``environment`` lets its ssh log in to both without a question."""
+    """Two nodes. The first one launches; with ``environment`` its ssh logs in to both without a prompt."""
 
     nodes: tuple[Node, Node]
     environment: dict[str, str]
@@ -39,13 +39,13 @@ class TwoNodes:
 
 @contextmanager
 def two_nodes(folder: Path) -> Iterator[TwoNodes]:
-    """Set two nodes up and take them down again, with every process on them.
+    """Set up two nodes; on exit, remove them and kill every process on them.
 
     Args:
-        folder: Where keys and logs go.
+        folder: Folder for keys and logs.
 
     Raises:
-        UnavailableError: Not root, a tool is missing, or the kernel refuses namespaces.
+        UnavailableError: Not running as root, a tool is missing, or the kernel does not allow namespaces.
     """
     tools = find_tools(("ip", "ssh", "sshd", "ssh-keygen", "pdsh"), "iproute2 openssh-server openssh-client pdsh")
     nodes = (Node(f"dst-{os.getpid()}-a", "198.18.0.1"), Node(f"dst-{os.getpid()}-b", "198.18.0.2"))
@@ -86,7 +86,7 @@ def _connect(first: Node, second: Node) -> None:
 
 
 def _write_ssh(folder: Path, tools: dict[str, str]) -> Path:
-    """Keys, and a folder for PATH whose ``ssh`` is the real one with them: what ``~/.ssh`` is on a cluster."""
+    """Create keys, and a folder for PATH with an ``ssh`` that uses them, in place of ``~/.ssh``."""
     for name in ("key", "host_key"):
         command = [tools["ssh-keygen"], "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(command, check=True, timeout=SILENCE)
@@ -122,7 +122,7 @@ def _wait_for_login(origin: Node, target: Node, variables: dict[str, str]) -> No
 
 
 def _remove(node: Node) -> None:
-    """End every process on a node, then the node; the cable goes with it."""
+    """Kill every process on a node, then remove the node and its end of the veth pair."""
     deadline = time.monotonic() + SILENCE
     while pids := _ip("netns", "pids", node.namespace).stdout.split():
         assert time.monotonic() < deadline, f"cannot be killed on {node.namespace}: {pids}"

@@ -14,13 +14,13 @@ VOCAB = 40
 
 
 def tiny_config(**changes: Any) -> ModelConfig:
-    """A small architecture without dropout; keywords replace single values."""
+    """A small architecture without dropout; keyword arguments override single values."""
     small = {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4, "d_k": 8, "d_v": 8, "dropout": 0.0}
     return load_config("base").model.model_copy(update=small | changes)
 
 
 def draw_pairs(lengths: tuple[tuple[int, int], ...] = ((5, 7), (1, 3), (9, 2), (4, 4))) -> list[tuple[Tensor, Tensor]]:
-    """Sentence pairs of random pieces, of these source and target lengths."""
+    """Random sentence pairs with these source and target lengths."""
     generator = torch.Generator().manual_seed(5)
 
     def sentence(length: int) -> Tensor:
@@ -31,9 +31,7 @@ def draw_pairs(lengths: tuple[tuple[int, int], ...] = ((5, 7), (1, 3), (9, 2), (
 
 def pack(sentences: list[Tensor]) -> tuple[Tensor, Packing]:
     """Sentences laid end to end, and where each begins."""
-    lengths = torch.tensor([0, *map(len, sentences)])
-    cu = lengths.cumsum(0).int().to(sentences[0].device)
-    return torch.cat(sentences), Packing(cu, int(lengths.max()), int(lengths.sum()))
+    return torch.cat(sentences), Packing.from_lengths([len(ids) for ids in sentences]).to(sentences[0].device)
 
 
 def model_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -45,9 +43,8 @@ def model_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> Tens
 
 
 def model_loss(model: Transformer) -> Tensor:
-    """Of the pairs of :func:`draw_pairs`, in training."""
+    """The loss of the pairs of :func:`draw_pairs`."""
     src, src_packing = pack([src for src, _ in draw_pairs()])
     tgt, tgt_packing = pack([tgt for _, tgt in draw_pairs()])
-    lengths = (src_packing.cu, src_packing.max_len), (tgt_packing.cu, tgt_packing.max_len)
-    loss: Tensor = model(src, *lengths[0], tgt, tgt.roll(-1), *lengths[1]).loss
+    loss: Tensor = model(src, src_packing, tgt, tgt.roll(-1), tgt_packing).loss
     return loss

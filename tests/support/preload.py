@@ -1,4 +1,4 @@
-"""What ``dst`` and ``dst-prep`` import, most of it late; see ``forks``. As in ``dst``, DeepSpeed logs to stderr."""
+"""Preloads the modules that ``dst`` and ``dst-prep`` import, most of them late; see ``forks``."""
 
 import contextlib
 import importlib
@@ -9,17 +9,17 @@ MODULES = (
     "dstransformer.cli",
     "data_prep.cli",
     "datasets",
-    "torch._dynamo",  # by the first optimizer
-    "deepspeed.runtime.zero.muon.muon_optimizer",  # by deepspeed.initialize
-    "dstransformer.training.launch",
+    "torch._dynamo",  # imported by the first optimizer
+    "deepspeed.runtime.zero.muon.muon_optimizer",  # imported by deepspeed.initialize
+    "dstransformer.training.run",
     "dstransformer.training.trainer",
     "dstransformer.decoding.commands",
-    "dstransformer.evaluation.commands",
+    "dstransformer.evaluation.testset",
     "dstransformer.tracking.mlflow_store",
     "mlflow.store.tracking.sqlalchemy_store",
 )
 
-os.environ["DS_ACCELERATOR"] = "cpu"  # as the product sets it
-with contextlib.redirect_stdout(sys.stderr):
+os.environ["DS_ACCELERATOR"] = "cpu"  # as dst sets it
+with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed logs to stdout
     for module in MODULES:
         importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Ranks that no launcher watches: each one a process of its own, as on nodes of a cluster."""
+"""Runs ranks without a launcher that watches them, as on the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.launching import environment, finish, forked, free_port
 
 @contextmanager
 def srun(*commands: Sequence[str]) -> Iterator[list[Fork]]:
-    """One process for each argument list of ``dst``, with the variables that srun gives to the tasks of a step."""
+    """Start ``dst`` in one process per argument list, with the variables that srun sets for the tasks of a step."""
     shared = {"SLURM_NTASKS": str(len(commands)), "SLURM_STEP_NUM_TASKS": str(len(commands))}
     shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     with ExitStack() as stack:
@@ -24,10 +24,10 @@ def srun(*commands: Sequence[str]) -> Iterator[list[Fork]]:
 
 
 def run_ranks(count: int, *program: str, extra: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a Python program in ``count`` processes, with the variables that torchrun gives them, without its start.
+    """Run a Python program in ``count`` processes with the variables that torchrun sets, without starting torchrun.
 
     Returns:
-        Their outputs one after the other, and the first status that is not 0.
+        The concatenated outputs, and the first exit status that is not 0.
     """
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **(extra or {})}
     shared |= {"WORLD_SIZE": str(count)}
@@ -43,7 +43,11 @@ def run_ranks(count: int, *program: str, extra: Mapping[str, str] | None = None)
 
 
 def finish_all(ranks: Sequence[Fork]) -> list[tuple[str, str]]:
-    """What each of them prints until it ends. AssertionError with all of it where one hangs, as another may be why."""
+    """Wait for all ranks; return the output of each.
+
+    Raises:
+        AssertionError: One hangs; the message has the output of all, as another rank may be the cause.
+    """
     try:
         return [finish(rank, *ranks) for rank in ranks]
     except AssertionError as hang:
@@ -54,5 +58,5 @@ def finish_all(ranks: Sequence[Fork]) -> list[tuple[str, str]]:
 def run_dst_ranks(
     count: int, *arguments: str, extra: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """``dst`` in ``count`` processes; see :func:`run_ranks`."""
+    """Run ``dst`` in ``count`` processes; see :func:`run_ranks`."""
     return run_ranks(count, "-m", "dstransformer", *arguments, extra=extra)

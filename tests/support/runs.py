@@ -1,11 +1,11 @@
-"""Tiny training runs, and what they leave behind."""
+"""Tiny training runs, and reading their results."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-#: Overrides of the preset ``toy`` for a model that trains tens of updates a second on one core.
+#: Overrides of the preset ``toy`` for a model that trains tens of updates per second on one core.
 TINY = [
     "model.d_model=32",
     "model.d_ff=64",
@@ -29,15 +29,39 @@ TINY = [
     "tracking.enabled=false",
 ]
 
+#: Overrides of the preset ``toy`` for a whole run of twelve updates with three checkpoints.
+TWELVE_UPDATES = [
+    "model.d_model=32",
+    "model.d_ff=64",
+    "model.num_heads=2",
+    "model.d_k=16",
+    "model.d_v=16",
+    "batch.src_tokens=1200",
+    "batch.tgt_tokens=1200",
+    "schedule.warmup_steps=4",
+    "training.log_every=2",
+    "training.max_updates=12",
+    "validation.every=6",
+    "validation.bleu_sentences=6",
+    "checkpoint.every_updates=4",
+    "decoding.beam_size=2",
+    "decoding.max_extra_tokens=5",
+]
+
+
+def train_options(corpus: Path, run: Path, *overrides: str) -> list[str]:
+    """The arguments of ``dst`` for such a run."""
+    return ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--set", *TWELVE_UPDATES, *overrides]
+
 
 def losses(run: Path) -> list[float]:
-    """The training loss of every update that a run logged."""
+    """The training losses logged by a run."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [line["loss"] for line in lines if line["kind"] == "train"]
 
 
 def latest_state(run: Path) -> dict[str, int | str]:
-    """Where the newest checkpoint of a run stands."""
+    """The training state in the newest checkpoint of a run."""
     checkpoints = run / "checkpoints"
     manifest = checkpoints / (checkpoints / "latest").read_text().strip() / "manifest.json"
     state: dict[str, int | str] = json.loads(manifest.read_text())["state"]

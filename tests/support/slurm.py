@@ -18,12 +18,12 @@ NODES = ("n1", "n2")
 
 @dataclass(frozen=True)
 class Slurm:
-    """A running cluster; its tools find it through ``environment``."""
+    """A running SLURM cluster. ``environment`` lets the SLURM tools find it."""
 
     environment: dict[str, str]
 
     def run(self, *command: str, cwd: Path | None = None) -> str:
-        """What a tool of SLURM prints."""
+        """Run a SLURM tool; return its output."""
         done = subprocess.run(
             command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=SILENCE, check=False
         )
@@ -31,30 +31,30 @@ class Slurm:
         return done.stdout
 
     def job(self, number: str) -> dict[str, str]:
-        """What SLURM knows of a job: JobState, Restarts, ExitCode …"""
+        """The fields of a job: JobState, Restarts, ExitCode …"""
         words = self.run("scontrol", "show", "job", "--oneliner", number).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 @contextmanager
 def slurm_cluster(folder: Path) -> Iterator[Slurm]:
-    """Start munged, slurmctld and two slurmd; end them, and what they started, on the way out.
+    """Start munged, slurmctld and two slurmd; on exit, end them and all processes they started.
 
     Args:
-        folder: Where keys, state and logs go.
+        folder: Folder for keys, state and logs.
 
     Raises:
-        UnavailableError: Not root, or a tool is missing.
+        UnavailableError: Not running as root, or a tool is missing.
     """
     tools = find_tools(TOOLS, "slurm-wlm munge")
     socket = folder / "munge.socket"
     config = folder / "slurm.conf"
     config.write_text(_configuration(folder, socket))
     with ExitStack() as stack:
-        # sbatch hands its environment on to the job: what a job started is known by the mark.
+        # sbatch passes its environment on to the job, so the mark identifies the processes of a job.
         slurm = Slurm(stack.enter_context(marked(environment({"SLURM_CONF": str(config)}))))
         _start(stack, folder, [tools["munged"], *_munge(folder, socket, tools)])
-        _wait_until(socket.exists, "munged made no socket", folder)
+        _wait_until(socket.exists, "munged created no socket", folder)
         _start(stack, folder, [tools["slurmctld"], "-D", "-i", "-f", str(config)])
         for node in NODES:
             _start(stack, folder, [tools["slurmd"], "-D", "-N", node, "-f", str(config)])
@@ -70,7 +70,7 @@ def _configuration(folder: Path, socket: Path) -> str:
         "SlurmctldPort": free_port(),
         "SlurmUser": "root",
         "AuthType": "auth/munge",
-        # A job that is queued again waits until its credentials have expired: 120 seconds, unless said otherwise.
+        # A requeued job waits until its credentials have expired, by default 120 seconds.
         "AuthInfo": f"socket={socket},cred_expire=5",
         "StateSaveLocation": folder / "state",
         "SlurmdSpoolDir": folder / "spool-%n",
@@ -108,7 +108,7 @@ def _start(stack: ExitStack, folder: Path, command: Sequence[str]) -> None:
 
 
 def _cancel_all(slurm: Slurm, folder: Path) -> None:
-    """End every job while the daemons live: without them the ``slurmstepd`` of a job stays, and bears no mark."""
+    """Cancel all jobs before the daemons end, else the ``slurmstepd`` of a job would stay, without the mark."""
     slurm.run("scancel", "--me")
     _wait_until(lambda: slurm.run("squeue", "--noheader") == "", "a job does not end", folder)
 

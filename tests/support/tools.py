@@ -1,4 +1,4 @@
-"""Programs of the system that tests of clusters need. Nothing is installed: where one is missing, the test says so."""
+"""Finds the system programs that cluster tests need. Nothing is installed; tests are skipped if one is missing."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Sequence
 
 
 class UnavailableError(Exception):
-    """Why this machine cannot play a cluster."""
+    """This machine cannot run a cluster; the message says why."""
 
 
 def find_tools(names: Sequence[str], packages: str) -> dict[str, str]:
-    """Where these programs are.
+    """Find programs; return their paths by name.
 
     Args:
-        names: Of the programs.
-        packages: Debian's packages that hold them.
+        names: The names of the programs.
+        packages: The Debian packages that contain them.
 
     Raises:
-        UnavailableError: One is missing, or this is not root.
+        UnavailableError: A program is missing, or this process does not run as root.
     """
     if os.geteuid() != 0:
         raise UnavailableError("a cluster on one machine needs root")

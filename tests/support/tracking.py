@@ -1,4 +1,4 @@
-"""A run to track, and a real MLflow server that can be stopped, killed and started again."""
+"""A run to track, and a real MLflow server that can be suspended, killed and restarted."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 from dstransformer.config import Config, load_config
 from dstransformer.corpus import (
+    FORMAT_VERSION,
     CleaningReport,
     LengthStats,
     Manifest,
@@ -21,6 +23,7 @@ from dstransformer.corpus import (
     SplitInfo,
     TokenizerInfo,
 )
+from dstransformer.evaluation import Evaluation, Sample, Score
 from dstransformer.tracking import RunStart
 from support.launching import free_port, wait_until
 
@@ -41,13 +44,13 @@ def make_manifest(shard_hash: str = "a" * 64, command: str = "dst-prep build") -
         shards=shards,
     )
     return Manifest(
-        format_version=1,
+        format_version=FORMAT_VERSION,
         build_key="k" * 64,
         src_lang="en",
         tgt_lang="de",
         tokenizer=TokenizerInfo(kind="bpe", vocab_size=37000, sha256="c" * 64),
         splits={"train": train},
-        source=SourceInfo(name="files", revision=None, inputs=()),
+        sources=(SourceInfo(name="files", revision=None, inputs=()),),
         cleaning=CleaningReport(read=21, kept=20, dropped={"empty": 1}),
         options={"workers": 2},
         command=command,
@@ -68,11 +71,11 @@ def make_start(resume_step: int | None = None, config: Config | None = None) -> 
 
 
 class MlflowServer:
-    """``mlflow server`` on a free local port, over a SQLite file and a folder of artifacts in ``folder``.
+    """``mlflow server`` on a free local port, with a SQLite file and an artifact folder.
 
     Args:
-        folder: Of both.
-        store: The database to begin with.
+        folder: Folder of both.
+        store: The database to start from, which is copied.
     """
 
     def __init__(self, folder: Path, store: Path) -> None:
@@ -110,3 +113,11 @@ class MlflowServer:
                 return bool(answer.status == 200)
         except (OSError, urllib.error.URLError):
             return False
+
+
+def evaluation_of(
+    *, signature: str = "", loss: float | None = None, samples: Sequence[Sample] = (), **scores: float
+) -> Evaluation:
+    """Make an evaluation with these scores, given by name."""
+    named = tuple(Score(name, value, signature) for name, value in scores.items())
+    return Evaluation(named, loss=loss, samples=tuple(samples))

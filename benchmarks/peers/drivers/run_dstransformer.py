@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 
 from benchmarks.peers.drivers.harness import LEAST_UPDATES, Measurement, Request, warmed_up
-from dstransformer.training.averaging import average_run
-from dstransformer.training.checkpoint import CheckpointFolder
+from dstransformer.checkpoints.averaging import average_run
+from dstransformer.checkpoints.retention import CheckpointFolder
 
 ROOT = Path(__file__).parents[3]
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 import translation
 
 from dstransformer.decoding import Translator
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+from dstransformer.model import DTYPES
 
 
 def load(request: translation.Request) -> translation.Translate:

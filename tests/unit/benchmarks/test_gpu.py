@@ -15,8 +15,8 @@ from benchmarks.gpu.device import datasheet_peak
 from benchmarks.gpu.static import common_shape, fill, fill_updates
 from benchmarks.gpu.text import build_updates, draw_text
 from benchmarks.gpu.training import BareStepper, compile_layers, update_flops
-from dstransformer.data import Budget, PackedBatch, Update
-from dstransformer.model import Packing, Transformer
+from dstransformer.batching import Budget, PackedBatch, Update
+from dstransformer.model import Transformer
 
 
 def draw_updates(micro_batches: int = 4) -> list[Update]:
@@ -24,8 +24,7 @@ def draw_updates(micro_batches: int = 4) -> list[Update]:
 
 
 def decoder_output(model: Transformer, batch: PackedBatch) -> torch.Tensor:
-    src = Packing(batch.src_cu, batch.src_max, batch.src.numel())
-    tgt = Packing(batch.tgt_cu, batch.tgt_max, batch.tgt_in.numel())
+    src, tgt = batch.src_packing, batch.tgt_packing
     return model.decode(batch.tgt_in, tgt, model.encode(batch.src, src), src)[: tgt.tokens]
 
 
@@ -60,7 +59,7 @@ def test_a_case_that_takes_too_long_costs_one_line(
     assert main(["--smoke", "--models", "base", "--precisions", "fp32", "--case-seconds", "0.1"]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if "failed" in line]
     assert len(lines) == 3
-    assert all("not done within 0 s" in line for line in lines)
+    assert all("not finished within 0 s" in line for line in lines)
 
 
 def test_a_case_survives_json() -> None:
@@ -94,12 +93,12 @@ def test_all_micro_batches_are_filled_to_one_shape() -> None:
     for batch in (batch for update in fill_updates(updates, shape) for batch in update.batches):
         assert (batch.src.numel(), batch.tgt_in.numel()) == (shape.src_tokens, shape.tgt_tokens)
         assert batch.tgt_out.numel() == shape.tgt_tokens
-        src, tgt = batch.src_cu.diff(), batch.tgt_cu.diff()
+        src, tgt = batch.src_packing.lengths, batch.tgt_packing.lengths
         assert len(src) == len(tgt) == shape.sentences
         assert int(src.sum()) == shape.src_tokens
         assert int(tgt.sum()) == shape.tgt_tokens
-        assert int(src.max()) <= batch.src_max == shape.src_max
-        assert int(tgt.max()) <= batch.tgt_max == shape.tgt_max
+        assert int(src.max()) <= batch.src_packing.max_len == shape.src_max
+        assert int(tgt.max()) <= batch.tgt_packing.max_len == shape.tgt_max
         assert torch.equal(src > 0, tgt > 0)
 
 

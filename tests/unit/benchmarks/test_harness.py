@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import sys
+from pathlib import Path
 
 import pytest
+from support.launching import run_command
 
 from benchmarks.peers.drivers import harness
 from benchmarks.peers.drivers.harness import Complete, Measurement, Meter, Request
@@ -38,3 +41,9 @@ def test_long_updates_warm_up_by_their_number(monkeypatch: pytest.MonkeyPatch) -
     measurement, updates = measure(monkeypatch, update_seconds=20.0, seconds=5.0)
     assert measurement == Measurement(harness.LEAST_UPDATES, 21, 33, 60.0)
     assert updates == harness.WARM_UP_UPDATES + harness.LEAST_UPDATES
+
+
+def test_a_bare_step_runs() -> None:
+    done = run_command([sys.executable, "-m", "benchmarks.step", "tiny", "fp32", "1"], cwd=Path(__file__).parents[3])
+    assert done.returncode == 0, done.stderr
+    assert all(float(figure) > 0 for figure in done.stdout.split())

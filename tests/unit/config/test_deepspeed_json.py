@@ -136,7 +136,7 @@ def test_autocasting_is_refused(tmp_path: Path) -> None:
     ({"zero_optimization": {"cpu_offload_param": True}}, "zero_optimization.cpu_offload_param", "offload_param"),
 ])  # fmt: skip
 def test_an_older_name_is_refused_with_the_newer(tmp_path: Path, content: Any, old: str, new: str) -> None:
-    with pytest.raises(ConfigError, match=rf"states '{old}', an older name: write '.*{new}'"):
+    with pytest.raises(ConfigError, match=rf"states '{old}', a deprecated name: write '.*{new}'"):
         compose(with_fragments(write(tmp_path / "mine.json", content), "zero1", "fp32"), 1)
 
 
@@ -165,7 +165,7 @@ def test_a_section_without_a_word_on_whether_it_is_enabled_states_no_precision(t
 ])  # fmt: skip
 def test_offloading_needs_a_stage_that_can(tmp_path: Path, stage: int, part: str, device: str, needed: str) -> None:
     path = write(tmp_path / "mine.json", {"zero_optimization": {part: {"device": device}}})
-    message = f"ask for {part} to {device} at ZeRO stage {stage}, which needs stage {needed}: "
+    message = f"set {part} to {device} at ZeRO stage {stage}, which needs stage {needed}: "
     with pytest.raises(ConfigError, match=message):
         compose(with_fragments(f"zero{stage}", "fp32", path), 1)
 
@@ -183,7 +183,7 @@ def test_what_no_checkpoint_would_hold_is_refused(tmp_path: Path) -> None:
 
 def test_micro_batches_are_dealt_evenly_or_not_at_all() -> None:
     assert [accumulation_steps(8, n) for n in (1, 2, 4, 8)] == [8, 4, 2, 1]
-    with pytest.raises(ConfigError, match=r"batch.micro_batches = 8 cannot be dealt to 3 processes.*=9"):
+    with pytest.raises(ConfigError, match=r"batch.micro_batches = 8 cannot be split evenly over 3 processes.*=9"):
         accumulation_steps(8, 3)
 
 
@@ -214,7 +214,7 @@ def test_every_preset_composes(preset: str) -> None:
     ('{"communication_data_type": "fp7"}', 'communication_data_type is "fp7": write "fp32", "fp16" or "bf16"'),
     ('{"bf16": {"enabled": true},\n "bf16": {"enabled": false}}', "line 2: repeated key 'bf16'"),
     ('{"bf16": {"enabled": true,\n\n "enabled" : false}}', "line 3: repeated key 'enabled'"),
-    ('{"vocabulary_size": NaN}', "NaN is no JSON number"),
+    ('{"vocabulary_size": NaN}', "NaN is not a JSON number"),
     ("[" * 100000, "is not readable JSON"),
     ("\xff", "is not readable JSON"),
 ])  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dstransformer.config.deepspeed_keys import ANY, COUNT, FLAG, SECTIONS, TOP
+from dstransformer.config.deepspeed_keys import ANY, COUNT, FLAG, NUMBER, SECTION_KEYS, TOP_LEVEL_KEYS
 
 config = pytest.importorskip("deepspeed.runtime.config")
 
@@ -40,12 +40,14 @@ class Recorder(dict[str, Any]):
 def test_the_names_at_the_top_are_those_that_deepspeed_asks_for() -> None:
     recorder = Recorder({"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1})
     config.DeepSpeedConfig(recorder)
-    assert recorder.asked | {"bfloat16"} == TOP.keys()
+    assert recorder.asked | {"bfloat16"} == TOP_LEVEL_KEYS.keys()
 
 
 def test_the_flags_at_the_top_are_those_of_deepspeeds_defaults() -> None:
     read = config.DeepSpeedConfig({"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1})
-    defaults = {name: getattr(read, name) for name in TOP if TOP[name] == FLAG and hasattr(read, name)}
+    defaults = {
+        name: getattr(read, name) for name in TOP_LEVEL_KEYS if TOP_LEVEL_KEYS[name] == FLAG and hasattr(read, name)
+    }
     assert len(defaults) > 5
     assert {type(default) for default in defaults.values()} == {bool}
 
@@ -69,11 +71,11 @@ def test_the_names_in_the_sections_are_those_of_deepspeeds_models() -> None:
         "fp16": DeepSpeedFP16Config,
         "bf16": DeepSpeedBF16Config,
     }
-    assert models.keys() == SECTIONS.keys()
+    assert models.keys() == SECTION_KEYS.keys()
     for section, model in models.items():
         theirs = names(model)
-        assert SECTIONS[section].keys() == theirs.keys()
-        for name, kind in SECTIONS[section].items():
+        assert SECTION_KEYS[section].keys() == theirs.keys()
+        for name, kind in SECTION_KEYS[section].items():
             if kind != ANY:
-                expected = {FLAG: bool, COUNT: int}[kind]
+                expected = {FLAG: bool, COUNT: int, NUMBER: float}[kind]
                 assert theirs[name] in (expected, expected | None), name

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from support.corpora import Rows, write_corpus
 
-from dstransformer.corpus import Corpus, Manifest
-from dstransformer.corpus.manifest import file_sha256
+from dstransformer.corpus import FORMAT_VERSION, Corpus, Manifest
 from dstransformer.errors import DataError
+from dstransformer.files import file_sha256
 
 ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11]), ([12, 13], [14, 15, 16]), ([300], [17]), ([18, 19], [20])]
 
@@ -68,10 +68,10 @@ def drop(name: str) -> Change:
     (lambda record: record["cleaning"].update(read=0), r"cleaning\.read"),
     (lambda record: record["cleaning"].update(dropped={"empty": 4}), r"cleaning: read is 5, but kept and dropped"),
     (lambda record: record["cleaning"].update(read=6, kept=6), r"cleaning\.kept is 6, but splits\.train\.pairs is 5"),
-    (lambda record: record.update(overlap={"test": {"sentences": 1, "pairs": 1}}), r"overlap\.test is that of no"),
+    (lambda record: record.update(overlap={"test": {"sentences": 1, "pairs": 1}}), r"overlap\.test names an unknown"),
     (lambda record: record.update(overlap={"validation": {"sentences": 9, "pairs": 1}}), r"overlap\.validation"),
     (lambda record: record.update(overlap={"validation": {"sentences": 1, "pairs": 2}}), r"overlap\.validation"),
-    (lambda record: record.update(format_version=True), "format version True"),
+    (lambda record: record.update(format_version=True), "its format version is True"),
     (drop("splits"), r"splits: Field required"),
 ])  # fmt: skip
 def test_a_manifest_is_checked_at_the_door(tmp_path: Path, change: Change, wanted: str) -> None:
@@ -145,10 +145,23 @@ def test_a_shard_without_its_columns_is_refused(tmp_path: Path) -> None:
 
 def test_a_corpus_of_the_first_format_opens(tmp_path: Path) -> None:
     path = write_corpus(tmp_path / "corpus", ROWS)
-    edit(path, lambda record: (record.update(format_version=1), record.pop("overlap")))
+    edit(path, lambda record: (record.update(format_version=1, source=record.pop("sources")[0]), record.pop("overlap")))
     corpus = Corpus.open(path)
     assert corpus.manifest.overlap is None
     assert corpus.split("train").gather(np.array([0]))[0].tolist() == [5, 6, 7]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_manifest_of_each_format_that_was_released_opens(tmp_path: Path, version: int) -> None:
+    stored = Path(__file__).parent / "formats" / f"{version}.json"
+    shutil.copy(stored, tmp_path / "manifest.json")
+    manifest = Manifest.load(tmp_path)
+    assert [source.name for source in manifest.sources] == ["toy"]
+    assert manifest.splits["train"].pairs == manifest.cleaning.kept == 300
+    assert manifest.splits["train"].src_unknown == (None if version == 1 else 0)
+    assert (manifest.overlap is None) == (version == 1)
+    assert manifest.build_key == json.loads(stored.read_text())["build_key"]
+    assert json.loads(manifest.to_json())["format_version"] == FORMAT_VERSION
 
 
 def test_a_corpus_moves_as_a_whole(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from support.corpora import TEXT, small_tokenizer, train_model
 
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
-from dstransformer.corpus.text import plain_spaces
+from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.errors import DataError
 
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.clean import RULES, clean_text, normalise
-from data_prep.options import CleanOptions
 from data_prep.pairs import SCHEMA, PairsWriter, iter_pairs
-from data_prep.progress import LineProgress
+from data_prep.recipe import CleanOptions
 from dstransformer.corpus import CleaningReport
 from dstransformer.errors import DataError
+from dstransformer.progress import LineProgress
 
 Pairs = list[tuple[str, str]]
 
@@ -31,7 +31,7 @@ def clean(folder: Path, pairs: Pairs, workers: int = 1, **changes: object) -> tu
     (folder / "read").mkdir(parents=True)
     (folder / "clean").mkdir()
     write_pairs(folder / "read" / "train.arrow", pairs)
-    options = {"normalise": "nfkc", "max_words": 5, "max_ratio": 2.0, "dedup": True, "drop_overlap": False} | changes
+    options = {"max_words": 5, "max_ratio": 2.0} | changes
     report = clean_text(
         folder / "read", folder / "clean", CleanOptions(**options), workers=workers, progress=LineProgress()
     )

@@ -62,8 +62,7 @@ def test_every_option_has_help() -> None:
 
 
 def usage(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    with pytest.raises(SystemExit, match="2"):
-        main(list(arguments))
+    assert main(list(arguments)) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     return lines[0]
@@ -120,9 +119,18 @@ class TestStreams:
             assert main([*command, str(named)]) == 0
             assert written.getvalue()
 
-    def test_a_closed_stdout(self, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("command", [["info"], ["info", "--json"], ["verify"]])
+    def test_a_closed_stdout_is_said_by_what_only_prints(
+        self, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+    ) -> None:
         monkeypatch.setattr(sys, "stdout", None)
-        assert main(["info", str(corpus)]) == main(["verify", str(corpus)]) == 0
+        assert main([*command, str(corpus)]) == 1
+        assert capsys.readouterr().err == "dst-prep: error: cannot write to stdout: it is closed\n"
+
+    def test_a_build_needs_no_stdout(self, corpus: Path, options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdout", None)
+        assert build(*options, "--out", corpus.with_name("another")) == 0
+        assert sys.stdout is None
 
     @pytest.mark.parametrize("command", [["info"], ["info", "--json"], ["verify"]])
     def test_a_reader_that_has_had_enough(
@@ -143,7 +151,7 @@ class TestStreams:
         with Path("/dev/full").open("w") as full:
             monkeypatch.setattr(sys, "stdout", full)
             line = refuses(capsys, main(["info", str(corpus)]), code=1)
-        assert line == "dst-prep: error: cannot write standard output: No space left on device"
+        assert line == "dst-prep: error: cannot write to stdout: No space left on device"
 
     def test_a_build_without_room_names_the_place(
         self, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -153,7 +161,7 @@ class TestStreams:
             status = build(*options, "--out", out)
         line = refuses(capsys, status, code=1)
         assert line == (
-            f"dst-prep: error: cannot write in {work}: File too large; make room, or choose another folder, and run "
+            f"dst-prep: error: cannot write {work}: File too large; make room, or choose another folder, and run "
             "the command again"
         )
         assert not work.exists()
@@ -162,7 +170,7 @@ class TestStreams:
         with Path("/dev/full").open("w") as full:
             monkeypatch.setattr(sys, "stdout", full)
             line = refuses(capsys, build(*options, "--out", out), code=1)
-        assert line.endswith(f"cannot write standard output: No space left on device; the corpus {out} is whole")
+        assert line.endswith(f"cannot write to stdout: No space left on device; the corpus {out} is whole")
         assert len(Corpus.open(out).split("train")) == 300
 
     def test_a_build_goes_on_when_nobody_listens(
@@ -236,6 +244,15 @@ class TestSignals:
         assert build(*options, "--out", tmp_path / "corpus") == 0
         assert "clean: finished before, reused" in capsys.readouterr().err
 
+    def test_debugging_adds_the_traceback(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("DST_DEBUG", "1")
+        assert main(["info", str(tmp_path / "none")]) == 2
+        lines = capsys.readouterr().err.splitlines()
+        assert lines[0].startswith("Traceback")
+        assert lines[-1].startswith(f"dst-prep: error: {tmp_path / 'none'} is not a corpus")
+
     def test_an_interrupt_that_looks_like_a_failed_import(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -263,7 +280,7 @@ def test_a_process_says_what_became_of_it() -> None:
     assert run_in_process(b"bytes".upper) == b"BYTES"
     with pytest.raises(UserError, match="too small"):
         run_in_process(fail)
-    with pytest.raises(DstError, match="killed, perhaps for want of memory"):
+    with pytest.raises(DstError, match="killed, perhaps because memory ran out"):
         run_in_process(kill_itself)
 
 
@@ -331,7 +348,7 @@ class TestInputs:
         )
         pq.write_table(pa.table([wrong, pa.array(["x"])], names=["en", "de"]), "bytes.parquet")
         message = refuses(capsys, build(*given, "bytes.parquet", "--out", "out"))
-        assert "bytes.parquet is not a readable Parquet file" in message
+        assert "bytes.parquet cannot be read as Parquet" in message
         Path("deep.jsonl").write_text("[" * 100_000 + "\n")
         assert "deep.jsonl, line 1: not a JSON object" in refuses(capsys, build(*given, "deep.jsonl", "--out", "out"))
 
@@ -340,7 +357,7 @@ class TestInputs:
         Path(options[options.index("--src") + 1]).rename(name)
         options[options.index("--src") + 1] = name
         assert build(*options, "--out", "out") == 0
-        assert Corpus.open("out").manifest.source.inputs[0].name == r"n\udcff.txt"
+        assert Corpus.open("out").manifest.sources[0].inputs[0].name == r"n\udcff.txt"
 
     def test_a_hub_copy_that_is_damaged(self, capsys: pytest.CaptureFixture[str]) -> None:
         Path("copy/de-en").mkdir(parents=True)
@@ -358,7 +375,7 @@ class TestInputs:
             text.write_bytes(damaged)
             message = refuses(capsys, main(["clean", "--work", "work", "--workers", "1"]))
             assert "train.arrow is damaged or gone" in message
-            assert "remove work/read and run the command again" in message
+            assert "remove work/read, then run `dst-prep read` or `dst-prep build` again" in message
         text.write_bytes(whole)
         assert main(["clean", "--work", "work"]) == main(["vocab", "--work", "work", "--vocab-size", "330"]) == 0
         Path("work/vocab/tokenizer.model").write_text("garbage")

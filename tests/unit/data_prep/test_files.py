@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.options import FilesOptions
+from data_prep.recipe import FilesOptions
 from data_prep.sources.files import open_files, swapped_sides
 from dstransformer.errors import DataError, UserError
 
 PAIRS = [("a dog", "ein Hund"), ("", "leer"), ("two\u2028lines", "ein Männchen 🦊")]
-NOTHING = FilesOptions(
-    src_lang="en", tgt_lang="de", src=None, tgt=None, valid_src=None, valid_tgt=None, test_src=None, test_tgt=None,
-    train=None, valid=None, test=None, valid_size=2, test_size=0, seed=1,
-)  # fmt: skip
+NOTHING = FilesOptions(src_lang="en", tgt_lang="de", valid_size=2)
 
 
 def read(**given: Any) -> list[tuple[str, str]]:
-    source = open_files(replace(NOTHING, **given))
+    source = open_files(NOTHING.model_copy(update=given))
     tables = list(source.splits["train"]())
     return [pair for table in tables for pair in zip(*(c.to_pylist() for c in table.columns), strict=True)]
 
@@ -93,9 +89,9 @@ def test_texts_of_different_length(tmp_path: Path, counts: tuple[int, int]) -> N
 
 
 def test_sides_that_look_swapped_are_noticed() -> None:
-    right = replace(NOTHING, src=Path("x.en.gz"), tgt=Path("x.de"), valid_src=Path("en"), valid_tgt=Path("de"))
+    right = FilesOptions(src_lang="en", tgt_lang="de", src="x.en.gz", tgt="x.de", valid_src="en", valid_tgt="de")
     assert swapped_sides(right) is None
-    warning = swapped_sides(replace(right, test_src=Path("y.de.gz"), test_tgt=Path("y.EN")))
+    warning = swapped_sides(right.model_copy(update={"test_src": Path("y.de.gz"), "test_tgt": Path("y.EN")}))
     assert warning is not None
     assert "--test-src y.de.gz is taken for en and --test-tgt y.EN for de: are the sides swapped?" in warning
 
@@ -134,7 +130,7 @@ def test_broken_gzip(tmp_path: Path) -> None:
         ("x.jsonl", '{"en": "a", "fr": "b"}\n', r"x\.jsonl, line 1: wanted an object with the strings 'en' and 'de'"),
         ("x.jsonl", '{"en": "a", "de": null}\n', r"x\.jsonl, line 1: wanted"),
         ("x.jsonl", '["a", "b"]\n', r"x\.jsonl, line 1: wanted"),
-        ("x.parquet", "PAR1 not", r"x\.parquet is not a readable Parquet file"),
+        ("x.parquet", "PAR1 not", r"x\.parquet cannot be read as Parquet"),
         ("x.csv", "a,b\n", r"x\.csv: \.csv is not \.tsv, \.jsonl or \.parquet"),
         ("x", "a,b\n", r"x: no ending is not"),
     ],
@@ -182,3 +178,13 @@ def test_combinations_that_make_no_split(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             read(**given)
+
+
+@pytest.mark.parametrize(("header", "complaint"), [
+    ("de\ten", "the columns are de and en, but --src-lang is en: swap"),
+    ("en\tde", "'en' and 'de' are a header, not a sentence pair: remove that line"),
+    ("Source\tTarget", "are a header"),
+])  # fmt: skip
+def test_a_header_never_becomes_a_sentence_pair(tmp_path: Path, header: str, complaint: str) -> None:
+    with pytest.raises(DataError, match=complaint):
+        read(train=write(tmp_path / "x.tsv", f"{header}\na dog\tein Hund\n"))

@@ -62,7 +62,7 @@ def test_overlap_is_dropped_where_asked(tmp_path: Path, capsys: pytest.CaptureFi
     assert "warning" not in shown.err
     assert re.search(r"dropped: overlap +3 ", shown.out)
     assert "no sentence of validation or test is in the training text" in shown.out
-    assert "is a corpus of other inputs" in refuses(capsys, build(*options, "--out", out))
+    assert "is a corpus built from other inputs" in refuses(capsys, build(*options, "--out", out))
 
 
 def test_stages_carry_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

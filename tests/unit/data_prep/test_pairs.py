@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from data_prep.pairs import SCHEMA, PairsWriter, count_pairs, iter_pairs, map_pairs
-from data_prep.progress import LineProgress
 from dstransformer.errors import DataError, DstError
+from dstransformer.progress import LineProgress
 
 ROWS = 9_000
 
@@ -42,13 +42,6 @@ def refuses_5000(table: pa.Table) -> pa.Table:
     return table
 
 
-class CountingTask:
-    done = 0
-
-    def advance(self, rows: int) -> None:
-        self.done += rows
-
-
 def test_a_large_table_is_read_in_small_batches(pairs: Path) -> None:
     batches = list(iter_pairs(pairs))
     assert max(batch.num_rows for batch in batches) <= 2000
@@ -58,10 +51,10 @@ def test_a_large_table_is_read_in_small_batches(pairs: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_tables_come_in_the_order_of_the_file(pairs: Path, workers: int) -> None:
-    task = CountingTask()
-    result = pa.concat_tables(map_pairs(pairs, odd_rows, workers, task, offset=10))
+    counted: list[int] = []
+    result = pa.concat_tables(map_pairs(pairs, odd_rows, workers, counted.append, offset=10))
     assert result["number"].to_pylist() == list(range(11, ROWS + 10, 2))
-    assert task.done == ROWS
+    assert sum(counted) == ROWS
     assert (set(result["process"].to_pylist()) == {os.getpid()}) is (workers == 1)
 
 
@@ -75,14 +68,14 @@ def children() -> set[psutil.Process]:
 )
 def test_what_a_worker_meets_ends_the_work(pairs: Path, function: object, error: type[DstError], message: str) -> None:
     others = children()
-    with LineProgress().task("map") as task, pytest.raises(error, match=message):
-        list(map_pairs(pairs, function, 2, task))
+    with LineProgress().task("map") as advance, pytest.raises(error, match=message):
+        list(map_pairs(pairs, function, 2, advance))
     assert children() == others
 
 
 def test_who_wants_no_more_leaves_no_process_behind(pairs: Path) -> None:
     others = children()
-    tables = map_pairs(pairs, odd_rows, 2, CountingTask(), offset=0)
+    tables = map_pairs(pairs, odd_rows, 2, list[int]().append, offset=0)
     assert next(tables)["number"][0].as_py() == 1
     assert len(children() - others) == 2
     tables.close()

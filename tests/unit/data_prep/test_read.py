@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,17 +8,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data_prep.clean import normalise
-from data_prep.options import FilesOptions
 from data_prep.pairs import iter_pairs
-from data_prep.progress import LineProgress
 from data_prep.read import ReadReport, read_text
+from data_prep.recipe import FilesOptions
 from data_prep.sources import open_source
 from dstransformer.errors import DataError, UserError
+from dstransformer.progress import LineProgress
 
-NOTHING = FilesOptions(
-    src_lang="en", tgt_lang="de", src=None, tgt=None, valid_src=None, valid_tgt=None, test_src=None, test_tgt=None,
-    train=None, valid=None, test=None, valid_size=3, test_size=2, seed=1,
-)  # fmt: skip
+NOTHING = FilesOptions(src_lang="en", tgt_lang="de", valid_size=3, test_size=2)
 
 Splits = dict[str, list[tuple[str, str]]]
 
@@ -27,7 +23,7 @@ Splits = dict[str, list[tuple[str, str]]]
 def read(folder: Path, lines: list[tuple[str, str]], **changes: int) -> tuple[ReadReport, Splits]:
     train = folder / "train.tsv"
     train.write_text("".join(f"{src}\t{tgt}\n" for src, tgt in lines))
-    options = replace(NOTHING, train=train, **changes)
+    options = NOTHING.model_copy(update={"train": train, **changes})
     report = read_text(open_source(options), options, folder, workers=1, progress=LineProgress())
     splits = {
         split: [p for b in iter_pairs(folder / f"{split}.arrow") for p in zip(*(c.to_pylist() for c in b), strict=True)]
@@ -77,6 +73,6 @@ def test_a_gzip_without_a_line_is_empty(tmp_path: Path) -> None:
 
     empty = tmp_path / "empty.tsv.gz"
     empty.write_bytes(gzip.compress(b""))
-    options = replace(NOTHING, train=empty)
+    options = NOTHING.model_copy(update={"train": empty})
     with pytest.raises(DataError, match=r"empty\.tsv\.gz is empty"):
         read_text(open_source(options), options, tmp_path, workers=1, progress=LineProgress())

@@ -1,28 +1,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import sentencepiece
 
-from data_prep.options import VocabOptions
 from data_prep.pairs import SCHEMA, PairsWriter
-from data_prep.progress import LineProgress
+from data_prep.recipe import VocabOptions
 from data_prep.vocab import make_tokenizer
 from dstransformer.corpus import Tokenizer, TokenizerInfo
 from dstransformer.errors import DataError, UserError
+from dstransformer.progress import LineProgress
 
-OPTIONS = VocabOptions(
-    tokenizer="bpe",
-    vocab_size=400,
-    tokenizer_sample=10_000,
-    tokenizer_seed=1,
-    character_coverage=1.0,
-    tokenizer_model=None,
-)
+OPTIONS = VocabOptions(vocab_size=400, tokenizer_sample=10_000)
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +34,10 @@ def make(train: Path, target: Path, options: VocabOptions) -> TokenizerInfo:
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_training_is_deterministic(train: Path, tmp_path: Path, kind: str) -> None:
-    options = replace(OPTIONS, tokenizer=kind, tokenizer_sample=1000)
+    options = OPTIONS.model_copy(update={"tokenizer": kind, "tokenizer_sample": 1000})
     one, two = make(train, tmp_path / "one", options), make(train, tmp_path / "two", options)
     assert one == two == TokenizerInfo(kind=kind, vocab_size=400, sha256=Tokenizer.load(tmp_path / "one").sha256)
-    assert make(train, tmp_path / "three", replace(options, tokenizer_seed=2)) != one
+    assert make(train, tmp_path / "three", options.model_copy(update={"tokenizer_seed": 2})) != one
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
@@ -53,19 +45,19 @@ def test_training_is_deterministic(train: Path, tmp_path: Path, kind: str) -> No
 def test_a_size_that_does_not_fit_names_one_that_does(
     train: Path, tmp_path: Path, kind: str, size: int, limit: str
 ) -> None:
-    options = replace(OPTIONS, tokenizer=kind, vocab_size=size)
+    options = OPTIONS.model_copy(update={"tokenizer": kind, "vocab_size": size})
     with pytest.raises(UserError, match=rf"--vocab-size {size} .* give {limit} \d+") as caught:
         make(train, tmp_path / "model", options)
     assert not (tmp_path / "model").exists()
     named = int(re.findall(rf"{limit} (\d+)", str(caught.value))[0])
-    assert make(train, tmp_path / "model", replace(options, vocab_size=named)).vocab_size == named
+    assert make(train, tmp_path / "model", options.model_copy(update={"vocab_size": named})).vocab_size == named
 
 
 def test_the_sample_has_the_size_asked_for(train: Path) -> None:
     from data_prep.vocab import _sample_lines
 
     everything = list(_sample_lines(train, 1600, OPTIONS))
-    sample = list(_sample_lines(train, 1600, replace(OPTIONS, tokenizer_sample=300)))
+    sample = list(_sample_lines(train, 1600, OPTIONS.model_copy(update={"tokenizer_sample": 300})))
     assert everything[:2] == ["the number 0 is greater than 0", "die Zahl 0 ist größer als 0"]
     assert len(everything) == 1600
     assert len(sample) == 300
@@ -96,8 +88,8 @@ def test_pieces_are_those_of_the_whole_text(train: Path, tmp_path: Path) -> None
 
 def test_a_given_model_is_taken_as_it_is(train: Path, tmp_path: Path) -> None:
     make(train, tmp_path / "given", OPTIONS)
-    info = make(train, tmp_path / "taken", replace(OPTIONS, tokenizer_model=tmp_path / "given"))
+    info = make(train, tmp_path / "taken", OPTIONS.model_copy(update={"tokenizer_model": tmp_path / "given"}))
     assert info.kind == "given"
     assert (tmp_path / "taken").read_bytes() == (tmp_path / "given").read_bytes()
     with pytest.raises(DataError, match="cannot read the tokenizer"):
-        make(train, tmp_path / "taken", replace(OPTIONS, tokenizer_model=tmp_path / "none"))
+        make(train, tmp_path / "taken", OPTIONS.model_copy(update={"tokenizer_model": tmp_path / "none"}))

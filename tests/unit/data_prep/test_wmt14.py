@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.options import Wmt14Options
+from data_prep.recipe import Wmt14Options
 from data_prep.sources import open_source
 from dstransformer.errors import DataError, UserError
 
@@ -31,15 +30,13 @@ def write_copy(folder: Path) -> Path:
 
 
 def options(hub_path: Path | None) -> Wmt14Options:
-    return Wmt14Options(
-        src_lang="en", tgt_lang="de", pair="de-en", revision="main", hub_path=hub_path, cache_dir=None, offline=False
-    )
+    return Wmt14Options(hub_path=hub_path)
 
 
 @pytest.mark.parametrize("direction", ["en-de", "de-en"])
 def test_a_local_copy_is_read(tmp_path: Path, direction: str) -> None:
     src, tgt = direction.split("-")
-    source = open_source(replace(options(write_copy(tmp_path)), src_lang=src, tgt_lang=tgt))
+    source = open_source(options(write_copy(tmp_path)).model_copy(update={"src_lang": src, "tgt_lang": tgt}))
     wanted = {"train": PAIRS[:7], "validation": PAIRS[7:8], "test": PAIRS[8:]}
     for split, stream in source.splits.items():
         pairs = [p for table in stream() for p in zip(*(c.to_pylist() for c in table.columns), strict=True)]
@@ -50,7 +47,7 @@ def test_a_local_copy_is_read(tmp_path: Path, direction: str) -> None:
 
 def test_another_direction_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--pair de-en has no direction en-fr"):
-        open_source(replace(options(tmp_path), tgt_lang="fr"))
+        open_source(options(tmp_path).model_copy(update={"tgt_lang": "fr"}))
 
 
 def test_a_copy_that_lacks_a_split_is_refused(tmp_path: Path) -> None:
@@ -59,4 +56,4 @@ def test_a_copy_that_lacks_a_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no test-\*\.parquet"):
         open_source(options(tmp_path))
     with pytest.raises(DataError, match=r"fr-en has no train-\*\.parquet"):
-        open_source(replace(options(tmp_path), pair="fr-en", tgt_lang="fr"))
+        open_source(options(tmp_path).model_copy(update={"pair": "fr-en", "tgt_lang": "fr"}))

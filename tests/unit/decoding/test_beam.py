@@ -238,7 +238,7 @@ def test_half_precision_scores_are_summed_in_full() -> None:
 
 
 def test_n_best_is_within_the_beam() -> None:
-    with pytest.raises(ValueError, match="n_best is 5, the beam has 4"):
+    with pytest.raises(ValueError, match="n_best is 5, but the beam has 4"):
         search(toy_model(0), draw_sources(), decoding(4), n_best=5)
 
 

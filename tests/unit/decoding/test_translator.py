@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from support.corpora import TEXT, small_tokenizer
 from support.packed import pack
 
 from dstransformer.config import Config
 from dstransformer.corpus import EOS_ID
 from dstransformer.decoding import Translator, beam_search
-from dstransformer.decoding.translator import choose_device, memory_errors, plan_batches
+from dstransformer.decoding.translator import choose_device, memory_errors
 from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.model import Transformer
 
@@ -119,8 +117,7 @@ def test_a_training_model_is_left_as_it_was_and_trains_on(translator: Translator
     assert translator.translate(["dog"]) == translator.translate(["dog"])
     assert model.training
     assert model.decoder[0].feed_forward_residual.norm.training
-    arguments = (src, packing.cu, packing.max_len)
-    model(*arguments, src, src, packing.cu, packing.max_len).loss.backward()
+    model(src, packing, src, src, packing).loss.backward()
     assert model.embedding.weight.grad is not None
 
 
@@ -143,7 +140,7 @@ def test_a_broken_model_gives_empty_translations_and_a_warning(
     with torch.no_grad():
         translator.model.softmax.weight.fill_(float("nan"))
     assert translator.translate(["", "dog", "fox"]) == ["", "", ""]
-    assert "2 sentences of 3 have no translation, the first is sentence 2" in caplog.text
+    assert "2 of 3 sentences have no translation; the first is sentence 2" in caplog.text
     assert "the model computes NaN for them in float64; try another --precision" in caplog.text
 
 
@@ -172,22 +169,12 @@ def test_a_device_that_is_not_there(device: str) -> None:
         choose_device(device)
 
 
-@given(st.lists(st.integers(0, 12), max_size=40), st.integers(1, 30))
-def test_batches_hold_every_sentence_once_within_the_budget(lengths: list[int], batch_tokens: int) -> None:
-    batches = plan_batches(lengths, batch_tokens)
-    placed = [number for batch in batches for number in batch]
-    assert sorted(placed) == [number for number, length in enumerate(lengths) if length]
-    assert [lengths[number] for number in placed] == sorted((length for length in lengths if length), reverse=True)
-    for batch in batches:
-        assert len(batch) == 1 or sum(lengths[number] + 1 for number in batch) <= batch_tokens
-
-
 @pytest.mark.parametrize("error", [
     torch.OutOfMemoryError("CUDA out of memory"),
     RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
     MemoryError(),
 ])  # fmt: skip
-def test_memory_that_runs_out_is_said_with_advice(error: Exception) -> None:
+def test_running_out_of_memory_is_reported_with_advice(error: Exception) -> None:
     def exhaust() -> None:
         with memory_errors():
             raise error

@@ -20,9 +20,11 @@ from torch.nn import functional as F
 
 from dstransformer.config import load_config
 from dstransformer.decoding.beam import Hypothesis, beam_search
-from dstransformer.model import Packing, Transformer, cpu
-from dstransformer.model.cpu import library
+from dstransformer.model import Packing, Transformer, ops
+from dstransformer.model.ops import cpu_attention, cpu_rows, library
 from dstransformer.model.packing import fill_rows
+
+from_lengths = Packing.from_lengths
 
 LENGTHS, MEMORY_LENGTHS = [1, 5, 17, 33, 16, 40], [3, 8, 16, 50, 2, 1]
 
@@ -32,11 +34,7 @@ def _compiled() -> None:
     assert library.kernels() is not None
 
 
-def packing_of(lengths: list[int]) -> Packing:
-    return Packing(torch.tensor([0, *lengths]).cumsum(0).int(), max(lengths), sum(lengths))
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing, keys: Packing, shape: cpu.HeadShape) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing, keys: Packing, shape: ops.HeadShape) -> Tensor:
     """Sentence by sentence, by PyTorch."""
     outputs = []
     for part, key_part in zip(packing.cu.int().unfold(0, 2, 1), keys.cu.int().unfold(0, 2, 1), strict=True):
@@ -54,10 +52,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing, keys: Packing, sha
 @pytest.mark.parametrize("widths", [(4, 16, 16), (2, 4, 12), (8, 64, 64), (3, 20, 33)], ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 def test_self_attention(dtype: torch.dtype, tolerance: float, widths: tuple[int, int, int], causal: bool) -> None:
-    shape, packing = cpu.HeadShape(*widths, causal), packing_of(LENGTHS)
+    shape, packing = ops.HeadShape(*widths, causal), from_lengths(LENGTHS)
     key_width, value_width = shape.heads * shape.d_k, shape.heads * shape.d_v
     qkv = draw(packing.tokens, 2 * key_width + value_width, dtype=dtype)
-    out = cpu.packed_attention(qkv, None, packing, packing, shape)
+    out = cpu_attention.attention(qkv, None, packing, packing, shape)
     grad = torch.randn_like(out)
     out.backward(grad)
     reference = exact(qkv)
@@ -70,10 +68,14 @@ def test_self_attention(dtype: torch.dtype, tolerance: float, widths: tuple[int,
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
 @pytest.mark.parametrize("widths", [(4, 16, 16), (2, 4, 12), (3, 20, 33)], ids=str)
 def test_attention_over_the_memory(dtype: torch.dtype, tolerance: float, widths: tuple[int, int, int]) -> None:
-    shape, packing, keys = cpu.HeadShape(*widths, False), packing_of(LENGTHS), packing_of(MEMORY_LENGTHS)
+    shape, packing, keys = (
+        ops.HeadShape(*widths, False),
+        from_lengths(LENGTHS),
+        from_lengths(MEMORY_LENGTHS),
+    )
     key_width, value_width = shape.heads * shape.d_k, shape.heads * shape.d_v
     q, kv = draw(packing.tokens, key_width, dtype=dtype), draw(keys.tokens, key_width + value_width, dtype=dtype)
-    out = cpu.packed_attention(q, kv, packing, keys, shape)
+    out = cpu_attention.attention(q, kv, packing, keys, shape)
     grad = torch.randn_like(out)
     out.backward(grad)
     exact_q, exact_kv = exact(q), exact(kv)
@@ -85,12 +87,12 @@ def test_attention_over_the_memory(dtype: torch.dtype, tolerance: float, widths:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_long_sentences_and_more_threads_than_sentences(causal: bool) -> None:
-    shape, packing = cpu.HeadShape(3, 16, 16, causal), packing_of([700, 256, 2])
+    shape, packing = ops.HeadShape(3, 16, 16, causal), from_lengths([700, 256, 2])
     qkv = draw(packing.tokens, 144, dtype=torch.float32)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(9)
-        out = cpu.packed_attention(qkv, None, packing, packing, shape)
+        out = cpu_attention.attention(qkv, None, packing, packing, shape)
         grad = torch.randn_like(out)
         out.backward(grad)
     finally:
@@ -104,7 +106,11 @@ def test_long_sentences_and_more_threads_than_sentences(causal: bool) -> None:
 
 @pytest.mark.parametrize("over_memory", [False, True])
 def test_attention_neither_reads_nor_leaves_anything_in_filler(over_memory: bool) -> None:
-    shape, packing, keys = cpu.HeadShape(2, 16, 16, False), packing_of([3, 16, 2]), packing_of([7, 1, 33])
+    shape, packing, keys = (
+        ops.HeadShape(2, 16, 16, False),
+        from_lengths([3, 16, 2]),
+        from_lengths([7, 1, 33]),
+    )
     tensors = [(packing, draw(packing.tokens, 32 if over_memory else 96, dtype=torch.float32))]
     if over_memory:
         tensors.append((keys, draw(keys.tokens, 64, dtype=torch.float32)))
@@ -116,7 +122,7 @@ def test_attention_neither_reads_nor_leaves_anything_in_filler(over_memory: bool
         longer.requires_grad_()
 
     def attended(parts: list[Tensor]) -> Tensor:
-        return cpu.packed_attention(parts[0], parts[1] if over_memory else None, packing, keys, shape)
+        return cpu_attention.attention(parts[0], parts[1] if over_memory else None, packing, keys, shape)
 
     expected, out = attended([tensor for _, tensor in tensors]), attended(filled)
     grad = torch.randn_like(expected)
@@ -133,7 +139,7 @@ def test_attention_neither_reads_nor_leaves_anything_in_filler(over_memory: bool
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_residual_norm(dtype: torch.dtype, tolerance: float, dropout: float) -> None:
     tensors = [draw(300, 64, dtype=dtype), draw(300, 64, dtype=dtype), draw(64, dtype=dtype), draw(64, dtype=dtype)]
-    out = cpu.residual_norm(*tensors, 1e-6, dropout)
+    out = cpu_rows.residual_norm(*tensors, 1e-6, dropout)
     grad = torch.randn_like(out)
     out.backward(grad)
     x, y, gain, bias = map(exact, tensors)
@@ -153,7 +159,7 @@ def test_the_mask_drops_the_share_asked_for_and_follows_the_seed(dropout: float)
         drawn = []
         for _ in range(2):
             x, y = torch.randn(2000, 512), torch.randn(2000, 512).requires_grad_()
-            cpu.residual_norm(x, y, torch.ones(512), torch.zeros(512), 1e-6, dropout).backward(x)
+            cpu_rows.residual_norm(x, y, torch.ones(512), torch.zeros(512), 1e-6, dropout).backward(x)
             assert y.grad is not None
             drawn.append(y.grad != 0)
         return drawn
@@ -173,7 +179,7 @@ def test_the_mask_drops_the_share_asked_for_and_follows_the_seed(dropout: float)
 def test_cross_entropy(dtype: torch.dtype, tolerance: float, pieces: int) -> None:
     logits, targets = (torch.randn(70, pieces) * 3).to(dtype), torch.randint(0, pieces, (70,))
     reference = exact(logits)
-    loss, nll = cpu.cross_entropy_(logits, targets, 0.1)
+    loss, nll = cpu_rows.cross_entropy_(logits, targets, 0.1)
     expected = F.cross_entropy(reference, targets, reduction="none", label_smoothing=0.1)
     expected.sum().backward()
     assert_near(loss, expected, 1e-5)
@@ -185,9 +191,11 @@ def test_cross_entropy(dtype: torch.dtype, tolerance: float, pieces: int) -> Non
 def test_what_is_not_a_number_stays_so(dtype: torch.dtype) -> None:
     broken = torch.full((4, 64), float("nan"), dtype=dtype)
     sound = torch.ones(4, 64, dtype=dtype)
-    normed = cpu.residual_norm(broken, sound, sound[0], sound[0], 1e-6, 0.1)
-    attended = cpu.packed_attention(broken, None, packing_of([4]), packing_of([4]), cpu.HeadShape(2, 8, 16, True))
-    loss, nll = cpu.cross_entropy_(broken, torch.zeros(4, dtype=torch.long), 0.1)
+    normed = cpu_rows.residual_norm(broken, sound, sound[0], sound[0], 1e-6, 0.1)
+    attended = cpu_attention.attention(
+        broken, None, from_lengths([4]), from_lengths([4]), ops.HeadShape(2, 8, 16, True)
+    )
+    loss, nll = cpu_rows.cross_entropy_(broken, torch.zeros(4, dtype=torch.long), 0.1)
     assert torch.stack([tensor.isnan().all() for tensor in (normed, attended, loss, nll, broken)]).all()
 
 
@@ -223,7 +231,7 @@ def test_the_search_finds_the_same_with_them_and_without(
 
 
 def test_results_do_not_depend_on_threads() -> None:
-    shape, packing = cpu.HeadShape(4, 16, 16, True), packing_of(LENGTHS)
+    shape, packing = ops.HeadShape(4, 16, 16, True), from_lengths(LENGTHS)
     qkv, logits = torch.randn(packing.tokens, 192), torch.randn(40, 1000)
     targets = torch.randint(0, 1000, (40,))
 
@@ -231,11 +239,11 @@ def test_results_do_not_depend_on_threads() -> None:
         torch.set_num_threads(threads)
         torch.manual_seed(1)
         own = logits.clone()
-        normed = cpu.residual_norm(qkv, qkv, torch.ones(192), torch.zeros(192), 1e-6, 0.1)
+        normed = cpu_rows.residual_norm(qkv, qkv, torch.ones(192), torch.zeros(192), 1e-6, 0.1)
         return (
             normed,
-            cpu.packed_attention(qkv, None, packing, packing, shape),
-            *cpu.cross_entropy_(own, targets, 0.1),
+            cpu_attention.attention(qkv, None, packing, packing, shape),
+            *cpu_rows.cross_entropy_(own, targets, 0.1),
             own,
         )
 
@@ -249,24 +257,26 @@ def test_results_do_not_depend_on_threads() -> None:
 
 @pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
 def test_pytorchs_default_precision_changes_nothing(default: torch.dtype) -> None:
-    shape, packing = cpu.HeadShape(4, 16, 16, True), packing_of(LENGTHS)
+    shape, packing = ops.HeadShape(4, 16, 16, True), from_lengths(LENGTHS)
     qkv, weights = draw(packing.tokens, 192, dtype=torch.float32), draw(192, 192, dtype=torch.float32)
     memory, ones, targets = torch.randn(packing.tokens, 128), torch.ones(192), torch.arange(packing.tokens)
 
     def compute() -> tuple[Tensor, ...]:
         torch.manual_seed(1)
-        hidden = cpu.linear(cpu.residual_norm(qkv, qkv, ones, ones, 1e-6, 0.1), weights, ones, relu=True)
-        attended = cpu.packed_attention(hidden, None, packing, packing, shape)
+        hidden = ops.linear(cpu_rows.residual_norm(qkv, qkv, ones, ones, 1e-6, 0.1), weights, ones, relu=True)
+        attended = cpu_attention.attention(hidden, None, packing, packing, shape)
         gradients = torch.autograd.grad(attended.square().sum(), [qkv, weights])
         logits = hidden.detach().clone()
         paths = torch.zeros(packing.tokens, 1, dtype=torch.int32)
         return (
             attended,
             *gradients,
-            *cpu.best_pieces(logits, 3, 190, 5),
-            *cpu.cross_entropy_(logits, targets, 0.1),
-            cpu.attend_memory(hidden[:, :64].detach(), memory, packing.cu, packing.cu[:-1], packing.cu[1:], shape),
-            cpu.attend_path([hidden.detach()], paths, shape),
+            *cpu_rows.best_pieces(logits, 3, 190, 5),
+            *cpu_rows.cross_entropy_(logits, targets, 0.1),
+            cpu_attention.attend_memory(
+                hidden[:, :64].detach(), memory, packing.cu, packing.cu[:-1], packing.cu[1:], shape
+            ),
+            cpu_attention.attend_path([hidden.detach()], paths, shape),
         )
 
     expected, before = compute(), torch.get_default_dtype()
@@ -282,8 +292,8 @@ def test_a_compiler_that_is_no_command_is_named(
     cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("CXX", "g++ '")
-    assert cpu.can_compute(torch.ones(1))
-    assert 'CXX is "g++ \'", which is no command' in caplog.text
+    assert library.can_compute(torch.ones(1))
+    assert 'CXX is "g++ \'", which is not a command' in caplog.text
 
 
 @pytest.fixture
@@ -318,8 +328,8 @@ def test_without_a_compiler_pytorch_takes_their_place(
     if compiles is not None:
         (tmp_path / "g++").symlink_to("/bin/false")
     with caplog.at_level(logging.WARNING):
-        assert not cpu.can_compute(torch.ones(1))
-        assert not cpu.can_compute(torch.ones(1))
+        assert not library.can_compute(torch.ones(1))
+        assert not library.can_compute(torch.ones(1))
     assert len(caplog.messages) == 1
     assert "slower" in caplog.messages[0]
     model = Transformer(tiny_config(), VOCAB, 0.1)
@@ -329,11 +339,11 @@ def test_without_a_compiler_pytorch_takes_their_place(
 
 def test_where_the_named_compiler_fails_another_is_tried(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "false -Wall")
-    assert cpu.can_compute(torch.ones(1))
+    assert library.can_compute(torch.ones(1))
     assert len(list(cache.rglob("*.so"))) == 1
 
 
-LOAD = [sys.executable, "-c", "from dstransformer.model.cpu import library; assert library.kernels()"]
+LOAD = [sys.executable, "-c", "from dstransformer.model.ops import library; assert library.kernels()"]
 
 
 @pytest.mark.slow
@@ -360,7 +370,7 @@ def test_processes_that_start_together_share_one_library(tmp_path: Path, quick_c
 @pytest.mark.parametrize(("pieces", "first", "end"), [(8000, 3, 8000), (101, 3, 97), (40, 17, 33)])
 def test_best_pieces(dtype: torch.dtype, pieces: int, first: int, end: int) -> None:
     logits = (torch.stack([torch.randperm(pieces) for _ in range(37)]) * (8 / pieces)).to(dtype)
-    best, places, log_mass = cpu.best_pieces(logits, first, end, 8)
+    best, places, log_mass = cpu_rows.best_pieces(logits, first, end, 8)
     assert torch.equal(best, logits[:, first:end].float().topk(8).values)
     assert torch.equal(logits.float().gather(1, places), best)
     assert all(len(set(row)) == 8 and first <= min(row) and max(row) < end for row in places.tolist())
@@ -368,7 +378,7 @@ def test_best_pieces(dtype: torch.dtype, pieces: int, first: int, end: int) -> N
 
 
 def test_of_equal_pieces_the_first_are_best() -> None:
-    best, places, _ = cpu.best_pieces(torch.zeros(1, 100), 5, 100, 4)
+    best, places, _ = cpu_rows.best_pieces(torch.zeros(1, 100), 5, 100, 4)
     assert places.tolist() == [[5, 6, 7, 8]]
     assert best.tolist() == [[0.0] * 4]
 
@@ -376,11 +386,11 @@ def test_of_equal_pieces_the_first_are_best() -> None:
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
 @pytest.mark.parametrize(("heads", "d_k", "d_v"), [(4, 16, 16), (2, 4, 12), (8, 64, 64), (3, 20, 33)])
 def test_a_row_attends_to_its_path(heads: int, d_k: int, d_v: int, dtype: torch.dtype, tolerance: float) -> None:
-    shape = cpu.HeadShape(heads, d_k, d_v, True)
+    shape = ops.HeadShape(heads, d_k, d_v, True)
     counts = [3, 7, 5, 9, *[6] * 16, 8]
     past = [torch.randn(count, heads * (2 * d_k + d_v)).to(dtype) for count in counts]
     path = torch.stack([torch.randint(count, (8,)) for count in counts[:-1]] + [torch.arange(8)], dim=1).int()
-    out = cpu.attend_path(past, path, shape)
+    out = cpu_attention.attend_path(past, path, shape)
     for row, steps in enumerate(path.tolist()):
         on_path = torch.stack([position[step] for position, step in zip(past, steps, strict=True)]).float()
         widths = [heads * d_k, heads * d_k, heads * d_v]
@@ -394,12 +404,12 @@ def test_a_row_attends_to_its_path(heads: int, d_k: int, d_v: int, dtype: torch.
 def test_rows_attend_to_the_memory_of_their_sentence(
     heads: int, d_k: int, d_v: int, dtype: torch.dtype, tolerance: float
 ) -> None:
-    shape = cpu.HeadShape(heads, d_k, d_v, False)
+    shape = ops.HeadShape(heads, d_k, d_v, False)
     memory = torch.randn(30, heads * (d_k + d_v)).to(dtype)
     queries = torch.randn(7, heads * d_k).to(dtype)
     sentences = [(range(1), 4, 21), (range(1, 5), 21, 22), (range(5, 7), 25, 30)]
     row_cu, begins, ends = (torch.tensor(part, dtype=torch.int32) for part in ([0, 1, 5, 7], [4, 21, 25], [21, 22, 30]))
-    out = cpu.attend_memory(queries, memory, row_cu, begins, ends, shape)
+    out = cpu_attention.attend_memory(queries, memory, row_cu, begins, ends, shape)
     for rows, begin, end in sentences:
         keys, values = memory[begin:end].float().split([heads * d_k, heads * d_v], dim=1)
         q = queries[rows.start : rows.stop].float()

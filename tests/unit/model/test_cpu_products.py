@@ -11,8 +11,8 @@ from support.packed import VOCAB, draw_pairs, model_loss, pack, tiny_config
 from torch import Tensor
 from torch.nn import functional as F
 
-from dstransformer.model import Packing, Transformer, cpu
-from dstransformer.model.cpu import functions, library
+from dstransformer.model import Packing, Transformer, ops
+from dstransformer.model.ops import cpu_products, library
 
 
 @pytest.fixture(autouse=True)
@@ -22,13 +22,13 @@ def _compiled() -> None:
 
 def watch_kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of those that run."""
-    names, call = [], functions._call
+    names, call = [], cpu_products.call
 
     def watch(kernel: str, like: Tensor, *arguments: Tensor | int | float) -> None:
         names.append(kernel)
         call(kernel, like, *arguments)
 
-    monkeypatch.setattr(functions, "_call", watch)
+    monkeypatch.setattr(cpu_products, "call", watch)
     return names
 
 
@@ -47,9 +47,9 @@ def test_linear(
     width: int,
 ) -> None:
     if not onednn:
-        monkeypatch.setattr(functions, "_has_onednn", lambda _: False)
+        monkeypatch.setattr(cpu_products, "_has_onednn", lambda _: False)
     tensors = [draw(37, 32, dtype=dtype), draw(width, 32, dtype=dtype), *([draw(width, dtype=dtype)] * biased)]
-    out = cpu.linear(tensors[0], tensors[1], tensors[2] if biased else None, relu=relu)
+    out = ops.linear(tensors[0], tensors[1], tensors[2] if biased else None, relu=relu)
     grad = torch.randn_like(out)
     out.backward(grad)
     wide = [exact(tensor) for tensor in tensors]
@@ -64,14 +64,14 @@ def test_linear(
 @pytest.mark.parametrize("rows", [1, 15, 256, 300])
 @pytest.mark.parametrize(("outs", "ins"), [(8, 32), (3, 64), (150, 288)])
 def test_gradient_of_weights(monkeypatch: pytest.MonkeyPatch, rows: int, outs: int, ins: int) -> None:
-    monkeypatch.setattr(functions, "outruns_mkl", lambda: True)
-    monkeypatch.setattr(functions, "OUTPUTS_PER_THREAD", 1)
+    monkeypatch.setattr(cpu_products, "outruns_mkl", lambda: True)
+    monkeypatch.setattr(cpu_products, "OUTPUTS_PER_THREAD", 1)
     kernels = watch_kernels(monkeypatch)
     grad, x = torch.randn(rows, outs), torch.randn(ins, rows).t()
     results = []
     for threads in (1, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        results.append(cpu.weight_gradient(grad, x))
+        results.append(ops.weight_gradient(grad, x))
     assert kernels == ["weight_gradient"] * 2
     assert_near(results[0], grad.double().t() @ x.double(), 1e-5)
     assert torch.equal(*results)
@@ -90,11 +90,11 @@ def test_gradient_of_weights(monkeypatch: pytest.MonkeyPatch, rows: int, outs: i
 def test_gradient_of_weights_by_pytorch(
     monkeypatch: pytest.MonkeyPatch, rows: int, outs: int, ins: int, dtype: torch.dtype, outruns_mkl: bool
 ) -> None:
-    monkeypatch.setattr(functions, "outruns_mkl", lambda: outruns_mkl)
+    monkeypatch.setattr(cpu_products, "outruns_mkl", lambda: outruns_mkl)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     kernels = watch_kernels(monkeypatch)
     grad, x = torch.randn(rows, outs).to(dtype), torch.randn(rows, ins).to(dtype)
-    torch.testing.assert_close(cpu.weight_gradient(grad, x), grad.t() @ x)
+    torch.testing.assert_close(ops.weight_gradient(grad, x), grad.t() @ x)
     assert not kernels
 
 
@@ -118,7 +118,7 @@ def test_linear_on_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight, bias = (draw(*shape, dtype=torch.float32) for shape in ((37, 32), (48, 32), (48,)))
 
     def gradients() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(cpu.linear(x, weight, bias, relu=True).square().sum(), (x, weight, bias))
+        return torch.autograd.grad(ops.linear(x, weight, bias, relu=True).square().sum(), (x, weight, bias))
 
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     alone = gradients()
@@ -133,12 +133,12 @@ def test_what_is_not_a_number_passes_relu(
     monkeypatch: pytest.MonkeyPatch, onednn: bool, width: int, dtype: torch.dtype
 ) -> None:
     if not onednn:
-        monkeypatch.setattr(functions, "_has_onednn", lambda _: False)
+        monkeypatch.setattr(cpu_products, "_has_onednn", lambda _: False)
     x, weight = draw(8, 16, dtype=dtype), draw(width, 16, dtype=dtype)
     broken = x.detach().clone()
     broken[3, 5] = math.nan
     broken.requires_grad_()
-    out = cpu.linear(broken, weight, None, relu=True)
+    out = ops.linear(broken, weight, None, relu=True)
     assert out[3].isnan().all()
     assert out.isnan().sum() == width
     out.backward(torch.ones_like(out))
@@ -152,7 +152,7 @@ def test_packed_weights_give_the_same_product(biased: bool, dtype: torch.dtype) 
     x, weight, bias = torch.randn(37, 48, dtype=dtype), torch.randn(56, 48, dtype=dtype), torch.randn(56, dtype=dtype)
     expected = F.linear(x.double(), weight.double(), bias.double() if biased else None)
     with torch.inference_mode():
-        actual = cpu.pack_linear(weight, bias if biased else None)(x)
+        actual = ops.prepare_linear(weight, bias if biased else None)(x)
     assert actual.dtype == dtype
     tolerance = 1e-4 if dtype == torch.float32 else 0.1
     torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
@@ -178,19 +178,19 @@ def test_filler_changes_nothing(kernels: str, attention_dropout: float, monkeypa
 @pytest.mark.slow
 def test_products_meet_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN keeps code for each of them for as long as the process lives."""
-    if not functions._has_onednn(torch.float32):
+    if not cpu_products._has_onednn(torch.float32):
         pytest.skip("this PyTorch has no products of oneDNN")
-    met, multiply = set(), functions._onednn_linear
+    met, multiply = set(), cpu_products._onednn_linear
 
     def record(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         met.add(x.shape[0])
         return multiply(x, weight, bias)
 
-    monkeypatch.setattr(functions, "_onednn_linear", record)
+    monkeypatch.setattr(cpu_products, "_onednn_linear", record)
     model = Transformer(tiny_config(), VOCAB, 0.1)
     for longer in range(64):
         pairs = draw_pairs((*[(50, 50)] * 19, (50 + longer, 113 - longer)))
         src, src_packing = pack([src for src, _ in pairs])
         tgt, tgt_packing = pack([tgt for _, tgt in pairs])
-        model(src, src_packing.cu, src_packing.max_len, tgt, tgt, tgt_packing.cu, tgt_packing.max_len).loss.backward()
+        model(src, src_packing, tgt, tgt, tgt_packing).loss.backward()
     assert 1 < len(met) < 12

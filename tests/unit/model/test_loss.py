@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dstransformer.model import loss as loss_module
-from dstransformer.model.cpu import functions
+from dstransformer.model import ops
 from dstransformer.model.loss import smoothed_cross_entropy
+from dstransformer.model.ops import cpu_products
 
 TOKENS, WIDTH, ROWS = 23, 32, 31
 
@@ -33,8 +34,8 @@ def draw() -> tuple[Tensor, Tensor, Tensor]:
 def test_loss_and_gradients_equal_pytorchs_cross_entropy(
     epsilon: float, own_products: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(functions, "outruns_mkl", lambda: own_products)
-    monkeypatch.setattr(functions, "OUTPUTS_PER_THREAD", 1)
+    monkeypatch.setattr(cpu_products, "outruns_mkl", lambda: own_products)
+    monkeypatch.setattr(cpu_products, "OUTPUTS_PER_THREAD", 1)
     hidden, weight, targets = draw()
     expected = F.cross_entropy(hidden @ weight.t(), targets, reduction="sum", label_smoothing=epsilon)
     (expected * 0.37).backward()
@@ -107,15 +108,15 @@ def test_a_frequent_piece_does_not_overflow_the_gradient_of_fp16_weights() -> No
 
 def test_no_gradient_is_computed_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = []
-    of_chunk = loss_module._of_chunk
+    cross_entropy = ops.cross_entropy
 
     def watch(
-        logits: Tensor, targets: Tensor, epsilon: float, needs_grad: bool
+        logits: Tensor, targets: Tensor, epsilon: float, gradient_scale: float | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        wanted.append(needs_grad)
-        return of_chunk(logits, targets, epsilon, needs_grad)
+        wanted.append(gradient_scale is not None)
+        return cross_entropy(logits, targets, epsilon, gradient_scale)
 
-    monkeypatch.setattr(loss_module, "_of_chunk", watch)
+    monkeypatch.setattr(ops, "cross_entropy", watch)
     hidden, weight, targets = draw()
     with torch.no_grad():
         smoothed_cross_entropy(hidden, weight, targets, 0.1)
@@ -128,12 +129,12 @@ def test_no_gradient_is_computed_where_none_is_wanted(monkeypatch: pytest.Monkey
 def test_only_one_chunk_of_logits_is_held(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", 5 * ROWS)
-    product_with, held = loss_module._product_with, []
+    prepare_linear, held = ops.prepare_linear, []
     laid_out = []
 
-    def watched(weight: Tensor, several: bool) -> Callable[[Tensor], Tensor]:
-        multiply = product_with(weight, several)
-        laid_out.append(several)
+    def watched(weight: Tensor, *, repeated: bool) -> Callable[[Tensor], Tensor]:
+        multiply = prepare_linear(weight, repeated=repeated)
+        laid_out.append(repeated)
 
         def watch(x: Tensor) -> Tensor:
             assert all(logits() is None for logits in held)
@@ -143,7 +144,7 @@ def test_only_one_chunk_of_logits_is_held(kernels: str, monkeypatch: pytest.Monk
 
         return watch if weight.shape[1] == WIDTH else multiply  # the other is for the gradient of the logits
 
-    monkeypatch.setattr(loss_module, "_product_with", watched)
+    monkeypatch.setattr(ops, "prepare_linear", watched)
     hidden, weight, targets = draw()
     smoothed_cross_entropy(hidden, weight, targets, 0.1)
     assert laid_out == [True, True]

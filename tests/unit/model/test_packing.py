@@ -24,6 +24,15 @@ def test_groups_hold_every_sentence_once_and_hardly_any_padding(lengths: list[tu
         assert padded <= (1 + MOST_PADDING) * sum(queries[n] * keys[n] for n in group)
 
 
+@given(st.lists(LENGTH, min_size=1, max_size=80))
+def test_a_packing_is_made_of_lengths(lengths: list[int]) -> None:
+    for packing in (Packing.from_lengths(lengths), Packing.from_lengths(np.array(lengths, dtype=np.int32))):
+        assert packing.cu.dtype == torch.int32
+        assert packing.cu.tolist() == [sum(lengths[:number]) for number in range(len(lengths) + 1)]
+        assert (packing.max_len, packing.tokens, packing.sentences) == (max(lengths), sum(lengths), len(lengths))
+        assert packing.lengths.tolist() == lengths
+
+
 def test_sentences_of_one_length_are_one_group() -> None:
     assert group_lengths([7] * 5, [9] * 5) == [[0, 1, 2, 3, 4]]
 
@@ -31,15 +40,14 @@ def test_sentences_of_one_length_are_one_group() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_what_was_split_is_joined_again(seed: int) -> None:
     lengths = np.random.default_rng(seed).integers(1, 30, 40)
-    cu = torch.tensor([0, *lengths]).cumsum(0)
-    packing = Packing(cu.int(), int(lengths.max()), int(cu[-1]))
+    packing = Packing.from_lengths(lengths)
     order = packing.group(packing).queries
     x = torch.arange(packing.tokens * 2.0).view(-1, 2).requires_grad_()
     parts = order.split(x)
     starts = [
         part[first, 0] for group, part in zip(order.parts, parts, strict=True) for first in group.cu[:-1].tolist()
     ]
-    assert sorted(starts) == [2 * first for first in cu[:-1].tolist()]
+    assert sorted(starts) == [2 * first for first in packing.cu[:-1].tolist()]
     joined = order.join(parts)
     assert torch.equal(joined, x)
     weights = torch.randn_like(x)
@@ -49,8 +57,7 @@ def test_what_was_split_is_joined_again(seed: int) -> None:
 
 def test_a_grouping_keeps_its_keys() -> None:
     """Otherwise another packing, made where those were in memory, would get their grouping."""
-    cu = torch.tensor([0, 3, 5], dtype=torch.int32)
-    queries, keys = Packing(cu, 3, 5), Packing(cu, 3, 5)
+    queries, keys = Packing.from_lengths([3, 2]), Packing.from_lengths([3, 2])
     alive = weakref.ref(keys)
     queries.group(queries)
     queries.group(keys)

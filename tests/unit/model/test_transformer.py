@@ -11,7 +11,6 @@ from support.packed import VOCAB, draw_pairs, model_logits, pack, tiny_config
 from torch import Tensor, nn
 
 from dstransformer.model import IncrementalDecoder, Transformer
-from dstransformer.model.layers import NORM_EPS
 
 
 def copy_into_reference(model: Transformer, reference: nn.Transformer) -> None:
@@ -58,7 +57,7 @@ def reference_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> 
     config = model.config
     reference = nn.Transformer(
         config.d_model, config.num_heads, config.num_layers, config.num_layers, config.d_ff,
-        dropout=0.0, batch_first=True, norm_first=config.norm == "pre", layer_norm_eps=NORM_EPS,
+        dropout=0.0, batch_first=True, norm_first=config.norm == "pre", layer_norm_eps=1e-6,
     ).eval()  # fmt: skip
     copy_into_reference(model, reference)
 

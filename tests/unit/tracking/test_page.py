@@ -5,16 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.tracking import make_start
+from support.tracking import evaluation_of, make_start
 
-from dstransformer.tracking import Evaluation, MetricsLog
+from dstransformer.tracking import MetricsLog
 from dstransformer.tracking.page import (
     Outcome,
     dataset_name,
     default_run_name,
     describe,
-    how_to_open,
     model_name,
+    page_instructions,
     public_address,
 )
 from dstransformer.tracking.plot import draw_training
@@ -37,8 +37,8 @@ def test_a_description_says_what_came_out_and_how_to_use_it(tmp_path: Path) -> N
         '{"averaged_steps": [1800, 2000], "final": {"reason": "checkpoint.final = average"}}'
     )
     scores = {
-        "final_validation": Evaluation({"bleu_first_500": 39.4}, {"bleu_first_500": "nrefs:1"}),
-        "final_test": Evaluation({"bleu": 38.1}, {"bleu": "nrefs:1"}),
+        "final_validation": evaluation_of(bleu_first_500=39.4, signature="nrefs:1"),
+        "final_test": evaluation_of(bleu=38.1, signature="nrefs:1"),
     }
     text = describe(make_start(), RUN, Outcome("finished", 100000, bundle, scores))
     assert text.startswith(
@@ -54,7 +54,7 @@ def test_a_description_says_what_came_out_and_how_to_use_it(tmp_path: Path) -> N
     ("status", "said"),
     [
         (None, "Training."),
-        ("killed", "Interrupted after update 7 of 100,000; the same command goes on from there."),
+        ("killed", "Interrupted after update 7 of 100,000; run the same command to resume."),
         ("failed", "Failed after update 7 of 100,000."),
     ],
 )
@@ -67,11 +67,13 @@ def test_a_description_without_a_bundle_says_how_far_the_run_came(status: None, 
 def test_how_to_open_is_a_command_and_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = "#/experiments/3/runs/r?workflowType=machine_learning"
-    assert how_to_open(f"sqlite:///{tmp_path}/my runs/mlflow.db", "3", "r") == (
+    assert page_instructions(f"sqlite:///{tmp_path}/my runs/mlflow.db", "3", "r") == (
         f"MLflow: `mlflow ui --backend-store-uri 'sqlite:///my runs/mlflow.db'`, then open http://127.0.0.1:5000/{page}"
     )
-    assert how_to_open("https://host/", "3", "r") == f"MLflow: https://host/{page}"
-    assert how_to_open("postgresql://me:secret@host/db", "3", "r").startswith("MLflow: postgresql://me:***@host/db,")
+    assert page_instructions("https://host/", "3", "r") == f"MLflow: https://host/{page}"
+    assert page_instructions("postgresql://me:secret@host/db", "3", "r").startswith(
+        "MLflow: postgresql://me:***@host/db,"
+    )
     assert public_address("https://me:secret@host:1/x") == "https://me:***@host:1/x"
 
 
@@ -81,7 +83,7 @@ def test_curves_are_drawn_from_whatever_there_is(tmp_path: Path) -> None:
     assert draw_training(path, "nothing").startswith(b"\x89PNG")
     log = MetricsLog(path)
     log.log_train(10, {"loss": float("nan"), "lr": 0.1, "tokens_per_second": 3})
-    log.log_eval("valid", 10, {"loss": 1.5, "bleu_first_500": 20.0}, signatures={"bleu_first_500": "s"})
+    log.log_eval("valid", 10, evaluation_of(loss=1.5, bleu_first_500=20.0, signature="s"))
     with path.open("a") as file:
         file.write('[]\n{"kind": "train", "st')
     assert draw_training(path, "a run").startswith(b"\x89PNG")

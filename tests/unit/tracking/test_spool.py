@@ -57,7 +57,7 @@ def test_a_closed_spool_leaves_no_folder_unless_something_is_pending(tmp_path: P
     spool.put({"op": "start"})
     spool.close()
     assert operations(spool) == ["start"]
-    spool.drop(spool.pending())
+    spool.delete(spool.pending())
     spool.close()
     assert list(tmp_path.iterdir()) == []
     spool.put({"op": "tags"})
@@ -82,8 +82,8 @@ def test_what_was_sent_is_pending_again_before_what_is_pending_now(tmp_path: Pat
     assert spool.pending() == []
     spool.put(metrics(2))
     logged = [("m0", 1.0, 0, 1), ("m0", 1.0, 0, 2)]
-    assert spool.restore(logged) == 3
+    assert spool.requeue_sent(logged) == 3
     assert operations(spool) == ["start", "metrics", "text", "metrics"]
     sent = [value[3] for _, record in spool.batches(spool.pending()) for value in record.get("metrics", [])]
     assert sent == [1, 2]
-    assert spool.restore(logged) == 0
+    assert spool.requeue_sent(logged) == 0

@@ -18,7 +18,7 @@ from support.forks import fork_server
 from support.launching import LIMIT
 
 from dstransformer.tracking.location import sqlite_path
-from dstransformer.tracking.sqlite_store import UnusableStoreError, find_fault, prepare_store
+from dstransformer.tracking.sqlite_store import UnusableStoreError, find_problem, prepare_store
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +104,8 @@ def break_store(store: Path, fault: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("interrupted migration", "a migration of its schema was cut short"),
-        ("first migration", "its creation was cut short"),
+        ("interrupted migration", "a migration of its schema was interrupted"),
+        ("first migration", "its creation was interrupted"),
         ("truncated", "database disk image is malformed"),
         ("overwritten", "file is not a database"),
         ("empty", "it is empty"),
@@ -113,7 +113,7 @@ def break_store(store: Path, fault: str) -> None:
 )
 def test_a_broken_store_is_recognised(store: Path, fault: str, said: str) -> None:
     break_store(store, fault)
-    assert find_fault(store) == said
+    assert find_problem(store) == said
 
 
 @pytest.mark.parametrize("fault", ["interrupted migration", "truncated"])

@@ -13,34 +13,35 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from rich.console import Console
-from support.tracking import make_manifest, make_start
+from support.tracking import evaluation_of, make_manifest, make_start
 
 from dstransformer.config import load_config
-from dstransformer.errors import ConfigError, DataError
+from dstransformer.errors import ConfigError, DataError, UserError
+from dstransformer.evaluation import Sample
+from dstransformer.export.pyfunc import BundleModel
+from dstransformer.files import hold_lock
 from dstransformer.tracking import (
     ConsoleProgress,
-    Evaluation,
     FanOut,
     MetricsLog,
     NullTracker,
     RunStart,
-    Sample,
     Tracker,
     TrackingState,
     build_tracker,
     resolve_tracking_uri,
+    send_pending,
 )
 from dstransformer.tracking.mlflow_tracker import flatten, manifest_digest
-from dstransformer.tracking.pyfunc import BundleModel
 
 
 def drive(tracker: Tracker, folder: Path) -> None:
     """Everything that a run may say."""
     tracker.start(make_start())
     tracker.log_train(1, {"loss": 2.0})
-    tracker.log_eval("valid", 1, {"bleu": 1.0}, signatures={"bleu": "s"}, samples=[Sample("a", "b", "c")])
+    tracker.log_eval("valid", 1, evaluation_of(bleu=1.0, signature="s", samples=[Sample("a", "b", "c")]))
     tracker.log_checkpoint(folder / "checkpoints/step-00000001", "0" * 64, 1, None)
-    tracker.log_bundle(folder / "averaged", 1, {"final_test": Evaluation({"bleu": 1.0}, {"bleu": "s"})})
+    tracker.log_bundle(folder / "averaged", 1, {"final_test": evaluation_of(bleu=1.0, signature="s")})
     tracker.finish("finished")
 
 
@@ -72,6 +73,7 @@ class Broken(Tracker):
 
     def __init__(self, at: str) -> None:
         self.at = at
+        self.name = f"the tracker of test {at}"
         self.heard: list[object] = []
 
     def start(self, run: RunStart) -> None:
@@ -98,8 +100,8 @@ def test_a_listener_that_fails_is_reported_once_and_stops_nobody(
     assert unstarted.heard == ["base-seed1"]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
     assert [record.getMessage() for record in caplog.records] == [
-        "Broken.start failed, training goes on without it: metrics.jsonl: no space left on device",
-        "Broken.log_train failed, training goes on without it: metrics.jsonl: no space left on device",
+        "the tracker of test start failed, training continues without it: metrics.jsonl: no space left on device",
+        "the tracker of test log_train failed, training continues without it: metrics.jsonl: no space left on device",
     ]
 
 
@@ -112,7 +114,7 @@ def test_metrics_log_writes_an_object_a_line(tmp_path: Path) -> None:
     log = MetricsLog(path)
     log.start(make_start())
     log.log_train(5, {"loss": float("inf"), "lr": 0.5, "src_tokens": 3})
-    log.log_eval("valid", 5, {"loss": 1.5, "bleu": 20.0}, signatures={"bleu": "tok:13a"})
+    log.log_eval("valid", 5, evaluation_of(loss=1.5, bleu=20.0, signature="tok:13a"))
     log.log_checkpoint(Path("checkpoints/step-00000005"), "f" * 64, 5, 20.0)
     train, valid, checkpoint = read_lines(path)
     assert train == {"kind": "train", "step": 5, "time": train["time"], "loss": None, "lr": 0.5, "src_tokens": 3}
@@ -147,9 +149,8 @@ def test_progress_without_a_terminal_is_a_plain_line_an_interval() -> None:
     progress = ConsoleProgress(200, Console(file=text, width=40))
     progress.start(make_start(resume_step=100))
     progress.log_train(150, {"loss": 3.25, "lr": 7e-4, "tokens_per_second": 12345.6, "grad_norm": 1.0, "epoch": 1.0})
-    progress.log_eval(
-        "valid", 150, {"loss": 3.5, "bleu": 21.456}, samples=[Sample("[bold]A dog.", "Ein Hund.", "Hund.")]
-    )
+    sample = Sample("[bold]A dog.", "Ein Hund.", "Hund.")
+    progress.log_eval("valid", 150, evaluation_of(loss=3.5, bleu=21.456, samples=[sample]))
     progress.log_train(175, {"loss": 3.0})
     progress.log_checkpoint(Path("checkpoints/step-00000175"), "0" * 64, 175, 21.456)
     progress.finish("killed")
@@ -170,7 +171,7 @@ def test_the_final_bundle_is_told_with_its_scores(tmp_path: Path) -> None:
     text, path = io.StringIO(), tmp_path / "metrics.jsonl"
     tracker = FanOut([ConsoleProgress(200, Console(file=text, width=40)), MetricsLog(path)])
     tracker.say("1.0 epochs")
-    scores = Evaluation({"loss": 1.5, "bleu_first_500": 33.0}, {"bleu_first_500": "nrefs:1"})
+    scores = evaluation_of(loss=1.5, bleu_first_500=33.0, signature="nrefs:1")
     tracker.log_bundle(tmp_path / "bundle", 200, {"final_validation": scores})
     assert text.getvalue().splitlines() == [
         "1.0 epochs",
@@ -180,7 +181,7 @@ def test_the_final_bundle_is_told_with_its_scores(tmp_path: Path) -> None:
     (line,) = read_lines(path)
     assert (line["kind"], line["step"], line["bleu_first_500"]) == ("final_validation", 200, 33.0)
     assert line["bleu_first_500_signature"] == "nrefs:1"
-    assert scores.bleu == ("bleu_first_500", 33.0)
+    assert (scores.bleu.name, scores.bleu.value) == ("bleu_first_500", 33.0)
 
 
 def test_progress_on_a_terminal_shows_a_bar() -> None:
@@ -233,7 +234,9 @@ def test_the_store_is_configured_or_from_the_environment_or_a_file(
 def test_an_address_of_no_store_is_an_error_on_every_rank(tmp_path: Path, rank: int) -> None:
     for uri in ("./mlruns", "http://", "https:///path", "http://[::1"):
         config = load_config("base", [f"tracking.uri='{uri}'"]).tracking
-        with pytest.raises(ConfigError, match=rf"tracking\.uri is '{re.escape(uri)}', which names no tracking store"):
+        with pytest.raises(
+            ConfigError, match=rf"tracking\.uri is '{re.escape(uri)}', which is not the address of a tracking store"
+        ):
             build_tracker(config, rank=rank, run_folder=tmp_path, max_updates=1)
 
 
@@ -280,3 +283,12 @@ def test_a_logged_bundle_takes_a_list_or_what_mlflow_makes_of_it(model_input: li
 def test_importing_the_package_does_not_load_mlflow() -> None:
     code = "import sys, dstransformer.tracking; sys.exit('mlflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_records_of_a_run_that_trains_are_its_own_to_send(tmp_path: Path) -> None:
+    TrackingState(f"sqlite:///{tmp_path}/mlflow.db", "translation", "0123").save(tmp_path)
+    with (
+        hold_lock(tmp_path / ".lock", "busy", keep=True),
+        pytest.raises(UserError, match=r"a training runs in .* \(process \d+ on .*\) and sends its records"),
+    ):
+        send_pending(tmp_path)

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.config import load_config
+from dstransformer.config import Precision, compose, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.model import parameter_count
-from dstransformer.training.estimate import approximate_updates, bytes_per_parameter, estimate, odd_plan
+from dstransformer.training.estimate import approximate_updates_per_epoch, bytes_per_parameter, estimate, plan_warnings
+from dstransformer.training.setup import Setup
 
 
 @pytest.mark.parametrize(("changes", "millions"), [
@@ -31,25 +32,25 @@ def test_base_with_37000_rows_has_63_million() -> None:
     assert parameter_count(load_config("base").model, 37_000) == pytest.approx(63e6, abs=0.5e6)
 
 
-@pytest.mark.parametrize(("half", "expected"), [
-    (True, [16.0, 4.0 + 12 / 8, 2.0 + 14 / 8, 2.0]),
-    (False, [16.0, 8.0 + 8 / 8, 4.0 + 12 / 8, 2.0]),
+@pytest.mark.parametrize(("precision", "expected"), [
+    ("bf16", [16.0, 4.0 + 12 / 8, 2.0 + 14 / 8, 2.0]),
+    ("fp32", [16.0, 8.0 + 8 / 8, 4.0 + 12 / 8, 2.0]),
 ])  # fmt: skip
-def test_memory_by_stage(half: bool, expected: list[float]) -> None:
-    assert [bytes_per_parameter(stage, 8, half) for stage in range(4)] == expected
+def test_memory_by_stage(precision: Precision, expected: list[float]) -> None:
+    assert [bytes_per_parameter(stage, 8, precision) for stage in range(4)] == expected
 
 
 def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:
     corpus = Corpus.open(toy_corpus)
     config = load_config("toy", ["batch.src_tokens=600", "batch.tgt_tokens=600", "training.max_updates=100"])
-    figures = estimate(config, corpus, 2, half_precision=False)
+    figures = estimate(Setup(config, compose(config, 2), corpus, Path("run"), 2))
     info = corpus.manifest.splits["train"]
     assert figures.pairs == info.pairs
     assert figures.src_tokens_per_update * figures.updates_per_epoch == pytest.approx(info.src_tokens + info.pairs)
     assert figures.tgt_tokens_per_update <= 600
     assert figures.epochs == pytest.approx(100 / figures.updates_per_epoch)
     assert figures.accumulation_steps == 1
-    assert approximate_updates(config, corpus) == pytest.approx(figures.updates_per_epoch, rel=0.1)
+    assert approximate_updates_per_epoch(config, corpus) == pytest.approx(figures.updates_per_epoch, rel=0.1)
 
 
 @pytest.mark.parametrize(("changes", "updates_per_epoch", "parts"), [
@@ -62,9 +63,11 @@ def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:
     (["checkpoint.every_updates=400", "schedule.warmup_steps=450"], 200.0, ["reach back to update 400"]),
     (["checkpoint.every_updates=1", "training.max_updates=9000000000000000000"], 1e18, []),
     (["checkpoint.every_updates=0", "checkpoint.every_minutes=1"], 200.0, []),
+    (["model.max_positions=2048"], 200.0, ["model.max_positions = 2048 has no effect with model.positions = sinus"]),
+    (["model.max_positions=2048", "model.positions=learned"], 200.0, []),
 ])  # fmt: skip
 def test_odd_plans_are_said_to_be(changes: list[str], updates_per_epoch: float, parts: list[str]) -> None:
-    warnings = odd_plan(load_config("toy", changes), updates_per_epoch)
+    warnings = plan_warnings(load_config("toy", changes), updates_per_epoch)
     assert len(warnings) == len(parts)
     for part, warning in zip(parts, warnings, strict=True):
         assert part in warning

@@ -1,0 +1,33 @@
+"""From a corpus to packed batches: the plan of an epoch, the batch, and the loader."""
+
+from dstransformer.batching.batch import PackedBatch, build_batch, pack, pack_pairs
+from dstransformer.batching.loader import Position, Update, UpdateLoader, training_lengths
+from dstransformer.batching.plan import (
+    Budget,
+    EpochPlan,
+    build_budget,
+    check_lengths,
+    cut_update,
+    deal,
+    plan_batches,
+    plan_epoch,
+)
+
+__all__ = [
+    "Budget",
+    "EpochPlan",
+    "PackedBatch",
+    "Position",
+    "Update",
+    "UpdateLoader",
+    "build_batch",
+    "build_budget",
+    "check_lengths",
+    "cut_update",
+    "deal",
+    "pack",
+    "pack_pairs",
+    "plan_batches",
+    "plan_epoch",
+    "training_lengths",
+]

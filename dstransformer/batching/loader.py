@@ -1,0 +1,110 @@
+"""Updates for one rank, assembled ahead of the step by a background thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from dstransformer.batching.batch import PackedBatch, build_batch
+from dstransformer.batching.plan import Budget, EpochPlan, Lengths, cut_update, deal, plan_epoch
+from dstransformer.corpus import Split
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in the data: the next update to compute."""
+
+    epoch: int = 0
+    update: int = 0
+
+
+@dataclass(frozen=True)
+class Update:
+    """This rank's share of an optimizer step.
+
+    Attributes:
+        following: The position of the next update.
+        batches: This rank's micro-batches, one per accumulation step.
+        src_tokens: Source tokens of the whole update, over all ranks.
+        tgt_tokens: Target tokens of the whole update, over all ranks.
+    """
+
+    following: Position
+    batches: list[PackedBatch]
+    src_tokens: int
+    tgt_tokens: int
+
+
+class UpdateLoader:
+    """The endless stream of updates of a training split.
+
+    Args:
+        split: The training split of a corpus.
+        budget: Limits of an update and the number of its micro-batches.
+        seed: The seed of the order of the data.
+        rank: The rank of this process.
+        world_size: Number of processes; divides ``budget.micro_batches``.
+        prefetch: Number of updates kept ready.
+        pin_memory: Assemble batches in page-locked memory.
+    """
+
+    def __init__(
+        self, split: Split, budget: Budget, *, seed: int, rank: int, world_size: int, prefetch: int, pin_memory: bool
+    ) -> None:
+        self._split = split
+        self._budget = budget
+        self._seed = seed
+        self._mine = deal(budget.micro_batches, rank, world_size)
+        self._prefetch = prefetch
+        self._pin_memory = pin_memory
+        self.src_lengths, self.tgt_lengths = training_lengths(split)
+
+    def plan(self, epoch: int) -> EpochPlan:
+        """The updates of an epoch."""
+        return plan_epoch(self.src_lengths, self.tgt_lengths, self._seed, epoch, self._budget)
+
+    def iter_updates(self, start: Position) -> Generator[Update, None, None]:
+        """The updates from ``start`` on, epoch after epoch, without end; closing the generator stops its threads."""
+        # Two threads, so that planning the next epoch does not delay the updates of this one.
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="loader") as worker:
+            ready: deque[Future[Update]] = deque()
+            try:
+                for plan, position, following in self._iter_positions(start, worker):
+                    ready.append(worker.submit(self._assemble, plan, position, following))
+                    if len(ready) > self._prefetch:
+                        yield ready.popleft().result()
+            finally:
+                worker.shutdown(wait=False, cancel_futures=True)
+
+    def _iter_positions(
+        self, start: Position, worker: ThreadPoolExecutor
+    ) -> Iterator[tuple[EpochPlan, Position, Position]]:
+        epoch, first = start.epoch, start.update
+        upcoming = worker.submit(self.plan, epoch)
+        while True:
+            plan = upcoming.result()
+            upcoming = worker.submit(self.plan, epoch + 1)
+            for number in range(first, plan.updates):
+                last = number + 1 == plan.updates
+                yield plan, Position(epoch, number), Position(epoch + 1, 0) if last else Position(epoch, number + 1)
+            epoch, first = epoch + 1, 0
+
+    def _assemble(self, plan: EpochPlan, position: Position, following: Position) -> Update:
+        pairs = plan.update(position.update)
+        parts = cut_update(pairs, self.src_lengths, self.tgt_lengths, self._budget.micro_batches)
+        batches = [build_batch(self._split, parts[number]) for number in self._mine]
+        return Update(
+            following=following,
+            batches=[batch.pin_memory() for batch in batches] if self._pin_memory else batches,
+            src_tokens=int(self.src_lengths[pairs].sum(dtype=np.int64)),
+            tgt_tokens=int(self.tgt_lengths[pairs].sum(dtype=np.int64)),
+        )
+
+
+def training_lengths(split: Split) -> tuple[Lengths, Lengths]:
+    """Source and target tokens of every pair, end of sentence included."""
+    return split.src_lengths + np.int32(1), split.tgt_lengths + np.int32(1)

@@ -1,0 +1,187 @@
+"""Which sentences are computed together: the plan of an epoch, and the batches of a translation.
+
+The plan is a pure function of lengths, seed, epoch and budgets. It does not depend on the number of processes, so the
+same updates are computed on one GPU with eight accumulation steps, on eight GPUs, or on four with two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dstransformer.config import BatchConfig
+from dstransformer.errors import DataError
+
+Lengths = npt.NDArray[np.int32]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most tokens of an update on each side (section 5.1), and the number of its micro-batches."""
+
+    src_tokens: int
+    tgt_tokens: int
+    micro_batches: int
+
+
+def build_budget(batch: BatchConfig) -> Budget:
+    """The limits of an update, from the configuration."""
+    return Budget(batch.src_tokens, batch.tgt_tokens, batch.micro_batches)
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The updates of one epoch; every pair is in exactly one of them.
+
+    Attributes:
+        order: The pairs, shuffled, ``(pairs,)`` int32.
+        bounds: Update ``u`` holds ``order[bounds[u] : bounds[u + 1]]``, ``(updates + 1,)`` int64.
+    """
+
+    order: npt.NDArray[np.int32]
+    bounds: Indices
+
+    @property
+    def updates(self) -> int:
+        """Number of updates of the epoch."""
+        return len(self.bounds) - 1
+
+    def update(self, number: int) -> Indices:
+        """The pairs of an update, in random order."""
+        return self.order[self.bounds[number] : self.bounds[number + 1]].astype(np.int64)
+
+
+def plan_epoch(src_lengths: Lengths, tgt_lengths: Lengths, seed: int, epoch: int, budget: Budget) -> EpochPlan:
+    """Divide a shuffled corpus into updates.
+
+    An update takes as many of the next pairs in random order as fit into both budgets. If the last update would be less
+    than half full, the last two share their pairs evenly.
+
+    Args:
+        src_lengths: Source tokens of every pair, end of sentence included, ``(pairs,)``.
+        tgt_lengths: Target tokens of every pair, end of sentence included, ``(pairs,)``.
+        seed: The seed of the experiment.
+        epoch: Number of the epoch, from 0.
+        budget: Limits of an update.
+
+    Raises:
+        DataError: The corpus is empty, a single pair exceeds the budget, or an update holds fewer pairs than
+            micro-batches.
+    """
+    check_lengths(src_lengths, tgt_lengths, budget)
+    order = np.random.default_rng((seed, epoch)).permutation(np.arange(len(src_lengths), dtype=np.int32))
+    src_ends = _ends(src_lengths, order)
+    tgt_ends = _ends(tgt_lengths, order)
+    bounds = [0]
+    while (start := bounds[-1]) < len(order):
+        src_before = src_ends[start - 1] if start else 0
+        tgt_before = tgt_ends[start - 1] if start else 0
+        fits = min(
+            np.searchsorted(src_ends, src_before + budget.src_tokens, side="right"),
+            np.searchsorted(tgt_ends, tgt_before + budget.tgt_tokens, side="right"),
+        )
+        bounds.append(int(fits))
+    _share_remainder(bounds, src_ends, tgt_ends, budget)
+    smallest = int(np.diff(bounds).min())
+    if smallest < budget.micro_batches:
+        raise DataError(
+            f"an update holds {smallest} sentence pairs, too few for batch.micro_batches = {budget.micro_batches}: "
+            "raise batch.src_tokens and batch.tgt_tokens, or lower batch.micro_batches"
+        )
+    return EpochPlan(order, np.asarray(bounds, dtype=np.int64))
+
+
+def cut_update(pairs: Indices, src_lengths: Lengths, tgt_lengths: Lengths, micro_batches: int) -> list[Indices]:
+    """Cut an update by length into ``micro_batches`` parts of about as many tokens each, none of them empty.
+
+    The sentences of a part have similar lengths (section 5.1). The result does not depend on the order of ``pairs``.
+
+    Args:
+        pairs: The pairs of the update.
+        src_lengths: Source tokens of every pair of the corpus.
+        tgt_lengths: Target tokens of every pair of the corpus.
+        micro_batches: Number of parts, at most the number of pairs.
+    """
+    src, tgt = src_lengths[pairs], tgt_lengths[pairs]
+    by_length = np.lexsort((pairs, src, tgt, np.maximum(src, tgt)))
+    ends = np.cumsum(src[by_length].astype(np.int64) + tgt[by_length])
+    shares = ends[-1] * np.arange(1, micro_batches) / micro_batches
+    cuts = np.searchsorted(ends, shares, side="left") + 1
+    least = np.arange(1, micro_batches)
+    cuts = np.maximum.accumulate(np.maximum(cuts, least) - least) + least  # at least one pair before each cut
+    cuts = np.minimum(cuts, len(pairs) - least[::-1])  # and after it
+    return np.split(pairs[by_length], cuts)
+
+
+def deal(micro_batches: int, rank: int, world_size: int) -> list[int]:
+    """The micro-batches that ``rank`` computes, in order of its accumulation steps.
+
+    Micro-batches of neighbouring lengths go to different ranks at the same accumulation step, so that all ranks take
+    about the same time. The numbers also seed dropout, which therefore does not depend on the layout.
+    """
+    return list(range(rank, micro_batches, world_size))
+
+
+def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+    """Batches of sentences of similar length to translate, the longest first; empty sentences are left out.
+
+    Args:
+        lengths: Tokens of each sentence, without its end.
+        batch_tokens: Most tokens of a batch, ends included; a longer sentence is a batch by itself.
+
+    Returns:
+        The sentences of each batch, by their place in ``lengths``.
+    """
+    longest_first = sorted((number for number, length in enumerate(lengths) if length), key=lambda n: -lengths[n])
+    batches: list[list[int]] = []
+    room = 0
+    for number in longest_first:
+        tokens = lengths[number] + 1
+        if tokens > room:
+            batches.append([])
+            room = batch_tokens
+        batches[-1].append(number)
+        room -= tokens
+    return batches
+
+
+def check_lengths(src_lengths: Lengths, tgt_lengths: Lengths, budget: Budget) -> None:
+    """Refuse a split that cannot be planned.
+
+    Raises:
+        DataError: The split is empty, or a single pair exceeds the budget.
+    """
+    if not len(src_lengths):
+        raise DataError("the training split is empty: build the corpus again")
+    for side, lengths, tokens in (("src", src_lengths, budget.src_tokens), ("tgt", tgt_lengths, budget.tgt_tokens)):
+        longest = int(lengths.max())
+        if longest > tokens:
+            raise DataError(
+                f"training pair {int(lengths.argmax())} has {longest} {side} tokens, more than an update may hold "
+                f"(batch.{side}_tokens = {tokens}): raise it, or build the corpus with a smaller --max-tokens"
+            )
+
+
+def _ends(lengths: Lengths, order: npt.NDArray[np.int32]) -> Indices:
+    return np.cumsum(lengths[order], dtype=np.int64)
+
+
+def _share_remainder(bounds: list[int], src_ends: Indices, tgt_ends: Indices, budget: Budget) -> None:
+    """Move the last bound to the middle of the last two updates if the last is less than half full."""
+    if len(bounds) < 3:
+        return
+    start, border, end = bounds[-3:]
+
+    def fill(first: int, last: int) -> float:
+        src, tgt = (int(ends[last - 1] - (ends[first - 1] if first else 0)) for ends in (src_ends, tgt_ends))
+        return max(src / budget.src_tokens, tgt / budget.tgt_tokens)
+
+    if fill(border, end) >= 0.5:
+        return
+    middle = start + (end - start) // 2
+    if middle < border and fill(middle, end) <= 1.0:
+        bounds[-2] = middle

@@ -1,0 +1,1 @@
+"""Checkpoints: format, saver, retention, averaging and resuming."""

@@ -1,0 +1,106 @@
+"""Checks of output folders: a command never writes into or replaces anything that it did not create."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dstransformer.errors import ConfigError, DataError
+from dstransformer.files import storage_errors
+from dstransformer.products import BUNDLE_FILES, RUN_FILES, is_bundle, is_run, product_of
+
+#: Entries that do not count against a new folder: from the file system, a scheduler or shell redirection.
+_IGNORED = ("lost+found", "*.log", "*.out", "*.err")
+
+
+def check_run_folder(run: Path) -> None:
+    """Check that a run may write into a folder.
+
+    Args:
+        run: The folder given with ``--run``; need not exist.
+
+    Raises:
+        ConfigError: The path is or contains a file, the folder holds something other than a run, or it is part of a
+            corpus, a bundle or the checkpoints of a run.
+        StorageError: The folder cannot be read.
+    """
+    with storage_errors(run):
+        _check_run_folder(run)
+
+
+def _check_run_folder(run: Path) -> None:
+    if Path(os.path.realpath(run)).is_symlink():
+        raise ConfigError(f"--run {run} is a link that leads back to itself: remove it, or choose another folder")
+    if run.is_symlink() and not run.exists():
+        raise ConfigError(f"--run {run} is a link to {run.readlink()}, which does not exist: create that folder first")
+    for folder in (run, *run.parents):
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"--run {run}: {folder} is a file; name a folder")
+    if (owner := _describe_owner(run)) is not None:
+        raise ConfigError(f"--run {run}: {owner}, which must not be changed; choose a new folder elsewhere")
+    for name in (*RUN_FILES, "checkpoints/latest"):
+        if (run / name).is_dir():
+            raise ConfigError(f"--run {run}: {name} in it is a folder, but a run needs a file there: move it")
+    for name in ("checkpoints", "bundle"):
+        if (run / name).exists() and not (run / name).is_dir():
+            raise ConfigError(f"--run {run}: {name} in it is a file, but a run needs a folder there: move it")
+    if (run / "bundle").is_dir() and (foreign := _foreign_entries(run / "bundle")):
+        raise ConfigError(f"--run {run}: bundle in it holds {foreign[0]}, which a new bundle would replace: move it")
+    if not run.is_dir() or is_run(run):
+        return
+    others = sorted(path.name for path in run.iterdir() if not any(map(path.match, _IGNORED)))
+    if others:
+        shown = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
+        raise ConfigError(f"--run {run} is not a run folder and not empty ({shown}): choose a new or empty folder")
+
+
+def check_bundle_folder(out: Path, option: str, *, overwrite: bool) -> None:
+    """Check that a bundle can be written to a folder without losing anything.
+
+    Args:
+        out: The folder of the bundle; need not exist.
+        option: The command-line option that names it, for messages.
+        overwrite: Whether an existing bundle may be replaced.
+
+    Raises:
+        DataError: The folder exists and is not a bundle, it is a bundle and ``overwrite`` is false, or it is part of a
+            corpus, another bundle or the checkpoints of a run.
+        StorageError: The folder cannot be read.
+    """
+    with storage_errors(out):
+        _check_bundle_folder(out, option, overwrite)
+
+
+def _check_bundle_folder(out: Path, option: str, overwrite: bool) -> None:
+    if Path(os.path.realpath(out)).is_symlink():
+        raise DataError(f"{option} {out} is a link that leads back to itself: remove it, or choose another folder")
+    for folder in (out.absolute(), *out.absolute().parents):
+        if folder.exists() and not folder.is_dir():
+            raise DataError(f"{option} {out}: {folder} is a file; name a folder")
+    if (owner := _describe_owner(out, allow_bundle=True)) is not None:
+        raise DataError(f"{option} {out}: {owner}, which must not be changed; choose a folder elsewhere")
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not is_bundle(out):
+        raise DataError(f"{option} {out} is not a bundle and not empty: choose another folder")
+    if others := _foreign_entries(out):
+        raise DataError(f"{out} holds {others[0]}, which is not part of a bundle: move it, or choose another {option}")
+    if not overwrite:
+        raise DataError(f"{out} already exists: choose another {option}, or replace it with --overwrite")
+
+
+def _describe_owner(path: Path, *, allow_bundle: bool = False) -> str | None:
+    """What a folder is or lies in, in words; None if it is free. With ``allow_bundle`` it may itself be a bundle."""
+    place = Path(os.path.realpath(path))
+    for folder in (place, *place.parents):
+        kind = product_of(folder)
+        if kind in (None, "run") or (allow_bundle and kind == "bundle" and folder == place):
+            continue
+        what = "the checkpoints of a run" if kind == "checkpoints" else f"a {kind}"
+        return f"{'it is' if folder == place else f'{folder} is'} {what}"
+    return None
+
+
+def _foreign_entries(bundle: Path) -> list[str]:
+    """The names in a bundle's folder that are not part of a bundle."""
+    return sorted({path.name for path in bundle.iterdir()} - set(BUNDLE_FILES))

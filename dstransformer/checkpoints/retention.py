@@ -1,0 +1,174 @@
+"""The ``checkpoints`` folder of a run. Only complete checkpoints are visible; the newest and the best are kept."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dstransformer.checkpoints.format import (
+    MANIFEST,
+    Checkpoint,
+    TrainState,
+    manifest_text,
+    read_checkpoint,
+    verify_checkpoint,
+)
+from dstransformer.errors import DataError, NewerFormatError
+from dstransformer.evaluation import Score
+from dstransformer.files import replace_file, storage_errors, sync, write_durably
+
+logger = logging.getLogger(__name__)
+
+_NAME_PATTERN = re.compile(r"step-\d{8,}")
+
+LATEST = "latest"
+
+
+class CheckpointFolder:
+    """The ``checkpoints`` folder of a run.
+
+    Args:
+        path: The folder; need not exist.
+        keep_last: How many of the newest checkpoints to keep.
+        keep_best: How many of the checkpoints with the highest scores to keep in addition.
+    """
+
+    def __init__(self, path: Path, keep_last: int = 1, keep_best: int = 0) -> None:
+        self.path = path
+        self._keep_last = keep_last
+        self._keep_best = keep_best
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The complete checkpoints, oldest first. Those with a damaged manifest are skipped with a warning."""
+        readable = []
+        for folder in self._folders():
+            try:
+                readable.append(read_checkpoint(folder))
+            except DataError as error:
+                logger.warning("%s; the checkpoint is skipped and not deleted", error)
+        return readable
+
+    def latest(self) -> Checkpoint | None:
+        """The newest complete checkpoint, without verifying its files; None if there is none."""
+        folders = self._folders()
+        return read_checkpoint(folders[-1]) if folders else None
+
+    def latest_valid(self) -> Checkpoint | None:
+        """The newest checkpoint whose files all match their hashes; damaged ones are skipped with a warning.
+
+        Raises:
+            DataError: All checkpoints are damaged.
+        """
+        damage: DataError | None = None
+        for folder in reversed(self._folders()):
+            try:
+                checkpoint = read_checkpoint(folder)
+                verify_checkpoint(checkpoint)
+            except NewerFormatError:
+                raise
+            except DataError as error:
+                logger.warning("%s; trying the previous checkpoint", error)
+                damage = error
+            else:
+                return checkpoint
+        if damage is not None:
+            raise DataError(
+                f"every checkpoint in {self.path} is damaged, including the oldest: {damage}; restore one, or start a "
+                "new run with another --run"
+            )
+        return None
+
+    def partial_path(self, step: int) -> Path:
+        """The folder in which the checkpoint of an update is written before it becomes visible."""
+        return self.path / f".partial-step-{step:08d}"
+
+    def begin(self, step: int) -> Path:
+        """Create an empty folder to write the checkpoint into. Rank 0 only."""
+        partial = self.partial_path(step)
+        with storage_errors(partial):
+            for stale in self.path.glob(".partial-*"):
+                _remove(stale)
+            partial.mkdir(parents=True)
+            sync(self.path.parent)
+        return partial
+
+    def delete_after(self, step: int) -> None:
+        """Delete all checkpoints after the one that the run resumes from, and make that one ``latest``. Rank 0 only."""
+        with storage_errors(self.path):
+            for folder in reversed(self._folders()):
+                if folder.name > f"step-{step:08d}":
+                    self._delete(folder)
+            self._set_latest(f"step-{step:08d}")
+
+    def discard(self, step: int) -> None:
+        """Delete the partial checkpoint, ignoring errors."""
+        shutil.rmtree(self.partial_path(step), ignore_errors=True)
+
+    def publish(self, state: TrainState, score: Score | None, files: Mapping[str, str]) -> Checkpoint:
+        """Make the partial checkpoint visible: write its manifest, rename it, move ``latest``, prune. Rank 0 only.
+
+        Args:
+            state: The training state.
+            score: The score it is ranked by; None if it was not evaluated.
+            files: SHA-256 hash of every file, by its path in the checkpoint.
+        """
+        partial = self.partial_path(state.step)
+        final = self.path / f"step-{state.step:08d}"
+        with storage_errors(partial):
+            write_durably(partial / MANIFEST, manifest_text(state, score, files))
+            for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
+                sync(folder)
+            if final.exists():  # a damaged checkpoint that the run skipped when it resumed
+                self._delete(final)
+            partial.rename(final)
+            sync(self.path)
+            self._set_latest(final.name)
+            self._prune()
+        return read_checkpoint(final)
+
+    def _folders(self) -> list[Path]:
+        return sorted(path for path in self.path.glob("step-*") if _NAME_PATTERN.fullmatch(path.name))
+
+    def _prune(self) -> None:
+        complete = self.checkpoints()
+        keep = {checkpoint.path for checkpoint in select_kept(complete, self._keep_last, self._keep_best)}
+        for checkpoint in complete:
+            if checkpoint.path not in keep:
+                self._delete(checkpoint.path)
+
+    def _set_latest(self, name: str) -> None:
+        replace_file(self.path / LATEST, f"{name}\n")
+
+    def _delete(self, folder: Path) -> None:
+        deleted = self.path / f".partial-{folder.name}-deleted"
+        folder.rename(deleted)
+        _remove(deleted)
+
+
+def select_kept(checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: int) -> list[Checkpoint]:
+    """Select the checkpoints to keep: the newest, and those with the highest scores."""
+    newest = sorted(checkpoints, key=lambda c: c.state.step)[-keep_last:]
+    best = rank_by_score(checkpoints)[:keep_best]
+    return [c for c in checkpoints if c in newest or c in best]
+
+
+def rank_by_score(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Rank the scored checkpoints, best first; of equal scores, the newer first.
+
+    Only scores with the metric of the newest scored checkpoint are comparable: after a change of configuration a score
+    may cover more or fewer sentences. Checkpoints in format version 1 lack the metric and are included.
+    """
+    scored = sorted((c for c in checkpoints if c.score is not None), key=lambda c: c.state.step)
+    comparable = [c for c in scored if c.metric in (None, scored[-1].metric)]
+    return sorted(comparable, key=lambda c: (c.score, c.state.step), reverse=True)
+
+
+def _remove(folder: Path) -> None:
+    """Delete a folder; warn if a reader on a network file system still holds part of it."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        logger.warning("cannot delete %s yet: %s", error.filename or folder, error.strerror)

@@ -1,0 +1,46 @@
+"""``dst average``: average checkpoints of a run into a bundle."""
+
+from __future__ import annotations
+
+import argparse
+
+from dstransformer.cli.options import Answer, Commands, folder
+from dstransformer.terminal import Parser
+
+
+def add_parser(commands: Commands[Parser]) -> None:
+    """Add the parser of ``dst average``."""
+    parser = commands.add_parser("average", help="average checkpoints of a run into a bundle")
+    parser.add_argument("run", metavar="RUN", type=folder, help="folder that dst train wrote")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--last",
+        type=int,
+        metavar="N",
+        help="average the newest N checkpoints (checkpoint.average_last, or fewer if fewer are past the warm-up)",
+    )
+    which.add_argument(
+        "--best", type=int, metavar="N", help="average the N checkpoints with the best validation scores"
+    )
+    parser.add_argument(
+        "--include-warmup", action="store_true", help="include checkpoints from before the end of the warm-up"
+    )
+    parser.add_argument("--out", required=True, type=folder, metavar="BUNDLE", help="folder for the averaged bundle")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
+    parser.set_defaults(handler=run)
+
+
+def run(options: argparse.Namespace) -> Answer:
+    """Average checkpoints."""
+    from dstransformer.checkpoints.averaging import average_run
+
+    checkpoints = average_run(
+        options.run,
+        options.out,
+        last=options.last,
+        best=options.best,
+        include_warmup=options.include_warmup,
+        overwrite=options.overwrite,
+    )
+    steps = ", ".join(str(checkpoint.state.step) for checkpoint in checkpoints)
+    return Answer(f"{options.out}: the average of steps {steps}")

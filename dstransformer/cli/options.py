@@ -1,0 +1,151 @@
+"""Shared by the commands: their result type, and the options for an experiment and for decoding."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from dstransformer.terminal import Parser
+
+if TYPE_CHECKING:
+    from dstransformer.decoding.translator import Translator
+    from dstransformer.model import Bundle
+
+Commands = argparse._SubParsersAction
+_OVERRIDE = re.compile(r"[\w.]+=")
+
+
+class Answer(NamedTuple):
+    """The result of a command: text for stdout, and the exit status."""
+
+    text: str = ""
+    status: int = 0
+
+
+Handler = Callable[[argparse.Namespace], Answer]
+
+
+def folder(name: str) -> Path:
+    """The type of an option that names a folder.
+
+    Raises:
+        argparse.ArgumentTypeError: The name is empty, as from an unset variable, or the address of something remote.
+    """
+    if not name:
+        raise argparse.ArgumentTypeError("the name is empty: is a variable unset?")
+    if re.match(r"[a-z][a-z0-9+.-]+://", name):
+        raise argparse.ArgumentTypeError(f"{name[:60]!r} is an address: name a folder on this machine")
+    return Path(name)
+
+
+def run_name(name: str) -> str:
+    """The type of ``--name``.
+
+    Raises:
+        argparse.ArgumentTypeError: The name is empty, has control characters or is not UTF-8: MLflow cannot store it.
+    """
+    if not name.strip() or not name.isprintable():
+        raise argparse.ArgumentTypeError(f"{name[:60]!r} is empty or has characters that cannot be printed")
+    return name
+
+
+def add_experiment(parser: Parser) -> None:
+    """Add the options that define an experiment: preset, overrides, DeepSpeed fragments."""
+    parser.add_argument("preset", metavar="PRESET", help="name of a preset (dst presets) or a YAML file")
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override one or more values"
+    )
+    parser.add_argument(
+        "--ds",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="one or more DeepSpeed fragments or JSON files, instead of the preset's",
+    )
+
+
+def add_decoding(parser: Parser) -> None:
+    """Add the options of commands that translate with a bundle."""
+    parser.add_argument("bundle", metavar="BUNDLE", help="folder of a bundle, a checkpoint or a run")
+    parser.add_argument("--beam", type=int, metavar="N", help="beam size, 1 to 1000 (the bundle's)")
+    parser.add_argument("--length-penalty", type=float, metavar="ALPHA", help="length penalty, 0 to 10 (the bundle's)")
+    parser.add_argument(
+        "--max-input-tokens",
+        type=int,
+        metavar="N",
+        help="truncate longer inputs, with a warning; 0: never (the bundle's)",
+    )
+    parser.add_argument(
+        "--max-extra-tokens",
+        type=int,
+        metavar="N",
+        help="maximum output length beyond the input length (the bundle's)",
+    )
+    parser.add_argument(
+        "--batch-tokens",
+        type=int,
+        metavar="N",
+        help="source tokens per batch; reduced for beams wider than 8 (the bundle's)",
+    )
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (a GPU if there is one)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing --output")
+    parser.add_argument(
+        "--precision", choices=("fp32", "bf16", "fp16"), help="precision of the weights (bf16 on a GPU, fp32 on a CPU)"
+    )
+
+
+def load_translator(options: argparse.Namespace, bundle: str | Bundle) -> Translator:
+    """Load a translator with the options of :func:`add_decoding`."""
+    from dstransformer.decoding import commands
+
+    return commands.load_translator(
+        bundle,
+        beam_size=options.beam,
+        length_penalty=options.length_penalty,
+        max_input_tokens=options.max_input_tokens,
+        max_extra_tokens=options.max_extra_tokens,
+        batch_tokens=options.batch_tokens,
+        device=options.device,
+        precision=options.precision,
+    )
+
+
+def split_values(arguments: Sequence[str]) -> list[str]:
+    """Rewrite ``--set a=1 b=2 toy`` as ``--set=a=1 --set=b=2 toy``, and ``--ds`` likewise.
+
+    The preset may follow the values. It is recognised because an override contains ``=``, and no fragment has the name
+    of a preset.
+    """
+    rewritten: list[str] = []
+    option = ""
+    is_value: Callable[[str], bool] = bool
+    for word in arguments:
+        if word in ("--set", "--ds"):
+            option, first = word, True
+            is_value = _is_override if word == "--set" else _is_fragment
+            rewritten.append(word)
+        elif not option or word.startswith("-"):
+            option = ""
+            rewritten.append(word)
+        elif first:
+            first = False
+            rewritten[-1] = f"{option}={word}"
+        elif is_value(word):
+            rewritten.append(f"{option}={word}")
+        else:
+            option = ""
+            rewritten.append(word)
+    return rewritten
+
+
+def _is_override(word: str) -> bool:
+    return _OVERRIDE.match(word) is not None
+
+
+def _is_fragment(word: str) -> bool:
+    from dstransformer.config import preset_names
+
+    return not word.endswith((".yaml", ".yml")) and word not in preset_names()

@@ -1,0 +1,69 @@
+"""The entry point of ``dst``: parses the arguments and runs the command.
+
+Command modules import what a handler needs inside the handler, so that ``dst --help`` is fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from dstransformer import __version__
+from dstransformer.cli import average, ds_config, evaluate, presets, track, train, translate
+from dstransformer.cli.options import Answer, Handler, split_values
+from dstransformer.errors import UserError
+from dstransformer.terminal import Parser, run_guarded, say
+
+COMMANDS = (train, translate, evaluate, average, track, presets, ds_config)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit status."""
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
+    return run_guarded("dst", lambda: _run_command(command_line), speaks=_reports_errors(command_line))
+
+
+def _run_command(arguments: Sequence[str]) -> int:
+    try:
+        options = build_parser().parse_args(split_values(arguments))
+    except UserError as error:
+        advice = "required: PRESET (one of `dst presets`, or a .yaml file; before --ds)"
+        raise UserError(str(error).replace("required: PRESET", advice)) from None
+    finally:
+        say("")  # flush the output of --help and --version
+    handler: Handler = options.handler
+    answer: Answer = handler(options)
+    say(answer.text)
+    return answer.status
+
+
+def build_parser() -> Parser:
+    """Build the parser of ``dst`` with all its commands."""
+    parser = Parser(
+        prog="dst",
+        description="Train, translate with and evaluate Transformers (Vaswani et al., 2017) on DeepSpeed.",
+        epilog="An error is one line on stderr; DST_DEBUG=1 in the environment adds the traceback.",
+    )
+    parser.add_argument("--version", action="version", version=f"dst {__version__}")
+    parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)  # deepspeed passes it
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    for command in COMMANDS:
+        command.add_parser(commands)
+    return parser
+
+
+def _reports_errors(arguments: Sequence[str]) -> bool:
+    """Whether this process reports errors that all processes of the run raise: true on rank 0.
+
+    Only ``train`` runs in several processes. Other commands ignore launcher variables.
+    """
+    from dstransformer.cluster.launcher import LauncherError, read_processes
+
+    if next((argument for argument in arguments if not argument.startswith("-")), None) != "train":
+        return True
+    try:
+        return read_processes(os.environ, require_rank=False).rank == 0
+    except LauncherError:
+        return True

@@ -1,0 +1,27 @@
+"""``dst track``: send the pending tracking records of a run to MLflow."""
+
+from __future__ import annotations
+
+import argparse
+
+from dstransformer.cli.options import Answer, Commands, folder
+from dstransformer.terminal import Parser
+
+
+def add_parser(commands: Commands[Parser]) -> None:
+    """Add the parser of ``dst track``."""
+    parser = commands.add_parser(
+        "track", help="send pending tracking records of a run; also run this after moving a folder of runs"
+    )
+    parser.add_argument("run", metavar="RUN", type=folder, help="run folder")
+    parser.set_defaults(handler=run)
+
+
+def run(options: argparse.Namespace) -> Answer:
+    """Send the pending records of a run."""
+    from dstransformer.tracking import TrackingState, public_address, send_pending
+
+    sent = send_pending(options.run)
+    state = TrackingState.load(options.run)
+    assert state is not None
+    return Answer(f"{options.run}: {sent} records sent to {public_address(state.tracking_uri)}, none pending")

@@ -1,0 +1,88 @@
+"""``dst train``: train a model, or check and describe a run with ``--dry-run``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from dstransformer.cli.options import Answer, Commands, add_experiment, folder, run_name
+from dstransformer.terminal import Parser
+
+if TYPE_CHECKING:
+    from dstransformer.training.run import DryRun, Outcome
+
+STOPPED_BY_SIGNAL = 143
+
+
+def add_parser(commands: Commands[Parser]) -> None:
+    """Add the parser of ``dst train``."""
+    parser = commands.add_parser(
+        "train", help="train a model, in one process or in those started by deepspeed, torchrun or srun"
+    )
+    add_experiment(parser)
+    parser.add_argument("--corpus", required=True, type=folder, help="folder that dst-prep built")
+    parser.add_argument("--run", required=True, type=folder, help="run folder: checkpoints, metrics, bundle")
+    parser.add_argument(
+        "--resume",
+        default="auto",
+        metavar="auto|never|PATH",
+        help="resume from the latest checkpoint if any, never, or from PATH (auto)",
+    )
+    parser.add_argument("--name", type=run_name, help="the run's name in MLflow (preset, folder and date)")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and estimates only")
+    parser.add_argument("--json", action="store_true", help="print the outcome or the dry run as JSON")
+    parser.set_defaults(handler=run)
+
+
+def run(options: argparse.Namespace) -> Answer:
+    """Train. Only rank 0 prints the outcome."""
+    from dstransformer.cluster.launcher import read_processes
+    from dstransformer.training.run import dry_run, train
+    from dstransformer.training.setup import TrainRequest
+
+    request = TrainRequest(
+        options.preset, options.corpus, options.run, options.overrides, options.ds, options.resume, options.name
+    )
+    is_rank0 = read_processes(os.environ, require_rank=not options.dry_run).rank == 0
+    if options.dry_run:
+        planned = dry_run(request)
+        text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned)
+        return Answer(text if is_rank0 else "")
+    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the outcome
+        outcome = train(request)
+    text = json.dumps(outcome.to_json(), indent=2) if options.json else _describe_outcome(outcome)
+    return Answer(text if is_rank0 else "", 0 if outcome.stopped_by is None else STOPPED_BY_SIGNAL)
+
+
+def _describe_dry_run(planned: DryRun) -> str:
+    from dstransformer.config import dump_config
+
+    setup, figures = planned.setup, planned.estimate
+    lines = [
+        dump_config(setup.config),
+        f"DeepSpeed, world size {setup.world_size}: {json.dumps(setup.ds_config)}\n",
+        f"pairs              {figures.pairs:>14,}",
+        f"updates per epoch  {figures.updates_per_epoch:>14,}   total epochs {figures.epochs:.1f}",
+        f"an update holds    {figures.pairs_per_update:>14,.0f}   pairs",
+        f"                   {figures.src_tokens_per_update:>14,.0f}   source tokens",
+        f"                   {figures.tgt_tokens_per_update:>14,.0f}   target tokens",
+        f"accumulation steps {figures.accumulation_steps:>14,}",
+        f"parameters         {figures.parameters:>14,}",
+    ]
+    lines += [
+        f"model states {stage} {gib:>14.3f}   GiB per process, without activations"
+        for stage, gib in figures.model_state_gib.items()
+    ]
+    lines += [f"warning: {warning}" for warning in planned.warnings]
+    return "\n".join(lines)
+
+
+def _describe_outcome(outcome: Outcome) -> str:
+    if outcome.final is None:
+        return f"stopped by {outcome.stopped_by} at step {outcome.step}; run the same command to resume"
+    scores = [f"{split} {evaluation.bleu}" for split, evaluation in outcome.evaluations.items()]
+    return "\n".join([*scores, *outcome.final.lines(), f"{outcome.run}/bundle"])

@@ -1,0 +1,272 @@
+"""The process group of a run: ranks, devices, collectives on CPU tensors, and errors shared by all ranks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import re
+import socket
+import threading
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dstransformer.cluster.launcher import Processes, add_slurm_variables
+from dstransformer.errors import DstError, UserError
+
+logger = logging.getLogger(__name__)
+
+#: Seconds a process waits for the others to join before it logs that it is waiting.
+NOTICE_SECONDS = 15.0
+
+#: Timeout for joining the process group, and for each collective during an update.
+STEP_TIMEOUT = timedelta(minutes=10)
+
+#: Timeout for collectives that wait for rank 0 to hash or average checkpoints.
+CONTROL_TIMEOUT = timedelta(hours=1)
+
+
+@contextmanager
+def peer_errors() -> Iterator[None]:
+    """Turn gloo's connection errors, which mean that another process died, into a one-line error.
+
+    Raises:
+        DstError: Another process has died or does not respond.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "gloo/" not in str(error):
+            raise
+        raise DstError(
+            f"another process of the run has ended or does not respond; see its own message ({_gloo_message(error)})"
+        ) from error
+
+
+class World:
+    """The process group. Build it with :func:`join_world`.
+
+    Attributes:
+        rank: Rank of this process in the run.
+        local_rank: Rank of this process on its node.
+        world_size: Number of processes.
+        device: The device of this process.
+    """
+
+    def __init__(self, processes: Processes, device: torch.device) -> None:
+        self.rank = processes.rank
+        self.local_rank = processes.local_rank
+        self.world_size = processes.world_size
+        self.device = device
+        # Control messages use gloo, so that they never wait for the GPU and can have a long timeout.
+        self._control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+
+    @property
+    def is_rank0(self) -> bool:
+        """Whether this is rank 0, which logs and writes the run's files; every rank writes its part of a checkpoint."""
+        return self.rank == 0
+
+    def all_reduce(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum a CPU tensor over all ranks."""
+        total = values.clone()
+        with peer_errors():
+            dist.all_reduce(total, group=self._control)
+        return total
+
+    def any(self, *flags: bool) -> list[bool]:
+        """For each flag, whether it is set on any rank."""
+        raised = torch.tensor(flags, dtype=torch.int32)
+        with peer_errors():
+            dist.all_reduce(raised, op=dist.ReduceOp.MAX, group=self._control)
+        return [bool(flag) for flag in raised.tolist()]
+
+    def gather(self, item: Any) -> list[Any]:
+        """Gather the items of all ranks, in rank order, on every rank."""
+        items: list[Any] = [None] * self.world_size
+        with peer_errors():
+            dist.all_gather_object(items, item, group=self._control)
+        return items
+
+    def broadcast(self, item: Any) -> Any:
+        """Broadcast the item of rank 0 to every rank."""
+        items = [item]
+        with peer_errors():
+            dist.broadcast_object_list(items, src=0, group=self._control)
+        return items[0]
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        with peer_errors():
+            dist.barrier(group=self._control)
+
+    @contextmanager
+    def collective_errors(self) -> Iterator[None]:
+        """Run a block that may fail on some ranks only. All ranks agree on the outcome; acts as a barrier.
+
+        The block must not call collectives. If it fails on any rank, all ranks raise the error of the lowest such rank.
+        """
+        raised: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            raised = error
+        self.raise_any(raised)
+
+    def raise_any(self, own: Exception | None) -> None:
+        """If any rank has an error, raise that of the lowest such rank on all ranks. Collective.
+
+        Args:
+            own: This rank's error, if any.
+
+        Raises:
+            DstError: The error, unchanged if every rank has one, else prefixed with the rank it came from.
+        """
+        failures = [failure for failure in self.gather(self._describe(own)) if failure is not None]
+        if not failures:
+            return
+        if own is not None and not isinstance(own, DstError):
+            raise own
+        kind, text, origin = failures[0]
+        error = kind(text if len(failures) == self.world_size else f"{origin}: {text}")
+        error.shared = True
+        raise error from own
+
+    def _describe(self, error: Exception | None) -> tuple[type[DstError], str, str] | None:
+        if error is None:
+            return None
+        origin = f"rank {self.rank} on {platform.node()}"
+        if isinstance(error, DstError):
+            return type(error), str(error), origin
+        return DstError, f"{type(error).__name__}: {error}", origin
+
+
+def join_world(processes: Processes, environment: MutableMapping[str, str] = os.environ) -> World:
+    """Join the process group.
+
+    Sets the variables that PyTorch and DeepSpeed read, unless the launcher has set them. If ``OMP_NUM_THREADS`` is not
+    set, processes that may run on the same cores share them evenly.
+
+    Raises:
+        DstError: The other processes did not join in time, or there is no GPU for this process.
+    """
+    environment.update(add_slurm_variables(environment))
+    environment.setdefault("RANK", str(processes.rank))
+    environment.setdefault("LOCAL_RANK", str(processes.local_rank))
+    environment.setdefault("WORLD_SIZE", str(processes.world_size))
+    address_given = "MASTER_ADDR" in environment
+    environment.setdefault("MASTER_ADDR", "127.0.0.1")
+    environment.setdefault("MASTER_PORT", str(_free_port()) if processes.world_size == 1 else "29500")
+    device = _choose_device(processes, environment)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    else:
+        environment.setdefault("DS_ACCELERATOR", "cpu")
+    try:
+        with _log_if_waiting(processes, environment, address_given):
+            dist.init_process_group(
+                "nccl" if device.type == "cuda" else "gloo",
+                timeout=STEP_TIMEOUT,
+                device_id=device if device.type == "cuda" else None,
+            )
+            world = World(processes, device)
+        if device.type == "cpu" and "OMP_NUM_THREADS" not in environment:
+            own = platform.node(), usable_cores()
+            torch.set_num_threads(_share_cores(own, world.gather(own)))
+        return world
+    except (RuntimeError, ValueError, OSError) as error:
+        failure = DstError(_describe_join_failure(error, environment))
+        failure.rank = processes.rank
+        raise failure from error
+
+
+@contextmanager
+def _log_if_waiting(processes: Processes, environment: Mapping[str, str], address_given: bool) -> Iterator[None]:
+    """Log, once per node and after ``NOTICE_SECONDS``, that this process is waiting for the others."""
+    host, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
+    unset = "" if address_given else " (this machine, because MASTER_ADDR is not set)"
+    text = (
+        f"rank {processes.rank} is waiting for the other processes of WORLD_SIZE={processes.world_size} at "
+        f"{host}:{port}{unset}, for up to {round(STEP_TIMEOUT.total_seconds() / 60)} minutes"
+    )
+    timer = threading.Timer(NOTICE_SECONDS, logger.warning, (text,))
+    timer.daemon = True
+    if processes.world_size > 1 and processes.local_rank == 0:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _describe_join_failure(error: Exception, environment: Mapping[str, str]) -> str:
+    host, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
+    if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
+        return (
+            f"port {port} of {host}, where the processes join, is in use by another program or run: choose another "
+            "with MASTER_PORT in the environment, or with --master_port of deepspeed and torchrun"
+        )
+    return (
+        f"the {environment['WORLD_SIZE']} processes did not join at {host}:{port}: {_first_line(error)}; look for the "
+        "one that failed, and check that every node can reach that address (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)"
+    )
+
+
+def usable_cores() -> frozenset[int]:
+    """The CPU cores that this process may run on."""
+    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+
+
+def _share_cores(own: tuple[str, frozenset[int]], all_ranks: Sequence[tuple[str, frozenset[int]]]) -> int:
+    """Number of threads of a rank: its cores, divided by the ranks of its node that may run on any of them."""
+    node, cores = own
+    sharing = sum(other_node == node and not cores.isdisjoint(other_cores) for other_node, other_cores in all_ranks)
+    return max(1, len(cores) // sharing)
+
+
+def _choose_device(processes: Processes, environment: Mapping[str, str]) -> torch.device:
+    accelerator = environment.get("DS_ACCELERATOR")
+    if accelerator == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        if accelerator == "cuda":
+            failure = UserError(
+                f"DS_ACCELERATOR is cuda, but {platform.node()} has no visible GPU: unset it to train on the CPU"
+            )
+            failure.rank = processes.rank
+            raise failure
+        return torch.device("cpu")
+    if processes.local_rank >= torch.cuda.device_count():
+        failure = UserError(
+            f"{platform.node()} has {torch.cuda.device_count()} GPUs, too few for local rank {processes.local_rank}: "
+            "start one process per GPU, or hide the GPUs with CUDA_VISIBLE_DEVICES="
+        )
+        failure.rank = processes.rank
+        raise failure
+    return torch.device("cuda", processes.local_rank)
+
+
+def _gloo_message(error: Exception) -> str:
+    """The first sentence of gloo's error message, without the source location."""
+    return re.sub(r"^\[[^]]*\] *", "", _first_line(error)).partition(". ")[0]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def leave_world() -> None:
+    """Destroy the process group."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

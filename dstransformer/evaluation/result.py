@@ -1,0 +1,89 @@
+"""The result of an evaluation, for trackers, the outcome of a run, JSON and the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_LABELS = {"bleu": "BLEU", "chrf": "chrF2", "bleu_compound_split": "BLEU (compound-split)"}
+
+
+@dataclass(frozen=True)
+class Score:
+    """A corpus-level score, from 0 to 100; higher is better.
+
+    Attributes:
+        name: Name of the metric in logs: ``bleu``, ``chrf``; ``bleu_first_500`` covers the first 500 sentences only.
+        value: The score.
+        signature: How it was computed. Only scores with equal signatures are comparable.
+    """
+
+    name: str
+    value: float
+    signature: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name for display: ``BLEU``, ``chrF2``, ``BLEU (first 500 sentences)``."""
+        metric, _, sentences = self.name.partition("_first_")
+        label = _LABELS.get(metric, metric)
+        return f"{label} (first {sentences} sentences)" if sentences else label
+
+    def __str__(self) -> str:
+        return f"{self.label} {self.value:.2f} ({self.signature})"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sentence of a held-out set, its reference and the model's translation, as detokenised text."""
+
+    source: str
+    reference: str
+    translation: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of a model on a held-out set.
+
+    Attributes:
+        scores: Scores of the translations, BLEU first.
+        sentences: Number of sentences translated.
+        seconds: Translation time.
+        loss: Label-smoothed cross-entropy in nats per target token; None if not computed.
+        perplexity: Perplexity of the references without label smoothing; None if not computed.
+        samples: The first sentences with their translations.
+    """
+
+    scores: tuple[Score, ...]
+    sentences: int = 0
+    seconds: float = 0.0
+    loss: float | None = None
+    perplexity: float | None = None
+    samples: tuple[Sample, ...] = ()
+
+    @property
+    def bleu(self) -> Score:
+        """The BLEU score, of all sentences or of the first ones."""
+        return next(score for score in self.scores if score.name == "bleu" or score.name.startswith("bleu_first_"))
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Loss, perplexity and scores, by name."""
+        computed = {"loss": self.loss, "perplexity": self.perplexity}
+        known = {name: value for name, value in computed.items() if value is not None}
+        return known | {score.name: score.value for score in self.scores}
+
+    @property
+    def signatures(self) -> dict[str, str]:
+        """The signatures of the scores, by name."""
+        return {score.name: score.signature for score in self.scores}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``--json``, without the samples."""
+        return {
+            "sentences": self.sentences,
+            "seconds": self.seconds,
+            "metrics": self.metrics,
+            "signatures": self.signatures,
+        }

@@ -1,0 +1,112 @@
+"""Loss, perplexity and BLEU on a held-out split. Each rank evaluates its share on a plain copy of the model."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dstransformer.batching import build_batch, training_lengths
+from dstransformer.cluster.world import World
+from dstransformer.config import Config, Precision
+from dstransformer.corpus import Split, Tokenizer
+from dstransformer.decoding import Translator
+from dstransformer.evaluation.bleu import score
+from dstransformer.evaluation.result import Evaluation, Sample
+from dstransformer.model import DTYPES, Transformer
+
+Indices = npt.NDArray[np.int64]
+
+
+def score_name(metric: str, sentences: int, total: int) -> str:
+    """The name of a score over the first ``sentences`` of a split with ``total`` sentences; 0 means all.
+
+    A score over part of a split is named separately: ``bleu_first_500`` instead of ``bleu``.
+    """
+    return metric if sentences == 0 or sentences >= total else f"{metric}_first_{sentences}"
+
+
+class Validator:
+    """Evaluates weights on a copy of the model outside DeepSpeed, so that all ZeRO stages are evaluated alike.
+
+    Args:
+        config: The experiment.
+        tokenizer: The tokenizer of the corpus.
+        world: The process group.
+        precision: The training precision, in which a GPU evaluates. A CPU evaluates in fp32.
+    """
+
+    def __init__(self, config: Config, tokenizer: Tokenizer, world: World, precision: Precision) -> None:
+        dtype = DTYPES[precision] if world.device.type == "cuda" else torch.float32
+        self._config = config
+        self._tokenizer = tokenizer
+        self._world = world
+        with torch.device("meta"):
+            model = Transformer(
+                config.model, tokenizer.vocab_size, config.loss.label_smoothing, config.training.attention_backend
+            )
+        self._model = model.to(dtype).to_empty(device=world.device).eval()
+        self._translator = Translator(self._model, tokenizer, config.decoding)
+
+    @torch.no_grad()
+    def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Copy weights into the model, by name."""
+        parameters = dict(self._model.named_parameters())
+        for name, tensor in weights:
+            parameters[name].copy_(tensor)
+
+    def evaluate(self, split: Split, sentences: int) -> Evaluation:
+        """Evaluate the weights loaded last. Collective; all ranks return the same result.
+
+        Args:
+            split: A split of the corpus, with raw text.
+            sentences: How many sentences, from the first, to translate for the scores; 0 means all.
+        """
+        loss, nll, tokens = self._world.all_reduce(self._loss_sums(split)).tolist()
+        count = min(sentences, len(split)) or len(split)
+        began = time.perf_counter()
+        translations = self._translate(split, count)
+        seconds = time.perf_counter() - began
+        references = split.tgt_texts()[:count]
+        shown = zip(split.src_texts(), references, translations, strict=False)
+        return Evaluation(
+            scores=tuple(
+                replace(found, name=score_name(found.name, sentences, len(split)))
+                for found in score(translations, references)
+            ),
+            sentences=count,
+            seconds=seconds,
+            loss=loss / tokens,
+            perplexity=math.exp(min(nll / tokens, 700.0)),
+            samples=tuple(Sample(*sample) for sample in islice(shown, self._config.validation.samples)),
+        )
+
+    @torch.no_grad()
+    def _loss_sums(self, split: Split) -> Tensor:
+        sums = torch.zeros(3, dtype=torch.float64)
+        for pairs in self._iter_batches(split):
+            batch = build_batch(split, pairs).to(self._world.device)
+            losses = self._model(*batch)
+            sums += torch.tensor([float(losses.loss), float(losses.nll), batch.tgt_out.numel()], dtype=torch.float64)
+        return sums
+
+    def _iter_batches(self, split: Split) -> Iterator[Indices]:
+        """This rank's share of a split, sorted by length, in batches of ``decoding.batch_tokens`` target tokens."""
+        src_lengths, tgt_lengths = training_lengths(split)
+        own = np.lexsort((src_lengths, tgt_lengths))[self._world.rank :: self._world.world_size]
+        if len(own):
+            filled = np.cumsum(tgt_lengths[own], dtype=np.int64) // self._config.decoding.batch_tokens
+            yield from np.split(own, np.flatnonzero(np.diff(filled)) + 1)
+
+    def _translate(self, split: Split, count: int) -> list[str]:
+        """Translate the raw text of the first sentences, as ``dst translate`` does. Collective."""
+        sources = split.src_texts()[:count]
+        shares = self._world.gather(self._translator.translate(sources[self._world.rank :: self._world.world_size]))
+        return [shares[index % self._world.world_size][index // self._world.world_size] for index in range(count)]

@@ -1,0 +1,1 @@
+"""Exports trained models to the formats of other tools."""

@@ -1,0 +1,168 @@
+"""Durable files: written completely or not at all, flushed to disk, hashed and locked."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from dstransformer.errors import StorageError, UserError
+
+logger = logging.getLogger(__name__)
+
+#: What to do on a full disk while training.
+RESUME_ADVICE = (
+    "make room, then give the same command: it goes on from the latest checkpoint, or starts anew without one"
+)
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+@contextmanager
+def storage_errors(path: Path | str, *, full: str = RESUME_ADVICE) -> Iterator[None]:
+    """Report in one line what the file system refuses in the block.
+
+    Args:
+        path: What is written: a file, or a folder with files. Of a folder the message names the file.
+        full: What to do if there is no room.
+
+    Raises:
+        StorageError: No room, no permission, a folder that vanished.
+        BrokenPipeError: The reader of a pipe has closed it.
+        BlockingIOError: The system has no process or thread to spare.
+    """
+    try:
+        yield
+    except (BrokenPipeError, BlockingIOError):  # not the file system's
+        raise
+    except OSError as error:
+        place = (error.filename if Path(path).is_dir() else None) or path
+        reason = os.strerror(error.errno) if error.errno else error
+        advice = full if error.errno in _FULL else "check the path and its permissions"
+        raise StorageError(f"cannot write {place}: {reason}; {advice}") from error
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the entries of a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush a folder and everything below it to disk."""
+    for path in folder.rglob("*"):
+        sync(path)
+    sync(folder)
+
+
+def write_durably(path: Path, content: str | bytes | memoryview) -> None:
+    """Write a file, text as UTF-8, and flush it to disk."""
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    sync(path)
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Replace a file atomically: a reader sees the old content or the new, never a mixture."""
+    with replacing(path) as aside:
+        write_durably(aside, content)
+
+
+@contextmanager
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Yield a path to write to, which replaces ``path`` if the block ends without an error."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield aside
+        aside.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync(path.parent)
+
+
+def replace_folder(target: Path, write: Callable[[Path], None], *, full: str = RESUME_ADVICE) -> None:
+    """Write a folder beside ``target``, then move it there. The old folder stays until the new one is complete."""
+    aside, old = target.with_name(f".{target.name}.partial"), target.with_name(f".{target.name}.old")
+    with storage_errors(target, full=full):
+        if old.exists() and not target.exists():  # a process was killed between the two renames below
+            old.rename(target)
+        for stale in (aside, old):
+            if stale.exists():
+                shutil.rmtree(stale)
+        try:
+            write(aside)
+            sync_tree(aside)
+            if target.exists():
+                target.rename(old)
+            aside.rename(target)
+            sync(target.parent)
+        finally:
+            if old.exists() and not target.exists():
+                old.rename(target)
+            for stale in (aside, old):
+                shutil.rmtree(stale, ignore_errors=True)
+
+
+@contextmanager
+def hold_lock(path: Path, busy: str, *, wait: float = 0.0, keep: bool = False) -> Iterator[None]:
+    """Hold a lock file. The lock ends with this process, however that ends; child processes do not inherit it.
+
+    On a file system without locks a warning is logged instead.
+
+    Args:
+        path: The lock file. It names its holder.
+        busy: The error if another process holds the lock; ``{owner}`` is replaced by the holder.
+        wait: Seconds to wait for the other process.
+        keep: Whether the file stays when the lock is released.
+
+    Raises:
+        UserError: Another process holds the lock.
+        OSError: The file cannot be created.
+    """
+    lock = FileLock(path, timeout=wait, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        path.touch()  # an OSError, where no file can be made here at all
+        raise UserError(busy.replace("{owner}", _owner(path))) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        logger.warning("%s cannot be locked (%s): start nothing else that writes there", path.parent, error.strerror)
+        yield
+        return
+    try:
+        with suppress(OSError):  # a full disk: the lock holds all the same
+            path.write_text(f"process {os.getpid()} on {platform.node()}\n", encoding="utf-8")
+        yield
+    finally:
+        if not keep:  # while it is held, so that a process that waits for it takes a new file
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+        lock.release()
+
+
+def _owner(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace").strip() or "unknown"
+    return "unknown"

@@ -1,0 +1,36 @@
+"""The operations of the model. Layers call them and never ask which implementation runs."""
+
+from dstransformer.model.ops.caches import Caches
+from dstransformer.model.ops.dispatch import (
+    attention,
+    best_pieces,
+    build_caches,
+    cross_entropy,
+    linear,
+    prepare_linear,
+    residual_norm,
+    weight_gradient,
+)
+from dstransformer.model.ops.library import DTYPES, kernels_name, precision_name, processor_name
+from dstransformer.model.ops.reference import HeadShape, dropout
+from dstransformer.model.ops.varlen import Backend, check_backend
+
+__all__ = [
+    "DTYPES",
+    "Backend",
+    "Caches",
+    "HeadShape",
+    "attention",
+    "best_pieces",
+    "build_caches",
+    "check_backend",
+    "cross_entropy",
+    "dropout",
+    "kernels_name",
+    "linear",
+    "precision_name",
+    "prepare_linear",
+    "processor_name",
+    "residual_norm",
+    "weight_gradient",
+]

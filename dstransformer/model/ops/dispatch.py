@@ -1,0 +1,179 @@
+"""The operations of the model, each with the choice of its implementation; nobody else makes that choice.
+
+The formulas are in :mod:`dstransformer.model.ops.reference`. On a CPU compiled kernels and oneDNN replace most of them
+(``cpu_*``), on a GPU flash attention replaces attention (``varlen``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from dstransformer.model.ops import cpu_attention, cpu_products, cpu_rows, reference, varlen
+from dstransformer.model.ops.caches import Caches, PackedCaches, PaddedCaches
+from dstransformer.model.ops.library import LANES, can_compute
+from dstransformer.model.ops.reference import HeadShape
+from dstransformer.model.ops.varlen import Backend
+from dstransformer.model.packing import Packing
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
+    """``x W^T + b``, or ``max(0, x W^T + b)`` (section 3.3).
+
+    Args:
+        x: ``(rows, in_features)``.
+        weight: ``(out_features, in_features)``.
+        bias: ``(out_features,)``, or None.
+        relu: Whether to set negative results to 0. NaN stays NaN.
+
+    Returns:
+        ``(rows, out_features)``.
+    """
+    if can_compute(x, weight):
+        return cpu_products.linear(x, weight, bias, relu=relu)
+    return reference.linear(x, weight, bias, relu=relu)
+
+
+def prepare_linear(
+    weight: Tensor, bias: Tensor | None = None, *, relu: bool = False, repeated: bool = True
+) -> Callable[[Tensor], Tensor]:
+    """:func:`linear` with fixed weights and without gradient.
+
+    Args:
+        weight: ``(out_features, in_features)``.
+        bias: ``(out_features,)``, or None.
+        relu: As for :func:`linear`.
+        repeated: Several products follow, so a copy of the weights in the order that the product reads them in pays.
+    """
+    if not can_compute(weight):
+        return lambda x: reference.linear(x, weight, bias, relu=relu)
+    if repeated:
+        return cpu_products.prepare_linear(weight, bias, relu=relu)
+    return lambda x: cpu_products.multiply(x, weight, bias, relu=relu)
+
+
+def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient of the weights of ``x W^T``: ``grad^T x``. It has no gradient itself.
+
+    Args:
+        grad: The gradient of the product, ``(rows, out_features)``.
+        x: ``(rows, in_features)``.
+
+    Returns:
+        ``(out_features, in_features)``, in fp32 for fp16.
+    """
+    if can_compute(grad, x):
+        return cpu_products.weight_gradient(grad, x)
+    return reference.weight_gradient(grad, x)
+
+
+def residual_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, p: float) -> Tensor:
+    """``LayerNorm(x + Dropout(y))`` (sections 3.1 and 5.4).
+
+    Args:
+        x: ``(…, d_model)``.
+        y: Of the same shape.
+        gain: ``(d_model,)``.
+        bias: ``(d_model,)``.
+        eps: Added to the variance.
+        p: Probability that an element of ``y`` is dropped, less than 1.
+    """
+    if x.shape[-1] % LANES == 0 and can_compute(x, y, gain):
+        return cpu_rows.residual_norm(x, y, gain, bias, eps, p)
+    return reference.residual_norm(x, y, gain, bias, eps, p)
+
+
+def cross_entropy(
+    logits: Tensor, targets: Tensor, label_smoothing: float, gradient_scale: float | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Label-smoothed cross-entropy (section 5.4), summed over tokens, and its gradient.
+
+    Args:
+        logits: ``(rows, pieces)``, contiguous; rows beyond the targets are filler. The gradient may replace them.
+        targets: ``(tokens,)`` int64.
+        label_smoothing: epsilon, spread evenly over all pieces.
+        gradient_scale: The gradient is multiplied by it before it is rounded; None computes no gradient.
+
+    Returns:
+        The smoothed loss and the negative log-likelihood, scalars in fp32, and the gradient of the former with respect
+        to the logits: ``(rows, pieces)``, 0 for filler.
+    """
+    if gradient_scale != 1.0 or not can_compute(logits):
+        return reference.cross_entropy(logits, targets, label_smoothing, gradient_scale)
+    tokens = targets.numel()
+    loss, nll = cpu_rows.cross_entropy_(logits[:tokens], targets, label_smoothing)
+    logits[tokens:] = 0.0
+    return loss.sum(), nll.sum(), logits
+
+
+def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest logits of each row among the pieces from ``first`` to before ``end``.
+
+    Args:
+        logits: ``(rows, pieces)``.
+        first: The first piece that may be chosen.
+        end: One more than the last.
+        count: How many to choose, at most ``end - first``.
+
+    Returns:
+        Logits, best first, and their pieces, ``(rows, count)`` fp32 and int64; and the logarithm of the sum of the
+        exponentials of all logits of a row, ``(rows,)`` fp32.
+    """
+    if can_compute(logits):
+        return cpu_rows.best_pieces(logits, first, end, count)
+    return reference.best_pieces(logits, first, end, count)
+
+
+def attention(
+    queries: Tensor,
+    keys_values: Tensor | None,
+    packing: Packing,
+    key_packing: Packing,
+    shape: HeadShape,
+    p: float,
+    backend: Backend,
+) -> Tensor:
+    """Scaled dot-product attention within each sentence (equation 1).
+
+    Args:
+        queries: ``(packing.rows, heads * d_k)``; for self-attention each row goes on with its keys and values,
+            ``heads * (2 * d_k + d_v)`` wide.
+        keys_values: ``(key_packing.rows, heads * (d_k + d_v))``, or None for self-attention.
+        packing: The sentences of the queries.
+        key_packing: The sentences of the keys, as many.
+        shape: The shape of the heads.
+        p: Probability that an attention weight is dropped.
+        backend: ``auto`` is the fastest that can run, ``varlen`` is ``auto`` without the kernels for a CPU, ``padded``
+            is the reference.
+
+    Returns:
+        ``(packing.rows, heads * d_v)``, 0 for filler.
+    """
+    if backend != "padded" and varlen.can_compute(queries, shape, p):
+        return varlen.attention(queries, keys_values, packing, key_packing, shape)
+    if backend == "auto" and p == 0.0 and can_compute(queries):
+        return cpu_attention.attention(queries, keys_values, packing, key_packing, shape)
+    return reference.attention(queries, keys_values, packing, key_packing, shape, p)
+
+
+def build_caches(
+    memory: Tensor,
+    projections: Sequence[Callable[[Tensor], Tensor]],
+    packing: Packing,
+    shape: HeadShape,
+    beam_size: int,
+) -> Caches:
+    """Empty caches for incremental decoding.
+
+    Args:
+        memory: ``(packing.rows, d_model)``.
+        projections: For each layer the function from the memory to its keys and values.
+        packing: The sentences of the memory.
+        shape: The shape of the heads.
+        beam_size: Most rows per sentence.
+    """
+    memories = (project(memory) for project in projections)
+    if can_compute(memory):
+        return PackedCaches(memories, packing, shape)
+    return PaddedCaches(memories, packing, shape, beam_size)

@@ -1,0 +1,164 @@
+"""The operations of the model in plain PyTorch: the formulas that every faster implementation has to compute.
+
+:mod:`dstransformer.model.ops.dispatch` says what each argument means.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dstransformer.model.packing import Packing, fill_rows
+
+#: Dropout is decided by 16 random bits per element.
+DROPOUT_LEVELS = 1 << 16
+
+
+class HeadShape(NamedTuple):
+    """The heads of an attention: their number, the width of queries and keys, that of values, and the causal mask."""
+
+    heads: int
+    d_k: int
+    d_v: int
+    causal: bool
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
+    """``x W^T + b``, or ``max(0, x W^T + b)``."""
+    product = F.linear(x, weight, bias)
+    return F.relu(product) if relu else product
+
+
+def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """``grad^T x``; fp16 is summed and returned in fp32, because a sum over tokens can exceed the range of fp16."""
+    if grad.dtype != torch.float16:
+        return grad.t() @ x
+    return torch.mm(grad.t(), x, out_dtype=torch.float32) if grad.is_cuda else grad.t().float() @ x.float()
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """Set each element to zero with probability ``p`` and scale the others by ``1 / (1 - p)`` (section 5.4)."""
+    if p == 0.0:
+        return x
+    return x * keep_mask(x.shape, p, x.dtype) if x.device.type == "cpu" else F.dropout(x, p)
+
+
+def keep_mask(shape: torch.Size, p: float, dtype: torch.dtype) -> Tensor:
+    """A CPU mask of ``shape``: 0 with probability ``p``, elsewhere ``1 / (1 - p)``.
+
+    PyTorch draws one random number per element of a CPU mask, on one thread. Here one 64-bit number decides four
+    elements, 16 bits each, so that the probability is ``p`` to within 2^-17.
+    """
+    count = shape.numel()
+    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    kept = words.view(torch.int16)[:count] >= round(p * DROPOUT_LEVELS) - DROPOUT_LEVELS // 2
+    return kept.view(shape).to(dtype).mul_(1.0 / (1.0 - p))
+
+
+def residual_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, p: float) -> Tensor:
+    """``LayerNorm(x + Dropout(y))``."""
+    return F.layer_norm(x + dropout(y, p), gain.shape, gain, bias, eps)
+
+
+def cross_entropy(
+    logits: Tensor, targets: Tensor, label_smoothing: float, gradient_scale: float | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """``-sum(q log softmax(logits))`` with ``q = (1 - epsilon) onehot(target) + epsilon / pieces``.
+
+    Its gradient with respect to the logits is ``softmax(logits) - q``.
+    """
+    rows, pieces = logits.shape
+    log_p = logits[: targets.numel()].log_softmax(dim=-1, dtype=torch.float32)
+    targets = targets[:, None]
+    log_p_target = log_p.gather(1, targets)
+    nll = -log_p_target.sum()
+    loss = (1.0 - label_smoothing) * nll - label_smoothing * log_p.mean(dim=-1).sum()
+    if gradient_scale is None:
+        return loss, nll, None
+    grad = log_p.exp_().sub_(label_smoothing / pieces)
+    grad.scatter_add_(1, targets, torch.full_like(targets, label_smoothing - 1.0, dtype=grad.dtype))
+    return loss, nll, fill_rows(grad.mul_(gradient_scale).to(logits.dtype), rows)
+
+
+def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The ``count`` largest of ``logits[:, first:end]``, their pieces, and ``log(sum(exp(logits)))`` of each row."""
+    best, pieces = logits[:, first:end].topk(count)
+    return best.float(), pieces + first, logits.float().logsumexp(dim=-1)
+
+
+def attention_product(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, causal: bool, p: float = 0.0) -> Tensor:
+    """Scaled dot-product attention, ``softmax(q k^T / sqrt(d_k)) v`` (equation 1), on padded heads.
+
+    Args:
+        q: ``(n, heads, len, d_k)``.
+        k: ``(n, heads, key_len, d_k)``.
+        v: ``(n, heads, key_len, d_v)``.
+        key_mask: True where a key is visible: ``(n, key_len)``, or ``(n, len, key_len)`` for a mask per query; None
+            shows all keys.
+        causal: Mask what comes after each query; ``len`` equals ``key_len``.
+        p: Probability that a weight is dropped.
+
+    Returns:
+        ``(n, heads, len, d_v)``.
+    """
+    mask = None if key_mask is None else key_mask[:, None] if key_mask.dim() == 3 else key_mask[:, None, None]
+    if q.device.type != "cpu" or q.dtype == torch.float32:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p, is_causal=causal)
+    # On a CPU in half precision the fused kernel is several times slower on many short sentences.
+    scores = torch.matmul(q * (1.0 / math.sqrt(q.shape[-1])), k.transpose(-1, -2))
+    if causal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu_(1)
+        scores = scores.masked_fill(future, float("-inf"))
+    elif mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    weights = scores.softmax(dim=-1)
+    if p:
+        weights = weights * keep_mask(weights.shape, p, weights.dtype)
+    return torch.matmul(weights, v)
+
+
+def attention(
+    queries: Tensor, keys_values: Tensor | None, packing: Packing, key_packing: Packing, shape: HeadShape, p: float
+) -> Tensor:
+    """:func:`attention_product` within each sentence of a packed batch, on sentences padded to one length.
+
+    On a CPU sentences of similar length are padded together. On a GPU the whole batch is: many small products take
+    longer there than the padding.
+    """
+    if queries.device.type != "cpu":
+        return _attention_padded(queries, keys_values, packing, key_packing, shape, p)
+    groups = packing.group(key_packing)
+    parts = groups.queries.split(queries)
+    key_parts = [None] * len(parts) if keys_values is None else groups.keys.split(keys_values)
+    batches = zip(parts, key_parts, groups.queries.parts, groups.keys.parts, strict=True)
+    return packing.fill(groups.queries.join([_attention_padded(*batch, shape, p) for batch in batches]))
+
+
+def _attention_padded(
+    queries: Tensor, keys_values: Tensor | None, packing: Packing, key_packing: Packing, shape: HeadShape, p: float
+) -> Tensor:
+    padded_keys_values = None if keys_values is None else key_packing.pad(keys_values)
+    q, k, v = split_projections(packing.pad(queries), padded_keys_values, shape)
+    mask = None if shape.causal else key_packing.padding_mask
+    out = attention_product(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask, shape.causal, p)
+    return packing.unpad(out.transpose(1, 2).flatten(2))
+
+
+def split_projections(queries: Tensor, keys_values: Tensor | None, shape: HeadShape) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, ``(…, heads, d)`` each, of the projections that ``dispatch.attention`` takes."""
+    heads, d_k, d_v, _ = shape
+    if keys_values is None:
+        q, k, v = split_heads(queries, heads, d_k, d_k, d_v)
+        return q, k, v
+    k, v = split_heads(keys_values, heads, d_k, d_v)
+    return queries.view(*queries.shape[:-1], heads, d_k), k, v
+
+
+def split_heads(x: Tensor, heads: int, *widths: int) -> list[Tensor]:
+    """``(…, heads * sum(widths))`` to one ``(…, heads, width)`` for each width."""
+    parts = torch.split(x, [heads * width for width in widths], dim=-1)
+    return [part.view(*x.shape[:-1], heads, width) for part, width in zip(parts, widths, strict=True)]

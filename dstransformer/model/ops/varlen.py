@@ -1,0 +1,83 @@
+"""Flash attention over packed sentences on a CUDA device: the backend ``varlen``."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dstransformer.config import ModelConfig
+from dstransformer.errors import ConfigError
+from dstransformer.model.ops.reference import HeadShape, split_projections
+from dstransformer.model.packing import Packing
+
+Backend = Literal["auto", "varlen", "padded"]
+
+#: The widest head that flash attention computes.
+MAX_WIDTH = 256
+
+
+def check_backend(config: ModelConfig, backend: Backend, device: torch.device, dtype: torch.dtype) -> None:
+    """Refuse an attention backend that cannot run a model.
+
+    Args:
+        config: The architecture.
+        backend: The backend of its attention.
+        device: The device that computes it.
+        dtype: The precision of the computation.
+
+    Raises:
+        ConfigError: ``varlen`` cannot run this model on this device in this precision.
+    """
+    if backend != "varlen":
+        return
+    needs = [
+        need
+        for met, need in (
+            (_is_available(device, dtype), "a GPU of compute capability 8.0 or more in bf16 or fp16"),
+            (config.attention_dropout == 0.0, "model.attention_dropout=0.0"),
+            (max(config.d_k, config.d_v) <= MAX_WIDTH, f"model.d_k and d_v of at most {MAX_WIDTH}"),
+        )
+        if not met
+    ]
+    if needs:
+        raise ConfigError(
+            f"training.attention_backend = varlen needs {' and '.join(needs)}: set it to auto, which chooses the "
+            "fastest backend that can run"
+        )
+
+
+def can_compute(queries: Tensor, shape: HeadShape, dropout: float) -> bool:
+    """Whether flash attention computes these heads; it has no dropout here."""
+    return dropout == 0.0 and max(shape.d_k, shape.d_v) <= MAX_WIDTH and _is_available(queries.device, queries.dtype)
+
+
+@lru_cache
+def _is_available(device: torch.device, dtype: torch.dtype) -> bool:
+    half = dtype in (torch.float16, torch.bfloat16)
+    return device.type == "cuda" and half and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def attention(
+    queries: Tensor, keys_values: Tensor | None, packing: Packing, key_packing: Packing, shape: HeadShape
+) -> Tensor:
+    """Attention within each sentence without padding; see :func:`dstransformer.model.ops.attention`.
+
+    Flash attention has one width for all heads, a multiple of 8: the narrower ones are filled up with zeros.
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    width = -(-max(shape.d_k, shape.d_v) // 8) * 8
+    q, k, v = (
+        F.pad(part, (0, width - part.shape[-1])) if part.shape[-1] < width else part
+        for part in split_projections(queries, keys_values, shape)
+    )
+    out = varlen_attn(
+        q, k, v, packing.cu, key_packing.cu, packing.max_len, key_packing.max_len,
+        scale=shape.d_k**-0.5, window_size=(-1, 0) if shape.causal else (-1, -1),
+    )  # fmt: skip
+    assert isinstance(out, Tensor)
+    return out[..., : shape.d_v].flatten(1)

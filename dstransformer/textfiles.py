@@ -1,0 +1,364 @@
+"""Reads and writes lines of UTF-8 text, plain or gzipped. Bad input is refused by line; no file stays half-written."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import select
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from io import BufferedReader, BytesIO
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from dstransformer.errors import DataError, StorageError, UserError
+from dstransformer.files import hold_lock, storage_errors
+from dstransformer.products import check_text_output
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+#: The first bytes of files that are mistaken for text, and what to do about each.
+_NOT_TEXT = {
+    b"\xff\xfe\x00\x00": "UTF-32 text: convert it with `iconv -f UTF-32 -t UTF-8`",
+    b"\xff\xfe": "UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`",
+    b"\xfe\xff": "UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`",
+    b"\xfd7zXZ\x00": "compressed by xz: unpack it with `xz -dc`",
+    b"BZh": "compressed by bzip2: unpack it with `bzip2 -dc`",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd: unpack it with `zstd -dc`",
+    b"PK\x03\x04": "a zip archive: unpack it with `unzip`",
+    b"%PDF-": "a PDF document: extract its text first",
+    _GZIP_MAGIC: "gzip inside gzip: unpack it once with `gzip -dc`",
+}
+
+# Rare in text, common in binary data.
+_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r"))
+
+#: Seconds without another line after which the lines of a pipe so far are answered.
+PAUSE = 0.2
+
+#: Seconds after which they are answered even if more lines keep coming.
+PATIENCE = 1.0
+
+
+def iter_lines(path: str | Path) -> Iterator[str]:
+    """Iterate over the lines of a file, without line ends; see :func:`iter_text`.
+
+    Raises:
+        DataError: The file cannot be read, is empty, or is not text.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            yield from iter_text(file, str(path))
+    except OSError as error:
+        if str(path) == "-":
+            raise DataError("standard input is not read here: name a file") from None
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def iter_text(file: BufferedReader, name: str) -> Iterator[str]:
+    """Iterate over the lines of an open file; errors call the file ``name``.
+
+    A line ends with LF or CR LF, which the last line may lack. A byte order mark at the start is dropped.
+
+    Raises:
+        DataError: The file is empty, holds bytes that are not UTF-8, or its gzip data is damaged. The message names the
+            line.
+    """
+    zipped = file.peek(2)[:2] == _GZIP_MAGIC
+    for line in _decoded(gzip.GzipFile(fileobj=file) if zipped else file, name):
+        if line is not None:
+            yield line
+
+
+def iter_arriving(descriptor: int, name: str) -> Iterator[str | None]:
+    """Iterate over the lines of an open pipe, file or terminal as :func:`iter_text` does, with None at each pause.
+
+    A pause is :data:`PAUSE` seconds without another line, or :data:`PATIENCE` seconds of waiting since the first line
+    after the last pause. At a terminal every line is followed by a pause.
+
+    Raises:
+        DataError: As for :func:`iter_text`.
+    """
+    try:
+        yield from _decoded(_arriving(descriptor), name)
+    except OSError as error:
+        raise DataError(f"cannot read {name}: {error.strerror or error}") from None
+
+
+def _arriving(descriptor: int) -> Iterator[bytes | None]:
+    typed = os.isatty(descriptor)
+    unzip: _Unzip | None = None
+    unfinished: list[bytes] = []  # parts of the line that is arriving
+    waited: float | None = None  # seconds since the first unanswered line; None if there is none
+    first = True
+    while True:
+        if waited is not None:
+            began = time.monotonic()
+            more = not typed and bool(select.select([descriptor], [], [], PAUSE)[0])
+            waited += time.monotonic() - began
+            if not more or waited > PATIENCE:
+                yield None
+                waited = None
+        chunk = os.read(descriptor, 1 << 16)
+        if first and chunk[:2] == _GZIP_MAGIC:
+            unzip = _Unzip()
+        first, ended = False, not chunk
+        if unzip is not None:
+            chunk = unzip.end() if ended else unzip.feed(chunk)
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            yield from BytesIO(b"".join((*unfinished, chunk[:end])))
+            unfinished.clear()
+            waited = waited or 0.0
+        unfinished.append(chunk[end:])
+        if ended:
+            if rest := b"".join(unfinished):
+                yield rest
+            return
+
+
+class _Unzip:
+    """Decompresses gzip data as it arrives, member by member."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(wbits=31)
+
+    def feed(self, data: bytes) -> bytes:
+        """Decompress more data."""
+        unpacked = b""
+        while data:
+            if self._member.eof:
+                self._member = zlib.decompressobj(wbits=31)
+            unpacked += self._member.decompress(data)
+            data = self._member.unused_data
+        return unpacked
+
+    def end(self) -> bytes:
+        """Check that the data ends with a complete member.
+
+        Raises:
+            EOFError: It does not.
+        """
+        if not self._member.eof:
+            raise EOFError("the last member is incomplete")
+        return b""
+
+
+def _decoded(lines: Iterable[bytes | None], name: str) -> Iterator[str | None]:
+    number = 0
+    try:
+        for line in lines:
+            if line is None:
+                yield None
+                continue
+            number += 1
+            text = _decode(line, name, number).removesuffix("\n").removesuffix("\r")
+            yield text.removeprefix("\ufeff") if number == 1 else text
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        if number and isinstance(error, gzip.BadGzipFile) and "Not a gzipped file" in str(error):
+            raise DataError(
+                f"{name}: other bytes follow the gzip data after line {number}; write the file again without them"
+            ) from None
+        what = "are cut off" if isinstance(error, EOFError) else "are damaged"
+        where = f" after line {number}" if number else ""
+        raise DataError(f"{name}: the gzip data {what}{where}; copy the file again") from None
+    if number == 0:
+        raise DataError(f"{name} is empty: expected one sentence per line")
+
+
+def _decode(line: bytes, name: str, number: int) -> str:
+    if number == 1:
+        for beginning, what in _NOT_TEXT.items():
+            if line.startswith(beginning):
+                raise DataError(f"{name} is {what}")
+        if b"\r" in line[:-1] and not line.endswith(b"\n"):
+            raise DataError(f"{name}: its lines end in CR: convert it with `tr '\\r' '\\n'`")
+    zeros = line.count(0)
+    if zeros and not line.strip(b"\0\r\n"):
+        raise DataError(
+            f"{name}, line {number}: only zero bytes, not text; the file was probably not written completely"
+        )
+    if zeros > 1 and zeros * 4 > len(line):
+        raise DataError(
+            f"{name}, line {number}: {zeros} of {len(line)} bytes are zero, as in UTF-16 text; convert it with "
+            "`iconv -f UTF-16LE -t UTF-8`"
+        )
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if len(line.translate(None, _CONTROLS)) < 0.98 * len(line):
+            raise DataError(f"{name}, line {number}: not text, but binary data; name a text file") from None
+        raise DataError(
+            f"{name}, line {number}, byte {error.start + 1}: not UTF-8 ({error.reason}); convert it, "
+            "for example with `iconv -f LATIN1 -t UTF-8`"
+        ) from None
+
+
+_FULL_ADVICE = "make room, or give another name"
+
+#: Names of standard output.
+_STDOUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
+
+def is_stdout(path: str | Path | None) -> bool:
+    """Tell whether :func:`writing_lines` takes ``path`` for standard output."""
+    return path is None or str(path) in _STDOUT
+
+
+@contextmanager
+def writing_lines(
+    path: str | Path | None, *, overwrite: bool = True, inputs: Iterable[str | Path | int] = ()
+) -> Iterator[Callable[[str], None]]:
+    """Yield a function that writes a line. The file appears, or replaces another, if the block ends without an error.
+
+    Args:
+        path: The file; None and ``-`` are standard output, which is flushed after every line. A file whose name ends
+            in ``.gz`` is compressed.
+        overwrite: Whether an existing file may be replaced. A device or a pipe is always written to.
+        inputs: Files, or their open descriptors, that are never replaced.
+
+    Raises:
+        UserError: The file exists and must not be replaced, or another process is writing it.
+        StorageError: The file cannot be written.
+    """
+    with writing_files([path], overwrite=overwrite, inputs=inputs) as (write,):
+        yield write
+
+
+@contextmanager
+def writing_files(
+    paths: Iterable[str | Path | None], *, overwrite: bool = True, inputs: Iterable[str | Path | int] = ()
+) -> Iterator[list[Callable[[str], None]]]:
+    """Like :func:`writing_lines` for several files, which appear together once all are written."""
+    forbidden = list(inputs)
+    with ExitStack() as stack:
+        outputs = [stack.enter_context(closing(_Output(path, overwrite, forbidden))) for path in paths]
+        yield [output.write for output in outputs]
+        for output in outputs:
+            output.finish()
+        for output in outputs:
+            output.publish()
+
+
+class _Output:
+    """Writes lines to standard output, a device or a pipe, or to a file that appears when it is published.
+
+    Until then ``.NAME.unfinished`` beside the file holds the lines, and ``.NAME.lock`` keeps other commands out. What a
+    killed command left behind is replaced by the next one that writes NAME.
+    """
+
+    def __init__(self, path: str | Path | None, overwrite: bool, inputs: Iterable[str | Path | int]) -> None:
+        self._name = "standard output" if is_stdout(path) else str(path)
+        self._overwrite = overwrite
+        self._flush = self._zipped = False
+        self._target: Path | None = None  # None if lines are written directly
+        self._aside: Path | None = None
+        self._lock = ExitStack()
+        if path is None or is_stdout(path):
+            self._lines = self._file = _stdout()
+            self._flush = True
+            return
+        with storage_errors(self._name, full=_FULL_ADVICE):
+            self._file = self._open(Path(path), inputs)
+        self._zipped = self._name.endswith(".gz")
+        self._lines = self._file
+        if self._zipped:
+            self._lines = cast(BinaryIO, gzip.GzipFile("", "wb", fileobj=self._file, mtime=0))
+
+    def _open(self, path: Path, inputs: Iterable[str | Path | int]) -> BinaryIO:
+        name = self._name
+        if not name:
+            raise UserError("the name of the output is empty: is a variable unset?")
+        if path.is_dir():
+            raise StorageError(f"cannot write {name}: it is a folder; name a file in it")
+        # A device or a pipe is written to. A file is replaced; for a link, the file it points to.
+        if path.exists() and not path.is_file():
+            return path.open("wb")
+        check_text_output(path)
+        target = Path(os.path.realpath(path))
+        if not target.parent.is_dir():
+            raise StorageError(
+                f"cannot write {name}: {target.parent} is not a folder; make it first, or give another name"
+            )
+        if any(_is_same(source, target) for source in inputs):
+            raise UserError(f"{name} is an input of this command and would be replaced: give --output another name")
+        aside = target.with_name(f".{target.name}.unfinished")
+        busy = f"another command is writing {name} ({{owner}}): wait for it, or give another name"
+        self._lock.enter_context(hold_lock(target.with_name(f".{target.name}.lock"), busy))
+        try:
+            if target.exists() and not self._overwrite:
+                raise self._already_exists()
+            aside.unlink(missing_ok=True)  # left by a command that was killed
+            file = aside.open("xb")
+        except BaseException:
+            self._lock.close()
+            raise
+        self._target, self._aside = target, aside
+        return file
+
+    def _already_exists(self) -> UserError:
+        return UserError(f"{self._name} is there already: replace it with --overwrite, or give another name")
+
+    def write(self, line: str) -> None:
+        """Write a line."""
+        with storage_errors(self._name, full=_FULL_ADVICE):
+            self._lines.write(f"{line}\n".encode())
+            if self._flush:
+                self._lines.flush()
+
+    def finish(self) -> None:
+        """Flush the lines; call it once all are written."""
+        with storage_errors(self._name, full=_FULL_ADVICE):
+            if self._zipped:
+                self._lines.close()
+            self._file.flush()
+
+    def publish(self) -> None:
+        """Move the file to its place."""
+        if self._target is None or self._aside is None:
+            return
+        with storage_errors(self._name, full=_FULL_ADVICE):
+            if not self._overwrite:
+                try:
+                    os.link(self._aside, self._target)
+                except FileExistsError:
+                    raise self._already_exists() from None
+                except OSError:  # a file system without hard links
+                    if self._target.exists():
+                        raise self._already_exists() from None
+                else:
+                    return
+            self._aside.replace(self._target)
+            self._aside = None
+
+    def close(self) -> None:
+        """Remove the temporary files."""
+        if self._flush:
+            return
+        if self._aside is not None:  # while it is locked: afterwards it may be another command's
+            with suppress(OSError):
+                self._aside.unlink(missing_ok=True)
+        with suppress(OSError):  # a write error has been reported already
+            self._file.close()
+        self._lock.close()
+
+
+def is_same_file(one: str | Path, other: str | Path) -> bool:
+    """Tell whether two paths name the same file, also through links and if it does not exist yet."""
+    return os.path.realpath(one) == os.path.realpath(other) or _is_same(one, Path(other))
+
+
+def _is_same(source: str | Path | int, target: Path) -> bool:
+    try:
+        return os.path.samestat(os.stat(source), target.stat())  # noqa: PTH116
+    except OSError:
+        return False
+
+
+def _stdout() -> BinaryIO:
+    if sys.stdout is None:
+        raise StorageError("cannot write standard output: it is closed; give --output FILE")
+    return sys.stdout.buffer

@@ -1,0 +1,80 @@
+"""Training metrics between two log records."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+
+from dstransformer.batching import Update
+from dstransformer.cluster.world import World
+from dstransformer.model import LossSums
+from dstransformer.training.engine import Engine
+
+
+class TrainingMetrics:
+    """Accumulates losses, token counts and time. Waits for the device only to make a record."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._skipped = 0
+        self._began = self._last = time.monotonic()
+        self._clear()
+
+    def restart(self, skipped: int) -> None:
+        """Reset after a resume. ``skipped`` is the engine's count of skipped updates."""
+        self._skipped = skipped
+        self._clear()
+
+    def pause(self) -> None:
+        """Exclude the time since the last update (validation, a checkpoint) from the speed."""
+        now = time.monotonic()
+        self._began += now - self._last
+        self._last = now
+
+    def add(self, update: Update, losses: LossSums, learning_rate: float) -> None:
+        """Add an update: this rank's loss sums, and the learning rate."""
+        self._losses.append(torch.stack((losses.loss, losses.nll)))
+        self._updates += 1
+        self._src_tokens += update.src_tokens
+        self._tgt_tokens += update.tgt_tokens
+        self._learning_rate = learning_rate
+        self._last = time.monotonic()
+
+    def summarise(self, engine: Engine) -> dict[str, float]:
+        """Make a record of all updates since the last record. Collective."""
+        loss, nll = self._loss_sums().tolist()
+        seconds = time.monotonic() - self._began
+        skipped = engine.skipped
+        record = {
+            "loss": loss / self._tgt_tokens,
+            "perplexity": math.exp(min(nll / self._tgt_tokens, 700.0)),
+            "lr": self._learning_rate,
+            "grad_norm": engine.grad_norm,
+            "loss_scale": engine.loss_scale,
+            "skipped_share": (skipped - self._skipped) / self._updates,
+            "src_tokens": self._src_tokens,
+            "tgt_tokens": self._tgt_tokens,
+            "src_tokens_per_second": self._src_tokens / seconds,
+            "tgt_tokens_per_second": self._tgt_tokens / seconds,
+            "tokens_per_second": (self._src_tokens + self._tgt_tokens) / seconds,
+        }
+        self._skipped = skipped
+        self._clear()
+        return record
+
+    def are_finite(self) -> bool:
+        """Whether all losses since the last record are finite. Collective."""
+        return not self._losses or bool(self._loss_sums().isfinite().all())
+
+    def _loss_sums(self) -> torch.Tensor:
+        return self._world.all_reduce(torch.stack(self._losses).double().sum(dim=0).cpu())
+
+    def _clear(self) -> None:
+        self._losses: list[torch.Tensor] = []
+        self._updates = 0
+        self._src_tokens = 0
+        self._tgt_tokens = 0
+        self._learning_rate = 0.0
+        self._began = self._last = time.monotonic()

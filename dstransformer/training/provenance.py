@@ -1,0 +1,104 @@
+"""The provenance of a run and its bundles: versions, revision, corpus, hardware. Also the first lines a run prints."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dstransformer import __version__
+from dstransformer.cluster.world import World
+from dstransformer.model import parameter_count
+from dstransformer.model.ops import kernels_name, processor_name
+from dstransformer.tracking import resolve_tracking_uri
+from dstransformer.training.estimate import approximate_updates_per_epoch
+from dstransformer.training.setup import Setup, TrainRequest
+
+
+def describe_origin(request: TrainRequest, setup: Setup, world: World) -> dict[str, Any]:
+    """The provenance stored in the bundles of a run. Collective."""
+    manifest = setup.corpus.manifest
+    return {
+        "dstransformer": __version__,
+        "git_revision": git_revision() if world.is_rank0 else None,
+        "versions": {name: version(name) for name in ("torch", "deepspeed", "sentencepiece")},
+        "preset": request.preset,
+        "overrides": list(request.overrides),
+        "run": str(request.run.absolute()),
+        "corpus": str(request.corpus.absolute()),
+        "src_lang": manifest.src_lang,
+        "tgt_lang": manifest.tgt_lang,
+        "tokenizer_sha256": manifest.tokenizer.sha256,
+        "hardware": _hardware(world),
+    }
+
+
+def describe_tags(origin: Mapping[str, Any], world: World) -> dict[str, str]:
+    """The MLflow tags of a run."""
+    return {
+        "git_revision": origin["git_revision"] or "unknown",
+        "dstransformer": origin["dstransformer"],
+        **origin["versions"],
+        "preset": origin["preset"],
+        "world_size": str(world.world_size),
+        **origin["hardware"],
+        "host": platform.node(),
+    }
+
+
+def describe_start(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
+    """The first lines a run prints: run folder, corpus, model, hardware, plan, MLflow address."""
+    config, corpus, run = setup.config, setup.corpus, setup.run
+    info, train = corpus.manifest, corpus.manifest.splits["train"]
+    parameters = parameter_count(config.model, corpus.tokenizer.vocab_size)
+    updates = config.training.max_updates
+    epochs = updates / approximate_updates_per_epoch(config, corpus)
+    machines = ", ".join(f"{name} {value}" for name, value in hardware.items())
+    yield f"run       {run.absolute().name} in {run.absolute()}"
+    yield (
+        f"corpus    {corpus.path}: {info.src_lang}-{info.tgt_lang}, {train.pairs:,} pairs, "
+        f"vocabulary {corpus.tokenizer.vocab_size:,}"
+    )
+    yield f"model     {parameters:,} parameters, {setup.precision}, ZeRO stage {setup.zero_stage}"
+    yield f"hardware  {setup.world_size} {'rank' if setup.world_size == 1 else 'ranks'}: {machines}"
+    yield f"plan      {updates:,} updates, about {epochs:,.1f} epochs"
+    if config.tracking.enabled:
+        uri = resolve_tracking_uri(config.tracking.uri, run)
+        yield f"MLflow    {uri}, experiment {config.tracking.experiment}"
+    else:
+        yield "MLflow    off (tracking.enabled)"
+
+
+def git_revision() -> str | None:
+    """The commit of the checkout that this package runs from, with ``-dirty`` if modified; None outside a checkout.
+
+    The commit of another repository that happens to contain the installed package does not count.
+    """
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None
+    return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def _hardware(world: World) -> dict[str, str]:
+    """The hardware facts that can change the last bits of a result; the same on every rank. Collective."""
+    if world.device.type == "cuda":
+        own = {"device": torch.cuda.get_device_name(world.device)}
+    else:
+        own = {"device": processor_name(), "threads": str(torch.get_num_threads()), "cpu_kernels": kernels_name()}
+    ranks = world.gather(own)
+    names = dict.fromkeys(name for rank in ranks for name in rank)
+    return {name: ", ".join(sorted({rank[name] for rank in ranks if name in rank})) for name in names}

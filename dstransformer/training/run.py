@@ -1,0 +1,229 @@
+"""A training run, from the first check to the final bundle; and the dry run."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dstransformer.checkpoints.format import Checkpoint, read_checkpoint
+from dstransformer.checkpoints.resume import find_checkpoint, warn_if_hardware_differs
+from dstransformer.checkpoints.retention import CheckpointFolder
+from dstransformer.cluster.handshake import lock_run_folder
+from dstransformer.cluster.launcher import Processes, check_environment, read_processes, single_process_warning
+from dstransformer.cluster.preemption import StopRequest
+from dstransformer.cluster.world import World, join_world, leave_world
+from dstransformer.errors import DstError, UserError
+from dstransformer.evaluation import Evaluation
+from dstransformer.tracking import RunStart, Tracker, build_tracker
+from dstransformer.training.estimate import Estimate, estimate, plan_warnings
+from dstransformer.training.final import Choice, make_final_bundle
+from dstransformer.training.provenance import describe_origin, describe_start, describe_tags
+from dstransformer.training.setup import Setup, TrainRequest, check_corpus, check_setup, resolve_setup
+
+if TYPE_CHECKING:
+    from dstransformer.training.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The result of ``dst train --dry-run``."""
+
+    setup: Setup
+    estimate: Estimate
+    warnings: Sequence[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``--json``."""
+        return {
+            "config": self.setup.config.model_dump(),
+            "ds_config": dict(self.setup.ds_config),
+            "world_size": self.setup.world_size,
+            "estimate": asdict(self.estimate),
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        run: The run folder.
+        step: Number of updates computed.
+        stopped_by: The signal that stopped the run; None if it wrote its final bundle.
+        evaluations: The evaluations of the bundle, by split.
+        final: How the bundle was chosen; None if there is no bundle.
+    """
+
+    run: str
+    step: int
+    stopped_by: str | None
+    evaluations: Mapping[str, Evaluation]
+    final: Choice | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``--json``."""
+        return {
+            "step": self.step,
+            "stopped_by": self.stopped_by,
+            "evaluations": {split: evaluation.to_json() for split, evaluation in self.evaluations.items()},
+            "averaged_steps": [] if self.final is None else self.final.steps[self.final.chosen],
+            "final": None if self.final is None else asdict(self.final),
+            "run": self.run,
+        }
+
+
+def dry_run(request: TrainRequest) -> DryRun:
+    """Run all checks and plan the first epoch, without training or writing anything.
+
+    Raises:
+        UserError: Anything for which :func:`train` would raise it.
+    """
+    check_environment(os.environ)
+    setup = resolve_setup(request, read_processes(os.environ, require_rank=False))
+    check_corpus(setup, verify=True)
+    find_checkpoint(request.resume, setup.run, setup.config, setup.initial_state, setup.corpus.path)
+    estimated = estimate(setup)
+    warnings = plan_warnings(setup.config, estimated.updates_per_epoch)
+    if (warning := single_process_warning(os.environ)) is not None:
+        warnings.append(warning)
+    return DryRun(setup, estimated, warnings)
+
+
+def train(request: TrainRequest) -> Outcome:
+    """Train to the last update and make the final bundle.
+
+    Raises:
+        UserError: Something in the request, its files or the environment is wrong; the run folder is untouched.
+        StorageError: The run folder cannot be written.
+        DstError: The processes did not join the process group, or training diverged.
+    """
+    processes = read_processes(os.environ)
+    try:
+        check_environment(os.environ)
+    except UserError as error:
+        error.rank = processes.rank  # the environment of other nodes may be right: each rank reports its own
+        raise
+    if (warning := single_process_warning(os.environ)) is not None:
+        logger.warning(warning)
+    resolved = _resolve(request, processes)
+    world = join_world(processes)
+    # Catch signals from here on: a process killed while DeepSpeed loads an operator leaves a lock file behind.
+    with StopRequest(announce=processes.rank == 0, processes=processes.world_size) as stop, _leave_world_at_end(world):
+        world.raise_any(resolved if isinstance(resolved, Exception) else None)
+        assert isinstance(resolved, Setup)
+        return _train_collectively(request, resolved, world, stop)
+
+
+def _resolve(request: TrainRequest, processes: Processes) -> Setup | Exception:
+    """Resolve the request. With several processes, return an error, to be shared with ranks that do not have it."""
+    try:
+        return resolve_setup(request, processes)
+    except Exception as error:
+        if processes.world_size == 1:
+            raise
+        return error
+
+
+@contextmanager
+def _leave_world_at_end(world: World) -> Iterator[None]:
+    """Destroy the process group at the end, unless other ranks do not know of an error: that would wait for them."""
+    try:
+        yield
+    except DstError as error:
+        if error.shared:
+            leave_world()
+        else:
+            error.rank = world.rank
+        raise
+    leave_world()
+
+
+def _train_collectively(request: TrainRequest, setup: Setup, world: World, stop: StopRequest) -> Outcome:
+    # Imported late because it takes seconds: errors of the user are reported before.
+    from dstransformer.training.trainer import Trainer
+
+    check_setup(setup, world)
+    found = _find_checkpoint_on_rank0(request, setup, world)
+    with lock_run_folder(setup.run, setup.config, setup.ds_config, setup.corpus, world):
+        tracker = build_tracker(
+            setup.config.tracking,
+            rank=world.rank,
+            run_folder=setup.run,
+            max_updates=setup.config.training.max_updates,
+        )
+        origin = describe_origin(request, setup, world)
+        with world.collective_errors():
+            checkpoint = None if found is None else read_checkpoint(found.path)
+            if checkpoint is not None and world.is_rank0:
+                warn_if_hardware_differs(checkpoint, origin["hardware"])
+        for line in describe_start(setup, origin["hardware"]):
+            tracker.say(line)
+        trainer = Trainer(setup, world, tracker, origin)
+        if checkpoint is not None:
+            trainer.resume(checkpoint)
+        tracker.start(
+            RunStart(
+                run_name=request.name,
+                config=setup.config,
+                ds_config=setup.ds_config,
+                manifest=setup.corpus.manifest,
+                corpus=request.corpus,
+                tags=describe_tags(origin, world),
+                resume_step=None if checkpoint is None else checkpoint.state.step,
+            )
+        )
+        with _report_failure(tracker, setup, world):
+            outcome = _train_and_finish(trainer, setup, world, tracker, stop)
+        tracker.finish("finished" if outcome.stopped_by is None else "killed")
+        world.barrier()
+    return outcome
+
+
+def _train_and_finish(trainer: Trainer, setup: Setup, world: World, tracker: Tracker, stop: StopRequest) -> Outcome:
+    final = None
+    if trainer.run(stop):
+        final = make_final_bundle(
+            setup,
+            world,
+            tracker,
+            trainer.validator,
+            trainer.step,
+            trainer.evaluation,
+            lambda: world.any(stop.received is not None)[0],
+        )
+    run = str(setup.run)
+    if final is None:
+        return Outcome(run, trainer.step, stop.received or "a signal to another process", {}, None)
+    return Outcome(run, trainer.step, None, final.evaluations, final.choice)
+
+
+def _find_checkpoint_on_rank0(request: TrainRequest, setup: Setup, world: World) -> Checkpoint | None:
+    """The checkpoint to resume from, found and verified by rank 0. Collective."""
+    found: Checkpoint | None = None
+    with world.collective_errors():
+        if world.is_rank0:
+            found = find_checkpoint(request.resume, setup.run, setup.config, setup.initial_state, setup.corpus.path)
+    agreed: Checkpoint | None = world.broadcast(found)
+    return agreed
+
+
+@contextmanager
+def _report_failure(tracker: Tracker, setup: Setup, world: World) -> Iterator[None]:
+    """Report a failure to the tracker."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        tracker.finish("killed")
+        if world.is_rank0 and (checkpoints := CheckpointFolder(setup.run / "checkpoints").checkpoints()):
+            logger.warning("run the same command to resume from %s", checkpoints[-1].path)
+        raise
+    except BaseException:
+        tracker.finish("failed")
+        raise

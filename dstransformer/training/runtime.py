@@ -1,0 +1,87 @@
+"""Imports DeepSpeed and prepares its environment, operators and log level."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from torch.utils.cpp_extension import get_default_build_root
+
+from dstransformer.cluster.world import World
+from dstransformer.config import offloads_optimizer, precision_of
+
+logger = logging.getLogger(__name__)
+
+
+def _operator_folder() -> str:
+    """The folder in which DeepSpeed builds its C++ operators at first use.
+
+    Each installation has its own, because operators are built from its headers. Two installations that shared a folder
+    would rebuild them again and again.
+    """
+    return str(Path(get_default_build_root(), hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]))
+
+
+def wait_for_operator_builds(folder: Path, stale_seconds: float = 600.0) -> None:
+    """Wait while another process builds an operator. PyTorch would wait forever, silently, even for a killed process.
+
+    Args:
+        folder: The folder in which operators are built.
+        stale_seconds: A lock is considered stale, and removed, after this many seconds without a write to its folder.
+    """
+    for lock in folder.glob("**/deepspeed_*/lock"):
+        logger.warning(
+            "waiting for another process to build or load the DeepSpeed operator in %s; if that process was killed, "
+            "this one continues in %.0f s",
+            lock.parent,
+            stale_seconds,
+        )
+        with contextlib.suppress(FileNotFoundError):
+            while lock.exists() and time.time() - max(p.stat().st_mtime for p in lock.parent.iterdir()) < stale_seconds:
+                time.sleep(0.2)
+            lock.unlink()
+
+
+def _prepare_operator_build(world: World, operators: Path) -> None:
+    """Wait for builds in progress, and warn if DeepSpeed still has to compile its C++ Adam for offloaded states."""
+    wait_for_operator_builds(operators)
+    if world.is_rank0 and not any(operators.glob("**/*.so")):
+        logger.warning("DeepSpeed compiles its CPU Adam, once per installation: this may take a minute")
+
+
+def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
+    """Import DeepSpeed with its environment prepared and its logs reduced, and let it join the process group."""
+    # DeepSpeed calls collectives by deprecated names; users cannot change that.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    # Building operators needs this environment's ninja, which is not on the PATH of a process started over ssh.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", _operator_folder())
+    import deepspeed
+    from deepspeed.accelerator import get_accelerator
+    from deepspeed.utils import logger as deepspeed_logger
+
+    deepspeed_logger.setLevel(logging.WARNING)
+    # On a CPU, DeepSpeed would compile a shared-memory all-reduce that only its inference engine uses.
+    torch_backend: Any = import_module("deepspeed.comm.torch")
+    torch_backend.build_shm_op = _skip_shm_build
+    deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
+    if offloads_optimizer(ds_config):
+        _prepare_operator_build(world, Path(os.environ["TORCH_EXTENSIONS_DIR"]))
+    accelerator = get_accelerator()
+    if world.device.type == "cpu" and precision_of(ds_config) == "fp16" and not accelerator.is_fp16_supported():
+        logger.warning("this CPU has no fp16 instructions: PyTorch computes fp16 in software, slowly; bf16 is faster")
+        accelerator.is_fp16_supported = lambda: True
+    return deepspeed
+
+
+def _skip_shm_build(*_: object, **__: object) -> None:
+    """Replaces the build of the shared-memory operator."""

@@ -1,0 +1,167 @@
+"""Resolves and checks an experiment from the options of the command line."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dstransformer.batching import build_budget, check_lengths, training_lengths
+from dstransformer.checkpoints.folders import check_run_folder
+from dstransformer.checkpoints.format import TrainState
+from dstransformer.cluster.launcher import Processes
+from dstransformer.cluster.world import World
+from dstransformer.config import Config, Precision, compose, load_config, precision_of, zero_stage
+from dstransformer.corpus import Corpus
+from dstransformer.errors import ConfigError, DataError
+from dstransformer.model import DTYPES, check_backend, parameter_count
+from dstransformer.tracking import resolve_tracking_uri
+
+GIB = 2**30
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """The options of ``dst train``.
+
+    Attributes:
+        preset: Name or path of a preset.
+        corpus: The corpus folder.
+        run: The run folder.
+        overrides: ``section.key=value`` strings.
+        fragments: DeepSpeed fragments. If not empty, they replace the preset's.
+        resume: ``auto`` resumes from the run's latest checkpoint if there is one; ``never`` refuses a run that has
+            checkpoints; a path resumes from that checkpoint.
+        name: The run's name in MLflow; None builds one from preset, folder and date.
+    """
+
+    preset: str
+    corpus: Path
+    run: Path
+    overrides: Sequence[str] = ()
+    fragments: Sequence[str] = ()
+    resume: str = "auto"
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A resolved and checked experiment.
+
+    Attributes:
+        config: The experiment.
+        ds_config: The complete DeepSpeed configuration, from ``compose``.
+        corpus: The corpus, with the splits ``train``, ``validation`` and optionally ``test``.
+        run: The run folder.
+        world_size: Number of processes.
+    """
+
+    config: Config
+    ds_config: Mapping[str, Any]
+    corpus: Corpus
+    run: Path
+    world_size: int
+
+    @property
+    def precision(self) -> Precision:
+        """The precision of the forward and backward pass."""
+        return precision_of(self.ds_config)
+
+    @property
+    def zero_stage(self) -> int:
+        """The ZeRO stage."""
+        return zero_stage(self.ds_config)
+
+    @property
+    def initial_state(self) -> TrainState:
+        """The training state before the first update."""
+        return TrainState.fresh(self.ds_config, self.world_size, self.corpus.manifest)
+
+
+def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
+    """Resolve a request and run all checks that need neither the shards nor other processes.
+
+    Raises:
+        UserError: Something in the request, its files or the environment is wrong.
+    """
+    config = load_config(request.preset, request.overrides, request.fragments)
+    ds_config = compose(config, processes.world_size)
+    if config.tracking.enabled:
+        resolve_tracking_uri(config.tracking.uri, request.run)
+    if processes.rank == 0:  # on other nodes a network file system may lag behind
+        check_run_folder(request.run)
+    corpus = Corpus.open(request.corpus, verify=False)
+    return Setup(config, ds_config, corpus, request.run, processes.world_size)
+
+
+def check_corpus(setup: Setup, *, verify: bool) -> None:
+    """Check that the experiment can train on its corpus.
+
+    Args:
+        setup: The experiment.
+        verify: Also compare every shard with its hash.
+
+    Raises:
+        DataError: A split is missing, a shard is damaged, or a sentence pair does not fit into an update.
+        ConfigError: A sentence is longer than the table of learned positions.
+    """
+    config, corpus = setup.config, setup.corpus
+    for split in ("train", "validation"):
+        if split not in corpus.splits:
+            raise DataError(f"{corpus.path} has no split {split!r}, which training needs: rebuild the corpus with one")
+    if verify:
+        corpus.verify()
+    check_lengths(*training_lengths(corpus.split("train")), build_budget(config.batch))
+    if config.model.positions == "learned":
+        splits = corpus.manifest.splits.values()
+        longest = max(max(split.src_lengths.max, split.tgt_lengths.max) for split in splits) + 1
+        needed = longest + config.decoding.max_extra_tokens
+        if needed > config.model.max_positions:
+            raise ConfigError(
+                f"model.max_positions = {config.model.max_positions}, but {corpus.path} holds sentences of {longest} "
+                f"tokens and translations may be {config.decoding.max_extra_tokens} longer: "
+                f"set model.max_positions={needed}"
+            )
+
+
+def check_setup(setup: Setup, world: World) -> None:
+    """Check corpus, attention backend and memory on every rank. Collective.
+
+    Raises:
+        UserError: A check failed on any rank; raised on all of them.
+    """
+    with world.collective_errors():
+        check_corpus(setup, verify=world.local_rank == 0)
+        check_backend(
+            setup.config.model, setup.config.training.attention_backend, world.device, DTYPES[setup.precision]
+        )
+    _check_memory(setup, world)
+
+
+def _check_memory(setup: Setup, world: World) -> None:
+    """Check that a node's memory holds the fp32 weights of the model, which each process builds in full."""
+    processes = world.gather(platform.node()).count(platform.node())
+    parameters = parameter_count(setup.config.model, setup.corpus.tokenizer.vocab_size)
+    needed, available = 4 * parameters * processes, machine_memory()
+    with world.collective_errors():
+        if needed > available:
+            raise ConfigError(
+                f"the model has {parameters:,} parameters: building it takes {needed / GIB:,.0f} GiB on "
+                f"{platform.node()} (4 bytes per parameter in each of {processes} processes), which has "
+                f"{available / GIB:,.0f} GiB; lower model.num_layers, model.d_model or model.d_ff, or start fewer "
+                "processes"
+            )
+
+
+def machine_memory() -> int:
+    """The memory of this machine, or the limit of its container, in bytes."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(physical, int(_CGROUP_LIMIT.read_text()))
+    except (OSError, ValueError):  # not in a container, or no limit ("max")
+        return physical

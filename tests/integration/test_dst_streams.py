@@ -1,0 +1,92 @@
+"""``dst`` with outputs that nobody reads, streams that are closed, and disks that are full."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.launching import environment, finish, run_command, run_dst, wait_until
+from support.runs import train_options
+
+
+def unread(*arguments: str) -> subprocess.Popen[str]:
+    """``dst`` whose standard output nobody reads any more, as after ``| head``."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "dstransformer", *arguments]
+    process = subprocess.Popen(command, env=environment(), stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    return process
+
+
+class TestReaderThatHasHadEnough:
+    def test_it_is_no_failure(self) -> None:
+        process = unread("ds-config", "base")
+        assert finish(process)[1] == ""
+        assert process.returncode == 0
+
+    def test_a_stopped_run_still_says_so(self, toy_corpus: Path, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        endless = ["training.max_updates=100000", "tracking.enabled=false"]
+        process = unread(*train_options(toy_corpus, run, *endless), "--json")
+        wait_until(lambda: (run / "metrics.jsonl").exists() or process.poll() is not None)
+        process.terminate()
+        errors = finish(process)[1]
+        assert process.returncode == 143, errors
+        assert "Traceback" not in errors
+        assert "BrokenPipe" not in errors
+
+    def test_a_mistake_still_says_so(self) -> None:
+        process = unread("ds-config", "bsae")
+        assert "unknown preset" in finish(process)[1]
+        assert process.returncode == 2
+
+
+def test_an_output_that_takes_nothing_is_an_error() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "dstransformer", "presets"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment(), text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "dst: error: cannot write to stdout: No space left on device\n"
+
+
+@pytest.mark.parametrize(("command", "errors"), [
+    ("presets >&-", "dst: error: cannot write to stdout: it is closed\n"),
+    ("ds-config bsae 2>&-", ""),
+    ("ds-config base <&- >/dev/null", ""),
+    ("--help | head -1 >/dev/null", ""),
+])  # fmt: skip
+def test_streams_that_a_shell_has_closed(command: str, errors: str) -> None:
+    done = run_command(["bash", "-c", f"{sys.executable} -m dstransformer {command}"])
+    assert done.stderr == errors
+    assert done.stdout == ""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=False)
+    if os.geteuid() != 0 or mounted.returncode != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_ends_the_run_and_leaves_what_was_complete(toy_corpus: Path, small_disk: Path) -> None:
+    run = small_disk / "run"
+    options = train_options(toy_corpus, run, "tracking.enabled=false", "checkpoint.keep_last=9", "model.d_ff=256")
+    done = run_dst(*options)
+    assert done.returncode == 1, done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("dst: error:")]
+    assert len(errors) == 1
+    assert "No space left on device" in errors[0]
+    assert "make room" in errors[0]
+    latest = run / "checkpoints" / "latest"
+    complete = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
+    assert (latest.read_text().strip() if latest.exists() else None) == (complete[-1] if complete else None)

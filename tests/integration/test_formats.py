@@ -1,0 +1,114 @@
+"""Files of every format version ever released open, and a run goes on from them, also after the schema has grown.
+
+``tests/data/formats/1`` holds a corpus and a run of two updates' checkpoints, written by commit c787bc4: bundles and
+checkpoints of format version 1, and a corpus of format version 2.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from support.launching import run_command, run_dst
+from support.runs import losses
+
+from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
+from dstransformer.corpus import Corpus
+from dstransformer.decoding import Translator
+from dstransformer.errors import ConfigError, DataError
+from dstransformer.model import open_bundle
+
+STORED = Path(__file__).parents[1] / "data" / "formats" / "1"
+
+#: What the stored run was started with.
+OVERRIDES = json.loads((STORED / "run" / "bundle" / "provenance.json").read_text())["overrides"]
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    shutil.copytree(STORED, tmp_path / "stored")
+    return tmp_path / "stored"
+
+
+def resume(stored: Path, *more: str) -> list[str]:
+    command = [
+        "train",
+        "toy",
+        "--corpus",
+        str(stored / "corpus"),
+        "--run",
+        str(stored / "run"),
+        "--ds",
+        "zero1",
+        "fp32",
+    ]
+    return [*command, "--set", *OVERRIDES, "training.max_updates=6", *more, "--json"]
+
+
+def test_a_bundle_of_version_1_opens_and_translates() -> None:
+    bundle = open_bundle(STORED / "run" / "bundle")
+    assert (bundle.src_lang, bundle.tgt_lang, bundle.model.d_model) == ("en", "de", 8)
+    assert bundle.training_config().schedule.warmup_steps == 2
+    assert len(Translator.load(bundle).translate(["The dog sees the cat."])) == 1
+
+
+def test_a_checkpoint_of_version_1_opens() -> None:
+    checkpoint = read_checkpoint(STORED / "run" / "checkpoints" / "step-00000004")
+    verify_checkpoint(checkpoint)
+    assert (checkpoint.state.step, checkpoint.state.position.update, checkpoint.metric) == (4, 4, "bleu_first_4")
+
+
+def test_a_corpus_of_version_2_opens() -> None:
+    corpus = Corpus.open(STORED / "corpus")
+    assert len(corpus.split("train")) == 120
+
+
+def test_a_run_of_version_1_goes_on_and_is_averaged(stored: Path) -> None:
+    done = run_dst(*resume(stored))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["step"] == 6
+    assert len(losses(stored / "run")) == 6
+    assert open_bundle(stored / "run").provenance["averaged_steps"] == [4, 6]
+    done = run_dst("average", str(stored / "run"), "--last", "2", "--out", str(stored / "average"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_key_that_the_schema_gains_does_not_matter(stored: Path, tmp_path: Path) -> None:
+    """A later version's schema: a model key and a training key more, with a default in base.yaml."""
+    shutil.copytree(Path(__file__).parents[2] / "dstransformer", tmp_path / "later" / "dstransformer")
+    shutil.copytree(Path(__file__).parents[2] / "ds_configs", tmp_path / "later" / "ds_configs")
+    config = tmp_path / "later" / "dstransformer" / "config"
+    for path, before, after in (
+        (config / "presets" / "base.yaml", "  d_model:", "  rotary: false\n  d_model:"),
+        (config / "presets" / "base.yaml", "  max_updates:", "  mixing: none\n  max_updates:"),
+        (config / "schema.py", "    d_ff: Width\n", "    d_ff: Width\n    rotary: bool\n"),
+        (config / "schema.py", "    max_updates: Count\n", "    max_updates: Count\n    mixing: str\n"),
+    ):
+        text = path.read_text()
+        assert before in text
+        path.write_text(text.replace(before, after, 1))
+    text = stored / "text.en"
+    text.write_text("The dog sees the cat.\n")
+    environment = {"PYTHONPATH": str(tmp_path / "later")}
+    for command in (resume(stored), ["translate", str(stored / "run"), str(text)]):
+        done = run_command([sys.executable, "-m", "dstransformer", *command], env=environment, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    with pytest.raises(ConfigError, match=r"the key 'model\.rotary', which this version does not know"):
+        open_bundle(stored / "run")
+
+
+@pytest.mark.parametrize("part", ["bundle", "checkpoint", "corpus"])
+def test_a_newer_format_is_refused_by_name(stored: Path, part: str) -> None:
+    if part == "bundle":
+        (stored / "run" / "bundle" / "config.yaml").write_text("format_version: 99\n")
+        with pytest.raises(DataError, match=r"config\.yaml has format version 99, .* update dstransformer"):
+            open_bundle(stored / "run")
+        return
+    folder = stored / "run" / "checkpoints" / "step-00000004" if part == "checkpoint" else stored / "corpus"
+    manifest = json.loads((folder / "manifest.json").read_text()) | {"format_version": 99}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=r"manifest\.json has format version 99, .* update dstransformer"):
+        read_checkpoint(folder) if part == "checkpoint" else Corpus.open(folder)

@@ -1,0 +1,93 @@
+"""Stores that break, and runs that move."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from support.launching import LIMIT, SILENCE, run_dst
+from support.mlflow_runs import artifact_text, make_bundle, make_tracker, pending, tracked_run, train_steps
+from support.tracking import evaluation_of, make_start
+
+from dstransformer.tracking import (
+    METRICS_NAME,
+    MetricsLog,
+    mlflow_tracker,
+    resolve_tracking_uri,
+)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No limit of time but for what hangs; what a store refuses, it refuses once."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(int(SILENCE)))
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr(mlflow_tracker, "FINISH_SECONDS", dict.fromkeys(mlflow_tracker.FINISH_SECONDS, LIMIT))
+
+
+@pytest.fixture
+def store(run_folder: Path, empty_store: Path) -> str:
+    """The address of a new SQLite database, where a run's is by default."""
+    shutil.copy(empty_store, run_folder.parent / "mlflow.db")
+    return f"sqlite:///{run_folder.parent}/mlflow.db"
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "base"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def local_run(run_folder: Path) -> None:
+    """A finished run in a store beside its folder."""
+    tracker = make_tracker(run_folder, resolve_tracking_uri(None, run_folder))
+    metrics = MetricsLog(run_folder / METRICS_NAME)
+    tracker.start(make_start())
+    for step in (10, 20):
+        for listener in (tracker, metrics):
+            listener.log_train(step, {"loss": 90.0 / step})
+    tracker.log_bundle(make_bundle(run_folder / "bundle"), 20, {"final_test": evaluation_of(bleu=33.0)})
+    tracker.finish("finished")
+    assert not pending(run_folder)
+
+
+def test_a_broken_store_gets_the_whole_run_again(run_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    local_run(run_folder)
+    store = run_folder.parent / "mlflow.db"
+    os.truncate(store, 5000)
+    os.utime(store, (0, 0))  # nobody is writing
+    tracker = make_tracker(run_folder, f"sqlite:///{store}")
+    tracker.start(make_start(resume_step=20))
+    tracker.log_train(30, {"loss": 3.0})
+    tracker.finish("finished")
+    client, run = tracked_run(run_folder)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["model.d_model"] == "512"
+    assert run.data.metrics["final_test/bleu"] == 33.0
+    assert train_steps(client, run) == [10, 20, 30]
+    assert len(client.search_runs([run.info.experiment_id])) == 1
+    assert len(client.search_logged_models([run.info.experiment_id])) == 1
+    assert list(store.parent.glob("mlflow.db.broken-*"))
+    assert f"the MLflow store {store} is broken" in caplog.text
+    assert "does not know run" in caplog.text
+
+
+def test_a_moved_folder_of_runs_keeps_its_artifacts(run_folder: Path, tmp_path: Path) -> None:
+    local_run(run_folder)
+    moved = run_folder.parent.rename(tmp_path / "elsewhere") / run_folder.name
+    done = run_dst("track", str(moved))
+    store = f"sqlite:///{tmp_path / 'elsewhere' / 'mlflow.db'}"
+    assert (done.returncode, done.stdout) == (0, f"{moved}: 0 records sent to {store}, none pending\n"), done.stderr
+    assert ": updated " in done.stderr
+    assert done.stderr.count("\n") == 1
+    client, run = tracked_run(moved)
+    assert run.info.artifact_uri.startswith((tmp_path / "elsewhere" / "mlartifacts").as_uri())
+    assert "d_model: 512" in artifact_text(client, run, "config.yaml", tmp_path)
+    model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
+    here = Path(model.artifact_location.removeprefix("file://"))  # MLflow remembers a location for the whole process
+    assert here.is_relative_to(tmp_path / "elsewhere")
+    assert {path.name for path in here.iterdir()} == {"MLmodel", "bundle"}
+    assert not run_folder.parent.exists()

@@ -1,0 +1,64 @@
+"""Trackers of runs in MLflow stores, and what the stores hold of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+
+from dstransformer.tracking import (
+    MlflowTracker,
+    TrackingState,
+)
+
+EXPERIMENT = "translation"
+
+
+def make_tracker(
+    run_folder: Path, uri: str, *, system_metrics: bool = False, announce: Callable[[str], None] = logging.debug
+) -> MlflowTracker:
+    return MlflowTracker(
+        run_folder,
+        uri,
+        EXPERIMENT,
+        system_metrics=system_metrics,
+        flush_seconds=0.05,
+        retry_seconds=0.5,
+        system_metrics_seconds=0.2,
+        announce=announce,
+    )
+
+
+def tracked_run(run_folder: Path) -> tuple[MlflowClient, Run]:
+    state = TrackingState.load(run_folder)
+    assert state is not None
+    assert state.run_id is not None
+    client = MlflowClient(state.tracking_uri)
+    return client, client.get_run(state.run_id)
+
+
+def has_run(run_folder: Path) -> bool:
+    state = TrackingState.load(run_folder)
+    return state is not None and state.run_id is not None
+
+
+def pending(run_folder: Path) -> list[Path]:
+    return list(run_folder.glob("tracking-pending/*.json"))
+
+
+def artifact_text(client: MlflowClient, run: Run, path: str, folder: Path) -> str:
+    return Path(client.download_artifacts(run.info.run_id, path, str(folder))).read_text(encoding="utf-8")
+
+
+def train_steps(client: MlflowClient, run: Run) -> list[int]:
+    return sorted(metric.step for metric in client.get_metric_history(run.info.run_id, "train/loss"))
+
+
+def make_bundle(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(bytes(range(256)) * 100)
+    (folder / "config.yaml").write_text("model: {}\n")
+    return folder

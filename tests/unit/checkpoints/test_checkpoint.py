@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dstransformer.batching import Position
+from dstransformer.checkpoints.format import Checkpoint, TrainState, read_checkpoint, verify_checkpoint
+from dstransformer.checkpoints.retention import CheckpointFolder, select_kept
+from dstransformer.errors import DataError, NewerFormatError
+from dstransformer.evaluation import Score
+from dstransformer.files import file_sha256
+
+
+def state(step: int) -> TrainState:
+    return TrainState(step, Position(0, step), 1, 1, "fp32", "the corpus")
+
+
+def write(folder: CheckpointFolder, step: int, score: float | None = None) -> Checkpoint:
+    partial = folder.begin(step)
+    (partial / "bundle").mkdir()
+    weights = partial / "bundle" / "weights"
+    weights.write_text(f"weights of {step}")
+    return folder.publish(
+        state(step), None if score is None else Score("bleu", score), {"bundle/weights": file_sha256(weights)}
+    )
+
+
+def steps(folder: CheckpointFolder) -> list[int]:
+    return [checkpoint.state.step for checkpoint in folder.checkpoints()]
+
+
+def test_a_checkpoint_is_visible_only_when_it_is_complete(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints", keep_last=2)
+    assert folder.latest() is None
+    partial = folder.begin(100)
+    (partial / "weights").write_text("half")
+    assert folder.checkpoints() == []
+    assert folder.latest() is None
+    write(folder, 100)
+    assert steps(folder) == [100]
+    assert (folder.path / "latest").read_text() == "step-00000100\n"
+    assert not list(folder.path.glob(".*"))
+
+
+def test_the_newest_and_the_best_stay(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=2, keep_best=1)
+    for step, score in ((1, 10.0), (2, 30.0), (3, 20.0), (4, None), (5, 25.0)):
+        write(folder, step, score)
+    assert steps(folder) == [2, 4, 5]
+    latest = folder.latest()
+    assert latest is not None
+    assert latest.state == state(5)
+    assert latest.score == 25.0
+
+
+def test_of_equal_scores_the_newer_is_the_better() -> None:
+    checkpoints = [Checkpoint(Path(str(step)), state(step), 5.0) for step in (1, 2, 3, 4)]
+    assert [c.state.step for c in select_kept(checkpoints, 1, 2)] == [3, 4]
+
+
+def test_a_step_that_is_written_again_replaces_the_old_one(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=2)
+    first = write(folder, 1)
+    again = write(folder, 1, 9.0)
+    assert steps(folder) == [1]
+    assert again.score == 9.0
+    assert first.path == again.path
+
+
+def test_every_file_is_checked_against_its_hash(tmp_path: Path) -> None:
+    checkpoint = write(CheckpointFolder(tmp_path), 7)
+    verify_checkpoint(checkpoint)
+    weights = checkpoint.path / "bundle" / "weights"
+    weights.write_text("weights of 8")
+    with pytest.raises(DataError, match=r"bundle/weights is missing or damaged"):
+        verify_checkpoint(checkpoint)
+    weights.unlink()
+    with pytest.raises(DataError, match=r"bundle/weights is missing or damaged"):
+        verify_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize("manifest", [None, "{", "{}", '{"state": {"step": 1}, "score": null}'])
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, manifest: str | None) -> None:
+    if manifest is not None:
+        (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(DataError, match=str(tmp_path)):
+        read_checkpoint(tmp_path)
+
+
+def test_going_on_from_an_earlier_checkpoint_drops_the_later_ones(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=3, keep_best=1)
+    for step, score in ((1, 9.0), (2, 5.0), (3, 6.0)):
+        write(folder, step, score)
+    folder.delete_after(1)
+    assert steps(folder) == [1]
+    write(folder, 2)
+    latest = folder.latest()
+    assert latest is not None
+    assert latest.state.step == 2
+    assert steps(folder) == [1, 2]
+
+
+def test_where_latest_is_lost_the_newest_is_taken(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=3)
+    write(folder, 1)
+    write(folder, 2)
+    for lost in ("step-00000009\n", None):
+        if lost is None:
+            (tmp_path / "latest").unlink()
+        else:
+            (tmp_path / "latest").write_text(lost)
+        latest = folder.latest()
+        assert latest is not None
+        assert latest.state.step == 2
+
+
+def test_damaged_checkpoints_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=4)
+    for step in (1, 2, 3, 4):
+        write(folder, step)
+    folder.delete_after(3)
+    (tmp_path / "step-00000003" / "manifest.json").write_text("{")
+    (tmp_path / "step-00000002" / "bundle" / "weights").write_text("other weights")
+    sound = folder.latest_valid()
+    assert sound is not None
+    assert sound.state.step == 1
+    assert [record.message.partition(" ")[0] for record in caplog.records] == [
+        str(tmp_path / "step-00000003" / "manifest.json"),
+        str(tmp_path / "step-00000002" / "bundle" / "weights"),
+    ]
+    folder.delete_after(1)
+    assert [path.name for path in tmp_path.glob("*step-*")] == ["step-00000001"]
+    (tmp_path / "step-00000001" / "bundle" / "weights").unlink()
+    with pytest.raises(DataError, match=r"every checkpoint in .* is damaged"):
+        folder.latest_valid()
+
+
+def test_pruning_leaves_a_damaged_checkpoint_alone(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=1)
+    write(folder, 1)
+    (tmp_path / "step-00000001" / "manifest.json").write_text("{")
+    (tmp_path / "step-00000001-mine").mkdir()
+    write(folder, 2)
+    write(folder, 3)
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == [
+        "step-00000001",
+        "step-00000001-mine",
+        "step-00000003",
+    ]
+
+
+def test_a_newer_format_is_never_taken_for_damage(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints", keep_last=9)
+    write(folder, 1)
+    newest = write(folder, 2)
+    manifest = newest.path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format_version": 2', '"format_version": 3'))
+    with pytest.raises(NewerFormatError, match=r"has format version 3, .* update dstransformer"):
+        folder.latest_valid()
+
+
+@pytest.mark.parametrize("state", ['"text"', "[]", "null", "3"])
+def test_a_state_that_is_none_is_damage(tmp_path: Path, state: str) -> None:
+    checkpoint = write(CheckpointFolder(tmp_path / "checkpoints"), 1)
+    (checkpoint.path / "manifest.json").write_text(f'{{"state": {state}, "score": null, "files": {{}}}}')
+    with pytest.raises(DataError, match="is damaged"):
+        read_checkpoint(checkpoint.path)

@@ -1,0 +1,51 @@
+"""Which checkpoint a run goes on from, and what it says of one that it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dstransformer.batching import Position
+from dstransformer.checkpoints.format import TrainState
+from dstransformer.checkpoints.resume import find_checkpoint
+from dstransformer.checkpoints.retention import CheckpointFolder
+from dstransformer.config import load_config
+from dstransformer.errors import ConfigError, DataError
+
+START = TrainState(0, Position(0, 0), 1, 1, "fp32", "corpus")
+
+
+def find(run: Path, resume: str) -> None:
+    find_checkpoint(resume, run, load_config("toy"), START, run / "corpus")
+
+
+def test_advice_is_for_whoever_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    folder.begin(4)
+    path = folder.publish(TrainState(4, Position(0, 4), 1, 1, "fp32", "corpus"), None, {"bundle/lost": ""}).path
+    with pytest.raises(ConfigError, match="already holds a run, at step 4"):
+        find(tmp_path, "never")
+    with pytest.raises(DataError, match=rf"^--resume {path}: .*bundle/lost is missing or damaged; name another"):
+        find(tmp_path, str(path))
+    with pytest.raises(
+        DataError, match=r"^--resume \w+: .* is not a checkpoint: it has no manifest.json; name another"
+    ):
+        find(tmp_path, "nowhere")
+    with pytest.raises(DataError, match=r"every checkpoint in .* is damaged, .* start a new run with another --run"):
+        find(tmp_path, "auto")
+    assert caplog.messages == [f"{path}/bundle/lost is missing or damaged; trying the previous checkpoint"]
+
+
+@pytest.mark.parametrize("resume", ["auto", "never"])
+def test_a_run_whose_checkpoints_are_gone_is_not_replaced(tmp_path: Path, resume: str) -> None:
+    (tmp_path / "bundle").mkdir()
+    with pytest.raises(ConfigError, match="holds the bundle of a run whose checkpoints are gone"):
+        find(tmp_path, resume)
+
+
+def test_a_run_that_never_saved_starts_anew_unless_never(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    find(tmp_path, "auto")
+    with pytest.raises(ConfigError, match="holds the metrics of a run without checkpoints"):
+        find(tmp_path, "never")

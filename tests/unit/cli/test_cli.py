@@ -1,0 +1,204 @@
+"""Command lines in process: what is taken, and what is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+
+import pytest
+
+import dstransformer.cli
+from dstransformer.cli import main
+from dstransformer.errors import DataError
+from dstransformer.terminal import exit_on_sigterm, run_guarded
+
+
+@pytest.mark.parametrize("arguments", [
+    "--set model.dropout=0.3 optimizer.eps=1e-8 toy",
+    "--set model.dropout=0.3 toy --set optimizer.eps=1e-8",
+    "toy --set model.dropout=0.3 optimizer.eps=1e-8",
+    "--world-size 2 --set=model.dropout=0.3 toy",
+    "--set model.dropout=0.3 --world-size 2 toy",
+    "--ds zero2 bf16 toy",
+    "--ds zero2 --ds bf16 --set deepspeed=[zero1] -- toy",
+    "toy --ds zero2 bf16 --set model.dropout=0.3",
+])  # fmt: skip
+def test_a_preset_may_stand_anywhere(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ds-config", *arguments.split()]) == 0
+    composed = json.loads(capsys.readouterr().out)
+    assert composed["zero_optimization"]["stage"] == (2 if "zero2" in arguments else 1)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What is said of a command line that cannot be."""
+    assert main(arguments) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.count("\n") == 1
+    assert len(errors) < 350
+    assert errors.startswith("dst: error: ")
+    return errors
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ("ds-config --set model.dropout=0.3", "the following arguments are required: PRESET"),
+    ("ds-config --set toy", "the following arguments are required: PRESET"),
+    ("ds-config toy --set model.dropout", "'model.dropout' is not of the form section.key=value"),
+    ("ds-config toy --set", "argument --set: expected one argument"),
+    ("ds-config toy --set deepspeed=zero1", "name the DeepSpeed fragments with --ds"),
+    ("ds-config --ds zero1 bf16 tyo", "required: PRESET (one of `dst presets`, or a .yaml file; before --ds)"),
+    ("ds-config " + "x" * 9999, "unknown preset 'xxx"),
+    ("ds-config toy --world-size " + "9" * 9999, "argument --world-size: invalid int value: '999"),
+    ("evaluate nowhere --src a --ref b --beam-siz 2", "unrecognized arguments: --beam-siz 2"),
+    ("translate nowhere --over", "unrecognized arguments: --over"),
+    ("nonsense", "invalid choice: 'nonsense'"),
+    ("translate nowhere --beam many", "argument --beam: invalid int value: 'many'; see `dst translate --help`"),
+])  # fmt: skip
+def test_a_line_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], arguments: str, message: str) -> None:
+    assert message in refused(capsys, *arguments.split(" "))
+
+
+@pytest.mark.parametrize(("variables", "speaks"), [
+    ({"RANK": "3", "WORLD_SIZE": "8"}, False),
+    ({"RANK": "0", "WORLD_SIZE": "8"}, True),
+    ({"RANK": "3", "WORLD_SIZE": "1"}, True),
+    ({"RANK": "3"}, True),
+    ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}, False),
+    ({"SLURM_PROCID": "1"}, True),
+    ({"RANK": "one", "WORLD_SIZE": "2"}, True),
+])  # fmt: skip
+def test_a_mistake_is_never_kept_quiet(
+    variables: dict[str, str], speaks: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", "nonsense"]) == 2
+    assert bool(capsys.readouterr().err) == speaks
+    refused(capsys, "translate", "nowhere", __file__)
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"dst {dstransformer.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["", "train", "translate", "evaluate", "track", "presets", "ds-config"])
+def test_every_option_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"] if command else ["--help"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if line.startswith(("  -", "  RUN", "  FILE", "  BUNDLE", "  PRESET")):
+            described = "  " in line.strip() or following.startswith("        ")
+            assert described, line
+
+
+def raising(error: BaseException) -> int:
+    raise error
+
+
+@pytest.mark.parametrize(("error", "status", "said"), [
+    (DataError("bad text"), 2, "dst: error: bad text\n"),
+    (DataError("bad\ntext " + "x" * 5000), 2, "dst: error: bad text xxx"),
+    (KeyboardInterrupt(), 130, "dst: interrupted\n"),
+    (BrokenPipeError(), 141, ""),
+    (MemoryError(), 1, "dst: error: there is not enough memory\n"),
+    (PermissionError(13, "Permission denied", "/x"), 1, "dst: error: /x: Permission denied\n"),
+])  # fmt: skip
+def test_what_ends_a_command_is_said_in_one_line(
+    error: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.delenv("DST_DEBUG", raising=False)
+    assert run_guarded("dst", lambda: raising(error)) == status
+    errors = capsys.readouterr().err
+    assert errors.startswith(said)
+    assert errors.count("\n") == bool(said)
+    assert len(errors) < 1100
+
+
+def test_sigterm_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    def end() -> int:
+        exit_on_sigterm()
+        signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert run_guarded("dst", end) == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err == "dst: ended by SIGTERM\n"
+
+
+def test_an_evaluation_that_would_lose_a_file_or_mix_its_output_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    src, ref = tmp_path / "src", tmp_path / "ref"
+    src.write_text("dog\n")
+    ref.write_text("Hund\n")
+    command = ["evaluate", "nowhere", "--src", str(src), "--ref", str(ref), "--overwrite", "--output"]
+    assert "--output - would mix the translations with the scores" in refused(capsys, *command, "-")
+    assert "ref is an input of this command" in refused(capsys, *command, str(ref))
+    assert "src is an input of this command" in refused(capsys, *command, str(src))
+    assert (src.read_text(), ref.read_text()) == ("dog\n", "Hund\n")
+
+
+def test_a_mistake_of_ours_keeps_its_traceback_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_guarded("dst", lambda: raising(TypeError("no\nway"))) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Traceback")
+    assert lines[-1] == "dst: internal error: TypeError: no way; please report it with the lines above"
+
+
+def test_debugging_adds_the_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DST_DEBUG", "1")
+    assert main(["ds-config", "bsae"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Traceback")
+    assert lines[-1].startswith("dst: error: unknown preset 'bsae'")
+
+
+def test_a_closed_output_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["presets"]) == 1
+    assert capsys.readouterr().err == "dst: error: cannot write to stdout: it is closed\n"
+
+
+def test_an_output_that_lacks_letters_gets_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "out").open("w", encoding="ascii") as ascii_only:
+        monkeypatch.setattr(sys, "stdout", ascii_only)
+        assert run_guarded("dst", lambda: print("für …") or 0) == 0
+    assert (tmp_path / "out").read_text() == "f?r ?\n"
+
+
+@pytest.mark.parametrize(("options", "complaint"), [
+    (["--corpus", "", "--run", "r"], "argument --corpus: the name is empty: is a variable unset?"),
+    (["--corpus", "https://example.org/c", "--run", "r"], "argument --corpus: 'https://example.org/c' is an address"),
+    (["--corpus", "c", "--run", "r", "--name", "a\udcff"], "argument --name: 'a\\udcff' is empty or has characters"),
+])  # fmt: skip
+def test_names_that_cannot_be_are_refused(
+    options: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert complaint in refused(capsys, "train", "toy", *options)
+
+
+def test_an_interrupt_while_modules_are_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted(MetaPathFinder):
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "dstransformer.cli.program":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "dstransformer.cli.program", raising=False)
+    monkeypatch.delattr(dstransformer.cli, "program", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    assert main(["presets"]) == 130
+    assert capsys.readouterr().err == "dst: interrupted\n"

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from dstransformer.cluster.preemption import STOP_SIGNALS, StopRequest
+
+
+def test_the_first_interrupt_asks_and_the_second_stops(capfd: pytest.CaptureFixture[str]) -> None:
+    with StopRequest(announce=True) as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.received == "SIGINT"
+        assert capfd.readouterr().err == (
+            "\ndst: SIGINT: the run stops after this update and writes a checkpoint; Ctrl-C again stops it at once\n"
+        )
+        signal.raise_signal(signal.SIGTERM)  # a launcher passes the interrupt on
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert capfd.readouterr().err == ""
+
+
+def test_of_several_processes_all_must_still_run(capfd: pytest.CaptureFixture[str]) -> None:
+    with StopRequest(announce=True, processes=2):
+        signal.raise_signal(signal.SIGTERM)
+    assert capfd.readouterr().err == (
+        "\ndst: SIGTERM: the run stops after this update and writes a checkpoint if all its processes still run\n"
+    )
+
+
+def test_only_the_first_rank_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGUSR1)
+    assert stop.received == "SIGUSR1"
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_every_stop_signal_is_recorded_and_its_handler_restored(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with StopRequest() as stop:
+        signal.raise_signal(number)
+    assert stop.received == number.name
+    assert signal.getsignal(number) == before
+
+
+def test_a_hangup_stays_ignored_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            signal.raise_signal(signal.SIGHUP)
+        assert stop.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)

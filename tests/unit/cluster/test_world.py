@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+
+import pytest
+import torch
+
+from dstransformer.cluster import world
+from dstransformer.cluster.launcher import Processes, check_environment, read_processes, single_process_warning
+from dstransformer.cluster.world import _share_cores, join_world, leave_world
+from dstransformer.errors import DstError, UserError
+
+LAUNCHER = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
+SLURM = {
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS": "4",
+    "SLURM_STEP_NUM_TASKS": "4",
+}
+
+
+@pytest.mark.parametrize("variables", [LAUNCHER, SLURM], ids=["deepspeed and torchrun", "srun"])
+def test_every_launcher_is_understood(variables: dict[str, str]) -> None:
+    assert read_processes(variables) == Processes(rank=3, local_rank=1, world_size=4)
+
+
+@pytest.mark.parametrize("variables", [{}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}], ids=["none", "inside a job"])
+def test_without_a_launcher_there_is_one_process(variables: dict[str, str]) -> None:
+    assert read_processes(variables) == Processes(0, 0, 1)
+
+
+@pytest.mark.parametrize("variables", [
+    {"WORLD_SIZE": "many"}, {"WORLD_SIZE": "0"}, {"LOCAL_RANK": "-1", "WORLD_SIZE": "2"},
+    {"SLURM_STEP_NUM_TASKS": "two"},
+])  # fmt: skip
+def test_a_variable_that_is_no_number_is_named(variables: dict[str, str]) -> None:
+    name, value = next(iter(variables.items()))
+    with pytest.raises(UserError, match=f"{name} is '{value}', not a number"):
+        read_processes(variables)
+
+
+def test_a_number_of_processes_without_a_rank_is_refused() -> None:
+    with pytest.raises(UserError, match=r"WORLD_SIZE=2 but no RANK: .*deepspeed --num_gpus 2"):
+        read_processes({"WORLD_SIZE": "2"})
+    assert read_processes({"WORLD_SIZE": "8"}, require_rank=False) == Processes(0, 0, 8), "a dry run plans for eight"
+
+
+@pytest.mark.usefixtures("own_world")
+def test_a_port_that_is_in_use_is_said_to_be() -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "2"}
+        for name, value in variables.items():
+            os.environ[name] = value
+        with pytest.raises(DstError, match=rf"port {port} of 127.0.0.1.* is in use .* MASTER_PORT .* --master_port"):
+            join_world(read_processes(variables))
+
+
+@pytest.mark.usefixtures("own_world")
+def test_a_process_says_that_it_waits_for_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(world, "NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(world, "STEP_TIMEOUT", timedelta(seconds=1))
+    variables = {"MASTER_PORT": str(world._free_port()), "RANK": "1", "WORLD_SIZE": "2"}
+    for name, value in variables.items():
+        os.environ[name] = value
+    with pytest.raises(DstError, match="the 2 processes did not join"):
+        join_world(read_processes(variables))
+    (notice,) = (record.message for record in caplog.records if record.name == world.__name__)
+    assert notice.startswith("rank 1 is waiting for the other processes of WORLD_SIZE=2 at 127.0.0.1:")
+    assert "(this machine, because MASTER_ADDR is not set)" in notice
+
+
+def test_of_gloo_the_first_sentence_is_repeated() -> None:
+    error = RuntimeError("[/gloo/transport/tcp/pair.cc:9] Read error [10.0.0.1]:4: reset by peer. A worker died. GLHF!")
+    said = r"see its own message \(Read error \[10.0.0.1\]:4: reset by peer\)$"
+    with pytest.raises(DstError, match=said), world.peer_errors():
+        raise error
+
+
+@pytest.mark.parametrize(("variables", "warning"), [
+    ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_SIZE=2, but WORLD_SIZE is not set: this process trains by itself"),
+    ({"SLURM_NTASKS": "4", "SLURM_PROCID": "1"}, "SLURM_NTASKS=4, but WORLD_SIZE"),
+    ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, None),
+    ({"SLURM_NTASKS": "1"}, None), (SLURM, None), (LAUNCHER | {"SLURM_NTASKS": "4"}, None), ({}, None),
+])  # fmt: skip
+def test_who_trains_alone_among_many_is_warned(variables: dict[str, str], warning: str | None) -> None:
+    said = single_process_warning(variables)
+    assert said is None if warning is None else said is not None and warning in said
+
+
+@pytest.fixture
+def own_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What joining sets in the environment is undone."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DS_ACCELERATOR"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+def test_a_rank_beyond_the_world_is_refused() -> None:
+    with pytest.raises(UserError, match="RANK=2 and WORLD_SIZE=2"):
+        read_processes({"RANK": "2", "WORLD_SIZE": "2"})
+
+
+@pytest.mark.parametrize(("others", "threads"), [
+    ([], 8), ([("here", range(8))], 4), ([("here", range(8)), ("here", range(8))], 2), ([("there", range(8))], 8),
+    ([("here", range(8, 16))], 8), ([("here", range(4))], 4), ([("here", range(8))] * 20, 1),
+], ids=["alone", "two", "three", "other machine", "own cores", "overlap", "more ranks than cores"])  # fmt: skip
+def test_processes_share_the_cores_that_they_may_run_on(others: list[tuple[str, range]], threads: int) -> None:
+    mine = ("here", frozenset(range(8)))
+    assert _share_cores(mine, [mine, *((node, frozenset(cores)) for node, cores in others)]) == threads
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+def test_a_process_has_as_many_threads_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DS_ACCELERATOR"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        torch.set_num_threads(3)
+        join_world(read_processes({}))
+        assert torch.get_num_threads() == 1
+    finally:
+        leave_world()
+        os.sched_setaffinity(0, cores)
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(("name", "value", "sound"), [
+    ("MASTER_PORT", "99999", False), ("MASTER_PORT", "abc", False), ("MASTER_PORT", "29500", True),
+    ("OMP_NUM_THREADS", "banana", False), ("OMP_NUM_THREADS", "-3", False), ("OMP_NUM_THREADS", "0", False),
+    ("OMP_NUM_THREADS", "4,2", True),
+])  # fmt: skip
+def test_variables_that_are_read_later_are_checked_at_the_door(name: str, value: str, sound: bool) -> None:
+    if sound:
+        check_environment({name: value})
+        return
+    with pytest.raises(UserError, match=f"{name} is '{value}': set a whole number from 1 to"):
+        check_environment({name: value})

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import json
+
+from dstransformer.evaluation import Evaluation, Sample, Score
+
+SCORES = (Score("bleu_first_500", 33.456, "nrefs:1"), Score("chrf", 60.0, "nc:6"))
+
+
+def test_one_value_serves_tracker_json_and_terminal() -> None:
+    sample = Sample("A dog.", "Ein Hund.", "Hund.")
+    evaluation = Evaluation(SCORES, sentences=500, seconds=2.5, loss=1.5, perplexity=3.0, samples=(sample,))
+    assert evaluation.metrics == {"loss": 1.5, "perplexity": 3.0, "bleu_first_500": 33.456, "chrf": 60.0}
+    assert evaluation.signatures == {"bleu_first_500": "nrefs:1", "chrf": "nc:6"}
+    assert str(evaluation.bleu) == "BLEU (first 500 sentences) 33.46 (nrefs:1)"
+    assert json.loads(json.dumps(evaluation.to_json())) == {
+        "sentences": 500,
+        "seconds": 2.5,
+        "metrics": dict(evaluation.metrics),
+        "signatures": dict(evaluation.signatures),
+    }
+
+
+def test_what_was_not_computed_is_no_metric() -> None:
+    assert Evaluation(SCORES).metrics == {"bleu_first_500": 33.456, "chrf": 60.0}

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from dstransformer.errors import DataError, UserError
+from dstransformer.evaluation.testset import SentenceTranslator, evaluate_test_set, read_test_set
+
+
+class UpperCase:
+    """A translator into capitals."""
+
+    def translate(self, sentences: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
+        if progress is not None:
+            progress(len(sentences))
+        return [sentence.upper() for sentence in sentences]
+
+
+@pytest.fixture
+def src(tmp_path: Path) -> str:
+    (tmp_path / "src").write_text("a dog runs over there\n\nthe fox does not run\n", encoding="utf-8")
+    return str(tmp_path / "src")
+
+
+def test_a_test_set_is_translated_and_scored(src: str, tmp_path: Path) -> None:
+    ref = tmp_path / "ref.gz"
+    ref.write_bytes(gzip.compress(b"A DOG RUNS OVER THERE\n\nTHE FOX DOES NOT RUN\n"))
+    written: list[str] = []
+    done: list[int] = []
+    report = evaluate_test_set(*read_test_set(src, str(ref)), UpperCase(), write=written.append, progress=done.append)
+    assert written == ["A DOG RUNS OVER THERE", "", "THE FOX DOES NOT RUN"]
+    assert done == [3]
+    assert report.sentences == 3
+    assert [(entry.name, round(entry.value, 6)) for entry in report.scores] == [("bleu", 100.0), ("chrf", 100.0)]
+    assert str(report.bleu) == f"BLEU 100.00 ({report.bleu.signature})"
+    assert json.loads(json.dumps(report.to_json())) == {
+        "sentences": 3,
+        "seconds": report.seconds,
+        "metrics": {"bleu": report.bleu.value, "chrf": report.scores[1].value},
+        "signatures": {score.name: score.signature for score in report.scores},
+    }
+
+
+def test_the_papers_bleu_is_reported_where_the_language_is_known(src: str) -> None:
+    sentences = Path(src).read_text(encoding="utf-8").splitlines()
+    report = evaluate_test_set(sentences, sentences, UpperCase(), language="de")
+    assert [entry.label for entry in report.scores] == ["BLEU", "chrF2", "BLEU (compound-split)"]
+    assert report.scores[0].value < 1
+
+
+def test_a_source_is_not_its_own_reference(src: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(src)
+    for ref in (src, str(tmp_path / "link")):
+        with pytest.raises(UserError, match=f"--src and --ref are the same file, {ref}: name the reference"):
+            read_test_set(src, ref)
+    with pytest.raises(DataError, match="standard input is not read here: name a file"):
+        read_test_set(src, "-")
+
+
+class Silent:
+    """A translator that says nothing."""
+
+    def translate(self, sentences: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
+        if progress is not None:
+            progress(len(sentences))
+        return [""] * len(sentences)
+
+
+@pytest.mark.parametrize(("sources", "references", "translator", "what"), [
+    (["", " "], ["ein", "zwei"], UpperCase(), "source"),
+    (["one", "two"], ["", ""], UpperCase(), "reference"),
+    (["one", "two"], ["ein", "zwei"], Silent(), "translation"),
+    (["one", ""], ["ein", ""], UpperCase(), None),
+])  # fmt: skip
+def test_empty_text_is_warned_of_once(
+    sources: list[str],
+    references: list[str],
+    translator: SentenceTranslator,
+    what: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    evaluate_test_set(sources, references, translator)
+    wanted = [] if what is None else [f"every line of the {what} is empty: the scores are meaningless"]
+    assert [record.message for record in caplog.records if record.name.startswith("dstransformer")] == wanted
+
+
+@pytest.mark.parametrize(("content", "complaint"), [
+    (b"one\ntwo\n", r"src has 3 lines but .*ref has 2: line n"),
+    (b"", "ref is empty"),
+    (b"one\ntwo\nthr\xe4\n", "ref, line 3, byte 4: not UTF-8"),
+    (None, "cannot read .*ref: No such file"),
+])  # fmt: skip
+def test_unusable_files_are_refused(src: str, tmp_path: Path, content: bytes | None, complaint: str) -> None:
+    if content is not None:
+        (tmp_path / "ref").write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        read_test_set(src, str(tmp_path / "ref"))

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from support.launching import started
+
+from dstransformer.errors import DataError, StorageError, UserError
+from dstransformer.files import hold_lock, replace_file, replace_folder, replacing, storage_errors
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "bundle"
+
+    def good(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "file").write_text("new")
+
+    def bad(folder: Path) -> None:
+        good(folder)
+        raise DataError("no")
+
+    replace_folder(target, good)
+    (target / "file").write_text("old")
+    with pytest.raises(DataError):
+        replace_folder(target, bad)
+    assert (target / "file").read_text() == "old"
+    replace_folder(target, good)
+    assert (target / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_replacement_that_was_cut_short_loses_nothing(tmp_path: Path) -> None:
+    target, old = tmp_path / "bundle", tmp_path / ".bundle.old"
+    old.mkdir()
+    (old / "file").write_text("old")
+
+    def fail(folder: Path) -> None:
+        raise DataError("no")
+
+    with pytest.raises(DataError):
+        replace_folder(target, fail)
+    assert (target / "file").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+@pytest.mark.parametrize(("number", "advice"), [
+    (errno.ENOSPC, "make room"), (errno.EDQUOT, "make room"), (errno.EACCES, "check the path and its permissions"),
+])  # fmt: skip
+def test_what_the_file_system_refuses_is_one_line(tmp_path: Path, number: int, advice: str) -> None:
+    with pytest.raises(StorageError, match=f"cannot write {tmp_path}: .*; {advice}"), storage_errors(tmp_path):
+        raise OSError(number, "no")
+
+
+def test_a_file_is_replaced_in_one_step_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    replace_file(path, "old")
+    replace_file(path, b"new")
+    assert path.read_text() == "new"
+
+    def fail() -> None:
+        with replacing(path) as aside:
+            aside.write_text("half")
+            raise DataError("no")
+
+    with pytest.raises(DataError):
+        fail()
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from dstransformer.files import hold_lock
+with hold_lock(Path(sys.argv[1]), "busy"):
+    print("held", flush=True)
+    time.sleep(3600)
+"""
+
+
+def test_a_lock_names_its_owner_and_goes_with_the_process(tmp_path: Path) -> None:
+    lock = tmp_path / ".lock"
+    with started([sys.executable, "-c", HOLDER, str(lock)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=rf"held by process {holder.pid} on "), hold_lock(lock, "held by {owner}"):
+            pytest.fail("the block must not run")
+        holder.kill()
+        holder.wait()
+    with hold_lock(lock, "busy", keep=True):
+        assert str(os.getpid()) in lock.read_text()
+    assert lock.exists()
+    with hold_lock(lock, "busy"):
+        pass
+    assert not lock.exists()
+
+
+def test_a_lock_is_waited_for(tmp_path: Path) -> None:
+    lock, order = tmp_path / ".lock", []
+
+    def wait() -> None:
+        with hold_lock(lock, "busy", wait=600.0):
+            order.append("second")
+
+    with hold_lock(lock, "busy"):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        order.append("first")
+    waiting.join()
+    assert order == ["first", "second"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_without_locks_costs_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    (tmp_path / ".lock").write_text("process 1 on another\n")  # as a killed run leaves it
+    for _ in range(2):
+        with hold_lock(tmp_path / ".lock", "busy", keep=True):
+            pass
+    assert [f"{tmp_path} cannot be locked" in message for message in caplog.messages] == [True, True]

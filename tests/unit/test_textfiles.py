@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from support.disk import a_full_disk
+
+from dstransformer.errors import DataError, StorageError, UserError
+from dstransformer.textfiles import iter_arriving, iter_lines, writing_files, writing_lines
+
+
+@pytest.mark.parametrize(("content", "lines"), [
+    (b"one\ntwo\n", ["one", "two"]),
+    (b"one\r\n\r\ntwo", ["one", "", "two"]),
+    ("\ufeffone\n\ufefftwo\u2028three\x0bfour\n".encode(), ["one", "\ufefftwo\u2028three\x0bfour"]),
+    (b"\n", [""]),
+])  # fmt: skip
+def test_a_line_ends_with_a_line_feed_only(tmp_path: Path, content: bytes, lines: list[str]) -> None:
+    (tmp_path / "plain").write_bytes(content)
+    (tmp_path / "zipped").write_bytes(gzip.compress(content))
+    assert list(iter_lines(tmp_path / "plain")) == lines
+    assert list(iter_lines(tmp_path / "zipped")) == lines
+
+
+def test_what_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"good\n\xc3\n")
+    lines = iter_lines(path)
+    assert next(lines) == "good"
+    with pytest.raises(DataError, match=f"{path}, line 2, byte 1: not UTF-8"):
+        next(lines)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=f"{path} is empty"):
+        list(iter_lines(path))
+    with pytest.raises(DataError, match="standard input is not read here: name a file"):
+        list(iter_lines("-"))
+    with pytest.raises(DataError, match=f"cannot read {tmp_path}: Is a directory"):
+        list(iter_lines(tmp_path))
+
+
+def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("old\n")
+
+    def fail_halfway() -> None:
+        with writing_lines(path) as write:
+            write("new")
+            raise DataError("bad input")
+
+    with pytest.raises(DataError, match="bad input"):
+        fail_halfway()
+    assert path.read_text() == "old\n"
+    with writing_lines(path) as write:
+        write("über")
+        assert path.read_text() == "old\n"
+    assert path.read_text(encoding="utf-8") == "über\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    for target in (tmp_path, tmp_path / "missing" / "out"):
+        with pytest.raises(StorageError, match=f"cannot write {target}: "), writing_lines(target):
+            pytest.fail("the block must not run")
+
+
+@pytest.mark.parametrize("length", [1, 100_000])
+@pytest.mark.parametrize("name", ["out", "out.gz"])
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, name: str, length: int) -> None:
+    def write_it() -> None:
+        with writing_lines(tmp_path / name) as write:
+            write("x" * length)
+
+    with a_full_disk(), pytest.raises(StorageError, match=f"^cannot write {tmp_path / name}: File too large"):
+        write_it()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_input_is_never_replaced(tmp_path: Path) -> None:
+    source = tmp_path / "text"
+    source.write_text("mine\n")
+    (tmp_path / "link").symlink_to(source)
+    os.link(source, tmp_path / "hard")
+    with source.open() as file:
+        for name in ("text", "link", "hard"):
+            for given in (source, file.fileno()):
+                with (
+                    pytest.raises(UserError, match=f"{name} is an input of this command and would be replaced"),
+                    writing_lines(tmp_path / name, inputs=[given]),
+                ):
+                    pytest.fail("the block must not run")
+    assert source.read_text() == "mine\n"
+
+
+def test_a_file_is_written_by_one_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with writing_lines(path, overwrite=False) as write:
+        write("first")
+        with (
+            pytest.raises(UserError, match=rf"another command is writing {path} \(process {os.getpid()} on .*\): wait"),
+            writing_lines(path),
+        ):
+            pytest.fail("the block must not run")
+    assert path.read_text() == "first\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_appears_meanwhile_stays(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+
+    def write_it() -> None:
+        with writing_lines(path, overwrite=False) as write:
+            write("new")
+            path.write_text("other\n")
+
+    with pytest.raises(UserError, match="out is there already: replace it with --overwrite"):
+        write_it()
+    assert path.read_text() == "other\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_command_left_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / ".out.unfinished").write_text("half of a long tex")
+    with writing_lines(tmp_path / "out") as write:
+        write("new")
+    assert (tmp_path / "out").read_text() == "new\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_files_appear_together(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    two.write_text("mine\n")
+    with (
+        pytest.raises(UserError, match=f"{two} is there already"),
+        writing_files([one, two], overwrite=False),
+    ):
+        pytest.fail("the block must not run")
+    assert list(tmp_path.iterdir()) == [two]
+    with writing_files([one, two]) as (write_one, write_two):
+        write_one("1")
+        write_two("2")
+        assert not one.exists()
+    assert (one.read_text(), two.read_text()) == ("1\n", "2\n")
+    assert sorted(tmp_path.iterdir()) == [one, two]
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as reader:
+        answer = reader.submit(pipe.read_text, encoding="utf-8")
+        with writing_lines(pipe) as write:
+            write("über")
+        assert answer.result() == "über\n"
+    assert list(tmp_path.iterdir()) == [pipe]
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize(("content", "advice"), [
+    ("dog\n".encode("utf-16"), "is UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"),
+    ("\ufeffdog\n".encode("utf-16-be"), "is UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"),
+    ("dog\n".encode("utf-32"), "is UTF-32 text"),
+    ("the dog\n".encode("utf-16-le"), "as in UTF-16 text; convert it with `iconv -f UTF-16LE -t UTF-8`"),
+    ("the dog\n".encode("utf-16-be"), "as in UTF-16 text"),
+    (lzma.compress(b"dog\n"), "is compressed by xz: unpack it with `xz -dc`"),
+    (bz2.compress(b"dog\n"), "is compressed by bzip2"),
+    ("Hündin\n".encode("latin-1"), "line 1, byte 2: not UTF-8 (invalid start byte); convert it"),
+    (gzip.compress(b"dog\n" * 999, mtime=0)[:-20], "the gzip data are cut off"),
+    (gzip.compress(b"dog\n", mtime=0)[:-1] + b"\1", "the gzip data are damaged"),
+    (gzip.compress(b"dog\n", mtime=0)[:12], "the gzip data are cut off; copy the file again"),
+    (gzip.compress(gzip.compress(b"dog\n")), "is gzip inside gzip: unpack it once with `gzip -dc`"),
+    (random.Random(1).randbytes(9999).replace(b"\r", b""), "line 1: not text, but binary data"),
+    (b"dog\rcat\r", "its lines end in CR: convert it with `tr '\\r' '\\n'`"),
+], ids=["UTF-16", "UTF-16, big", "UTF-32", "no mark", "no mark, big", "xz", "bzip2", "Latin-1", "gzip", "gzip, damaged",
+        "gzip, short", "gzip twice", "binary", "CR"])  # fmt: skip
+def test_other_encodings_are_called_by_their_name(tmp_path: Path, content: bytes, advice: str) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        list(iter_lines(path))
+    assert advice in str(caught.value)
+    with path.open("rb") as file, pytest.raises(DataError) as caught:
+        list(iter_arriving(file.fileno(), "standard input"))
+    assert advice in str(caught.value)
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[int, BinaryIO]]:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb", buffering=0) as file:
+        yield reading, file
+    os.close(reading)
+
+
+def test_lines_of_a_pipe_that_stays_open_come_with_a_word_on_its_pauses() -> None:
+    with pipe() as (reading, writing):
+        arriving = iter_arriving(reading, "standard input")
+        writing.write(b"one\ntwo\nthr")
+        assert [next(arriving) for _ in range(3)] == ["one", "two", None]
+        writing.write(b"ee\n")
+        assert [next(arriving) for _ in range(2)] == ["three", None]
+        writing.write(b"four")
+        writing.close()
+        assert list(arriving) == ["four"]
+
+
+def test_lines_that_trickle_are_answered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dstransformer.textfiles.PATIENCE", 0.0)
+    with pipe() as (reading, writing):
+        writing.write(b"one\n")
+        arriving = iter_arriving(reading, "standard input")
+        assert next(arriving) == "one"
+        writing.write(b"two\n")
+        assert [next(arriving) for _ in range(2)] == [None, "two"]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_pipe_gives_the_lines_of_a_file(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    text = "\n".join(["", "x" * 200_000, *(f"line {n}" for n in range(20_000))]).encode()
+    (tmp_path / "file").write_bytes(pack(text[:1000]) + pack(text[1000:]))
+    with (tmp_path / "file").open("rb") as file:
+        arrived = [line for line in iter_arriving(file.fileno(), "file") if line is not None]
+    assert arrived == list(iter_lines(tmp_path / "file"))
+    assert len(arrived) == 20_002
+
+
+def test_nothing_is_replaced_that_must_not_be(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("old\n")
+    refusal = f"{path} is there already: replace it with --overwrite"
+    with pytest.raises(UserError, match=refusal), writing_lines(path, overwrite=False):
+        pytest.fail("the block must not run")
+    assert path.read_text() == "old\n"
+    with writing_lines(path, overwrite=True) as write:
+        write("new")
+    assert path.read_text() == "new\n"
+    with writing_lines(Path("/dev/null"), overwrite=False) as write:
+        write("new")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "out")
+    with writing_lines(tmp_path / "link") as write:
+        write("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "far" / "out").read_text() == "new\n"
+
+
+def test_a_name_that_ends_in_gz_gets_gzip(tmp_path: Path) -> None:
+    for name in ("a.gz", "b.gz"):
+        with writing_lines(tmp_path / name) as write:
+            write("über")
+    assert gzip.decompress((tmp_path / "a.gz").read_bytes()).decode() == "über\n"
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout", None])
+def test_standard_output_has_names(name: str | None, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> None:
+    with writing_lines(name, overwrite=False) as write:
+        write("über")
+    assert capfdbinary.readouterr().out.decode() == "über\n"
+
+
+def test_a_closed_standard_output_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(StorageError, match="cannot write standard output: it is closed"), writing_lines(None):
+        pytest.fail("the block must not run")

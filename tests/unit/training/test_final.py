@@ -1,0 +1,95 @@
+"""Which weights become the bundle of a run: arithmetic on checkpoints that need not be there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dstransformer.batching import Position
+from dstransformer.checkpoints.format import Checkpoint, TrainState
+from dstransformer.checkpoints.retention import rank_by_score, select_kept
+from dstransformer.config import Config, load_config
+from dstransformer.evaluation.validation import score_name
+from dstransformer.training.final import Candidates, Choice, choose, find_candidates
+
+
+def checkpoint(step: int, score: float | None = None, metric: str | None = "bleu") -> Checkpoint:
+    return Checkpoint(
+        Path(f"step-{step:08d}"), TrainState(step, Position(0, step), 1, 1, "fp32", "corpus"), score, metric
+    )
+
+
+def config(warmup: int, average_last: int = 3, final: str = "average") -> Config:
+    changes = [f"schedule.warmup_steps={warmup}", f"checkpoint.average_last={average_last}", "checkpoint.keep_last=9"]
+    return load_config("toy", [*changes, f"checkpoint.final={final}"])
+
+
+def find(checkpoints: Sequence[Checkpoint], settings: Config, known: bool = False) -> Candidates:
+    return find_candidates(checkpoints, settings, lambda _: known)
+
+
+def test_the_average_takes_nothing_from_the_warmup() -> None:
+    checkpoints = [checkpoint(step, float(step)) for step in (100, 200, 300, 400)]
+    found = find(checkpoints, config(warmup=300))
+    assert found.steps("average") == (300, 400), "the end of the warm-up counts as past it"
+    assert not found.all_past_warmup
+    found = find(checkpoints, config(warmup=200))
+    assert found.steps("average") == (200, 300, 400)
+    assert found.all_past_warmup
+    assert "average" not in find(checkpoints, config(warmup=500)).checkpoints
+
+
+def test_all_there_are_is_a_whole_window() -> None:
+    found = find([checkpoint(50), checkpoint(100, 1.0)], config(warmup=50, average_last=5))
+    assert found.steps("average") == (50, 100)
+    assert found.all_past_warmup
+
+
+def test_last_and_best() -> None:
+    checkpoints = [checkpoint(1, 30.0), checkpoint(2), checkpoint(3, 20.0)]
+    found = find(checkpoints, config(warmup=1), known=True)
+    assert (found.steps("last"), found.steps("best")) == ((3,), (1,))
+    assert found.known == {(1,): 30.0, (3,): 20.0}
+    assert find(checkpoints, config(warmup=1)).known == {}, "scores of other sentences are computed again"
+
+
+def test_scores_of_different_sentences_do_not_compare() -> None:
+    part, whole = checkpoint(1, 60.0, "bleu_first_100"), checkpoint(2, 30.0)
+    older = checkpoint(3, 40.0, None)
+    assert rank_by_score([part, whole]) == [whole]
+    assert rank_by_score([older, checkpoint(4, 35.0)])[0] == older, "an earlier version wrote it"
+    assert select_kept([part, whole, checkpoint(5)], keep_last=1, keep_best=1)[0] == whole
+
+
+SCORES = {"average": 14.1, "last": 29.9, "best": 29.9}
+
+
+@pytest.mark.parametrize(("final", "whole", "scores", "chosen"), [
+    ("average", True, SCORES, "average"),
+    ("average", False, SCORES, "last"),
+    ("average", False, {**SCORES, "best": 30.0}, "best"),
+    ("best_on_validation", True, SCORES, "last"),
+    ("best_on_validation", True, {"average": 30.0, "last": 30.0, "best": 30.0}, "average"),
+    ("average", False, {"last": 1.0, "best": 2.0}, "best"),
+])  # fmt: skip
+def test_the_configuration_decides(final: str, whole: bool, scores: dict[str, float], chosen: str) -> None:
+    name, reason = choose(final, Candidates({}, whole, {}), scores, 2000)
+    assert name == chosen
+    assert ("schedule.warmup_steps = 2000" in reason) == (final == "average" and not whole)
+
+
+def test_the_choice_in_words() -> None:
+    steps = {"average": [4, 8, 12], "last": [12], "best": [8]}
+    choice = Choice("average", "checkpoint.final = average", "bleu", {**SCORES, "best": 31.5}, steps)
+    assert choice.lines() == [
+        "on validation: the average of steps 4, 8, 12 bleu 14.10; the last checkpoint (step 12) bleu 29.90; "
+        "the best checkpoint (step 8) bleu 31.50",
+        "the bundle is the average of steps 4, 8, 12: checkpoint.final = average",
+    ]
+
+
+@pytest.mark.parametrize(("sentences", "name"), [(0, "bleu"), (40, "bleu"), (50, "bleu"), (39, "bleu_first_39")])
+def test_a_score_of_a_part_says_so_in_its_name(sentences: int, name: str) -> None:
+    assert score_name("bleu", sentences, total=40) == name

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+
+from dstransformer.config import load_config
+from dstransformer.training.optimizer import learning_rate
+
+
+def test_the_rate_of_the_base_model() -> None:
+    schedule = load_config("base").schedule
+    peak = learning_rate(4000, 512, schedule)
+    assert peak == pytest.approx(512**-0.5 * 4000**-0.5)
+    assert peak == pytest.approx(6.9877e-4, rel=1e-4)
+    assert learning_rate(1, 512, schedule) == pytest.approx(peak / 4000)
+    assert learning_rate(2000, 512, schedule) == pytest.approx(peak / 2)
+    assert learning_rate(16000, 512, schedule) == pytest.approx(peak / 2)
+
+
+def test_it_rises_until_the_warmup_ends_and_falls_after() -> None:
+    schedule = load_config("base", ["schedule.warmup_steps=10", "schedule.scale=3.0"]).schedule
+    rates = [learning_rate(step, 64, schedule) for step in range(1, 31)]
+    assert rates[:10] == sorted(rates[:10])
+    assert rates[9:] == sorted(rates[9:], reverse=True)
+    assert max(rates) == pytest.approx(3.0 * 64**-0.5 * 10**-0.5)

@@ -1,0 +1,77 @@
+"""What a dry run checks, and what it warns of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.corpora import write_corpus
+from support.runs import TINY
+
+from dstransformer.batching import Position
+from dstransformer.checkpoints.format import TrainState
+from dstransformer.checkpoints.retention import CheckpointFolder
+from dstransformer.config import load_config
+from dstransformer.corpus import Corpus
+from dstransformer.errors import DstError, UserError
+from dstransformer.files import file_sha256
+from dstransformer.model import save_bundle
+from dstransformer.training.run import DryRun, dry_run
+from dstransformer.training.setup import TrainRequest
+
+ROWS = [([5, 6, 7], [8, 9])] * 40
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "DS_ACCELERATOR", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of four updates, by its checkpoint."""
+    corpus = Corpus.open(write_corpus(tmp_path / "corpus", ROWS), verify=False)
+    folder = CheckpointFolder(tmp_path / "run" / "checkpoints")
+    bundle = folder.begin(4) / "bundle"
+    save_bundle(bundle, {"weight": torch.ones(1)}, load_config("toy", TINY), corpus.tokenizer, {})
+    (tmp_path / "run" / ".lock").touch()
+    state = TrainState(4, Position(0, 4), 1, 1, "fp32", corpus.manifest.build_key)
+    folder.publish(state, None, {f"bundle/{path.name}": file_sha256(path) for path in bundle.iterdir()})
+    return tmp_path / "run"
+
+
+def plan(run: Path, *changes: str, resume: str = "auto") -> DryRun:
+    return dry_run(TrainRequest("toy", run.parent / "corpus", run, [*TINY, *changes], ["zero1", "fp32"], resume))
+
+
+@pytest.mark.parametrize(("changes", "resume", "advice"), [
+    ([], "never", "already holds a run, at step 4"),
+    ([], "nowhere", "--resume nowhere: .*name another"),
+    ([], "", "is not a checkpoint"),
+    (["model.d_model=64"], "auto", "set model.d_model=32 to resume"),
+    (["training.seed=77"], "auto", "training.seed is 77"),
+    (["training.max_updates=3"], "auto", "training.max_updates is 3, but .* is further"),
+])  # fmt: skip
+def test_a_dry_run_refuses_what_the_run_would(run: Path, changes: list[str], resume: str, advice: str) -> None:
+    with pytest.raises(UserError, match=advice):
+        plan(run, *changes, resume=resume)
+
+
+def test_a_dry_run_that_may_go_on_changes_nothing(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = sorted(run.parent.rglob("*"))
+    assert plan(run, "training.log_every=2").setup.config.model.d_model == 32
+    assert caplog.messages == ["from update 5 on training.log_every is 2; it was 1"]
+    assert sorted(run.parent.rglob("*")) == before
+
+
+def test_an_accelerator_that_is_not_supported_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", "tpu")
+    with pytest.raises(DstError, match="DS_ACCELERATOR is 'tpu', but training runs on cpu or cuda: unset it"):
+        plan(run)
+
+
+def test_a_process_that_trains_alone_is_warned(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    assert any("SLURM_NTASKS=4, but WORLD_SIZE is not set" in warning for warning in plan(run).warnings)

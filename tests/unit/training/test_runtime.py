@@ -1,0 +1,44 @@
+"""Waiting for the operators that DeepSpeed builds."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dstransformer.training.runtime import wait_for_operator_builds
+
+
+def lock_in(folder: Path, age: float) -> Path:
+    lock = folder / "py311_cpu" / "deepspeed_operator" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    made = time.time() - age
+    os.utime(lock, (made, made))
+    return lock
+
+
+def test_a_lock_that_was_left_behind_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lock = lock_in(tmp_path, age=3600)
+    wait_for_operator_builds(tmp_path)
+    assert not lock.exists()
+    assert str(lock.parent) in caplog.text
+
+
+def test_a_build_is_waited_for(tmp_path: Path) -> None:
+    lock = lock_in(tmp_path, age=0)
+    waiting = threading.Thread(target=wait_for_operator_builds, args=(tmp_path,))
+    waiting.start()
+    waiting.join(timeout=0.5)
+    assert waiting.is_alive()
+    assert lock.exists()
+    lock.unlink()
+    waiting.join()
+
+
+def test_nothing_is_said_where_nothing_is_built(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wait_for_operator_builds(tmp_path / "not-there")
+    assert not caplog.records
