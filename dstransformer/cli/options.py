@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from dstransformer.errors import UserError, shown
 from dstransformer.terminal import Parser
 
 if TYPE_CHECKING:
@@ -118,6 +119,9 @@ def split_values(arguments: Sequence[str]) -> list[str]:
 
     The preset may follow the values. It is recognised because an override contains ``=``, and no fragment has the name
     of a preset.
+
+    Raises:
+        UserError: The word after ``--set`` is not an override.
     """
     rewritten: list[str] = []
     option = ""
@@ -131,6 +135,8 @@ def split_values(arguments: Sequence[str]) -> list[str]:
             option = ""
             rewritten.append(word)
         elif first:
+            if option == "--set" and "=" not in word:
+                raise UserError(f"--set {shown(word)} is not of the form section.key=value (with `=` and no space)")
             first = False
             rewritten[-1] = f"{option}={word}"
         elif is_value(word):

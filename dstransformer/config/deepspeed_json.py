@@ -140,6 +140,9 @@ def _read_fragment(name: str) -> tuple[dict[str, Any], str]:
     if not os.path.lexists(path):
         if is_path:
             raise ConfigError(f"DeepSpeed JSON {shown(name, quote=False, limit=200)} does not exist")
+        several = re.split(r"[,+]", name)
+        if set(several) <= set(fragment_names()):
+            raise ConfigError(f"--ds {name}: separate fragments by spaces, --ds {' '.join(several)}")
         near = get_close_matches(name, fragment_names(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(

@@ -246,12 +246,18 @@ def _describe_error(detail: Mapping[str, Any]) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "list_type":
         message = "write a list, such as [zero1, bf16]"
+    if detail["type"] in ("int_type", "int_from_float") and _is_whole(detail["input"]):
+        message = f"write it as an integer, {int(detail['input'])}"
     bound = _BOUNDS.get(detail["type"])
     if bound is not None:
         message = bound.format(**detail["ctx"])
     if isinstance(detail["input"], dict) and detail["type"] == "value_error":  # a check across a section's values
         return f"{where}: {message}"
     return f"{where} = {shown(detail['input'])}: {message[0].lower()}{message[1:]}"
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, float) and value.is_integer() and abs(value) < 1e15
 
 
 def _suggest(location: Sequence[str | int]) -> str:

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+from support.launching import LIMIT, SILENCE
 from support.prep import ENGLISH, GERMAN, WriteText, sentence
+
+from dstransformer.tracking import mlflow_tracker
 
 
 @pytest.fixture
@@ -19,3 +23,25 @@ def text(tmp_path: Path) -> WriteText:
         return options
 
     return write
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow's limits of time end only what hangs; what a store refuses, it refuses once."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(int(SILENCE)))
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr(mlflow_tracker, "FINISH_SECONDS", dict.fromkeys(mlflow_tracker.FINISH_SECONDS, LIMIT))
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "base"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def store(run_folder: Path, empty_store: Path) -> str:
+    """The address of a new SQLite database, where a run's is by default."""
+    shutil.copy(empty_store, run_folder.parent / "mlflow.db")
+    return f"sqlite:///{run_folder.parent}/mlflow.db"

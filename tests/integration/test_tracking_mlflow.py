@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import logging
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -33,10 +32,11 @@ from dstransformer.tracking import (
     METRICS_NAME,
     MetricsLog,
     TrackingState,
-    mlflow_tracker,
     resolve_tracking_uri,
     send_pending,
 )
+
+pytestmark = pytest.mark.usefixtures("patience")
 
 
 @pytest.fixture(scope="module")
@@ -47,29 +47,11 @@ def server(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Itera
     server.kill()
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No limit of time but for what hangs; what a store refuses, it refuses once."""
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(int(SILENCE)))
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setattr(mlflow_tracker, "FINISH_SECONDS", dict.fromkeys(mlflow_tracker.FINISH_SECONDS, LIMIT))
+SAMPLE = Sample('A "dog", running.', "Ein Hund, der läuft.", "Ein Hund\nläuft.")
 
 
-@pytest.fixture
-def store(run_folder: Path, empty_store: Path) -> str:
-    """The address of a new SQLite database, where a run's is by default."""
-    shutil.copy(empty_store, run_folder.parent / "mlflow.db")
-    return f"sqlite:///{run_folder.parent}/mlflow.db"
-
-
-@pytest.fixture
-def run_folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "runs" / "base"
-    folder.mkdir(parents=True)
-    return folder
-
-
-def test_a_server_shows_the_whole_record_of_a_run(server: MlflowServer, run_folder: Path, tmp_path: Path) -> None:
+def record_run(server: MlflowServer, run_folder: Path) -> list[str]:
+    """Record a whole run; return what the tracker announced."""
     said: list[str] = []
     metrics = MetricsLog(run_folder / METRICS_NAME)
     tracker = make_tracker(run_folder, server.uri, system_metrics=True, announce=said.append)
@@ -77,18 +59,20 @@ def test_a_server_shows_the_whole_record_of_a_run(server: MlflowServer, run_fold
     metrics.log_train(10, {"loss": 4.5, "lr": 1e-3})
     tracker.log_train(10, {"loss": 4.5, "lr": 1e-3, "loss_scale": 65536.0})
     tracker.log_train(20, {"loss": float("nan"), "lr": 2e-3, "loss_scale": 32768.0})
-    sample = Sample('A "dog", running.', "Ein Hund, der läuft.", "Ein Hund\nläuft.")
-    tracker.log_eval("valid", 20, evaluation_of(loss=3.5, bleu=12.5, signature="nrefs:1", samples=[sample]))
+    tracker.log_eval("valid", 20, evaluation_of(loss=3.5, bleu=12.5, signature="nrefs:1", samples=[SAMPLE]))
     tracker.log_checkpoint(run_folder / "checkpoints/step-00000020", "d" * 64, 20, 12.5)
-    bundle = make_bundle(run_folder / "averaged")
-    final = evaluation_of(loss=1.5, bleu=33.0, signature="nrefs:1", samples=[sample])
-    tracker.log_bundle(bundle, 20, {"final_test": final})
+    final = evaluation_of(loss=1.5, bleu=33.0, signature="nrefs:1", samples=[SAMPLE])
+    tracker.log_bundle(make_bundle(run_folder / "averaged"), 20, {"final_test": final})
     wait_until(lambda: has_run(run_folder))
     client, run = tracked_run(run_folder)
     wait_until(lambda: "system/cpu_utilization_percentage" in client.get_run(run.info.run_id).data.metrics)
     tracker.finish("finished")
+    return said
 
-    run = client.get_run(run.info.run_id)
+
+def test_a_server_shows_the_whole_record_of_a_run(server: MlflowServer, run_folder: Path, tmp_path: Path) -> None:
+    said = record_run(server, run_folder)
+    client, run = tracked_run(run_folder)
     page = f"#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}?workflowType=machine_learning"
     assert said == [f"MLflow: {server.uri}/{page}"] * 2  # where the run begins and where it ends
     assert run.info.status == "FINISHED"
@@ -117,7 +101,7 @@ def test_a_server_shows_the_whole_record_of_a_run(server: MlflowServer, run_fold
     assert json.loads(artifact_text(client, run, "ds_config.json", tmp_path)) == {"zero_optimization": {"stage": 2}}
     assert "d_model: 512" in artifact_text(client, run, "config.yaml", tmp_path)
     table = list(csv.reader(io.StringIO(artifact_text(client, run, "samples/valid-step-00000020.csv", tmp_path))))
-    assert table == [["source", "reference", "translation"], [sample.source, sample.reference, sample.translation]]
+    assert table == [["source", "reference", "translation"], [SAMPLE.source, SAMPLE.reference, SAMPLE.translation]]
     checkpoint = json.loads(artifact_text(client, run, "checkpoints/step-00000020.json", tmp_path))
     assert checkpoint["sha256"] == "d" * 64
 

@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
-from support.launching import LIMIT, SILENCE, run_dst
+from support.launching import run_dst
 from support.mlflow_runs import artifact_text, make_bundle, make_tracker, pending, tracked_run, train_steps
 from support.tracking import evaluation_of, make_start
 
 from dstransformer.tracking import (
     METRICS_NAME,
     MetricsLog,
-    mlflow_tracker,
     resolve_tracking_uri,
 )
 
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No limit of time but for what hangs; what a store refuses, it refuses once."""
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(int(SILENCE)))
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setattr(mlflow_tracker, "FINISH_SECONDS", dict.fromkeys(mlflow_tracker.FINISH_SECONDS, LIMIT))
-
-
-@pytest.fixture
-def store(run_folder: Path, empty_store: Path) -> str:
-    """The address of a new SQLite database, where a run's is by default."""
-    shutil.copy(empty_store, run_folder.parent / "mlflow.db")
-    return f"sqlite:///{run_folder.parent}/mlflow.db"
-
-
-@pytest.fixture
-def run_folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "runs" / "base"
-    folder.mkdir(parents=True)
-    return folder
+pytestmark = pytest.mark.usefixtures("patience")
 
 
 def local_run(run_folder: Path) -> None:

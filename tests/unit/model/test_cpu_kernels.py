@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -286,84 +279,6 @@ def test_pytorchs_default_precision_changes_nothing(default: torch.dtype) -> Non
     finally:
         torch.set_default_dtype(before)
     assert [torch.equal(*pair) for pair in zip(actual, expected, strict=True)] == [True] * 10
-
-
-def test_a_compiler_that_is_no_command_is_named(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("CXX", "g++ '")
-    assert library.can_compute(torch.ones(1))
-    assert 'CXX is "g++ \'", which is not a command' in caplog.text
-
-
-@pytest.fixture
-def quick_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A g++ that does not optimise, for tests of when it compiles."""
-    (tmp_path / "bin").mkdir()
-    compiler = tmp_path / "bin" / "g++"
-    compiler.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} "$@" -O0\n')
-    compiler.chmod(0o755)
-    monkeypatch.setenv("PATH", os.pathsep.join([str(compiler.parent), os.environ["PATH"]]))
-
-
-@pytest.fixture
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quick_compiler: None) -> Iterator[Path]:
-    """An empty cache of compiled kernels, and nothing loaded yet."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    library._load.cache_clear()
-    yield tmp_path / "cache"
-    library._load.cache_clear()
-
-
-@pytest.mark.parametrize("compiles", [None, False], ids=["none", "fails"])
-def test_without_a_compiler_pytorch_takes_their_place(
-    compiles: bool | None,
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
-    if compiles is not None:
-        (tmp_path / "g++").symlink_to("/bin/false")
-    with caplog.at_level(logging.WARNING):
-        assert not library.can_compute(torch.ones(1))
-        assert not library.can_compute(torch.ones(1))
-    assert len(caplog.messages) == 1
-    assert "slower" in caplog.messages[0]
-    model = Transformer(tiny_config(), VOCAB, 0.1)
-    model_loss(model).backward()
-    assert not list(cache.rglob("*.so"))
-
-
-def test_where_the_named_compiler_fails_another_is_tried(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "false -Wall")
-    assert library.can_compute(torch.ones(1))
-    assert len(list(cache.rglob("*.so"))) == 1
-
-
-LOAD = [sys.executable, "-c", "from dstransformer.model.ops import library; assert library.kernels()"]
-
-
-@pytest.mark.slow
-def test_a_damaged_library_is_compiled_again(cache: Path) -> None:
-    assert library.kernels() is not None
-    (compiled,) = cache.rglob("*.so")
-    whole = compiled.stat().st_size
-    compiled.unlink()  # this process has it open
-    compiled.write_bytes(b"the first bytes before a power cut")
-    processes = [subprocess.Popen(LOAD) for _ in range(2)]
-    assert [process.wait() for process in processes] == [0, 0]
-    assert compiled.stat().st_size == whole
-
-
-@pytest.mark.slow
-def test_processes_that_start_together_share_one_library(tmp_path: Path, quick_compiler: None) -> None:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    processes = [subprocess.Popen(LOAD, env=environment) for _ in range(2)]
-    assert [process.wait() for process in processes] == [0, 0]
-    assert len([path for path in (tmp_path / "cache").rglob("*") if path.is_file()]) == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
