@@ -53,6 +53,18 @@ def run_name(name: str) -> str:
     return name
 
 
+def run_tag(tag: str) -> tuple[str, str]:
+    """The type of ``--tag``: ``NAME=VALUE``.
+
+    Raises:
+        argparse.ArgumentTypeError: There is no ``=``, or the name is one that MLflow cannot store.
+    """
+    name, equals, value = tag.partition("=")
+    if not equals or not re.fullmatch(r"[\w.\-/ ]{1,250}", name) or not value.isprintable():
+        raise argparse.ArgumentTypeError(f"{tag[:60]!r} is not of the form NAME=VALUE, with letters, digits or . - _ /")
+    return name, value
+
+
 def add_experiment(parser: Parser) -> None:
     """Add the options that define an experiment: preset, overrides, DeepSpeed fragments."""
     parser.add_argument("preset", metavar="PRESET", help="name of a preset (dst presets) or a YAML file")

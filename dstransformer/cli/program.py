@@ -11,12 +11,12 @@ import sys
 from collections.abc import Sequence
 
 from dstransformer import __version__
-from dstransformer.cli import average, ds_config, evaluate, presets, track, train, translate
+from dstransformer.cli import average, ds_config, evaluate, presets, table3, track, train, translate
 from dstransformer.cli.options import Answer, Handler, split_values
 from dstransformer.errors import UserError
 from dstransformer.terminal import Parser, run_guarded, say
 
-COMMANDS = (train, translate, evaluate, average, track, presets, ds_config)
+COMMANDS = (train, translate, evaluate, average, track, table3, presets, ds_config)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -57,11 +57,11 @@ def build_parser() -> Parser:
 def _reports_errors(arguments: Sequence[str]) -> bool:
     """Whether this process reports errors that all processes of the run raise: true on rank 0.
 
-    Only ``train`` runs in several processes. Other commands ignore launcher variables.
+    Only ``train`` and ``table3`` run in several processes. Other commands ignore launcher variables.
     """
     from dstransformer.cluster.launcher import LauncherError, read_processes
 
-    if next((argument for argument in arguments if not argument.startswith("-")), None) != "train":
+    if next((argument for argument in arguments if not argument.startswith("-")), None) not in ("train", "table3"):
         return True
     try:
         return read_processes(os.environ, require_rank=False).rank == 0

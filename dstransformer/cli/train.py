@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import Answer, Commands, add_experiment, folder, run_name
+from dstransformer.cli.options import Answer, Commands, add_experiment, folder, run_name, run_tag
 from dstransformer.terminal import Parser
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ def add_parser(commands: Commands[Parser]) -> None:
         help="resume from the latest checkpoint if any, never, or from PATH (auto)",
     )
     parser.add_argument("--name", type=run_name, help="the run's name in MLflow (preset, folder and date)")
+    parser.add_argument(
+        "--tag", dest="tags", action="append", type=run_tag, default=[], metavar="NAME=VALUE", help="a tag in MLflow"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and estimates only")
     parser.add_argument("--json", action="store_true", help="print the outcome or the dry run as JSON")
     parser.set_defaults(handler=run)
@@ -45,7 +48,14 @@ def run(options: argparse.Namespace) -> Answer:
     from dstransformer.training.setup import TrainRequest
 
     request = TrainRequest(
-        options.preset, options.corpus, options.run, options.overrides, options.ds, options.resume, options.name
+        preset=options.preset,
+        corpus=options.corpus,
+        run=options.run,
+        overrides=options.overrides,
+        fragments=options.ds,
+        resume=options.resume,
+        name=options.name,
+        tags=dict(options.tags),
     )
     is_rank0 = read_processes(os.environ, require_rank=not options.dry_run).rank == 0
     if options.dry_run:

@@ -19,9 +19,9 @@ PRESETS = Path(__file__).parent / "presets"
 
 
 def preset_names() -> list[str]:
-    """The names of the presets included in the package, ``base`` first."""
-    names = sorted(path.stem for path in PRESETS.glob("*.yaml"))
-    return ["base", *(name for name in names if name != "base")]
+    """The names of the presets included in the package: ``base`` first, those in folders (``table3/…``) last."""
+    names = [path.relative_to(PRESETS).with_suffix("").as_posix() for path in PRESETS.rglob("*.yaml")]
+    return sorted(names, key=lambda name: (name != "base", "/" in name, name))
 
 
 def preset_summary(name: str) -> str:

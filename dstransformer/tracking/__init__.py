@@ -3,6 +3,7 @@
 from dstransformer.tracking.build import build_tracker
 from dstransformer.tracking.console import ConsoleProgress
 from dstransformer.tracking.courier import send_pending
+from dstransformer.tracking.group import PARENT_TAG, RunGroup
 from dstransformer.tracking.jsonl import METRICS_NAME, MetricsLog
 from dstransformer.tracking.location import TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow_tracker import MlflowTracker
@@ -11,11 +12,13 @@ from dstransformer.tracking.tracker import FanOut, NullTracker, RunStart, RunSta
 
 __all__ = [
     "METRICS_NAME",
+    "PARENT_TAG",
     "ConsoleProgress",
     "FanOut",
     "MetricsLog",
     "MlflowTracker",
     "NullTracker",
+    "RunGroup",
     "RunStart",
     "RunStatus",
     "Tracker",

@@ -58,6 +58,7 @@ class MlflowStore:
             "metrics": self._metrics,
             "tags": self._tags,
             "text": self._text,
+            "file": self._file,
             "dataset": self._dataset,
             "bundle": self._bundle,
             "plot": self._plot,
@@ -167,6 +168,10 @@ class MlflowStore:
 
     def _text(self, record: Record) -> None:
         self._client.log_text(self.run_id, record["text"], record["file"])
+
+    def _file(self, record: Record) -> None:
+        """Upload a file of the run folder."""
+        self._client.log_artifact(self.run_id, str(self._run_folder / record["path"]))
 
     def _dataset(self, record: Record) -> None:
         dataset = Dataset(

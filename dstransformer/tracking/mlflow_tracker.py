@@ -30,7 +30,7 @@ from dstransformer.tracking.page import (
     model_name,
     public_address,
 )
-from dstransformer.tracking.spool import FOLDER_NAME, Spool
+from dstransformer.tracking.spool import FOLDER_NAME, Spool, unix_ms
 from dstransformer.tracking.tracker import RunStart, RunStatus, Tracker
 
 if TYPE_CHECKING:
@@ -101,13 +101,14 @@ class MlflowTracker(Tracker):
         if "git_revision" in tags:
             tags["mlflow.source.git.commit"] = tags["git_revision"]
         tags["languages"] = f"{run.manifest.src_lang}-{run.manifest.tgt_lang}"
+        tags |= run.user_tags
         self._put(
             "start",
             run_name=run.run_name,
             default_name=default_run_name(run, self._run_folder),
             resume=resume,
             key=uuid.uuid4().hex,
-            time=_now(),
+            time=unix_ms(),
             tags=tags,
         )
         self._put_description()
@@ -165,7 +166,7 @@ class MlflowTracker(Tracker):
         assert self._run is not None
         name = model_name(self._run, self._run_folder)
         key = uuid.uuid4().hex
-        self._put("bundle", path=str(path), name=name, step=step, metrics=metrics, key=key, time=_now())
+        self._put("bundle", path=str(path), name=name, step=step, metrics=metrics, key=key, time=unix_ms())
         self._outcome = Outcome(step=step, bundle=bundle, evaluations=evaluations)
 
     def finish(self, status: RunStatus) -> None:
@@ -175,7 +176,7 @@ class MlflowTracker(Tracker):
                 self._outcome = replace(self._outcome, status=status, step=self._step)
                 self._put_description()
                 self._put("plot", file="plots/training.png", title=self._run.run_name or str(self._run_folder))
-            self._put("finish", status=status, time=_now())
+            self._put("finish", status=status, time=unix_ms())
         finally:
             self._finishing.set()
         if self._worker is not None:
@@ -201,7 +202,7 @@ class MlflowTracker(Tracker):
         self._spool.put({"op": op, **values})
 
     def _put_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        now = _now()
+        now = unix_ms()
         self._put("metrics", metrics=[[name, float(value), now, step] for name, value in metrics.items()])
 
     def _send_records(self) -> None:
@@ -301,8 +302,3 @@ def _samples_csv(samples: Sequence[Sample]) -> str:
     writer.writerow(["source", "reference", "translation"])
     writer.writerows([sample.source, sample.reference, sample.translation] for sample in samples)
     return text.getvalue()
-
-
-def _now() -> int:
-    """Unix time in milliseconds, as used by MLflow."""
-    return int(time.time() * 1000)

@@ -157,6 +157,11 @@ class Spool:
         return record if isinstance(record, dict) else None
 
 
+def unix_ms() -> int:
+    """Unix time in milliseconds, as used by MLflow."""
+    return int(time.time() * 1000)
+
+
 def _parse(line: str) -> Record | None:
     try:
         record = json.loads(line)

@@ -28,6 +28,7 @@ class RunStart:
         manifest: The manifest of the corpus.
         corpus: The folder of the corpus.
         tags: Versions and hardware; ``git_revision`` is also the run's source version in MLflow.
+        user_tags: Tags of the user's own.
         resume_step: The update of the checkpoint that the run resumes from; None for a new run.
     """
 
@@ -37,6 +38,7 @@ class RunStart:
     manifest: Manifest
     corpus: Path
     tags: Mapping[str, str] = field(default_factory=dict)
+    user_tags: Mapping[str, str] = field(default_factory=dict)
     resume_step: int | None = None
 
 

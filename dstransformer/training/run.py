@@ -176,6 +176,7 @@ def _train_collectively(request: TrainRequest, setup: Setup, world: World, stop:
                 manifest=setup.corpus.manifest,
                 corpus=request.corpus,
                 tags=describe_tags(origin, world),
+                user_tags=request.tags,
                 resume_step=None if checkpoint is None else checkpoint.state.step,
             )
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class TrainRequest:
         resume: ``auto`` resumes from the run's latest checkpoint if there is one; ``never`` refuses a run that has
             checkpoints; a path resumes from that checkpoint.
         name: The run's name in MLflow; None builds one from preset, folder and date.
+        tags: The user's tags in MLflow.
     """
 
     preset: str
@@ -47,6 +48,7 @@ class TrainRequest:
     fragments: Sequence[str] = ()
     resume: str = "auto"
     name: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

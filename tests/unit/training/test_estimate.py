@@ -11,23 +11,6 @@ from dstransformer.training.estimate import approximate_updates_per_epoch, bytes
 from dstransformer.training.setup import Setup
 
 
-@pytest.mark.parametrize(("changes", "millions"), [
-    ([], 65),
-    (["model.d_k=16"], 58),
-    (["model.d_k=32"], 60),
-    (["model.num_layers=2"], 36),
-    (["model.num_layers=4"], 50),
-    (["model.num_layers=8"], 80),
-    (["model.d_model=256", "model.d_k=32", "model.d_v=32"], 28),
-    (["model.d_model=1024", "model.d_k=128", "model.d_v=128"], 168),
-    (["model.d_ff=1024"], 53),
-    (["model.d_ff=4096"], 90),
-])  # fmt: skip
-def test_the_parameter_counts_of_table_3(changes: list[str], millions: int) -> None:
-    config = load_config("base", changes).model
-    assert parameter_count(config, 40_960) == pytest.approx(millions * 1e6, abs=0.75e6)
-
-
 def test_base_with_37000_rows_has_63_million() -> None:
     assert parameter_count(load_config("base").model, 37_000) == pytest.approx(63e6, abs=0.5e6)
 

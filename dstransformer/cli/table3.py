@@ -1,0 +1,66 @@
+"""``dst table3``: train the variants of Table 3 and print the table with the paper's figures beside ours."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+from dstransformer.cli.options import Answer, Commands, folder
+from dstransformer.terminal import Parser, Stopped
+
+
+def add_parser(commands: Commands[Parser]) -> None:
+    """Add the parser of ``dst table3``."""
+    parser = commands.add_parser(
+        "table3",
+        help="train the variants of the paper's Table 3, one after the other or one per process of the launcher",
+    )
+    parser.add_argument("--corpus", required=True, type=folder, help="folder that dst-prep built")
+    parser.add_argument(
+        "--out", required=True, type=folder, help="folder for runs and table; a table in it goes on where it stopped"
+    )
+    parser.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="base, A to E, big, or names (all rows)")
+    parser.add_argument(
+        "--scale",
+        default="paper",
+        metavar="SCALE",
+        help="paper, small, or a preset to vary in the same way (paper)",
+    )
+    parser.add_argument("--updates", type=int, metavar="N", help="updates of base; big trains three times as many")
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override values of all rows"
+    )
+    parser.add_argument(
+        "--ds", action="append", default=[], metavar="NAME", help="DeepSpeed fragments of all rows, not the presets'"
+    )
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    parser.set_defaults(handler=run)
+
+
+def run(options: argparse.Namespace) -> Answer:
+    """Train the rows. Rank 0 prints the table when all rows have ended."""
+    from dstransformer.cluster.launcher import check_environment, read_processes
+    from dstransformer.paper.table3 import TableRequest, TableRun
+    from dstransformer.paper.table3_report import to_markdown
+
+    check_environment(os.environ)
+    processes = read_processes(os.environ)
+    request = TableRequest(
+        corpus=options.corpus,
+        out=options.out,
+        rows=options.rows,
+        scale=options.scale,
+        updates=options.updates,
+        overrides=options.overrides,
+        fragments=options.ds,
+    )
+    try:
+        table = TableRun(request, processes).run()
+    except Stopped as stop:
+        return Answer("stopped by a signal; run the same command to go on", 128 + stop.number)
+    failed = [name for name, result in table.results.items() if result.status == "failed"]
+    if processes.rank != 0:
+        return Answer(status=1 if failed else 0)
+    text = json.dumps(table.to_json(), indent=2) if options.json else to_markdown(table).rstrip()
+    return Answer(text, 1 if failed else 0)

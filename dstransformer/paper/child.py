@@ -1,0 +1,85 @@
+"""Runs a command of ``dst`` in a process of its own, which ends with this one and stops with it in an orderly way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dstransformer.files import storage_errors
+from dstransformer.terminal import Stopped, stopped_by_signals
+
+#: Variables by which a launcher makes processes find each other. A child trains by itself.
+_LAUNCHER_PREFIXES = ("SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "TORCHELASTIC_", "PMI_", "OMPI_")
+_LAUNCHER_NAMES = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "ROLE_NAME", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
+
+#: What the child runs. It first asks the kernel for SIGTERM when its parent dies, however that happens (prctl(2)).
+_MAIN = """
+import ctypes, runpy, signal
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+runpy.run_module("dstransformer", run_name="__main__", alter_sys=True)
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended.
+
+    Attributes:
+        status: Its exit status; 0 if it finished.
+        stdout: What it printed.
+        last_line: The last line of its log.
+        seconds: Wall time.
+        signal: The signal that this process received meanwhile; None if none.
+    """
+
+    status: int
+    stdout: str
+    last_line: str
+    seconds: float
+    signal: int | None
+
+
+def run_dst(arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -> Ended:
+    """Run a command of ``dst`` to its end. A stop signal is passed on, and the child is waited for.
+
+    Args:
+        arguments: Its arguments.
+        log: Gets the child's standard error, appended.
+        variables: Environment variables to add.
+
+    Raises:
+        StorageError: The log cannot be written.
+    """
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _LAUNCHER_NAMES and not name.startswith(_LAUNCHER_PREFIXES)
+    }
+    began, received = time.monotonic(), None
+    with storage_errors(log), log.open("ab") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _MAIN, *arguments],
+            env={**environment, **variables},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            with stopped_by_signals():
+                output, _ = process.communicate()
+        except Stopped as stop:
+            received = stop.number
+            process.terminate()  # the run writes a checkpoint
+            output, _ = process.communicate()
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    last = next((line for line in reversed(lines) if line.startswith("dst: error")), lines[-1] if lines else "")
+    return Ended(process.returncode, output, last.removeprefix("dst: error: "), time.monotonic() - began, received)

@@ -1,0 +1,317 @@
+"""Trains the rows of Table 3, each as a run of ``dst train`` in a process of its own.
+
+Workers share nothing but the output folder. A worker takes a row by locking it, so that any number of workers, started
+together by a launcher or one after the other, trains each row once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dstransformer.cluster.launcher import Processes
+from dstransformer.config import Config, compose, load_config
+from dstransformer.corpus import Corpus
+from dstransformer.errors import DataError, UserError
+from dstransformer.files import hold_lock, replace_file, storage_errors
+from dstransformer.model import parameter_count
+from dstransformer.paper.child import Ended, run_dst
+from dstransformer.paper.table3_report import draw, to_markdown
+from dstransformer.paper.table3_results import Result, Table, read_table
+from dstransformer.paper.table3_rows import SCALES, Row, differences, scale_row, select_rows
+from dstransformer.products import enclosing_product
+from dstransformer.terminal import Stopped
+from dstransformer.tracking import PARENT_TAG, RunGroup, TrackingState, resolve_tracking_uri
+from dstransformer.tracking.mlflow_tracker import manifest_digest
+
+STATE_NAME = "table3.json"
+PICTURE_NAME = "table3.png"
+
+#: Entries of an output folder besides the rows' run folders.
+_OWN = (STATE_NAME, "table3.md", PICTURE_NAME, "presets", "logs")
+
+
+@dataclass(frozen=True)
+class TableRequest:
+    """The options of ``dst table3``.
+
+    Attributes:
+        corpus: The corpus folder.
+        out: The output folder: a run folder for each row, the table, logs.
+        rows: Groups or names of rows; empty for all.
+        scale: A name of ``SCALES``, or a preset.
+        updates: Updates of base; None takes those of the scale. A row that trains longer does so by the same factor.
+        overrides: ``section.key=value`` strings for all rows.
+        fragments: DeepSpeed fragments for all rows. If not empty, they replace the preset's.
+    """
+
+    corpus: Path
+    out: Path
+    rows: Sequence[str] = ()
+    scale: str = "paper"
+    updates: int | None = None
+    overrides: Sequence[str] = ()
+    fragments: Sequence[str] = ()
+
+
+class TableRun:
+    """One worker's view of a table in the making.
+
+    Args:
+        request: The options.
+        processes: The ranks that the launcher started; each is a worker.
+
+    Raises:
+        UserError: Something in the request is wrong, or the folder holds a table with other settings.
+        StorageError: The folder cannot be written.
+    """
+
+    def __init__(self, request: TableRequest, processes: Processes) -> None:
+        self.rows = select_rows(request.rows)
+        self._request = request
+        self._processes = processes
+        self._out = request.out
+        self._base = _load(request, SCALES.get(request.scale, request.scale), request.updates)
+        presets = {row.name: scale_row(row, request.scale, request.updates) for row in self.rows}
+        _check_overrides(request, presets)
+        corpus = _open_corpus(request.corpus)
+        self._vocab_size = corpus.tokenizer.vocab_size
+        self._settings = _settings(request, self._base, corpus)
+        tracking = self._base.tracking
+        self._uri = resolve_tracking_uri(tracking.uri, self._out) if tracking.enabled else None
+        _check_out(self._out)
+        with storage_errors(self._out):
+            for folder in ("presets", "logs"):
+                (self._out / folder).mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                table = self.read()
+                if table.settings != self._settings:
+                    raise UserError(_describe_mismatch(self._out, table.settings, self._settings))
+                self._write(table)
+                for name, tree in presets.items():
+                    replace_file(self._preset(name), yaml.safe_dump(tree, sort_keys=False))
+        self._configs = {row.name: _load(request, str(self._preset(row.name))) for row in self.rows}
+
+    def run(self) -> Table:
+        """Train all rows that no other worker trains.
+
+        Returns:
+            The table. On rank 0 all rows of the request have ended, whoever trained them.
+
+        Raises:
+            Stopped: A signal ended the training of a row, which has written a checkpoint.
+        """
+        group = self._open_group()
+        try:
+            for row in self._order():
+                self._train(row, wait=0.0)
+            if self._processes.rank == 0:
+                for row in self._order():  # those that other workers train
+                    self._train(row, wait=-1.0)
+        except Stopped:
+            self._publish(group, "killed")
+            raise
+        self._publish(group, "finished")
+        return self.read()
+
+    def read(self) -> Table:
+        """The table on disk; an empty one if there is none."""
+        path = self._out / STATE_NAME
+        return read_table(path) if path.exists() else Table(self._settings, {})
+
+    def _order(self) -> list[Row]:
+        """The paper's order; with several workers the longest rows first, so that they end together."""
+        if self._processes.world_size == 1:
+            return self.rows
+        return sorted(self.rows, key=lambda row: -self._parameters(row) * self._updates(row))
+
+    def _parameters(self, row: Row) -> int:
+        return parameter_count(self._configs[row.name].model, self._vocab_size)
+
+    def _updates(self, row: Row) -> int:
+        return self._configs[row.name].training.max_updates
+
+    def _new_result(self, row: Row) -> Result:
+        return Result("interrupted", differences(self._configs[row.name], self._base), self._parameters(row))
+
+    def _train(self, row: Row, wait: float) -> None:
+        """Train a row unless it is done or, without waiting, another worker trains it."""
+        try:
+            with hold_lock(self._out / f".{row.name}.lock", "", wait=wait):
+                before = self.read().results.get(row.name)
+                if before is not None and (before.status == "done" or (wait and before.status == "failed")):
+                    return
+                self._train_locked(row, before or self._new_result(row))
+        except UserError as error:
+            if str(error):
+                raise
+
+    def _train_locked(self, row: Row, before: Result) -> None:
+        self._say(f"{row.name}: training {self._updates(row):,} updates; log {self._log(row)}")
+        ended = run_dst(self._command(row), self._log(row), self._environment())
+        result = _read_result(ended, replace(before, error="", seconds=before.seconds + ended.seconds))
+        with self._locked():
+            table = self.read()
+            self._write(replace(table, results={**table.results, row.name: result}))
+        if ended.signal is not None:
+            raise Stopped(ended.signal)
+        if result.status == "done":
+            self._say(f"{row.name}: perplexity {result.perplexity:.2f}, BLEU {result.bleu:.2f}, {ended.seconds:,.0f} s")
+        else:
+            self._say(f"{row.name}: failed: {result.error}")
+
+    def _command(self, row: Row) -> list[str]:
+        request = self._request
+        command = ["train", str(self._preset(row.name)), "--json"]
+        command += ["--corpus", str(request.corpus), "--run", str(self._out / row.name), "--name", row.name]
+        state = TrackingState.load(self._out)
+        if state is not None and state.run_id is not None:
+            command += ["--tag", f"{PARENT_TAG}={state.run_id}"]
+        command += [f"--set={override}" for override in request.overrides]
+        return command + [f"--ds={fragment}" for fragment in request.fragments]
+
+    def _environment(self) -> dict[str, str]:
+        environment = {} if self._uri is None else {"MLFLOW_TRACKING_URI": self._uri}
+        return environment | _device(self._processes, os.environ)
+
+    def _preset(self, name: str) -> Path:
+        return self._out / "presets" / f"{name}.yaml"
+
+    def _log(self, row: Row) -> Path:
+        return self._out / "logs" / f"{row.name}.log"
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with hold_lock(self._out / ".table3.lock", f"{self._out} is locked ({{owner}})", wait=300.0, keep=True):
+            yield
+
+    def _write(self, table: Table) -> None:
+        replace_file(self._out / STATE_NAME, json.dumps(table.to_json(), indent=2) + "\n")
+        replace_file(self._out / "table3.md", to_markdown(table))
+
+    def _open_group(self) -> RunGroup | None:
+        if self._uri is None:
+            return None
+        with self._locked():
+            group = RunGroup(self._out, self._uri, self._base.tracking.experiment)
+            params = {name: str(value) for name, value in self._settings.items()}
+            group.start(f"table 3 · {self._out.absolute().name}", params, "dst table3")
+        return group
+
+    def _publish(self, group: RunGroup | None, status: str) -> None:
+        with self._locked():
+            table = self.read()
+            if any(result.perplexity is not None for result in table.results.values()):
+                replace_file(self._out / PICTURE_NAME, draw(table))
+            if group is not None:
+                files = [name for name in ("table3.md", STATE_NAME, PICTURE_NAME) if (self._out / name).exists()]
+                group.log(to_markdown(table), files)
+                group.finish("killed" if status == "killed" else "finished")
+        if group is not None and group.page is not None:
+            self._say(group.page)
+
+    def _say(self, line: str) -> None:
+        print(f"dst: {line}", file=sys.stderr, flush=True)
+
+
+def _read_result(ended: Ended, before: Result) -> Result:
+    """The result of a row from the JSON that ``dst train`` printed."""
+    if ended.status:
+        status = "failed" if ended.signal is None else "interrupted"
+        return replace(before, status=status, error="" if ended.signal is not None else ended.last_line)
+    outcome = json.loads(ended.stdout)
+    found = outcome["evaluations"]["validation"]
+    name = next(name for name in found["metrics"] if name == "bleu" or name.startswith("bleu_first_"))
+    test = outcome["evaluations"].get("test", {"metrics": {}})["metrics"]
+    return replace(
+        before,
+        status="done",
+        updates=outcome["step"],
+        perplexity=found["metrics"]["perplexity"],
+        bleu=found["metrics"][name],
+        bleu_name=name,
+        signature=found["signatures"][name],
+        test_bleu=test.get("bleu", test.get(name)),
+    )
+
+
+def _check_overrides(request: TableRequest, presets: Mapping[str, Mapping[str, Any]]) -> None:
+    for override in request.overrides:
+        section, _, key = override.partition("=")[0].strip().partition(".")
+        for row, tree in presets.items():
+            if isinstance(tree.get(section), Mapping) and key in tree[section]:
+                raise UserError(
+                    f"--set {override}: row {row} has its own {section}.{key}, which this would undo: leave out the "
+                    "row, or vary another preset with --scale"
+                )
+
+
+def _load(request: TableRequest, preset: str, updates: int | None = None) -> Config:
+    length = [] if updates is None else [f"training.max_updates={updates}"]
+    config = load_config(preset, [*length, *request.overrides], request.fragments)
+    compose(config, 1)
+    return config
+
+
+def _open_corpus(path: Path) -> Corpus:
+    corpus = Corpus.open(path, verify=False)
+    for split in ("train", "validation"):
+        if split not in corpus.splits:
+            raise DataError(f"{path} has no split {split!r}, which Table 3 needs: rebuild the corpus with one")
+    return corpus
+
+
+def _settings(request: TableRequest, base: Config, corpus: Corpus) -> dict[str, Any]:
+    return {
+        "scale": request.scale,
+        "updates": base.training.max_updates,
+        "set": list(request.overrides),
+        "ds": list(request.fragments),
+        "languages": f"{corpus.manifest.src_lang}-{corpus.manifest.tgt_lang}",
+        "pairs": {name: split.pairs for name, split in corpus.manifest.splits.items()},
+        "vocab_size": corpus.tokenizer.vocab_size,
+        "corpus_digest": manifest_digest(corpus.manifest),
+    }
+
+
+def _describe_mismatch(out: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    name = next(name for name in {**old, **new} if old.get(name) != new.get(name))
+    return (
+        f"--out {out} holds a table with {name} = {old.get(name)}, not {new.get(name)}: give the same options to go "
+        "on, or choose another folder"
+    )
+
+
+def _check_out(out: Path) -> None:
+    """A table goes into a new folder, an empty one, or one that holds a table."""
+    if (found := enclosing_product(out)) is not None:
+        raise UserError(f"--out {out} lies inside the {found[0]} {found[1]}: choose a folder elsewhere")
+    for folder in (out, *out.absolute().parents):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"--out {out}: {folder} is a file; name a folder")
+    with storage_errors(out):
+        others = [path.name for path in out.iterdir()] if out.is_dir() and not (out / STATE_NAME).is_file() else []
+    if others := sorted(set(others) - {*_OWN, ".table3.lock"}):
+        raise UserError(f"--out {out} holds {others[0]}, which is not part of a table: choose a new or empty folder")
+
+
+def _device(processes: Processes, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that give a worker its share of the machine: one GPU, or an even share of the cores."""
+    import torch
+
+    if torch.cuda.is_available():
+        visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+        devices = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
+        return {"CUDA_VISIBLE_DEVICES": devices[processes.local_rank % len(devices)]}
+    if "OMP_NUM_THREADS" in environment or processes.world_size == 1:
+        return {}
+    local = environment.get("LOCAL_WORLD_SIZE") or environment.get("LOCAL_SIZE") or str(processes.world_size)
+    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // int(local)))}

@@ -1,0 +1,143 @@
+"""Rows of Table 3 trained for real: child runs in MLflow, stopped and gone on with, by one worker and by two."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from support.launching import environment, finish, forked, free_port, run_command, run_dst, wait_until
+from support.runs import TINY
+
+ROWS = ["base", "d_label_smoothing_0.2", "e_learned_positions"]
+SHORT = [value for value in TINY if not value.startswith("tracking.")] + ["checkpoint.every_updates=2"]
+
+
+def options(corpus: Path, out: Path, rows: Sequence[str] = ROWS, updates: int = 4) -> list[str]:
+    given = ["table3", "--corpus", str(corpus), "--out", str(out), "--scale", "toy", "--updates", str(updates)]
+    return [*given, "--rows", *rows, "--set", *SHORT]
+
+
+def copied_store(out: Path, empty_store: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(empty_store, out.parent / "mlflow.db")
+
+
+@pytest.mark.slow
+def test_a_table_that_was_stopped_goes_on(toy_corpus: Path, tmp_path: Path, empty_store: Path) -> None:
+    out = tmp_path / "tables" / "one"
+    copied_store(out, empty_store)
+    command = options(toy_corpus, out, ["base"], updates=200)
+    with forked(["-m", "dstransformer", *command], environment()) as process:
+        wait_until((out / "base" / "checkpoints" / "latest").exists)
+        process.send_signal(signal.SIGTERM)
+        printed, errors = finish(process)
+    assert process.returncode == 143, errors
+    assert printed == "stopped by a signal; run the same command to go on\n"
+    assert json.loads((out / "table3.json").read_text())["rows"]["base"]["status"] == "interrupted"
+
+    refused = run_dst(*options(toy_corpus, out, ["base"], updates=100))
+    assert refused.returncode == 2
+    assert "holds a table with updates = 200, not 100: give the same options" in refused.stderr
+
+    step = int((out / "base" / "checkpoints" / "latest").read_text().strip().removeprefix("step-"))
+    second_start = time.time()
+    done = run_dst(*command)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (out / "base" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(1, 201))
+    assert [line["time"] < second_start for line in lines if line["kind"] == "train"] == [
+        number <= step for number in range(1, 201)
+    ]
+    assert "| base |" in done.stdout
+
+
+@pytest.mark.slow
+def test_two_workers_share_the_rows_and_mlflow_groups_them(toy_corpus: Path, tmp_path: Path, empty_store: Path) -> None:
+    out = tmp_path / "tables" / "two"
+    copied_store(out, empty_store)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
+    done = run_command([*command, "-m", "dstransformer", *options(toy_corpus, out)], env=environment())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("# Table 3, scale toy") == 1
+    table = json.loads((out / "table3.json").read_text())
+    assert {name: row["status"] for name, row in table["rows"].items()} == dict.fromkeys(ROWS, "done")
+    assert table["rows"]["d_label_smoothing_0.2"]["differences"] == {"ε_ls": 0.2}
+    for name in ROWS:
+        line = next(line for line in done.stdout.splitlines() if line.startswith("| ") and name[2:] in line)
+        assert f" {table['rows'][name]['perplexity']:.2f} |" in line
+        assert done.stderr.count(f"dst: {name}: training 4 updates") == 1
+    assert (out / "table3.md").read_text() == done.stdout
+    assert (out / "table3.png").stat().st_size > 10_000
+
+    client = MlflowClient(f"sqlite:///{out.parent}/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("dstransformer").experiment_id])
+    (parent,) = (run for run in runs if "mlflow.parentRunId" not in run.data.tags)
+    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert sorted(run.info.run_name for run in children) == sorted(ROWS)
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert parent.info.run_name == "table 3 · two"
+    assert "| base |" in parent.data.tags["mlflow.note.content"]
+    assert {file.path for file in client.list_artifacts(parent.info.run_id)} == {
+        "table3.md", "table3.json", "table3.png"
+    }  # fmt: skip
+
+    again = run_dst(*options(toy_corpus, out))  # nothing is left to train
+    assert again.returncode == 0
+    assert ": training" not in again.stderr
+    assert again.stdout == done.stdout
+
+
+def test_a_row_that_fails_does_not_stop_the_others(toy_corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "table"
+    (out / "base").mkdir(parents=True)
+    (out / "base" / "letter.txt").write_text("a user's file")
+    (out / "table3.json").touch()
+    refused = run_dst(*options(toy_corpus, out))
+    assert refused.returncode == 2
+    assert "table3.json cannot be read as a table" in refused.stderr
+    (out / "table3.json").unlink()
+    (out / "base").rename(tmp_path / "base")
+    first = run_dst(*options(toy_corpus, out, ["e_learned_positions"]), "tracking.enabled=false")
+    assert first.returncode == 0, first.stderr
+    (tmp_path / "base").rename(out / "base")
+    done = run_dst(*options(toy_corpus, out, ["base", "e_learned_positions"]), "tracking.enabled=false")
+    assert done.returncode == 1
+    assert "base: failed: --run" in done.stderr
+    assert "is not a run folder and not empty (letter.txt)" in done.stderr
+    assert "| base | 2 |" in done.stdout
+    assert (out / "base" / "letter.txt").read_text() == "a user's file"
+
+
+@pytest.mark.parametrize(("extra", "message"), [
+    (["--rows", "Z"], "--rows 'Z': Table 3 has no such row"),
+    (["--scale", "toy", "--rows", "C"], "model.num_layers would be 2 x 2 / 6 = 0.67, which is not a whole number"),
+    (["--scale", "tyo"], "unknown preset 'tyo'"),
+    (["--updates", "0"], "training.max_updates = 0: must be 1 or more"),
+    (["--rows", "A", "--set", "model.num_heads=2"], "row a_heads_1 has its own model.num_heads, which this would undo"),
+    (["--set", "model.d_modl=2"], "there is no key 'model.d_modl'"),
+    (["--ds", "zero9"], "unknown DeepSpeed fragment 'zero9'"),
+])  # fmt: skip
+def test_a_table_that_cannot_be_is_refused_and_leaves_nothing(
+    toy_corpus: Path, tmp_path: Path, extra: list[str], message: str
+) -> None:
+    out = tmp_path / "table"
+    done = run_dst("table3", "--corpus", str(toy_corpus), "--out", str(out), *extra)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_table_goes_neither_into_a_corpus_nor_beside_other_files(toy_corpus: Path, tmp_path: Path) -> None:
+    inside = run_dst("table3", "--corpus", str(toy_corpus), "--out", str(toy_corpus / "table"))
+    assert f"lies inside the corpus {toy_corpus}" in inside.stderr
+    (tmp_path / "notes.txt").touch()
+    beside = run_dst("table3", "--corpus", str(toy_corpus), "--out", str(tmp_path))
+    assert "holds notes.txt, which is not part of a table" in beside.stderr
