@@ -47,9 +47,10 @@ class ModelConfig(Section):
 
 
 class LossConfig(Section):
-    """The training loss (section 5.4)."""
+    """The training loss (section 5.4; R-Drop is not in the paper)."""
 
     label_smoothing: Probability
+    r_drop: Annotated[float, Field(ge=0, le=1000)]
 
 
 class OptimizerConfig(Section):
@@ -67,6 +68,16 @@ class ScheduleConfig(Section):
 
     warmup_steps: Count
     scale: Annotated[float, Field(gt=0)]
+    peak: Annotated[float, Field(gt=0)] | None
+
+    @model_validator(mode="after")
+    def _check_one_height(self) -> ScheduleConfig:
+        if self.peak is not None and self.scale != 1.0:
+            raise ValueError(
+                f"scale {self.scale} and peak {self.peak} both set the height of the learning rate: set scale to 1, or "
+                "peak to null"
+            )
+        return self
 
 
 class BatchConfig(Section):

@@ -42,6 +42,26 @@ def smoothed_cross_entropy(
     return loss, nll
 
 
+def r_drop_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, alpha: float
+) -> tuple[Tensor, Tensor]:
+    """Half the loss of R-Drop for two passes (Liang et al., 2021, equation 4); see ``ops.r_drop_cross_entropy``.
+
+    Args:
+        hidden: The decoder's output, ``(rows, d_model)``: the first pass, the second pass, then filler.
+        weight: The softmax matrix, ``(rows, d_model)``.
+        targets: Of one pass, ``(tokens,)`` int64.
+        label_smoothing: epsilon.
+        alpha: Weight of the divergence between the passes.
+
+    Returns:
+        As :func:`smoothed_cross_entropy`; the negative log-likelihood is the mean of the two passes.
+    """
+    needs_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    loss, nll = _RDropCrossEntropy.apply(hidden, weight, targets, label_smoothing, alpha, needs_grad)  # type: ignore[no-untyped-call]
+    return loss, nll
+
+
 class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -85,3 +105,43 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         factor = grad_loss / ctx.scale
         scaled = (grad_hidden.float() * factor).to(grad_hidden.dtype)
         return scaled, (grad_weight * factor).to(ctx.weight_dtype), None, None, None
+
+
+class _RDropCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float, alpha: float, needs_grad: bool
+    ) -> tuple[Tensor, Tensor]:
+        tokens = targets.numel()
+        assert 2 * tokens <= hidden.shape[0]
+        grad_hidden = torch.zeros_like(hidden)
+        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        nll = torch.zeros_like(loss)
+        scale = FP16_SCALE if hidden.dtype == torch.float16 else 1.0
+        chunk = max(
+            1, CHUNK_LOGITS[hidden.device.type] // (8 * weight.shape[0])
+        )  # eight tensors of their size are alive
+        project, project_back = ops.prepare_linear(weight), ops.prepare_linear(weight.t())
+        for start in range(0, tokens, chunk):
+            end = min(start + chunk, tokens)
+            passes = [slice(start, end), slice(tokens + start, tokens + end)]
+            logits = (project(hidden[passes[0]]), project(hidden[passes[1]]))
+            chunk_loss, chunk_nll, grads = ops.r_drop_cross_entropy(
+                logits, targets[start:end], epsilon, alpha, scale if needs_grad else None
+            )
+            loss += chunk_loss
+            nll += chunk_nll
+            for part, grad in zip(passes, grads or (), strict=False):
+                grad_hidden[part] = project_back(grad)
+                grad_weight += ops.weight_gradient(grad, hidden[part])
+        if needs_grad:
+            ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.weight_dtype, ctx.scale = weight.dtype, scale
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_loss: Tensor, grad_nll: Tensor) -> tuple[Tensor | None, ...]:
+        return (*_SmoothedCrossEntropy.backward(ctx, grad_loss, grad_nll), None)

@@ -52,6 +52,10 @@ class Packing:
         """The packing in page-locked memory."""
         return Packing(self.cu.pin_memory(), self.max_len, self.tokens)
 
+    def twice(self) -> Packing:
+        """The packing of the same sentences twice, one copy after the other."""
+        return Packing(torch.cat((self.cu, self.cu[1:] + self.cu[-1])), self.max_len, 2 * self.tokens)
+
     @cached_property
     def rows(self) -> int:
         """Rows of the tensors that the model computes with: one per token, then filler that no result depends on.

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from dstransformer.config import ModelConfig
 from dstransformer.model.attention import MultiHeadAttention
 from dstransformer.model.layers import DecoderLayer, EncoderLayer, FeedForward, PositionedEmbedding
-from dstransformer.model.loss import smoothed_cross_entropy
+from dstransformer.model.loss import r_drop_cross_entropy, smoothed_cross_entropy
 from dstransformer.model.modules import LayerNorm
 from dstransformer.model.ops import Backend
 from dstransformer.model.packing import Packing
@@ -35,14 +35,22 @@ class Transformer(nn.Module):
         vocab_size: Number of pieces of the tokenizer; the embedding has ``config.embedding_rows(vocab_size)`` rows.
         label_smoothing: epsilon of the training loss.
         backend: The implementation of attention.
+        r_drop: alpha of R-Drop; 0 trains with one pass.
     """
 
     def __init__(
-        self, config: ModelConfig, vocab_size: int, label_smoothing: float = 0.0, backend: Backend = "auto"
+        self,
+        config: ModelConfig,
+        vocab_size: int,
+        label_smoothing: float = 0.0,
+        backend: Backend = "auto",
+        *,
+        r_drop: float = 0.0,
     ) -> None:
         super().__init__()
         self.config = config
         self.label_smoothing = label_smoothing
+        self.r_drop = r_drop
         rows, width = config.embedding_rows(vocab_size), config.d_model
         self.embedding = nn.Embedding(rows, width)  # of the target
         self.src_embedding = None if config.tie_embeddings == "all" else nn.Embedding(rows, width)
@@ -77,9 +85,25 @@ class Transformer(nn.Module):
     def forward(
         self, src: Tensor, src_packing: Packing, tgt_in: Tensor, tgt_out: Tensor, tgt_packing: Packing
     ) -> LossSums:
-        """The loss of a packed batch of sentence pairs; see :class:`dstransformer.batching.PackedBatch`."""
+        """The loss of a packed batch of sentence pairs; see :class:`dstransformer.batching.PackedBatch`.
+
+        With R-Drop (Liang et al., 2021) a batch in training goes through the model twice, side by side, with different
+        dropout masks.
+        """
+        twice = self.training and self.r_drop > 0.0
+        if twice:
+            src, src_packing, tgt_in, tgt_packing = (
+                src.repeat(2),
+                src_packing.twice(),
+                tgt_in.repeat(2),
+                tgt_packing.twice(),
+            )
         memory = self.encode(src, src_packing)
         hidden = self.decode(tgt_in, tgt_packing, memory, src_packing)
+        if twice:
+            return LossSums(
+                *r_drop_cross_entropy(hidden, self.softmax_weight, tgt_out, self.label_smoothing, self.r_drop)
+            )
         return LossSums(*smoothed_cross_entropy(hidden, self.softmax_weight, tgt_out, self.label_smoothing))
 
     def encode(self, src: Tensor, packing: Packing) -> Tensor:

@@ -61,7 +61,13 @@ class Engine:
         self._stage = zero_stage(ds_config)
         self._precision = precision_of(ds_config)
         torch.manual_seed(config.training.seed)
-        model = Transformer(config.model, vocab_size, config.loss.label_smoothing, config.training.attention_backend)
+        model = Transformer(
+            config.model,
+            vocab_size,
+            config.loss.label_smoothing,
+            config.training.attention_backend,
+            r_drop=config.loss.r_drop,
+        )
         model.to(world.device)
         optimizer = build_optimizer(model.parameters(), config.optimizer, offloaded=offloads_optimizer(ds_config))
         try:

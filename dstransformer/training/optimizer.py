@@ -11,8 +11,12 @@ from dstransformer.config import OptimizerConfig, ScheduleConfig
 
 
 def learning_rate(step: int, d_model: int, schedule: ScheduleConfig) -> float:
-    """``scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`` (equation 3) for update ``step``, from 1."""
-    return float(schedule.scale * d_model**-0.5 * min(step**-0.5, step * schedule.warmup_steps**-1.5))
+    """``scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`` (equation 3) for update ``step``, from 1.
+
+    With ``schedule.peak`` the same curve, with that value at the end of the warm-up whatever ``d_model`` is.
+    """
+    height = schedule.scale * d_model**-0.5 if schedule.peak is None else schedule.peak * schedule.warmup_steps**0.5
+    return float(height * min(step**-0.5, step * schedule.warmup_steps**-1.5))
 
 
 def build_optimizer(

@@ -12,7 +12,7 @@ from dstransformer.model.ops.dispatch import (
     weight_gradient,
 )
 from dstransformer.model.ops.library import DTYPES, kernels_name, precision_name, processor_name
-from dstransformer.model.ops.reference import HeadShape, dropout
+from dstransformer.model.ops.reference import HeadShape, dropout, r_drop_cross_entropy
 from dstransformer.model.ops.varlen import Backend, check_backend
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "precision_name",
     "prepare_linear",
     "processor_name",
+    "r_drop_cross_entropy",
     "residual_norm",
     "weight_gradient",
 ]

@@ -84,6 +84,43 @@ def cross_entropy(
     return loss, nll, fill_rows(grad.mul_(gradient_scale).to(logits.dtype), rows)
 
 
+def r_drop_cross_entropy(
+    logits: tuple[Tensor, Tensor], targets: Tensor, label_smoothing: float, alpha: float, gradient_scale: float | None
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
+    """Half the loss of R-Drop (Liang et al., 2021, equation 4), summed over tokens, for two passes of the same tokens.
+
+    With ``P`` and ``Q`` the two distributions and ``CE`` the smoothed cross-entropy of :func:`cross_entropy`,
+    ``(CE(P) + CE(Q)) / 2 + alpha / 2 * (KL(P, Q) + KL(Q, P)) / 2``. Half, so that two equal passes have the loss
+    of one.
+
+    Args:
+        logits: Of the first and of the second pass, ``(tokens, pieces)`` each.
+        targets: ``(tokens,)`` int64.
+        label_smoothing: epsilon.
+        alpha: Weight of the divergence.
+        gradient_scale: As for :func:`cross_entropy`.
+
+    Returns:
+        The loss and the mean negative log-likelihood of the two passes, scalars in fp32, and the gradients of the loss
+        with respect to the logits.
+    """
+    scale = None if gradient_scale is None else 0.5 * gradient_scale
+    first, second = (cross_entropy(z, targets, label_smoothing, scale) for z in logits)
+    log_p, log_q = (z.log_softmax(dim=-1, dtype=torch.float32) for z in logits)
+    p, q, ratio = log_p.exp(), log_q.exp(), log_p - log_q
+    kl_pq, kl_qp = (p * ratio).sum(dim=-1, keepdim=True), -(q * ratio).sum(dim=-1, keepdim=True)
+    loss = 0.5 * (first[0] + second[0]) + 0.25 * alpha * (kl_pq + kl_qp).sum()
+    nll = 0.5 * (first[1] + second[1])
+    if gradient_scale is None or first[2] is None or second[2] is None:
+        return loss, nll, None
+    weight = 0.25 * alpha * gradient_scale
+    grads = (
+        (first[2].float() + weight * (p * (ratio - kl_pq) + p - q)).to(logits[0].dtype),
+        (second[2].float() + weight * (q * (-ratio - kl_qp) + q - p)).to(logits[1].dtype),
+    )
+    return loss, nll, grads
+
+
 def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """The ``count`` largest of ``logits[:, first:end]``, their pieces, and ``log(sum(exp(logits)))`` of each row."""
     best, pieces = logits[:, first:end].topk(count)

@@ -1,0 +1,100 @@
+"""R-Drop (Liang et al., 2021): the formula, its gradient, and the two passes of the model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.packed import VOCAB, draw_pairs, pack, tiny_config
+from torch import Tensor
+from torch.nn import functional as F
+
+from dstransformer.model import Packing, Transformer
+from dstransformer.model import loss as loss_module
+from dstransformer.model.loss import r_drop_cross_entropy, smoothed_cross_entropy
+
+TOKENS, WIDTH, ROWS = 23, 32, 40
+ALPHA, EPSILON = 5.0, 0.1
+
+
+def draw(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.randn(2 * TOKENS + 5, WIDTH, generator=generator).to(dtype).requires_grad_()
+    weight = (0.3 * torch.randn(ROWS, WIDTH, generator=generator)).to(dtype).requires_grad_()
+    return hidden, weight, torch.randint(0, ROWS, (TOKENS,), generator=generator)
+
+
+def formula(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """Equations 2 to 4 of Liang et al., halved, by PyTorch's own functions."""
+    first, second = hidden[:TOKENS] @ weight.t(), hidden[TOKENS : 2 * TOKENS] @ weight.t()
+    entropies = [F.cross_entropy(z, targets, reduction="sum", label_smoothing=EPSILON) for z in (first, second)]
+    log_p, log_q = first.log_softmax(-1), second.log_softmax(-1)
+    kl = F.kl_div(log_q, log_p, reduction="sum", log_target=True) + F.kl_div(
+        log_p, log_q, reduction="sum", log_target=True
+    )
+    return 0.5 * (entropies[0] + entropies[1] + ALPHA * 0.5 * kl)
+
+
+@pytest.mark.parametrize("logits", [1 << 23, 8 * 5 * ROWS, 1], ids=["one chunk", "five tokens", "one token"])
+def test_loss_and_gradients_equal_the_formula(logits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", logits)
+    hidden, weight, targets = draw()
+    expected = formula(hidden, weight, targets)
+    gradients = torch.autograd.grad(0.37 * expected, (hidden, weight))
+    loss, nll = r_drop_cross_entropy(hidden, weight, targets, EPSILON, ALPHA)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(torch.autograd.grad(0.37 * loss, (hidden, weight)), gradients)
+    means = [F.cross_entropy(hidden[at : at + TOKENS] @ weight.t(), targets, reduction="sum") for at in (0, TOKENS)]
+    torch.testing.assert_close(nll, (means[0] + means[1]) / 2)
+    assert not nll.requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_near_the_formula(dtype: torch.dtype) -> None:
+    hidden, weight, targets = draw(dtype)
+    exact = [tensor.detach().float().requires_grad_() for tensor in (hidden, weight)]
+    expected = formula(*exact, targets)
+    gradients = torch.autograd.grad(expected, exact)
+    loss, _ = r_drop_cross_entropy(hidden, weight, targets, EPSILON, ALPHA)
+    torch.testing.assert_close(loss, expected, rtol=0.02, atol=0.0)
+    for actual, wanted in zip(torch.autograd.grad(loss, (hidden, weight)), gradients, strict=True):
+        assert (actual.float() - wanted).norm() < 0.03 * wanted.norm()
+
+
+def test_two_equal_passes_have_the_loss_and_the_gradient_of_one() -> None:
+    hidden, weight, targets = draw()
+    single = hidden.detach()[:TOKENS].requires_grad_()
+    expected = smoothed_cross_entropy(single, weight, targets, EPSILON)
+    twice = torch.cat((single, single))
+    actual = r_drop_cross_entropy(twice, weight, targets, EPSILON, ALPHA)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(actual[0], (single, weight)), torch.autograd.grad(expected[0], (single, weight))
+    )
+
+
+def test_a_packing_twice_holds_each_sentence_twice() -> None:
+    packing = Packing.from_lengths([3, 1, 5])
+    assert packing.twice().cu.tolist() == [0, 3, 4, 9, 12, 13, 18]
+    assert (packing.twice().tokens, packing.twice().max_len) == (18, 5)
+    assert packing.twice().positions.tolist() == 2 * packing.positions.tolist()
+
+
+def test_a_model_in_training_makes_two_passes_with_different_dropout() -> None:
+    sources, targets = zip(*draw_pairs(), strict=True)
+    (src, src_packing), (tgt, tgt_packing) = pack(list(sources)), pack(list(targets))
+    batch = (src, src_packing, tgt, tgt.roll(-1), tgt_packing)
+    config = tiny_config(dropout=0.3)
+    model = Transformer(config, VOCAB, EPSILON, r_drop=ALPHA)
+    plain = Transformer(config, VOCAB, EPSILON)
+    plain.load_state_dict(model.state_dict())
+    assert model.eval()(*batch) == plain.eval()(*batch)
+    without_dropout = config.model_copy(update={"dropout": 0.0})
+    one, two = (Transformer(without_dropout, VOCAB, EPSILON, r_drop=alpha) for alpha in (0.0, ALPHA))
+    two.load_state_dict(one.state_dict())
+    torch.testing.assert_close(two(*batch).loss, one(*batch).loss)  # without dropout the passes agree
+    torch.manual_seed(1)
+    dropped = model.train()(*batch).loss
+    torch.manual_seed(1)
+    without_kl = Transformer(config, VOCAB, EPSILON, r_drop=1e-9)
+    without_kl.load_state_dict(model.state_dict())
+    assert dropped > 1.001 * without_kl(*batch).loss
