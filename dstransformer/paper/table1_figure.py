@@ -45,7 +45,7 @@ def draw_table1(table: Table1, machine: str) -> Figure:
     by_length = [(length, d) for length in table.settings.lengths]
     by_width = [(n, width) for width in table.settings.widths]
     figure = new_figure(13.5, 8.5)
-    figure.suptitle(f"Table 1, measured: {machine}", fontsize=11)
+    figure.suptitle(f"Table 1, measured: {machine}; dotted: the fits", fontsize=11)
     for (left, right), quantity in zip(figure.subplots(2, 2), QUANTITIES, strict=True):
         style_axes(left, f"{quantity.title}, d = {d:,}")
         style_axes(right, f"{quantity.title}, n = {n:,}")

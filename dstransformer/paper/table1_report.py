@@ -58,11 +58,15 @@ def _measured(row: Row, table: Table1) -> list[str]:
     rate = table.settings.batch * row.kind.multiply_adds(size) / cost.forward_seconds
     return [
         row.kind.name,
-        f"{1e3 * cost.forward_seconds:,.3g} ms",
-        f"{1e3 * cost.backward_seconds:,.3g} ms",
-        f"{cost.peak_bytes / 1e6:,.3g} MB",
-        f"{rate / 1e9:,.3g} · 10⁹",
+        f"{_digits(1e3 * cost.forward_seconds)} ms",
+        f"{_digits(1e3 * cost.backward_seconds)} ms",
+        f"{_digits(cost.peak_bytes / 1e6)} MB",
+        f"{_digits(rate / 1e9)} · 10⁹",
     ]
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
