@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import time
@@ -10,11 +9,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dstransformer.errors import DataError, shown
 from dstransformer.evaluation import Evaluation
 from dstransformer.files import replacing
 from dstransformer.tracking.tracker import RunStart, Tracker
 
 METRICS_NAME = "metrics.jsonl"
+
+#: A line of the file: ``kind``, ``step``, ``time``, and the metrics.
+Record = dict[str, Any]
 
 
 class MetricsLog(Tracker):
@@ -76,11 +79,9 @@ def logged_metrics(path: Path) -> list[tuple[str, float, int, int]]:
     if not path.exists():
         return []
     found = []
-    for record in _read_records(path):
-        kind, step, when = record.get("kind"), record.get("step"), record.get("time")
-        if kind == "checkpoint" or str(kind).startswith("final_") or not isinstance(step, int):
-            continue
-        if not isinstance(when, int | float):
+    for record in read_records(path, skip_damaged=True):
+        kind, step, when = record["kind"], record["step"], record.get("time")
+        if kind == "checkpoint" or kind.startswith("final_") or not isinstance(when, int | float):
             continue
         found += [
             (f"{kind}/{name}", float(value), int(when * 1000), step)
@@ -90,13 +91,38 @@ def logged_metrics(path: Path) -> list[tuple[str, float, int, int]]:
     return found
 
 
-def _read_records(path: Path) -> Iterator[dict[str, Any]]:
+def read_records(path: Path, *, skip_damaged: bool) -> Iterator[Record]:
+    """Read the lines of the file. A last line without its end is ignored: it is being written, or a crash cut it off.
+
+    Args:
+        path: The file.
+        skip_damaged: Ignore damaged lines.
+
+    Raises:
+        DataError: A line is not a JSON object with a kind and a step.
+        OSError: The file cannot be read.
+    """
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            with contextlib.suppress(ValueError):
-                record = json.loads(line)
-                if isinstance(record, dict):
-                    yield record
+        for number, line in enumerate(file, 1):
+            record = _parse(line)
+            if record is not None:
+                yield record
+            elif line.endswith("\n") and line.strip() and not skip_damaged:
+                raise DataError(
+                    f"{path}, line {number} is damaged: {shown(line.strip())} is not a JSON object with kind and step; "
+                    "delete the line"
+                )
+
+
+def _parse(line: str) -> Record | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        return None
+    step = record.get("step")
+    return record if type(step) is int and 0 <= step < 2**63 else None
 
 
 def _lines_until(path: Path, last_step: int) -> Iterator[str]:

@@ -1,66 +1,140 @@
-"""Plots the training curves of a run from its ``metrics.jsonl``. Imports matplotlib."""
+"""Draws the curves of runs, for the picture that MLflow gets and for ``dst plot``. Imports matplotlib."""
 
 from __future__ import annotations
 
-import io
-from collections import defaultdict
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from dstransformer.tracking.jsonl import logged_metrics
+from dstransformer.figures import COLOURS, label_of, line_colours, new_figure, picture, style_axes
+from dstransformer.tracking.curves import Curve, RunCurves, moving_average, read_curves
 
-Curve = list[tuple[int, float]]
-COLOURS = {"train": "#4269d0", "valid": "#e8833a"}
+#: The y axis of gradient norms and perplexities is logarithmic if they span more than this factor.
+WIDE = 20.0
+
+#: Curves of fewer points show each point.
+FEW_POINTS = 40
+
+
+class Panel(NamedTuple):
+    """One panel of the picture: its title, the metrics it shows, and its y axis."""
+
+    title: str
+    train: str = ""
+    valid: tuple[str, ...] = ()
+    smoothed: bool = True
+    log: bool = False
+    from_zero: bool = False
 
 
 def draw_training(metrics: Path, title: str) -> bytes:
-    """Plot loss, learning rate, validation BLEU and speed over updates, as a PNG.
+    """Draw the curves of one run from its ``metrics.jsonl``, as a PNG. Damaged lines are ignored.
 
     Raises:
         OSError: The file cannot be read.
     """
-    curves = _read_curves(metrics)
-    figure = Figure(figsize=(11, 7), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title)
-    bleu = next((name for name in curves if name.startswith("valid/bleu")), "valid/bleu")
-    panels = [
-        ("loss (nats per token)", ["train/loss", "valid/loss"]),
-        (f"validation BLEU{_sentences(bleu)}", [bleu]),
-        ("learning rate", ["train/lr"]),
-        ("tokens per second", ["train/tokens_per_second"]),
+    return picture(draw_runs([RunCurves(title, read_curves(metrics, skip_damaged=True))]), ".png")
+
+
+def draw_runs(runs: Sequence[RunCurves], smooth: int = 1) -> Figure:
+    """Draw loss, perplexity, BLEU, learning rate, gradient norm and speed of one or several runs over the updates.
+
+    Training is a line; validation is dashed, with a dot at each validation.
+
+    Args:
+        runs: At least one. A single one names the figure, several are told apart by colour.
+        smooth: Show training curves, except the learning rate, as the mean of this many records; the records
+            themselves are faint.
+    """
+    figure = new_figure(13, 7.4)
+    single = len(runs) == 1
+    colours = [(COLOURS[0], COLOURS[1])] if single else [(colour, colour) for colour in line_colours(len(runs))]
+    for axes, panel in zip(figure.subplots(2, 3, sharex=True).flat, _panels(runs), strict=True):
+        style_axes(axes, panel.title)
+        for run, (train, valid) in zip(runs, colours, strict=True):
+            for curve in run.matching(panel.train):
+                _draw_train(axes, curve, train, smooth if panel.smoothed else 1)
+            for curve in run.matching(*panel.valid):
+                axes.plot(*curve, color=valid, linestyle="--", linewidth=1.2, marker="o", markersize=3)
+        _scale(axes, panel)
+    for axes in figure.axes[3:]:
+        axes.set_xlabel("update")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    if single:
+        figure.suptitle(label_of(runs[0].name))
+    handles = [
+        Line2D([], [], color=COLOURS[0] if single else "#555555", label=_training_label(smooth)),
+        Line2D([], [], color=COLOURS[1] if single else "#555555", linestyle="--", marker="o", markersize=3,
+               label="validation"),
+    ]  # fmt: skip
+    if not single:
+        names = [Line2D([], [], color=colour, linewidth=3) for colour, _ in colours]
+        for handle, run in zip(names, runs, strict=True):
+            handle.set_label(label_of(run.name))
+        handles = names + handles
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    columns = max(1, min(len(handles), 130 // (longest + 8)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+    return figure
+
+
+def _panels(runs: Sequence[RunCurves]) -> list[Panel]:
+    bleu = sorted({name for run in runs for name in run.bleu_names})
+    return [
+        Panel("loss (nats per token)", "train/loss", ("valid/loss",)),
+        Panel("perplexity", "train/perplexity", ("valid/perplexity",), log=True),
+        Panel(f"validation BLEU{_sentences(bleu)}", "", tuple(bleu)),
+        Panel("learning rate", "train/lr", smoothed=False, from_zero=True),
+        Panel("gradient norm", "train/grad_norm", log=True),
+        Panel("tokens per second (source and target)", "train/tokens_per_second", from_zero=True),
     ]
-    for axes, (label, shown) in zip(figure.subplots(2, 2, sharex=True).flat, panels, strict=True):
-        for name in shown:
-            points = curves.get(name, [])
-            steps, values = [step for step, _ in points], [value for _, value in points]
-            kind = name.partition("/")[0]
-            marker = "o" if len(points) < 40 else ""
-            axes.plot(steps, values, marker=marker, markersize=3, color=COLOURS[kind], label=kind)
-        axes.set_title(label, loc="left", fontsize=10)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        if len(shown) > 1:
-            axes.legend(frameon=False)
-        if label in ("learning rate", "tokens per second"):
-            axes.set_xlabel("update")
-            axes.set_ylim(bottom=0)
-            axes.margins(y=0.1)
-    image = io.BytesIO()
-    figure.savefig(image, format="png")
-    return image.getvalue()
 
 
-def _sentences(bleu: str) -> str:
-    first = bleu.partition("_first_")[2]
-    return f", first {first} sentences" if first else ""
+def _sentences(bleu: Sequence[str]) -> str:
+    """Which sentences BLEU was computed on; of different sets the scores are not comparable."""
+    kinds = [f"first {name.partition('_first_')[2]}" if "_first_" in name else "all" for name in bleu]
+    return "" if kinds in ([], ["all"]) else f", {' or '.join(kinds)} sentences"
 
 
-def _read_curves(metrics: Path) -> dict[str, Curve]:
-    curves: dict[str, Curve] = defaultdict(list)
-    for name, value, _, step in logged_metrics(metrics):
-        curves[name].append((step, value))
-    return curves
+def _training_label(smooth: int) -> str:
+    return "training" if smooth == 1 else f"training, mean of {smooth} records"
+
+
+def _draw_train(axes: Axes, curve: Curve, colour: str, smooth: int) -> None:
+    if smooth > 1:
+        axes.plot(*curve, color=colour, linewidth=0.8, alpha=0.25)
+        curve = Curve(curve.steps, moving_average(curve.values, smooth))
+    marker = "o" if len(curve.steps) < FEW_POINTS else ""
+    axes.plot(*curve, color=colour, linewidth=1.4, marker=marker, markersize=3)
+
+
+def _scale(axes: Axes, panel: Panel) -> None:
+    """Choose the y axis. A panel without a finite value says so."""
+    drawn = [np.asarray(line.get_ydata(), dtype=float) for line in axes.lines]
+    values = [value for numbers in drawn for value in numbers.tolist() if math.isfinite(value)]
+    if not values:
+        axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#777777")
+        axes.set_yticks([])
+        return
+    if panel.log and min(values) > 0 and max(values) > WIDE * min(values):
+        axes.set_yscale("log")
+        if max(values) < 1e4 * min(values):
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter(_plain(lambda value: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    elif panel.from_zero:
+        axes.set_ylim(bottom=min(0.0, *values), top=1.08 * max(values) or None)
+    if panel.train == "train/tokens_per_second":
+        axes.yaxis.set_major_formatter(_plain(lambda value: f"{value:,.0f}"))
+
+
+def _plain(show: Callable[[float], str]) -> FuncFormatter:
+    return FuncFormatter(lambda value, _: show(value))

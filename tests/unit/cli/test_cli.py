@@ -91,7 +91,9 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"dst {dstransformer.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["", "train", "translate", "evaluate", "track", "presets", "ds-config"])
+@pytest.mark.parametrize(
+    "command", ["", "train", "translate", "evaluate", "track", "plot", "table1", "presets", "ds-config"]
+)
 def test_every_option_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"] if command else ["--help"])

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from support.tracking import evaluation_of, make_start
 
-from dstransformer.tracking import MetricsLog
 from dstransformer.tracking.page import (
     Outcome,
     dataset_name,
@@ -17,7 +16,6 @@ from dstransformer.tracking.page import (
     page_instructions,
     public_address,
 )
-from dstransformer.tracking.plot import draw_training
 
 RUN = Path("/data/runs/base")
 
@@ -75,15 +73,3 @@ def test_how_to_open_is_a_command_and_an_address(tmp_path: Path, monkeypatch: py
         "MLflow: postgresql://me:***@host/db,"
     )
     assert public_address("https://me:secret@host:1/x") == "https://me:***@host:1/x"
-
-
-def test_curves_are_drawn_from_whatever_there_is(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.touch()
-    assert draw_training(path, "nothing").startswith(b"\x89PNG")
-    log = MetricsLog(path)
-    log.log_train(10, {"loss": float("nan"), "lr": 0.1, "tokens_per_second": 3})
-    log.log_eval("valid", 10, evaluation_of(loss=1.5, bleu_first_500=20.0, signature="s"))
-    with path.open("a") as file:
-        file.write('[]\n{"kind": "train", "st')
-    assert draw_training(path, "a run").startswith(b"\x89PNG")

@@ -1,0 +1,179 @@
+"""Measures the layer types of the paper's Table 1 and compares the measurements with the orders it states (section 4).
+
+The formulas are in ``table1_formulas.py``, the layers in ``table1_layers.py``, time and memory in
+``table1_measure.py``; ``table1_report.py`` shows the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from dstransformer.errors import UserError
+from dstransformer.paper.table1_formulas import LAYER_TYPES, LayerType, Size
+from dstransformer.paper.table1_layers import build_layer
+from dstransformer.paper.table1_measure import Cost, PowerLaw, fit_power_law, measure
+from dstransformer.progress import Advance
+
+BYTES = 4  # of an fp32 number
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured.
+
+    Attributes:
+        lengths: The lengths ``n``, in increasing order.
+        widths: The widths ``d``, in increasing order.
+        neighbourhood: ``r`` of restricted self-attention.
+        kernel: ``k`` of the convolution.
+        batch: Number of sequences.
+        repetitions: Passes whose median counts.
+        device: Where to compute.
+    """
+
+    lengths: tuple[int, ...]
+    widths: tuple[int, ...]
+    neighbourhood: int
+    kernel: int
+    batch: int
+    repetitions: int
+    device: torch.device
+
+    def size(self, n: int, d: int) -> Size:
+        """The size of a layer at a length and a width."""
+        return Size(n, d, self.kernel, self.neighbourhood)
+
+    @property
+    def largest(self) -> Size:
+        """The size at the largest length and width."""
+        return self.size(self.lengths[-1], self.widths[-1])
+
+
+@dataclass(frozen=True)
+class Row:
+    """The measurements of a layer type.
+
+    Attributes:
+        kind: The layer type.
+        costs: By length and width.
+        time: The fit of the seconds of both passes.
+        memory: The fit of the peak bytes.
+        count: The fit of the multiply-adds, which are exact: what the time would show if each took equally long.
+    """
+
+    kind: LayerType
+    costs: dict[tuple[int, int], Cost]
+    time: PowerLaw
+    memory: PowerLaw
+    count: PowerLaw
+
+
+@dataclass(frozen=True)
+class Table1:
+    """The result: one row for each layer type. ``fitted`` are the lengths and widths that the fits are made on."""
+
+    settings: Settings
+    rows: tuple[Row, ...]
+
+    @property
+    def fitted(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Lengths and widths of the fits."""
+        return larger_half(self.settings.lengths), larger_half(self.settings.widths)
+
+
+def larger_half(values: Sequence[int]) -> tuple[int, ...]:
+    """The larger half of increasing values, rounded up, at least two: where orders show rather than overheads."""
+    return tuple(values[-max(2, -(-len(values) // 2)) :])
+
+
+def check_settings(settings: Settings) -> None:
+    """Check what the user asks for.
+
+    Raises:
+        UserError: A number is too small or named twice, there are fewer than two lengths or widths, the neighbourhood
+            is larger than every length, the device is neither a CPU nor a CUDA device, or the largest layer would not
+            fit into memory.
+    """
+    if settings.device.type not in ("cpu", "cuda"):
+        raise UserError(f"--device {settings.device}: memory is measured on a CPU or with CUDA only")
+    for option, values in (("--lengths", settings.lengths), ("--widths", settings.widths)):
+        if values[0] < 1:
+            raise UserError(f"{option} {values[0]}: give numbers from 1")
+        if len(set(values)) < len(values):
+            raise UserError(f"{option} names a number twice: {' '.join(map(str, values))}")
+        if len(values) < 2:
+            raise UserError(f"{option} {values[0]}: give at least two, as an exponent is fitted")
+    least = {"--neighbourhood": (settings.neighbourhood, 3), "--kernel": (settings.kernel, 2),
+             "--batch": (settings.batch, 1)}  # fmt: skip
+    for option, (value, smallest) in least.items():
+        if value < smallest:
+            raise UserError(f"{option} {value}: give a number from {smallest}")
+    longest = settings.lengths[-1]
+    if settings.neighbourhood > longest:
+        raise UserError(
+            f"--neighbourhood {settings.neighbourhood} is larger than every length (the longest is {longest}): give a "
+            "smaller one, or longer --lengths"
+        )
+    needed, free = BYTES * _numbers_at_peak(settings), _free_memory(settings.device)
+    if needed > free:
+        raise UserError(
+            f"length {longest:,} with width {settings.widths[-1]:,} needs about {needed / 1e9:,.1f} GB, and "
+            f"{free / 1e9:,.1f} GB are free: give shorter --lengths or smaller --widths"
+        )
+
+
+def _numbers_at_peak(settings: Settings) -> int:
+    """About how many numbers the largest layer holds: attention's weights, activations, and weights with gradients."""
+    size = settings.largest
+    return settings.batch * (4 * size.n**2 + 8 * size.n * size.d) + 2 * max(4, size.k) * size.d**2
+
+
+def measure_table1(settings: Settings, progress: Advance) -> Table1:
+    """Measure every layer type at every length and width.
+
+    Args:
+        settings: Checked with :func:`check_settings`.
+        progress: Called after each measurement.
+
+    Raises:
+        UserError: A layer does not fit into memory.
+    """
+    return Table1(settings, tuple(_measure_row(kind, settings, progress) for kind in LAYER_TYPES))
+
+
+def _measure_row(kind: LayerType, settings: Settings, progress: Advance) -> Row:
+    costs = {}
+    for n in settings.lengths:
+        for d in settings.widths:
+            torch.manual_seed(1)
+            try:
+                layer = build_layer(kind, settings.size(n, d), settings.batch, settings.device)
+                costs[n, d] = measure(layer, settings.repetitions, settings.device)
+            except (RuntimeError, MemoryError) as error:
+                if not _out_of_memory(error):
+                    raise
+                raise UserError(
+                    f"there is not enough memory for {kind.name} at length {n:,} and width {d:,}: give shorter "
+                    "--lengths or smaller --widths"
+                ) from None
+            progress(1)
+    sizes = [(n, d) for n in larger_half(settings.lengths) for d in larger_half(settings.widths)]
+    return Row(
+        kind,
+        costs,
+        time=fit_power_law(sizes, [costs[size].seconds for size in sizes]),
+        memory=fit_power_law(sizes, [costs[size].peak_bytes for size in sizes]),
+        count=fit_power_law(sizes, [kind.multiply_adds(settings.size(*size)) for size in sizes]),
+    )
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+
+
+def _free_memory(device: torch.device) -> int:
+    return int(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available)

@@ -1,0 +1,22 @@
+"""Folders of runs with metrics, as training writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dstransformer.tracking import MetricsLog
+from support.tracking import evaluation_of
+
+
+def write_run(folder: Path, *, updates: int = 100, loss: float = 5.0, bleu: str = "bleu") -> Path:
+    """Write a run's metrics: a record every 10 updates, whose loss falls from ``loss``, a validation every 20."""
+    folder.mkdir(parents=True)
+    log = MetricsLog(folder / "metrics.jsonl")
+    (folder / "metrics.jsonl").touch()
+    for step in range(10, updates + 1, 10):
+        now = loss / step
+        metrics = {"loss": now, "perplexity": 2**now, "lr": 1e-5 * step, "grad_norm": 1.0, "tokens_per_second": 100.0}
+        log.log_train(step, metrics)
+        if step % 20 == 0:
+            log.log_eval("valid", step, evaluation_of(loss=now + 1, **{bleu: float(step)}))
+    return folder

@@ -1,0 +1,77 @@
+"""``dst plot``: pictures it makes, and what is refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.metrics import write_run
+
+from dstransformer.cli import main
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs" / "base")
+    write_run(tmp_path / "runs" / "big")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("arguments", "made"), [
+    ("runs/base", "training.png"),
+    ("runs/base runs/big --out both.svg --smooth 3", "both.svg"),
+    ("--out runs/base/curves.pdf runs/base", "runs/base/curves.pdf"),
+    ("--schedule base big", "schedule.png"),
+    ("--schedule base --updates 500 --out rate.svg", "rate.svg"),
+])  # fmt: skip
+def test_a_picture_is_made_once(here: Path, arguments: str, made: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", *arguments.split()]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == made
+    assert "update" in said[0]
+    before = (here / made).read_bytes()
+    assert len(before) > 5_000
+    assert main(["plot", *arguments.split()]) == 2
+    assert capsys.readouterr().err == (
+        f"dst: error: {made} is there already: replace it with --overwrite, or give another name\n"
+    )
+    assert main(["plot", *arguments.split(), "--overwrite"]) == 0
+    assert (here / made).read_bytes() == before
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ("", "name either the folders of runs, or presets after --schedule"),
+    ("runs/base --schedule base", "name either the folders of runs, or presets"),
+    ("--schedule", "argument --schedule: expected at least one argument"),
+    ("--schedule bsae", "unknown preset 'bsae'"),
+    ("--schedule base --smooth 2", "--smooth is for the curves of runs"),
+    ("--schedule base --updates 1", "--updates 1: give a number from 2"),
+    ("--schedule base --updates many", "argument --updates: invalid int value: 'many'"),
+    ("runs/base --updates 5", "--updates is the range of --schedule"),
+    ("runs/base --smooth 0", "--smooth 0: give a number of records, from 1"),
+    ("runs/base --out plot.gif", "--out plot.gif: the name must end in .png, .svg or .pdf"),
+    ("runs/base --out runs/base/metrics.jsonl", "must end in .png"),
+    ("runs/base --out nowhere/plot.png", "nowhere is not a folder"),
+    ("runs", "runs is not the folder of a run: name a folder that `dst train` wrote"),
+    ("runs/nowhere", "runs/nowhere does not exist"),
+    ("runs/base runs/base", "the run runs/base is named twice"),
+    ("runs/base ", "the name is empty: is a variable unset?"),
+])  # fmt: skip
+def test_what_cannot_be_drawn_is_refused(
+    here: Path, arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plot", *(arguments.split(" ") if arguments else [])]) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.count("\n") == 1
+    assert errors.startswith("dst: error: ")
+    assert message in errors
+    assert not list(here.glob("*.*"))
+
+
+def test_a_damaged_line_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = here / "runs" / "base" / "metrics.jsonl"
+    metrics.write_text("nonsense\n" + metrics.read_text())
+    assert main(["plot", "runs/base"]) == 2
+    assert "runs/base/metrics.jsonl, line 1 is damaged: 'nonsense'" in capsys.readouterr().err
