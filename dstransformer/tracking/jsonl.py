@@ -20,7 +20,7 @@ METRICS_NAME = "metrics.jsonl"
 class MetricsLog(Tracker):
     """Appends one line per event. The line is on file when the call returns.
 
-    A line has ``kind`` (``train``, ``checkpoint``, or the name of a held-out split), ``step``, ``time`` (Unix seconds)
+    A line has ``kind`` (``train``, ``cost``, ``checkpoint``, or the name of a held-out split), ``step``, ``time`` (Unix seconds)
     and the metrics under their short names. NaN and infinity are written as null.
     """
 
@@ -44,6 +44,10 @@ class MetricsLog(Tracker):
         """Write a line with the split as its kind. Signatures of scores are named ``<score>_signature``."""
         signatures = {f"{name}_signature": signature for name, signature in evaluation.signatures.items()}
         self._write(split, step, {**evaluation.metrics, **signatures})
+
+    def log_cost(self, step: int, totals: Mapping[str, float]) -> None:
+        """Write a line of kind ``cost``."""
+        self._write("cost", step, totals)
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """Write a line of kind ``checkpoint``."""
@@ -76,7 +80,7 @@ def logged_metrics(path: Path) -> list[tuple[str, float, int, int]]:
     if not path.exists():
         return []
     found = []
-    for record in _read_records(path):
+    for record in read_records(path):
         kind, step, when = record.get("kind"), record.get("step"), record.get("time")
         if kind == "checkpoint" or str(kind).startswith("final_") or not isinstance(step, int):
             continue
@@ -90,7 +94,12 @@ def logged_metrics(path: Path) -> list[tuple[str, float, int, int]]:
     return found
 
 
-def _read_records(path: Path) -> Iterator[dict[str, Any]]:
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a run's ``metrics.jsonl``, as objects. Damaged lines are left out.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             with contextlib.suppress(ValueError):
