@@ -69,9 +69,20 @@ def test_a_corpus_of_version_2_opens() -> None:
 def test_a_run_of_version_1_goes_on_and_is_averaged(stored: Path) -> None:
     done = run_dst(*resume(stored))
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["step"] == 6
+    outcome = json.loads(done.stdout)
+    assert outcome["step"] == 6
     assert len(losses(stored / "run")) == 6
-    assert open_bundle(stored / "run").provenance["averaged_steps"] == [4, 6]
+    said = "cost counts from update 5 on: an earlier version computed those before"
+    assert done.stderr.count(said) == 1
+    assert outcome["cost"]["uncounted_updates"] == 4
+    assert outcome["cost"]["flops"] > 0
+    done = run_dst(*resume(stored, "training.max_updates=8"))
+    assert done.returncode == 0, done.stderr
+    assert said not in done.stderr, "it is said once"
+    again = json.loads(done.stdout)["cost"]
+    assert (again["uncounted_updates"], again["flops"] > 1.5 * outcome["cost"]["flops"]) == (4, True)
+    assert again["device_hours"] > outcome["cost"]["device_hours"]
+    assert open_bundle(stored / "run").provenance["averaged_steps"] == [6, 8]
     done = run_dst("average", str(stored / "run"), "--last", "2", "--out", str(stored / "average"))
     assert done.returncode == 0, done.stderr
 
