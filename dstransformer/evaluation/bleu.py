@@ -16,9 +16,7 @@ from dstransformer.evaluation.result import Score
 _COMPOUND = re.compile(r"(\S)-(\S)")
 
 #: Typographic quotation marks and the ellipsis, in plain characters.
-_PLAIN_MARKS = str.maketrans(
-    {**dict.fromkeys("„“”‟«»", '"'), **dict.fromkeys("‚‘’‛‹›", "'"), "…": "..."}
-)
+_PLAIN_MARKS = str.maketrans({**dict.fromkeys("„“”‟«»", '"'), **dict.fromkeys("‚‘’‛‹›", "'"), "…": "..."})
 
 
 def score(translations: Sequence[str], references: Sequence[str]) -> tuple[Score, ...]:

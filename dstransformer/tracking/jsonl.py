@@ -20,8 +20,8 @@ METRICS_NAME = "metrics.jsonl"
 class MetricsLog(Tracker):
     """Appends one line per event. The line is on file when the call returns.
 
-    A line has ``kind`` (``train``, ``cost``, ``checkpoint``, or the name of a held-out split), ``step``, ``time`` (Unix seconds)
-    and the metrics under their short names. NaN and infinity are written as null.
+    A line has ``kind`` (``train``, ``cost``, ``checkpoint``, or the name of a held-out split), ``step``, ``time`` (Unix
+    seconds) and the metrics under their short names. NaN and infinity are written as null.
     """
 
     name = "metrics.jsonl"

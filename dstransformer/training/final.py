@@ -226,9 +226,7 @@ class _Comparison:
         for name in missing:
             evaluations[name] = self._validator.evaluate(self._corpus.split(name), self._sentences)
         language = self._corpus.manifest.tgt_lang
-        return {
-            name: add_paper_bleu(found, self._corpus.split(name), language) for name, found in evaluations.items()
-        }
+        return {name: add_paper_bleu(found, self._corpus.split(name), language) for name, found in evaluations.items()}
 
     def _load(self, bundle: Path) -> None:
         with self._world.collective_errors():
