@@ -90,7 +90,7 @@ def cost_by_time(device_hours: float, sustained_tflops: float) -> float:
 
 
 def sustained_tflops_of(device: str) -> float | None:
-    """The paper's value for a device, by its name, such as ``Tesla K40m`` or ``Tesla P100-SXM2-16GB``; None for others."""
+    """The paper's value for a device by its name, such as ``Tesla P100-SXM2-16GB``; None for other devices."""
     return next((value for name, value in SUSTAINED_TFLOPS.items() if re.search(rf"\b{name}[a-z]?\b", device)), None)
 
 
