@@ -188,9 +188,9 @@ def _read_bleu(
             "`dst evaluate` computes both"
         )
     chosen = paper or sacrebleu
-    trained = last.get("cost", record).get("step")
-    if trained != record["step"]:
-        notes.append(f"its BLEU is of update {record['step']:,}, its cost of update {trained:,}")
+    scored, trained = record.get("step"), last.get("cost", record).get("step")
+    if scored != trained:
+        notes.append(f"its BLEU is of update {scored}, its cost of update {trained}")
     return chosen, sacrebleu
 
 
