@@ -12,8 +12,8 @@ import numpy as np
 import psutil
 import torch
 
-from dstransformer.config import ModelConfig
-from dstransformer.model import DTYPES, ops
+from dstransformer.config import ModelConfig, load_config
+from dstransformer.model import DTYPES, LengthSums, ops, training_flops
 
 #: Side of the matrices whose product measures a CPU, and count of the numbers whose copy does.
 CPU_PRODUCT = 2048
@@ -133,25 +133,27 @@ def folder_bytes(folder: Path) -> int:
 def flops_per_token(sizes: Sizes, vocabulary: int, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> float:
     """Floating-point operations of forward and backward per token, source or target, on average over a text.
 
-    Forward takes two operations per weight and token, and backward twice as many. That makes ``6`` operations for
-
-    - each weight applied to a source token: the encoder, and keys and values of the encoder-decoder attention;
-    - each weight applied to a target token: the rest of the decoder, and the softmax.
-
-    Attention adds ``12 d_model`` per layer for each visible pair of query and key: two products of ``2 d_model``
-    forward. Embedding look-ups, norms, activations and the optimizer are not counted.
+    :func:`dstransformer.model.training_flops` says what is counted.
     """
-    src, tgt = src_lengths.astype(np.int64), tgt_lengths.astype(np.int64)
-    src_weights, tgt_weights = _weights(sizes, vocabulary)
-    seen = int((src * src).sum() + (tgt * (tgt + 1) // 2).sum() + (src * tgt).sum())
-    products = 6 * (src_weights * int(src.sum()) + tgt_weights * int(tgt.sum()))
-    return (products + 12 * sizes.d_model * sizes.layers * seen) / int(src.sum() + tgt.sum())
+    width = sizes.d_model // sizes.heads
+    model = load_config("base").model.model_copy(
+        update={
+            "num_layers": sizes.layers,
+            "d_model": sizes.d_model,
+            "d_ff": sizes.d_ff,
+            "num_heads": sizes.heads,
+            "d_k": width,
+            "d_v": width,
+        }
+    )
+    sums = LengthSums.of(src_lengths, tgt_lengths)
+    return training_flops(model, vocabulary, sums) / (sums.src_tokens + sums.tgt_tokens)
 
 
 def decoding_flops(sizes: Sizes, vocabulary: int, src_tokens: int, tgt_tokens: int, beam_size: int) -> float:
     """Operations of a beam search that computes each output token once per hypothesis.
 
-    Counted as in :func:`flops_per_token`: forward only, without the attention products.
+    Two for each weight applied to a token: forward only, without the attention products.
 
     Args:
         sizes: The sizes of the model.

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dstransformer.batching import Budget, PackedBatch, Position, Update, cut_update, pack_pairs, plan_epoch
+from dstransformer.model import LengthSums
 
 Lengths = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
@@ -74,8 +75,7 @@ def build_updates(budget: Budget, count: int, vocabulary: int, seed: int = 1) ->
             Update(
                 following=Position(0, number + 1),
                 batches=[_build_batch(text, part) for part in parts],
-                src_tokens=int(src_lengths[chosen].sum(dtype=np.int64)),
-                tgt_tokens=int(tgt_lengths[chosen].sum(dtype=np.int64)),
+                sums=LengthSums.of(src_lengths[chosen], tgt_lengths[chosen]),
             )
         )
     return updates

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
@@ -17,11 +16,11 @@ from benchmarks.gpu.cases import Case
 from benchmarks.gpu.profiling import Profile, make_profile
 from benchmarks.gpu.static import common_shape, fill_updates
 from benchmarks.gpu.text import build_updates
-from benchmarks.limits import Limits, flops_per_token, measure_limits, sizes_of, synchronize
+from benchmarks.limits import Limits, measure_limits, synchronize
 from dstransformer.batching import PackedBatch, Update, build_budget
 from dstransformer.cluster.world import World
 from dstransformer.config import Config, compose
-from dstransformer.model import DTYPES, Transformer
+from dstransformer.model import DTYPES, Transformer, training_flops
 from dstransformer.training.engine import Engine
 from dstransformer.training.optimizer import build_optimizer, learning_rate
 
@@ -209,13 +208,9 @@ def compile_layers(model: Transformer, compiler: str, *, dynamic: bool | None) -
 
 
 def update_flops(config: Config, vocabulary: int, updates: Sequence[Update]) -> float:
-    """Mean operations of forward and backward per update; see :func:`flops_per_token`."""
-    model = config.model
-    batches = [batch for update in updates for batch in update.batches]
-    src = np.concatenate([batch.src_packing.lengths.numpy() for batch in batches])
-    tgt = np.concatenate([batch.tgt_packing.lengths.numpy() for batch in batches])
-    rows = model.embedding_rows(vocabulary)
-    return flops_per_token(sizes_of(model), rows, src, tgt) * int(src.sum() + tgt.sum()) / len(updates)
+    """Mean operations of forward and backward per update; see :func:`dstransformer.model.training_flops`."""
+    rows = config.model.embedding_rows(vocabulary)
+    return sum(training_flops(config.model, rows, update.sums) for update in updates) / len(updates)
 
 
 def _time_round(stepper: Stepper, updates: list[Update], device: torch.device) -> tuple[float, float, float]:
@@ -240,7 +235,7 @@ def _batch_tokens(batch: PackedBatch) -> int:
 
 def _pin(update: Update) -> Update:
     pinned = [batch.pin_memory() for batch in update.batches]
-    return Update(update.following, pinned, update.src_tokens, update.tgt_tokens)
+    return Update(update.following, pinned, update.sums)
 
 
 def _reset_memory(device: torch.device) -> None:

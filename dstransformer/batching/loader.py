@@ -12,6 +12,7 @@ import numpy as np
 from dstransformer.batching.batch import PackedBatch, build_batch
 from dstransformer.batching.plan import Budget, EpochPlan, Lengths, cut_update, deal, plan_epoch
 from dstransformer.corpus import Split
+from dstransformer.model import LengthSums
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,22 @@ class Update:
     Attributes:
         following: The position of the next update.
         batches: This rank's micro-batches, one per accumulation step.
-        src_tokens: Source tokens of the whole update, over all ranks.
-        tgt_tokens: Target tokens of the whole update, over all ranks.
+        sums: The lengths of the whole update's sentences, over all ranks. Every rank knows them from the plan.
     """
 
     following: Position
     batches: list[PackedBatch]
-    src_tokens: int
-    tgt_tokens: int
+    sums: LengthSums
+
+    @property
+    def src_tokens(self) -> int:
+        """Source tokens of the whole update, over all ranks."""
+        return self.sums.src_tokens
+
+    @property
+    def tgt_tokens(self) -> int:
+        """Target tokens of the whole update, over all ranks."""
+        return self.sums.tgt_tokens
 
 
 class UpdateLoader:
@@ -100,8 +109,7 @@ class UpdateLoader:
         return Update(
             following=following,
             batches=[batch.pin_memory() for batch in batches] if self._pin_memory else batches,
-            src_tokens=int(self.src_lengths[pairs].sum(dtype=np.int64)),
-            tgt_tokens=int(self.tgt_lengths[pairs].sum(dtype=np.int64)),
+            sums=LengthSums.of(self.src_lengths[pairs], self.tgt_lengths[pairs]),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,37 @@ FORMAT_VERSION = 2
 MANIFEST, ENGINE, BUNDLE = "manifest.json", "zero", "bundle"
 
 
+#: Operations of a day at 10^15 a second.
+PFLOP_DAY = 1e15 * 24 * 3600
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a training has cost up to a checkpoint, over all its processes and across resumes.
+
+    Attributes:
+        flops: Floating-point operations of all updates, see :func:`dstransformer.model.training_flops`. Exact, and the
+            same in any layout.
+        device_seconds: Seconds of the training loop times its devices, which are its processes. Updates, validation,
+            checkpoints and waiting count. Starting up, the comparison at the end, and what an interrupted run
+            computed after its last checkpoint do not.
+        uncounted_updates: The first so many updates are in neither number: an earlier version computed them.
+    """
+
+    flops: int = 0
+    device_seconds: float = 0.0
+    uncounted_updates: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        """The totals for logs, by name; ``uncounted_updates`` only if there are any."""
+        totals = {
+            "flops": float(self.flops),
+            "pflop_days": self.flops / PFLOP_DAY,
+            "device_hours": self.device_seconds / 3600,
+        }
+        return totals | ({"uncounted_updates": float(self.uncounted_updates)} if self.uncounted_updates else {})
+
+
 @dataclass(frozen=True)
 class TrainState:
     """The training state of a run beside weights and optimizer state: everything else needed to resume.
@@ -35,6 +66,7 @@ class TrainState:
         zero_stage: ZeRO stage at which it was written.
         precision: The training precision: fp32, bf16 or fp16.
         corpus: Build key from the manifest of the corpus.
+        cost: What the updates have cost. Left out of comparisons, because time never repeats.
     """
 
     step: int
@@ -43,6 +75,7 @@ class TrainState:
     zero_stage: int
     precision: str
     corpus: str
+    cost: Cost = field(default_factory=Cost, compare=False)
 
     @classmethod
     def fresh(cls, ds_config: Mapping[str, Any], world_size: int, manifest: Manifest) -> TrainState:
@@ -50,8 +83,11 @@ class TrainState:
         return cls(0, Position(), world_size, zero_stage(ds_config), precision_of(ds_config), manifest.build_key)
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> TrainState:
-        """Parse the state in a manifest. Format version 1 has the position's keys at the top level.
+    def from_json(cls, content: Mapping[str, Any], cost: Mapping[str, Any] | None) -> TrainState:
+        """Parse the state and the cost in a manifest.
+
+        Format version 1 has the position's keys at the top level of the state. Checkpoints of earlier versions of this
+        package have no cost: none of their updates is counted.
 
         Raises:
             TypeError: Keys are missing or unknown.
@@ -59,7 +95,8 @@ class TrainState:
         """
         values = dict(content)
         position = values.pop("position", None) or {name: values.pop(name) for name in ("epoch", "update")}
-        return cls(position=Position(**position), **values)
+        spent = Cost(uncounted_updates=values["step"]) if cost is None else Cost(**cost)
+        return cls(position=Position(**position), cost=spent, **values)
 
 
 @dataclass(frozen=True)
@@ -109,9 +146,12 @@ class Checkpoint:
 
 def manifest_text(state: TrainState, score: Score | None, files: Mapping[str, str]) -> str:
     """The content of ``manifest.json``. ``files`` maps paths within the checkpoint to SHA-256 hashes."""
+    values = asdict(state)
+    cost = values.pop("cost")
     manifest = {
         "format_version": FORMAT_VERSION,
-        "state": asdict(state),
+        "state": values,
+        "cost": cost,
         "score": None if score is None else score.value,
         "metric": None if score is None else score.name,
         "files": dict(sorted(files.items())),
@@ -129,7 +169,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if "state" not in content and "splits" in content:
         raise DataError(f"{folder} is a corpus, not a checkpoint")
     try:
-        return Checkpoint(folder, TrainState.from_json(content["state"]), content["score"], content.get("metric"))
+        state = TrainState.from_json(content["state"], content.get("cost"))
+        return Checkpoint(folder, state, content["score"], content.get("metric"))
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{folder / MANIFEST} is damaged") from None
 

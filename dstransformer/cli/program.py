@@ -11,12 +11,24 @@ import sys
 from collections.abc import Sequence
 
 from dstransformer import __version__
-from dstransformer.cli import average, ds_config, evaluate, plot, presets, table1, table3, track, train, translate
+from dstransformer.cli import (
+    average,
+    ds_config,
+    evaluate,
+    plot,
+    presets,
+    table1,
+    table2,
+    table3,
+    track,
+    train,
+    translate,
+)
 from dstransformer.cli.options import Answer, Handler, split_values
 from dstransformer.errors import UserError
 from dstransformer.terminal import Parser, run_guarded, say
 
-COMMANDS = (train, translate, evaluate, average, track, plot, table1, table3, presets, ds_config)
+COMMANDS = (train, translate, evaluate, average, track, plot, table1, table2, table3, presets, ds_config)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

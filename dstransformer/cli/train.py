@@ -82,6 +82,7 @@ def _describe_dry_run(planned: DryRun) -> str:
         f"                   {figures.tgt_tokens_per_update:>14,.0f}   target tokens",
         f"accumulation steps {figures.accumulation_steps:>14,}",
         f"parameters         {figures.parameters:>14,}",
+        f"FLOPs per update   {figures.flops_per_update:>14.3e}   total {figures.flops:.3e}",
     ]
     lines += [
         f"model states {stage} {gib:>14.3f}   GiB per process, without activations"
@@ -92,7 +93,15 @@ def _describe_dry_run(planned: DryRun) -> str:
 
 
 def _describe_outcome(outcome: Outcome) -> str:
+    from dstransformer.tracking.page import format_cost
+
     if outcome.final is None:
         return f"stopped by {outcome.stopped_by} at step {outcome.step}; run the same command to resume"
-    scores = [f"{split} {evaluation.bleu}" for split, evaluation in outcome.evaluations.items()]
-    return "\n".join([*scores, *outcome.final.lines(), f"{outcome.run}/bundle"])
+    scores = [
+        f"{split} {score}"
+        for split, evaluation in outcome.evaluations.items()
+        for score in (evaluation.bleu, evaluation.paper_bleu)
+        if score is not None
+    ]
+    cost = f"training cost: {format_cost(outcome.cost.metrics())}"
+    return "\n".join([*scores, *outcome.final.lines(), cost, f"{outcome.run}/bundle"])

@@ -52,6 +52,11 @@ class LossConfig(Section):
     label_smoothing: Probability
     r_drop: Annotated[float, Field(ge=0, le=1000)]
 
+    @property
+    def passes(self) -> int:
+        """Forward and backward passes of a micro-batch: two with R-Drop."""
+        return 2 if self.r_drop else 1
+
 
 class OptimizerConfig(Section):
     """Adam (section 5.3)."""

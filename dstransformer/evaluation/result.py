@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _LABELS = {"bleu": "BLEU", "chrf": "chrF2", "bleu_compound_split": "BLEU (compound-split)"}
@@ -53,6 +53,7 @@ class Evaluation:
         loss: Label-smoothed cross-entropy in nats per target token; None if not computed.
         perplexity: Perplexity of the references without label smoothing; None if not computed.
         samples: The first sentences with their translations.
+        translations: All translations, for scores that are computed later; empty if they were not kept.
     """
 
     scores: tuple[Score, ...]
@@ -61,11 +62,17 @@ class Evaluation:
     loss: float | None = None
     perplexity: float | None = None
     samples: tuple[Sample, ...] = ()
+    translations: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def bleu(self) -> Score:
         """The BLEU score, of all sentences or of the first ones."""
         return next(score for score in self.scores if score.name == "bleu" or score.name.startswith("bleu_first_"))
+
+    @property
+    def paper_bleu(self) -> Score | None:
+        """BLEU as in the paper's tables, of all sentences or of the first ones; None if not computed."""
+        return next((score for score in self.scores if score.name.startswith("bleu_compound_split")), None)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -80,7 +87,7 @@ class Evaluation:
         return {score.name: score.signature for score in self.scores}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for ``--json``, without the samples."""
+        """Plain data for ``--json``, without samples and translations."""
         return {
             "sentences": self.sentences,
             "seconds": self.seconds,

@@ -18,7 +18,7 @@ from dstransformer.cluster.world import World
 from dstransformer.config import Config, Precision
 from dstransformer.corpus import Split, Tokenizer
 from dstransformer.decoding import Translator
-from dstransformer.evaluation.bleu import score
+from dstransformer.evaluation.bleu import compound_split_bleu, score
 from dstransformer.evaluation.result import Evaluation, Sample
 from dstransformer.model import DTYPES, Transformer
 
@@ -31,6 +31,25 @@ def score_name(metric: str, sentences: int, total: int) -> str:
     A score over part of a split is named separately: ``bleu_first_500`` instead of ``bleu``.
     """
     return metric if sentences == 0 or sentences >= total else f"{metric}_first_{sentences}"
+
+
+def add_paper_bleu(evaluation: Evaluation, split: Split, language: str) -> Evaluation:
+    """Add BLEU as in the paper's tables to an evaluation of a split by :class:`Validator`, if the target is German.
+
+    See :func:`compound_split_bleu`. Other languages get no second score: nothing published says how the authors
+    computed their French one.
+
+    Args:
+        evaluation: The evaluation.
+        split: What was evaluated.
+        language: Code of the target language.
+    """
+    if language.partition("-")[0].lower() != "de" or evaluation.paper_bleu is not None:
+        return evaluation
+    count = evaluation.sentences
+    found = compound_split_bleu(evaluation.translations, split.tgt_texts()[:count], language)
+    named = replace(found, name=score_name(found.name, count, len(split)))
+    return replace(evaluation, scores=(*evaluation.scores, named))
 
 
 class Validator:
@@ -86,6 +105,7 @@ class Validator:
             loss=loss / tokens,
             perplexity=math.exp(min(nll / tokens, 700.0)),
             samples=tuple(Sample(*sample) for sample in islice(shown, self._config.validation.samples)),
+            translations=tuple(translations),
         )
 
     @torch.no_grad()

@@ -1,6 +1,7 @@
 """The Transformer on packed batches, its loss, its incremental decoder, and bundles of trained weights."""
 
 from dstransformer.model.bundle import Bundle, open_bundle, save_bundle
+from dstransformer.model.flops import LengthSums, training_flops
 from dstransformer.model.incremental import IncrementalDecoder
 from dstransformer.model.ops import DTYPES, Backend, check_backend
 from dstransformer.model.packing import Packing
@@ -11,6 +12,7 @@ __all__ = [
     "Backend",
     "Bundle",
     "IncrementalDecoder",
+    "LengthSums",
     "LossSums",
     "Packing",
     "Transformer",
@@ -18,4 +20,5 @@ __all__ = [
     "open_bundle",
     "parameter_count",
     "save_bundle",
+    "training_flops",
 ]

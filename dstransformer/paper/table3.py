@@ -234,6 +234,7 @@ def _read_result(ended: Ended, before: Result) -> Result:
     return replace(
         before,
         status="done",
+        seconds=3600.0 * outcome["cost"]["device_hours"] / outcome["cost"]["devices"],
         updates=outcome["step"],
         perplexity=found["metrics"]["perplexity"],
         bleu=found["metrics"][name],

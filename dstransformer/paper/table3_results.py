@@ -22,7 +22,8 @@ class Result:
         status: ``done``, ``interrupted`` or ``failed``.
         differences: The values of ``COLUMNS`` in which the row differs from base; all of them for base itself.
         parameters: Number of weights.
-        seconds: Wall time of all starts that ended by themselves or by a signal, evaluation included.
+        seconds: Time of the training loop across all starts, without starting up and the final evaluation. Until the
+            row is done, wall time of the starts that ended in an orderly way.
         updates: Updates computed.
         perplexity: On validation, per piece, without label smoothing.
         bleu: On validation; its name says if only the first sentences count.

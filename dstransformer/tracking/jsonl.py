@@ -23,8 +23,8 @@ Record = dict[str, Any]
 class MetricsLog(Tracker):
     """Appends one line per event. The line is on file when the call returns.
 
-    A line has ``kind`` (``train``, ``checkpoint``, or the name of a held-out split), ``step``, ``time`` (Unix seconds)
-    and the metrics under their short names. NaN and infinity are written as null.
+    A line has ``kind`` (``train``, ``cost``, ``checkpoint``, or the name of a held-out split), ``step``, ``time`` (Unix
+    seconds) and the metrics under their short names. NaN and infinity are written as null.
     """
 
     name = "metrics.jsonl"
@@ -47,6 +47,10 @@ class MetricsLog(Tracker):
         """Write a line with the split as its kind. Signatures of scores are named ``<score>_signature``."""
         signatures = {f"{name}_signature": signature for name, signature in evaluation.signatures.items()}
         self._write(split, step, {**evaluation.metrics, **signatures})
+
+    def log_cost(self, step: int, totals: Mapping[str, float]) -> None:
+        """Write a line of kind ``cost``."""
+        self._write("cost", step, totals)
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """Write a line of kind ``checkpoint``."""

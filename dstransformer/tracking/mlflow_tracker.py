@@ -145,6 +145,12 @@ class MlflowTracker(Tracker):
         if evaluation.samples:
             self._put("text", file=f"samples/{split}-step-{step:08d}.csv", text=_samples_csv(evaluation.samples))
 
+    def log_cost(self, step: int, totals: Mapping[str, float]) -> None:
+        """Log ``cost/<name>`` metrics."""
+        self._step = max(self._step, step)
+        self._outcome = replace(self._outcome, cost=totals)
+        self._put_metrics(step, {f"cost/{name}": value for name, value in totals.items()})
+
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """Log the path, hash and score of the checkpoint, not its content."""
         self._step = max(self._step, step)
@@ -167,7 +173,7 @@ class MlflowTracker(Tracker):
         name = model_name(self._run, self._run_folder)
         key = uuid.uuid4().hex
         self._put("bundle", path=str(path), name=name, step=step, metrics=metrics, key=key, time=unix_ms())
-        self._outcome = Outcome(step=step, bundle=bundle, evaluations=evaluations)
+        self._outcome = replace(self._outcome, step=step, bundle=bundle, evaluations=evaluations)
 
     def finish(self, status: RunStatus) -> None:
         """Send the remaining records and end the MLflow run. Records not sent in time stay in the run folder."""

@@ -23,12 +23,16 @@ UI_ADDRESS = "http://127.0.0.1:5000"
 
 @dataclass(frozen=True)
 class Outcome:
-    """The progress of a run. ``status`` is None during training, ``bundle`` is None until there is one."""
+    """The progress of a run. ``status`` is None during training, ``bundle`` is None until there is one.
+
+    ``cost`` has the totals of ``Tracker.log_cost``.
+    """
 
     status: RunStatus | None = None
     step: int = 0
     bundle: Path | None = None
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    cost: Mapping[str, float] = field(default_factory=dict)
 
 
 def default_run_name(run: RunStart, run_folder: Path) -> str:
@@ -50,10 +54,23 @@ def model_name(run: RunStart, run_folder: Path) -> str:
 
 def describe(run: RunStart, run_folder: Path, outcome: Outcome) -> str:
     """The run's description, in Markdown."""
-    parts = [_format_scores(outcome), _format_progress(run, outcome), _format_facts(run, run_folder)]
+    parts = [_format_scores(outcome), _format_progress(run, outcome)]
+    if outcome.cost:
+        parts.append(f"Training cost: {format_cost(outcome.cost)}.")
+    parts.append(_format_facts(run, run_folder))
     if outcome.bundle is not None:
         parts.append(_format_usage(outcome.bundle))
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def format_cost(totals: Mapping[str, float]) -> str:
+    """The totals of ``Tracker.log_cost`` as text: ``1.23e+18 FLOPs (0.0142 PFLOP-days), 12.3 device hours``."""
+    text = (
+        f"{totals['flops']:.3g} FLOPs ({totals['pflop_days']:.3g} PFLOP-days), "
+        f"{totals['device_hours']:.3g} device hours"
+    )
+    uncounted = totals.get("uncounted_updates")
+    return f"{text}, without the first {uncounted:,.0f} updates" if uncounted else text
 
 
 def page_instructions(tracking_uri: str, experiment_id: str, run_id: str | None = None) -> str:
@@ -78,13 +95,18 @@ def public_address(tracking_uri: str) -> str:
 
 
 def _format_scores(outcome: Outcome) -> str:
-    scores, signatures = [], []
+    scores, papers, signatures = [], [], []
     for split, evaluation in sorted(outcome.evaluations.items()):  # test before validation
         bleu = evaluation.bleu
         partial = "" if bleu.name == "bleu" else f" (its first {bleu.name.removeprefix('bleu_first_')} sentences)"
         scores.append(f"**{bleu.value:.2f}** on {split.removeprefix('final_')}{partial}")
         signatures.append(bleu.signature)
-    return f"BLEU {', '.join(scores)}; sacrebleu `{' '.join(dict.fromkeys(signatures))}`" if scores else ""
+        if (paper := evaluation.paper_bleu) is not None:
+            papers.append(f"**{paper.value:.2f}** on {split.removeprefix('final_')}{partial}, `{paper.signature}`")
+    if not scores:
+        return ""
+    line = f"BLEU {', '.join(scores)}; sacrebleu `{' '.join(dict.fromkeys(signatures))}`"
+    return f"{line}\n\nBLEU as in the paper's tables (compounds split) {'; '.join(papers)}" if papers else line
 
 
 def _format_progress(run: RunStart, outcome: Outcome) -> str:

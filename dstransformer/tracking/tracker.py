@@ -60,6 +60,9 @@ class Tracker:
     def log_eval(self, split: str, step: int, evaluation: Evaluation) -> None:
         """Log an evaluation of a held-out ``split``: ``valid``. Final scores come with ``log_bundle``."""
 
+    def log_cost(self, step: int, totals: Mapping[str, float]) -> None:
+        """Log what all updates so far have cost: ``flops``, ``pflop_days``, ``device_hours``."""
+
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """Log a complete checkpoint. ``sha256`` is the hash of its manifest, ``score`` the score it is ranked by."""
 
@@ -99,6 +102,10 @@ class FanOut(Tracker):
     def log_eval(self, split: str, step: int, evaluation: Evaluation) -> None:
         """See ``Tracker.log_eval``."""
         self._forward("log_eval", split, step, evaluation)
+
+    def log_cost(self, step: int, totals: Mapping[str, float]) -> None:
+        """See ``Tracker.log_cost``."""
+        self._forward("log_cost", step, totals)
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """See ``Tracker.log_checkpoint``."""

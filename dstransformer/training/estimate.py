@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from dstransformer.batching import build_budget, plan_epoch, training_lengths
 from dstransformer.config import Config, Precision, accumulation_steps, load_config
 from dstransformer.corpus import Corpus
-from dstransformer.model import parameter_count
+from dstransformer.model import LengthSums, parameter_count, training_flops
 from dstransformer.training.setup import GIB, Setup
 
 #: More epochs than this cause a warning. Long training on a small corpus takes a few hundred.
@@ -32,6 +30,9 @@ class Estimate:
         pairs_per_update: Mean sentence pairs per update of the first epoch.
         accumulation_steps: Micro-batches that each process computes per update.
         parameters: Number of parameters of the model.
+        flops_per_update: Mean operations per update of the first epoch, see
+            :func:`dstransformer.model.training_flops`.
+        flops: Operations of all updates of the run.
         model_state_gib: Weights, gradients and Adam states per process in GiB, by ZeRO stage; without activations.
     """
 
@@ -43,6 +44,8 @@ class Estimate:
     pairs_per_update: float
     accumulation_steps: int
     parameters: int
+    flops_per_update: float
+    flops: float
     model_state_gib: dict[str, float]
 
 
@@ -51,16 +54,23 @@ def estimate(setup: Setup) -> Estimate:
     config, split = setup.config, setup.corpus.split("train")
     src_lengths, tgt_lengths = training_lengths(split)
     plan = plan_epoch(src_lengths, tgt_lengths, config.training.seed, 0, build_budget(config.batch))
-    parameters = parameter_count(config.model, setup.corpus.tokenizer.vocab_size)
+    vocab_size = setup.corpus.tokenizer.vocab_size
+    parameters = parameter_count(config.model, vocab_size)
+    sums = LengthSums.of(src_lengths, tgt_lengths)
+    flops = (
+        config.loss.passes * training_flops(config.model, config.model.embedding_rows(vocab_size), sums) / plan.updates
+    )
     return Estimate(
         pairs=len(split),
         updates_per_epoch=plan.updates,
         epochs=config.training.max_updates / plan.updates,
-        src_tokens_per_update=float(src_lengths.sum(dtype=np.int64) / plan.updates),
-        tgt_tokens_per_update=float(tgt_lengths.sum(dtype=np.int64) / plan.updates),
+        src_tokens_per_update=sums.src_tokens / plan.updates,
+        tgt_tokens_per_update=sums.tgt_tokens / plan.updates,
         pairs_per_update=len(split) / plan.updates,
         accumulation_steps=accumulation_steps(config.batch.micro_batches, setup.world_size),
         parameters=parameters,
+        flops_per_update=flops,
+        flops=flops * config.training.max_updates,
         model_state_gib={
             f"zero{stage}": bytes_per_parameter(stage, setup.world_size, setup.precision) * parameters / GIB
             for stage in range(4)

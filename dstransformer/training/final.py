@@ -18,7 +18,7 @@ from dstransformer.checkpoints.retention import CheckpointFolder, rank_by_score
 from dstransformer.cluster.world import World
 from dstransformer.config import Config
 from dstransformer.evaluation import Evaluation
-from dstransformer.evaluation.validation import Validator, score_name
+from dstransformer.evaluation.validation import Validator, add_paper_bleu, score_name
 from dstransformer.files import storage_errors
 from dstransformer.model import open_bundle
 from dstransformer.tracking import Tracker
@@ -218,14 +218,15 @@ class _Comparison:
         return candidates.known[steps]
 
     def evaluate_bundle(self, bundle: Path, steps: Steps) -> dict[str, Evaluation]:
-        """Evaluate the final bundle on validation and test. Collective."""
+        """Evaluate the final bundle on validation and test, for German also as the paper does. Collective."""
         evaluations = {"validation": self._evaluations[steps]} if steps in self._evaluations else {}
         missing = [name for name in ("validation", "test") if name in self._corpus.splits and name not in evaluations]
         if missing:
             self._load(bundle)
         for name in missing:
             evaluations[name] = self._validator.evaluate(self._corpus.split(name), self._sentences)
-        return evaluations
+        language = self._corpus.manifest.tgt_lang
+        return {name: add_paper_bleu(found, self._corpus.split(name), language) for name, found in evaluations.items()}
 
     def _load(self, bundle: Path) -> None:
         with self._world.collective_errors():

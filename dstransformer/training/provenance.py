@@ -31,6 +31,7 @@ def describe_origin(request: TrainRequest, setup: Setup, world: World) -> dict[s
         "overrides": list(request.overrides),
         "run": str(request.run.absolute()),
         "corpus": str(request.corpus.absolute()),
+        "sources": [source.name for source in manifest.sources],
         "src_lang": manifest.src_lang,
         "tgt_lang": manifest.tgt_lang,
         "tokenizer_sha256": manifest.tokenizer.sha256,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from dstransformer.checkpoints.format import Checkpoint, read_checkpoint
+from dstransformer.checkpoints.format import Checkpoint, Cost, read_checkpoint
 from dstransformer.checkpoints.resume import find_checkpoint, warn_if_hardware_differs
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.cluster.handshake import lock_run_folder
@@ -59,6 +59,8 @@ class Outcome:
         stopped_by: The signal that stopped the run; None if it wrote its final bundle.
         evaluations: The evaluations of the bundle, by split.
         final: How the bundle was chosen; None if there is no bundle.
+        cost: What the training has cost, from its first update on, also before a resume.
+        devices: Number of processes.
     """
 
     run: str
@@ -66,6 +68,8 @@ class Outcome:
     stopped_by: str | None
     evaluations: Mapping[str, Evaluation]
     final: Choice | None
+    cost: Cost
+    devices: int
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``."""
@@ -75,6 +79,7 @@ class Outcome:
             "evaluations": {split: evaluation.to_json() for split, evaluation in self.evaluations.items()},
             "averaged_steps": [] if self.final is None else self.final.steps[self.final.chosen],
             "final": None if self.final is None else asdict(self.final),
+            "cost": {**self.cost.metrics(), "flops": self.cost.flops, "devices": self.devices},
             "run": self.run,
         }
 
@@ -189,7 +194,9 @@ def _train_collectively(request: TrainRequest, setup: Setup, world: World, stop:
 
 def _train_and_finish(trainer: Trainer, setup: Setup, world: World, tracker: Tracker, stop: StopRequest) -> Outcome:
     final = None
-    if trainer.run(stop):
+    finished = trainer.run(stop)
+    cost = trainer.log_cost()
+    if finished:
         final = make_final_bundle(
             setup,
             world,
@@ -199,10 +206,15 @@ def _train_and_finish(trainer: Trainer, setup: Setup, world: World, tracker: Tra
             trainer.evaluation,
             lambda: world.any(stop.received is not None)[0],
         )
-    run = str(setup.run)
-    if final is None:
-        return Outcome(run, trainer.step, stop.received or "a signal to another process", {}, None)
-    return Outcome(run, trainer.step, None, final.evaluations, final.choice)
+    return Outcome(
+        run=str(setup.run),
+        step=trainer.step,
+        stopped_by=(stop.received or "a signal to another process") if final is None else None,
+        evaluations={} if final is None else final.evaluations,
+        final=None if final is None else final.choice,
+        cost=cost,
+        devices=world.world_size,
+    )
 
 
 def _find_checkpoint_on_rank0(request: TrainRequest, setup: Setup, world: World) -> Checkpoint | None:

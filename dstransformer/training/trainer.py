@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from dstransformer.batching import Update, UpdateLoader, build_budget
-from dstransformer.checkpoints.format import Checkpoint
+from dstransformer.checkpoints.format import Checkpoint, Cost
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.saver import Saver
 from dstransformer.cluster.preemption import StopRequest
@@ -18,6 +18,7 @@ from dstransformer.errors import DIVERGED_ADVICE, DivergedError
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.evaluation.validation import Validator
 from dstransformer.tracking import Tracker
+from dstransformer.training.cost import CostMeter
 from dstransformer.training.engine import Engine
 from dstransformer.training.metrics import TrainingMetrics
 from dstransformer.training.setup import Setup
@@ -56,6 +57,7 @@ class Trainer:
         self._saver = Saver(self._folder, world, config, corpus.tokenizer, provenance, self._announce)
         self._state = setup.initial_state
         self._metrics = TrainingMetrics(world)
+        self._meter = CostMeter(config, corpus.tokenizer.vocab_size, world.world_size)
         self._evaluated: tuple[int, Evaluation] | None = None  # step and result of the last evaluation
         self._scored: tuple[int, Score] | None = None  # step and score of the last evaluation, possibly before a resume
         self._saved: tuple[int, bool] | None = None  # step of the last checkpoint, and whether it has a score
@@ -81,6 +83,7 @@ class Trainer:
             DivergedError: Training diverged. Earlier checkpoints are intact.
             StorageError: A checkpoint could not be written.
         """
+        self._meter.start_clock()
         try:
             for update in self._loader.iter_updates(self._state.position):
                 if self.step >= self._config.training.max_updates:
@@ -106,6 +109,12 @@ class Trainer:
             raise
         return True
 
+    def log_cost(self) -> Cost:
+        """Log what the updates so far have cost, and return it."""
+        cost = self._meter.total
+        self._tracker.log_cost(self.step, cost.metrics())
+        return cost
+
     def resume(self, checkpoint: Checkpoint) -> None:
         """Resume from a checkpoint, as if the run had never stopped.
 
@@ -118,6 +127,9 @@ class Trainer:
             if self._world.is_rank0 and own:
                 self._folder.delete_after(checkpoint.state.step)
         self._state = checkpoint.state
+        self._meter.resume(checkpoint.state.cost)
+        if checkpoint.state.cost == Cost(uncounted_updates=self.step):
+            self._tracker.say(f"cost counts from update {self.step + 1} on: an earlier version computed those before")
         if checkpoint.score is not None and checkpoint.metric is not None:
             self._scored = (self.step, Score(checkpoint.metric, checkpoint.score))
         self._saved = (self.step, self._score is not None) if own else None
@@ -129,6 +141,7 @@ class Trainer:
         learning_rate = self.engine.learning_rate
         losses = self.engine.step(update, number)
         self._metrics.add(update, losses, learning_rate)
+        self._meter.add(update.sums)
         self._state = replace(self._state, step=number, position=update.following)
 
     def _is_due(self, every: int) -> bool:
@@ -150,6 +163,7 @@ class Trainer:
     def _log(self) -> None:
         record = self._metrics.summarise(self.engine)
         self._tracker.log_train(self.step, {**record, "epoch": float(self._state.position.epoch)})
+        self.log_cost()
         self._check_divergence(math.isfinite(record["loss"]))
 
     def _validate(self) -> None:
@@ -164,7 +178,7 @@ class Trainer:
     def _save(self) -> None:
         # The last gradient has already changed the weights, but no loss shows its effect yet.
         self._check_divergence(self._metrics.are_finite() and not self.engine.applied_nonfinite_gradient)
-        self._saver.begin(self.engine.snapshot, self._state, self._score)
+        self._saver.begin(self.engine.snapshot, replace(self._state, cost=self._meter.total), self._score)
         self._saved = (self.step, self._score is not None)
         self._last_save = (self.step, time.monotonic())
         self._metrics.pause()

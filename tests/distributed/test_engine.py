@@ -54,6 +54,12 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in trace(run)]
 
 
+def flops(run: Path) -> list[float]:
+    """The operations counted so far, at each update."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["flops"] for line in lines if line["kind"] == "cost"]
+
+
 def weights(run: Path) -> dict[str, torch.Tensor]:
     loaded: dict[str, torch.Tensor] = torch.load(run / "weights.pt")
     return loaded
@@ -180,6 +186,7 @@ def test_any_layout_of_ranks_and_accumulation_gives_the_same_trace(
     for out in (train(1, LAYOUTS), train(4, LAYOUTS)):
         for layout in LAYOUTS:
             assert losses(out / layout["name"]) == pytest.approx(losses(two_ranks / layout["name"]), rel=1e-5)
+            assert flops(out / layout["name"]) == flops(two_ranks / layout["name"])
 
 
 @pytest.mark.slow
@@ -195,4 +202,5 @@ def test_a_resumed_run_equals_one_that_never_stopped(train: Callable[[int, list[
     for fragments in (("zero0", "fp32"), ("zero1", "bf16"), ("zero2", "fp16"), ("zero3", "bf16")):
         name = "-".join(fragments)
         assert losses(out / f"resumed-{name}") == losses(out / f"whole-{name}")[5:]
+        assert flops(out / f"resumed-{name}") == flops(out / f"whole-{name}")[5:], "it goes on counting"
         torch.testing.assert_close(weights(out / f"resumed-{name}"), weights(out / f"whole-{name}"), rtol=0, atol=0)

@@ -71,6 +71,28 @@ class TestEnd:
         assert "bleu" not in final
         assert "nrefs:1" in final["bleu_first_4_signature"]
 
+    def test_german_is_scored_as_in_the_paper_too_and_the_cost_is_told(self, trained: tuple[Path, str, str]) -> None:
+        run, printed, _ = trained
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for kind in ("final_validation", "final_test"):
+            (final,) = (line for line in lines if line["kind"] == kind)
+            assert 0 <= final["bleu_compound_split_first_4"] <= 100
+            assert final["bleu_compound_split_first_4_signature"].endswith("|moses:de|quotes:plain|compounds:split")
+        assert "test BLEU (compound-split) (first 4 sentences) " in printed
+        assert not any("bleu_compound_split" in name for line in lines if line["kind"] == "valid" for name in line)
+        costs = [line for line in lines if line["kind"] == "cost"]
+        flops = [line["flops"] for line in costs]
+        assert [line["step"] for line in costs] == [*range(1, 9), 8]
+        assert flops == sorted(flops)
+        assert flops[-1] == flops[-2] > 0
+        hours = [line["device_hours"] for line in costs]
+        assert hours == sorted(hours)
+        assert f"training cost: {flops[-1]:.3g} FLOPs (" in printed
+        told = run_dst("table2", str(run), "--json")
+        assert told.returncode == 0, told.stderr
+        (found,) = json.loads(told.stdout)["runs"]
+        assert (found["flops_counted"], found["sources"], found["languages"]) == (flops[-1], ["toy"], "en-de")
+
     def test_a_run_that_was_stopped_at_its_end_is_finished_later(
         self, trained: tuple[Path, str, str], toy_corpus: Path, tmp_path: Path
     ) -> None:

@@ -15,11 +15,12 @@ import pytest
 from support.launching import run_command, run_dst
 from support.runs import losses
 
+from dstransformer.batching import build_budget, plan_epoch, training_lengths
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.corpus import Corpus
 from dstransformer.decoding import Translator
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.model import open_bundle
+from dstransformer.model import LengthSums, open_bundle, training_flops
 
 STORED = Path(__file__).parents[1] / "data" / "formats" / "1"
 
@@ -48,6 +49,17 @@ def resume(stored: Path, *more: str) -> list[str]:
     return [*command, "--set", *OVERRIDES, "training.max_updates=6", *more, "--json"]
 
 
+def flops_of_updates(stored: Path, first: int, last: int) -> int:
+    """The operations of some updates of the first epoch of the stored run, by its plan."""
+    bundle, corpus = open_bundle(STORED / "run" / "bundle"), Corpus.open(stored / "corpus")
+    config, lengths = bundle.training_config(), training_lengths(corpus.split("train"))
+    plan = plan_epoch(*lengths, config.training.seed, 0, build_budget(config.batch))
+    pairs = [plan.update(number - 1) for number in range(first, last + 1)]
+    rows = config.model.embedding_rows(corpus.tokenizer.vocab_size)
+    sums = [LengthSums.of(*(side[update] for side in lengths)) for update in pairs]
+    return sum(training_flops(config.model, rows, update) for update in sums)
+
+
 def test_a_bundle_of_version_1_opens_and_translates() -> None:
     bundle = open_bundle(STORED / "run" / "bundle")
     assert (bundle.src_lang, bundle.tgt_lang, bundle.model.d_model) == ("en", "de", 8)
@@ -69,9 +81,20 @@ def test_a_corpus_of_version_2_opens() -> None:
 def test_a_run_of_version_1_goes_on_and_is_averaged(stored: Path) -> None:
     done = run_dst(*resume(stored))
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["step"] == 6
+    outcome = json.loads(done.stdout)
+    assert outcome["step"] == 6
     assert len(losses(stored / "run")) == 6
-    assert open_bundle(stored / "run").provenance["averaged_steps"] == [4, 6]
+    said = "cost counts from update 5 on: an earlier version computed those before"
+    assert done.stderr.count(said) == 1
+    assert outcome["cost"]["uncounted_updates"] == 4
+    assert outcome["cost"]["flops"] == flops_of_updates(stored, 5, 6)
+    done = run_dst(*resume(stored, "training.max_updates=8"))
+    assert done.returncode == 0, done.stderr
+    assert said not in done.stderr, "it is said once"
+    again = json.loads(done.stdout)["cost"]
+    assert (again["uncounted_updates"], again["flops"]) == (4, flops_of_updates(stored, 5, 8))
+    assert again["device_hours"] > outcome["cost"]["device_hours"]
+    assert open_bundle(stored / "run").provenance["averaged_steps"] == [6, 8]
     done = run_dst("average", str(stored / "run"), "--last", "2", "--out", str(stored / "average"))
     assert done.returncode == 0, done.stderr
 

@@ -142,6 +142,7 @@ def test_the_ranks_of_every_world_compute_the_same_update_between_them(
             assert [pairs_of(batch) for batch in dealt] == [pairs_of(batch) for batch in whole.batches]
             for share in shares:
                 assert share.following == whole.following
+                assert share.sums == whole.sums, "every rank knows what the whole update costs"
                 assert share.src_tokens == sum(len(batch.src) for batch in dealt)
                 assert share.tgt_tokens == sum(len(batch.tgt_out) for batch in dealt)
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dstransformer.batching import Position
-from dstransformer.checkpoints.format import Checkpoint, TrainState, read_checkpoint, verify_checkpoint
+from dstransformer.checkpoints.format import Checkpoint, Cost, TrainState, read_checkpoint, verify_checkpoint
 from dstransformer.checkpoints.retention import CheckpointFolder, select_kept
 from dstransformer.errors import DataError, NewerFormatError
 from dstransformer.evaluation import Score
@@ -52,6 +54,29 @@ def test_the_newest_and_the_best_stay(tmp_path: Path) -> None:
     assert latest is not None
     assert latest.state == state(5)
     assert latest.score == 25.0
+
+
+def test_the_cost_is_kept_exactly_and_beside_the_state(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    folder.begin(5)
+    spent = Cost(flops=10**18 + 1, device_seconds=12.5, uncounted_updates=2)
+    checkpoint = folder.publish(replace(state(5), cost=spent), None, {})
+    assert checkpoint.state.cost == spent
+    assert checkpoint.state == state(5), "runs are compared without it"
+    manifest = json.loads((checkpoint.path / "manifest.json").read_text())
+    assert "cost" not in manifest["state"], "earlier versions read that section, and know all its keys"
+    del manifest["cost"]
+    (checkpoint.path / "manifest.json").write_text(json.dumps(manifest))
+    assert read_checkpoint(checkpoint.path).state.cost == Cost(uncounted_updates=5)
+
+
+@pytest.mark.parametrize("cost", ['{"flops": 1, "coins": 2}', "[]", "3"])
+def test_a_damaged_cost_is_named(tmp_path: Path, cost: str) -> None:
+    checkpoint = write(CheckpointFolder(tmp_path), 7)
+    manifest = json.loads((checkpoint.path / "manifest.json").read_text()) | {"cost": json.loads(cost)}
+    (checkpoint.path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=r"manifest\.json is damaged"):
+        read_checkpoint(checkpoint.path)
 
 
 def test_of_equal_scores_the_newer_is_the_better() -> None:

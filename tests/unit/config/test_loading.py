@@ -45,6 +45,18 @@ def test_big_differs_where_the_paper_says() -> None:
     assert (config.training.max_updates, config.checkpoint.average_last) == (300_000, 20)
 
 
+@pytest.mark.parametrize(("preset", "like", "dropout", "average_last"), [
+    ("base_en_fr", "base", 0.1, 5), ("big_en_fr", "big", 0.1, 20),
+])  # fmt: skip
+def test_french_differs_from_german_where_the_paper_says(
+    preset: str, like: str, dropout: float, average_last: int
+) -> None:
+    french, german = load_config(preset), load_config(like)
+    assert french == german.model_copy(update={"model": german.model.model_copy(update={"dropout": dropout})})
+    assert (french.checkpoint.every_minutes, french.checkpoint.average_last) == (10.0, average_last)
+    assert (french.decoding.beam_size, french.decoding.length_penalty) == (4, 0.6)
+
+
 def test_an_override_replaces_one_value() -> None:
     config = load_config("base", ["model.dropout=0.3", "optimizer.eps=1e-8", "tracking.uri=http://host:5000"])
     assert config.model.dropout == 0.3

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
+from sacrebleu.metrics.bleu import BLEU
 
 from dstransformer.errors import DataError
 from dstransformer.evaluation.bleu import compound_split_bleu, score
@@ -39,7 +41,7 @@ def test_signatures_say_how() -> None:
     assert chrf.signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
     own = compound_split_bleu(REFERENCES, REFERENCES, "de").signature
     assert own.startswith("nrefs:1|case:mixed|eff:no|tok:none|smooth:none|version:")
-    assert own.endswith("|moses:de|compounds:split")
+    assert own.endswith("|moses:de|quotes:plain|compounds:split")
 
 
 def test_compounds_are_split_on_both_sides() -> None:
@@ -49,6 +51,68 @@ def test_compounds_are_split_on_both_sides() -> None:
     assert value == pytest.approx(100 * (7 / 8 * 5 / 7 * 3 / 6 * 2 / 5) ** 0.25)
     whole = score(translation, reference)[0].value
     assert value > whole
+
+
+#: Translation and reference as text, and by hand in the tokens that the authors' script compares: Moses' with its
+#: escapes, plain quotation marks, compounds in three.
+BY_HAND = [
+    (
+        "Er sagte: „Das E-Mail-Format ist gut“, und ging.",
+        "Er sagte : &quot; Das E ##AT##-##AT## Mail ##AT##-##AT## Format ist gut &quot; , und ging .",
+    ),
+    (
+        'Sie sagte: "Das Text-Format ist schlecht", und blieb.',
+        "Sie sagte : &quot; Das Text ##AT##-##AT## Format ist schlecht &quot; , und blieb .",
+    ),
+    ("War’s das …? Von 5-10 Uhr » offen «.", "War &apos; s das ... ? Von 5 ##AT##-##AT## 10 Uhr &quot; offen &quot; ."),
+    ("Wir haben (fast) 3,5 % mehr.", "Wir haben ( fast ) 3,5 % mehr ."),
+]
+BY_HAND_REFERENCES = [
+    (
+        'Er sagte: "Das E-Mail-Format ist sehr gut", und ging.',
+        "Er sagte : &quot; Das E ##AT##-##AT## Mail ##AT##-##AT## Format ist sehr gut &quot; , und ging .",
+    ),
+    (
+        "Sie sagte: „Das Textformat ist schlecht“, und blieb.",
+        "Sie sagte : &quot; Das Textformat ist schlecht &quot; , und blieb .",
+    ),
+    ("War's das ...? Von 5-10 Uhr „offen“.", "War &apos; s das ... ? Von 5 ##AT##-##AT## 10 Uhr &quot; offen &quot; ."),
+    ("Wir haben (fast) 3,5 % mehr!", "Wir haben ( fast ) 3,5 % mehr !"),
+]
+
+
+def bleu_of_tokens(translations: list[str], references: list[str]) -> float:
+    """BLEU of texts whose tokens spaces separate, by Papineni et al. (2002): what ``multi-bleu.perl`` computes."""
+    hits, counts = [0] * 4, [0] * 4
+    for translation, reference in zip(translations, references, strict=True):
+        for n in range(1, 5):
+            found, wanted = (
+                Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1))
+                for tokens in (translation.split(), reference.split())
+            )
+            hits[n - 1] += (found & wanted).total()
+            counts[n - 1] += found.total()
+    length, wanted_length = (sum(len(text.split()) for text in side) for side in (translations, references))
+    brevity = min(1.0, math.exp(1 - wanted_length / length))
+    return 100 * brevity * math.prod(hit / count for hit, count in zip(hits, counts, strict=True)) ** 0.25
+
+
+def test_the_papers_bleu_is_that_of_the_scripts_tokens() -> None:
+    texts = [[text for text, _ in side] for side in (BY_HAND, BY_HAND_REFERENCES)]
+    tokens = [[by_hand for _, by_hand in side] for side in (BY_HAND, BY_HAND_REFERENCES)]
+    value = compound_split_bleu(*texts, "de").value
+    assert value == pytest.approx(bleu_of_tokens(*tokens))
+    plain = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(tokens[0], [tokens[1]])
+    assert value == pytest.approx(plain.score)
+    assert 70 < value < 95
+
+
+@pytest.mark.parametrize("marks", ["„“", "“”", "‟”", "«»", "»«"])
+def test_quotation_marks_do_not_count(marks: str) -> None:
+    typographic, plain = [f"Er rief: {marks[0]}Komm bitte her{marks[1]}."], ['Er rief: "Komm bitte her".']
+    assert compound_split_bleu(plain, typographic, "de").value == pytest.approx(100.0)
+    assert compound_split_bleu(typographic, plain, "de").value == pytest.approx(100.0)
+    assert score(plain, typographic)[0].value < 60, "they count for sacrebleu"
 
 
 def test_abbreviations_are_those_of_the_language() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.tracking import evaluation_of, make_start
 
+from dstransformer.evaluation import Evaluation, Score
 from dstransformer.tracking.page import (
     Outcome,
     dataset_name,
@@ -46,6 +47,18 @@ def test_a_description_says_what_came_out_and_how_to_use_it(tmp_path: Path) -> N
     )
     assert "| corpus | `/data/wmt14.en-de`, en-de, vocabulary 37,000; train 20 pairs |" in text
     assert f"dst translate {bundle} input.txt --output output.txt" in text
+
+
+def test_a_description_has_the_papers_score_and_the_cost() -> None:
+    final = Evaluation((Score("bleu", 26.4, "nrefs:1"), Score("bleu_compound_split", 27.31, "compounds:split")))
+    cost = {"flops": 9.5e17, "pflop_days": 9.5e17 / 8.64e19, "device_hours": 96.0, "uncounted_updates": 1000.0}
+    text = describe(make_start(), RUN, Outcome("finished", 100000, None, {"final_test": final}, cost))
+    assert text.startswith(
+        "BLEU **26.40** on test; sacrebleu `nrefs:1`\n\n"
+        "BLEU as in the paper's tables (compounds split) **27.31** on test, `compounds:split`\n\n"
+        "Finished at update 100,000 of 100,000.\n\n"
+        "Training cost: 9.5e+17 FLOPs (0.011 PFLOP-days), 96 device hours, without the first 1,000 updates.\n\n| | |"
+    )
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from dstransformer.tracking import (
     resolve_tracking_uri,
     send_pending,
 )
+from dstransformer.tracking.jsonl import logged_metrics
 from dstransformer.tracking.mlflow_tracker import flatten, manifest_digest
 
 
@@ -116,10 +117,13 @@ def test_metrics_log_writes_an_object_a_line(tmp_path: Path) -> None:
     log.log_train(5, {"loss": float("inf"), "lr": 0.5, "src_tokens": 3})
     log.log_eval("valid", 5, evaluation_of(loss=1.5, bleu=20.0, signature="tok:13a"))
     log.log_checkpoint(Path("checkpoints/step-00000005"), "f" * 64, 5, 20.0)
-    train, valid, checkpoint = read_lines(path)
+    log.log_cost(5, {"flops": 1.5e15, "device_hours": 0.25})
+    train, valid, checkpoint, cost = read_lines(path)
     assert train == {"kind": "train", "step": 5, "time": train["time"], "loss": None, "lr": 0.5, "src_tokens": 3}
     assert (valid["kind"], valid["bleu"], valid["bleu_signature"]) == ("valid", 20.0, "tok:13a")
     assert (checkpoint["kind"], checkpoint["path"]) == ("checkpoint", "checkpoints/step-00000005")
+    assert cost == {"kind": "cost", "step": 5, "time": cost["time"], "flops": 1.5e15, "device_hours": 0.25}
+    assert ("cost/flops", 1.5e15) in [(name, value) for name, value, _, _ in logged_metrics(path)]
 
 
 def test_a_resumed_metrics_log_has_every_step_once(tmp_path: Path) -> None:

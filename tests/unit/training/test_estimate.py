@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from dstransformer.batching import training_lengths
 from dstransformer.config import Precision, compose, load_config
 from dstransformer.corpus import Corpus
-from dstransformer.model import parameter_count
+from dstransformer.model import LengthSums, parameter_count, training_flops
 from dstransformer.training.estimate import approximate_updates_per_epoch, bytes_per_parameter, estimate, plan_warnings
 from dstransformer.training.setup import Setup
 
@@ -33,6 +34,11 @@ def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:
     assert figures.tgt_tokens_per_update <= 600
     assert figures.epochs == pytest.approx(100 / figures.updates_per_epoch)
     assert figures.accumulation_steps == 1
+    lengths = training_lengths(corpus.split("train"))
+    rows = config.model.embedding_rows(corpus.tokenizer.vocab_size)
+    epoch = training_flops(config.model, rows, LengthSums.of(*lengths))
+    assert figures.flops_per_update * figures.updates_per_epoch == pytest.approx(epoch)
+    assert figures.flops == pytest.approx(100 * figures.flops_per_update)
     assert approximate_updates_per_epoch(config, corpus) == pytest.approx(figures.updates_per_epoch, rel=0.1)
 
 

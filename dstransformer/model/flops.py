@@ -1,0 +1,85 @@
+"""Floating-point operations of an update: a formula of the architecture and of the lengths of its sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dstransformer.config import ModelConfig
+
+#: Operations of a multiply-add.
+_MULTIPLY_ADD = 2
+
+#: Forward and backward together, in forward passes: a product has two gradients, each a product of the same size.
+_FORWARD_AND_BACKWARD = 3
+
+
+@dataclass(frozen=True)
+class LengthSums:
+    """What the work on sentence pairs of lengths ``s`` (source) and ``t`` (target) depends on, summed over the pairs.
+
+    Lengths are in tokens and include the end of the sentence. Sums of parts add up to that of the whole.
+
+    Attributes:
+        src_tokens: ``s``.
+        tgt_tokens: ``t``.
+        src_src: ``s²``, the queries times the keys of the encoder's self-attention.
+        tgt_tgt: ``t (t + 1) / 2``, those of the decoder's self-attention: position ``i`` sees ``i`` keys.
+        tgt_src: ``t s``, those of the attention over the memory.
+    """
+
+    src_tokens: int
+    tgt_tokens: int
+    src_src: int
+    tgt_tgt: int
+    tgt_src: int
+
+    @classmethod
+    def of(cls, src_lengths: npt.NDArray[np.integer], tgt_lengths: npt.NDArray[np.integer]) -> LengthSums:
+        """The sums over sentence pairs, whose lengths are ``(pairs,)`` each."""
+        src, tgt = src_lengths.astype(np.int64), tgt_lengths.astype(np.int64)
+        return cls(
+            src_tokens=int(src.sum()),
+            tgt_tokens=int(tgt.sum()),
+            src_src=int(src @ src),
+            tgt_tgt=int(tgt @ (tgt + 1)) // 2,
+            tgt_src=int(tgt @ src),
+        )
+
+
+def training_flops(config: ModelConfig, rows: int, sums: LengthSums) -> int:
+    """Operations of forward and backward pass: three times :func:`forward_flops`.
+
+    Args:
+        config: The architecture.
+        rows: Rows of the softmax matrix, ``config.embedding_rows(vocab_size)``.
+        sums: The sentence pairs.
+    """
+    return _FORWARD_AND_BACKWARD * forward_flops(config, rows, sums)
+
+
+def forward_flops(config: ModelConfig, rows: int, sums: LengthSums) -> int:
+    """Operations of the forward pass: two for each multiply-add of a matrix product on real tokens.
+
+    Counted are the projections and feed-forward networks of all layers, the two products of each attention (section
+    3.2) for the pairs of query and key that see each other, and the product before the softmax. The causal mask hides
+    half of the decoder's self-attention, and that half is not counted. Nor are padding, embedding look-ups, norms,
+    softmax, activations, dropout, what a program recomputes to save memory, and the optimizer: they are work of an
+    implementation, or little beside the products.
+
+    Args:
+        config: The architecture.
+        rows: Rows of the softmax matrix.
+        sums: The sentence pairs.
+    """
+    keys, values = config.num_heads * config.d_k, config.num_heads * config.d_v
+    queries_and_out = config.d_model * (keys + values)
+    keys_and_values = config.d_model * (keys + values)
+    feed_forward = 2 * config.d_model * config.d_ff
+    src_weights = (queries_and_out + keys_and_values + feed_forward) + keys_and_values  # encoder; of the memory
+    tgt_weights = (queries_and_out + keys_and_values + feed_forward) + queries_and_out
+    seen = sums.src_src + sums.tgt_tgt + sums.tgt_src
+    layer = src_weights * sums.src_tokens + tgt_weights * sums.tgt_tokens + (keys + values) * seen
+    return _MULTIPLY_ADD * (config.num_layers * layer + rows * config.d_model * sums.tgt_tokens)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from dstransformer.checkpoints.format import Cost
+from dstransformer.config import load_config
+from dstransformer.model import LengthSums, training_flops
+from dstransformer.training.cost import CostMeter
+
+CONFIG = load_config("toy")
+MODEL = CONFIG.model
+SUMS = LengthSums.of(np.array([3, 9], dtype=np.int32), np.array([4, 8], dtype=np.int32))
+
+
+def test_updates_add_up_and_devices_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    meter = CostMeter(CONFIG, 397, devices=8)
+    assert meter.total == Cost()
+    now = 200.0  # starting up is not counted
+    meter.start_clock()
+    meter.add(SUMS)
+    meter.add(SUMS)
+    now = 210.0
+    assert meter.total == Cost(flops=2 * training_flops(MODEL, 400, SUMS), device_seconds=80.0)
+
+
+def test_a_resumed_run_goes_on_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 5.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    meter = CostMeter(CONFIG, 400, devices=2)
+    meter.resume(Cost(flops=10**18, device_seconds=60.0, uncounted_updates=7))
+    meter.start_clock()
+    meter.add(SUMS)
+    now = 8.0
+    assert meter.total == Cost(10**18 + training_flops(MODEL, 400, SUMS), 66.0, 7)
+
+
+def test_the_two_passes_of_r_drop_count_twice() -> None:
+    meter = CostMeter(load_config("toy", ["loss.r_drop=5"]), 400, devices=1)
+    meter.add(SUMS)
+    assert meter.total.flops == 2 * training_flops(MODEL, 400, SUMS)
+
+
+def test_totals_for_logs() -> None:
+    # A petaflop per second, for a day, on 24 devices for an hour each.
+    totals = Cost(flops=round(8.64e19), device_seconds=24 * 3600).metrics()
+    assert totals == {"flops": 8.64e19, "pflop_days": pytest.approx(1.0), "device_hours": pytest.approx(24.0)}
+    assert Cost(uncounted_updates=3).metrics()["uncounted_updates"] == 3.0
