@@ -56,6 +56,25 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Patience:
+    """The progress on validation, for stopping early.
+
+    Attributes:
+        best: The best score so far, higher being better; None before the first validation.
+        validations: Validations since then.
+    """
+
+    best: float | None = None
+    validations: int = 0
+
+    def after(self, score: float) -> Patience:
+        """The progress after one more validation. NaN is no improvement."""
+        if self.best is None or score > self.best:
+            return Patience(score)
+        return Patience(self.best, self.validations + 1)
+
+
+@dataclass(frozen=True)
 class TrainState:
     """The training state of a run beside weights and optimizer state: everything else needed to resume.
 
@@ -67,6 +86,7 @@ class TrainState:
         precision: The training precision: fp32, bf16 or fp16.
         corpus: Build key from the manifest of the corpus.
         cost: What the updates have cost. Left out of comparisons, because time never repeats.
+        patience: The progress on validation.
     """
 
     step: int
@@ -76,6 +96,7 @@ class TrainState:
     precision: str
     corpus: str
     cost: Cost = field(default_factory=Cost, compare=False)
+    patience: Patience = field(default_factory=Patience)
 
     @classmethod
     def fresh(cls, ds_config: Mapping[str, Any], world_size: int, manifest: Manifest) -> TrainState:
@@ -83,20 +104,22 @@ class TrainState:
         return cls(0, Position(), world_size, zero_stage(ds_config), precision_of(ds_config), manifest.build_key)
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any], cost: Mapping[str, Any] | None) -> TrainState:
-        """Parse the state and the cost in a manifest.
+    def from_json(cls, manifest: Mapping[str, Any]) -> TrainState:
+        """Parse the state in a manifest.
 
         Format version 1 has the position's keys at the top level of the state. Checkpoints of earlier versions of this
-        package have no cost: none of their updates is counted.
+        package have no cost, so none of their updates is counted, and no patience.
 
         Raises:
             TypeError: Keys are missing or unknown.
-            KeyError: Position keys are missing.
+            KeyError: The state or position keys are missing.
         """
-        values = dict(content)
+        values, cost = dict(manifest["state"]), manifest.get("cost")
         position = values.pop("position", None) or {name: values.pop(name) for name in ("epoch", "update")}
         spent = Cost(uncounted_updates=values["step"]) if cost is None else Cost(**cost)
-        return cls(position=Position(**position), cost=spent, **values)
+        return cls(
+            position=Position(**position), cost=spent, patience=Patience(**manifest.get("patience", {})), **values
+        )
 
 
 @dataclass(frozen=True)
@@ -147,11 +170,11 @@ class Checkpoint:
 def manifest_text(state: TrainState, score: Score | None, files: Mapping[str, str]) -> str:
     """The content of ``manifest.json``. ``files`` maps paths within the checkpoint to SHA-256 hashes."""
     values = asdict(state)
-    cost = values.pop("cost")
+    beside = {name: values.pop(name) for name in ("cost", "patience")}  # older programs ignore them
     manifest = {
         "format_version": FORMAT_VERSION,
         "state": values,
-        "cost": cost,
+        **beside,
         "score": None if score is None else score.value,
         "metric": None if score is None else score.name,
         "files": dict(sorted(files.items())),
@@ -169,7 +192,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if "state" not in content and "splits" in content:
         raise DataError(f"{folder} is a corpus, not a checkpoint")
     try:
-        state = TrainState.from_json(content["state"], content.get("cost"))
+        state = TrainState.from_json(content)
         return Checkpoint(folder, state, content["score"], content.get("metric"))
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{folder / MANIFEST} is damaged") from None

@@ -110,6 +110,14 @@ class ValidationConfig(Section):
     bleu_sentences: NonNegative
     final_sentences: NonNegative
     samples: NonNegative
+    patience: NonNegative
+    patience_metric: Literal["bleu", "loss"]
+
+    @model_validator(mode="after")
+    def _check_patience(self) -> ValidationConfig:
+        if self.patience and not self.every:
+            raise ValueError(f"patience {self.patience} counts validations, but every is 0: set validation.every")
+        return self
 
 
 class CheckpointConfig(Section):

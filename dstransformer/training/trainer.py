@@ -84,9 +84,10 @@ class Trainer:
             StorageError: A checkpoint could not be written.
         """
         self._meter.start_clock()
+        self._catch_up_on_validation()
         try:
             for update in self._loader.iter_updates(self._state.position):
-                if self.step >= self._config.training.max_updates:
+                if self._is_last:
                     break
                 self._train_update(update)
                 stopping, saving, writing = self._world.any(
@@ -149,7 +150,11 @@ class Trainer:
 
     @property
     def _is_last(self) -> bool:
-        return self.step == self._config.training.max_updates
+        return self.step >= self._config.training.max_updates or self._is_out_of_patience
+
+    @property
+    def _is_out_of_patience(self) -> bool:
+        return 0 < self._config.validation.patience <= self._state.patience.validations
 
     @property
     def _score(self) -> Score | None:
@@ -172,8 +177,25 @@ class Trainer:
         evaluation = self.validator.evaluate(split, self._config.validation.bleu_sentences)
         self._evaluated = (self.step, evaluation)
         self._scored = (self.step, evaluation.bleu)
+        self._lose_or_gain_patience(evaluation)
         self._tracker.log_eval("valid", self.step, evaluation)
         self._metrics.pause()
+
+    def _lose_or_gain_patience(self, evaluation: Evaluation) -> None:
+        config = self._config.validation
+        score = evaluation.bleu.value if config.patience_metric == "bleu" else -evaluation.metrics["loss"]
+        self._state = replace(self._state, patience=self._state.patience.after(score))
+        if self._is_out_of_patience:
+            self._tracker.say(
+                f"update {self.step}  stopping early: no better {config.patience_metric} on validation in the last "
+                f"{self._state.patience.validations} validations"
+            )
+
+    def _catch_up_on_validation(self) -> None:
+        """Do the validation that a stop signal prevented, so that a resumed run stops early where it would have."""
+        due = self.step > 0 and self._config.validation.patience > 0 and self._is_due(self._config.validation.every)
+        if due and not self._is_last and self._score is None:
+            self._validate()
 
     def _save(self) -> None:
         # The last gradient has already changed the weights, but no loss shows its effect yet.

@@ -106,6 +106,19 @@ class TestEnd:
         final = json.loads((run / "bundle" / "provenance.json").read_text())["final"]
         assert final["reason"] == "the best on validation, checkpoint.final = best_on_validation"
 
+    def test_training_stops_early_and_stays_stopped(self, toy_corpus: Path, tmp_path: Path) -> None:
+        # BLEU of an untrained model is 0 at every validation, so the first is the best.
+        run = tmp_path / "patient"
+        settings = ("training.max_updates=40", "validation.every=3", "validation.patience=2", "loss.r_drop=1")
+        done = run_dst(*train_options(toy_corpus, run, *settings), "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["step"] == 9
+        assert "update 9  stopping early: no better bleu on validation in the last 2 validations" in done.stderr
+        latest = json.loads((run / "checkpoints" / "step-00000009" / "manifest.json").read_text())
+        assert latest["patience"] == {"best": 0.0, "validations": 2}
+        again = run_dst(*train_options(toy_corpus, run, *settings), "--json")
+        assert json.loads(again.stdout)["step"] == 9, again.stderr
+
     def test_a_change_of_the_schedule_is_said(
         self, trained: tuple[Path, str, str], toy_corpus: Path, tmp_path: Path
     ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dstransformer.batching import Position
-from dstransformer.checkpoints.format import Checkpoint, Cost, TrainState, read_checkpoint, verify_checkpoint
+from dstransformer.checkpoints.format import Checkpoint, Cost, Patience, TrainState, read_checkpoint, verify_checkpoint
 from dstransformer.checkpoints.retention import CheckpointFolder, select_kept
 from dstransformer.errors import DataError, NewerFormatError
 from dstransformer.evaluation import Score
@@ -54,6 +54,28 @@ def test_the_newest_and_the_best_stay(tmp_path: Path) -> None:
     assert latest is not None
     assert latest.state == state(5)
     assert latest.score == 25.0
+
+
+def test_patience_counts_the_validations_since_the_best() -> None:
+    patience = Patience()
+    seen = []
+    for score in (10.0, 12.0, 12.0, float("nan"), 11.0, 13.0):
+        patience = patience.after(score)
+        seen.append((patience.best, patience.validations))
+    assert seen == [(10.0, 0), (12.0, 0), (12.0, 1), (12.0, 2), (12.0, 3), (13.0, 0)]
+
+
+def test_patience_is_kept_beside_the_state(tmp_path: Path) -> None:
+    partial = CheckpointFolder(tmp_path).begin(5)
+    (partial / "weights").touch()
+    patient = replace(state(5), patience=Patience(12.5, 2))
+    checkpoint = CheckpointFolder(tmp_path).publish(patient, None, {})
+    manifest = json.loads((checkpoint.path / "manifest.json").read_text())
+    assert "patience" not in manifest["state"], "earlier versions read that section, and know all its keys"
+    assert read_checkpoint(checkpoint.path).state == patient
+    del manifest["patience"]
+    (checkpoint.path / "manifest.json").write_text(json.dumps(manifest))
+    assert read_checkpoint(checkpoint.path).state.patience == Patience()
 
 
 def test_the_cost_is_kept_exactly_and_beside_the_state(tmp_path: Path) -> None:
