@@ -11,12 +11,12 @@ import sys
 from collections.abc import Sequence
 
 from dstransformer import __version__
-from dstransformer.cli import average, ds_config, evaluate, presets, track, train, translate
+from dstransformer.cli import attention, average, ds_config, evaluate, presets, track, train, translate
 from dstransformer.cli.options import Answer, Handler, split_values
 from dstransformer.errors import UserError
 from dstransformer.terminal import Parser, run_guarded, say
 
-COMMANDS = (train, translate, evaluate, average, track, presets, ds_config)
+COMMANDS = (train, translate, evaluate, average, attention, track, presets, ds_config)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

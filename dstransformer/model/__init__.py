@@ -1,5 +1,6 @@
 """The Transformer on packed batches, its loss, its incremental decoder, and bundles of trained weights."""
 
+from dstransformer.model.attention_weights import AttentionWeights, attention_weights
 from dstransformer.model.bundle import Bundle, open_bundle, save_bundle
 from dstransformer.model.incremental import IncrementalDecoder
 from dstransformer.model.ops import DTYPES, Backend, check_backend
@@ -8,12 +9,14 @@ from dstransformer.model.transformer import LossSums, Transformer, parameter_cou
 
 __all__ = [
     "DTYPES",
+    "AttentionWeights",
     "Backend",
     "Bundle",
     "IncrementalDecoder",
     "LossSums",
     "Packing",
     "Transformer",
+    "attention_weights",
     "check_backend",
     "open_bundle",
     "parameter_count",
