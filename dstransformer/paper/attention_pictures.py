@@ -9,17 +9,17 @@ import io
 import logging
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PatchCollection
-from matplotlib.colorbar import Colorbar
 from matplotlib.colors import PowerNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
-from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
 from dstransformer.paper.attention_view import FAINTEST, View, head_colour
@@ -33,6 +33,9 @@ DPI, MOST_DOTS = 130, 8000
 
 _MARGIN, _HEADING = 0.25, 1.05
 
+# The text of what a side is; a head of the legend.
+_SIDE_TEXT, _LEGEND = 8.0, 0.36
+
 # Lines: a row, its text, the gap that lines cross, a cell beside a key, the space beside a word.
 _ROW, _ROW_TEXT, _GAP, _CELL, _SPACE = 0.215, 10.0, 3.0, 0.085, 0.07
 
@@ -43,6 +46,7 @@ _STYLE = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "attention",  # the same picture has the same bytes
     "text.parse_math": False,
+    "image.composite_image": False,  # a map stays as sharp as its cells
 }
 
 
@@ -55,16 +59,19 @@ def draw_lines(view: View, layer: int, heads: Sequence[int]) -> dict[str, bytes]
     Returns:
         The picture by the ending of its file, ``svg`` and ``png``.
     """
-    left, right = (_text_width(texts, _ROW_TEXT) for texts in (view.queries, view.keys))
+    words = zip((view.queries, view.keys), view.sides, strict=True)
+    left, right = (max(_text_width(texts, _ROW_TEXT), _text_width([side], _SIDE_TEXT)) for texts, side in words)
     cells = 0.0 if view.chosen is None else _CELL * len(heads) + _SPACE
     begin = _MARGIN + left + _SPACE
-    end = begin + _GAP
+    legend = 2 * _MARGIN + _LEGEND * (len(heads) + 1.4)
     rows = max(len(view.queries), len(view.keys))
+    gap = min(5.0, max(_GAP, 0.11 * rows))
+    end = begin + max(gap, legend - begin - cells - _SPACE - right - _MARGIN)
     with mpl.rc_context(_STYLE):
         figure, axes = _canvas(end + cells + _SPACE + right + _MARGIN, _HEADING + _ROW * rows + _MARGIN)
         _write_heading(axes, view, layer, heads)
         for x, side, align in ((begin - _SPACE, 0, "right"), (end + cells + _SPACE, 1, "left")):
-            axes.text(x, _HEADING - 0.12, view.sides[side], fontsize=8, color=MUTED, ha=align, va="center")
+            axes.text(x, _HEADING - 0.12, view.sides[side], fontsize=_SIDE_TEXT, color=MUTED, ha=align, va="center")
         for number, word in enumerate(view.queries):
             ink = INK if view.chosen is None or number in view.chosen else MUTED
             axes.text(begin - _SPACE, _row(number), word, fontsize=_ROW_TEXT, color=ink, ha="right", va="center")
@@ -74,7 +81,7 @@ def draw_lines(view: View, layer: int, heads: Sequence[int]) -> dict[str, bytes]
         _add_lines(axes, view, layer, heads, (begin, end))
         if view.chosen is not None:
             _add_cells(axes, view, layer, heads, end + _SPACE)
-        return _save(figure)
+        return _save(figure, axes)
 
 
 def draw_maps(view: View, layer: int, heads: Sequence[int]) -> dict[str, bytes]:
@@ -89,27 +96,28 @@ def draw_maps(view: View, layer: int, heads: Sequence[int]) -> dict[str, bytes]:
     left, below = (_text_width(texts, _MAP_TEXT) + 0.1 for texts in (view.queries, view.keys))
     across = int(min(len(heads), _MOST_COLUMNS, max(1, _MOST_WIDTH // (wide + _BETWEEN))))
     down = -(-len(heads) // across)
-    width = max(_MARGIN + left + across * (wide + _BETWEEN) + 0.75, 5.4)
-    height = _HEADING + down * (high + _BETWEEN) + below + _MARGIN
+    what = f"rows: {view.sides[0]}; columns: what it {view.sides[1]}"
+    width = max(_MARGIN + left + across * (wide + _BETWEEN) + 0.75, _text_width([what], _SIDE_TEXT) + 2 * _MARGIN)
+    height = _HEADING + down * (high + _BETWEEN) - _BETWEEN + below + _MARGIN
     with mpl.rc_context(_STYLE):
-        figure, page = _canvas(width, height)
-        page.text(_MARGIN, 0.34, f"{view.title}, {_of(layer, view)}", fontsize=13, color=INK, va="center")
-        what = f"rows: {view.sides[0]}; columns: what it {view.sides[1]}"
-        page.text(_MARGIN, 0.62, what, fontsize=8, color=MUTED, va="center")
+        figure, axes = _canvas(width, height)
+        axes.text(_MARGIN, 0.34, f"{view.title}, {_of(layer, view)}", fontsize=13, color=INK, va="center")
+        axes.text(_MARGIN, 0.62, what, fontsize=_SIDE_TEXT, color=MUTED, va="center")
         for place, head in enumerate(heads):
             x = _MARGIN + left + place % across * (wide + _BETWEEN)
             y = _HEADING + place // across * (high + _BETWEEN)
-            axes = figure.add_axes((x / width, 1 - (y + high) / height, wide / width, high / height))
-            image = _add_map(axes, view, layer, head)
+            axes.text(x, y - 0.1, f"head {head}", fontsize=9, color=head_colour(head), fontweight="bold", va="center")
+            _add_map(axes, view.weights[layer - 1, head - 1], (x, x + wide, y + high, y))
             if place % across == 0:
-                axes.set_yticks(range(rows), view.queries, fontsize=_MAP_TEXT)
+                for number, word in enumerate(view.queries):
+                    _add_name(axes, x - 0.05, y + cell * (number + 0.5), word, ha="right", va="center")
             if place + across >= len(heads):
-                axes.set_xticks(range(columns), view.keys, fontsize=_MAP_TEXT, rotation=90)
-        x = _MARGIN + left + across * (wide + _BETWEEN)
-        tall = min(high, 2.2)
-        bar = figure.add_axes((x / width, 1 - (_HEADING + tall) / height, 0.12 / width, tall / height))
-        _add_scale(figure.colorbar(image, cax=bar))
-        return _save(figure)
+                for number, word in enumerate(view.keys):
+                    _add_name(
+                        axes, x + cell * (number + 0.5), y + high + 0.05, word, ha="center", va="top", rotation=90
+                    )
+        _add_scale(axes, _MARGIN + left + across * (wide + _BETWEEN), _HEADING, min(high, 2.2))
+        return _save(figure, axes)
 
 
 def warn_of_missing_letters(views: Sequence[View]) -> None:
@@ -125,8 +133,8 @@ def warn_of_missing_letters(views: Sequence[View]) -> None:
         )  # fmt: skip
 
 
-def _row(number: int) -> float:
-    """The middle of a row of a picture of lines."""
+def _row(number: Any) -> Any:
+    """The middle of a row, or of an array of rows, of a picture of lines."""
     return _HEADING + _ROW * (number + 0.5)
 
 
@@ -139,28 +147,27 @@ def _write_heading(axes: Axes, view: View, layer: int, heads: Sequence[int]) -> 
     axes.text(_MARGIN, 0.3, f"{view.title}, {_of(layer, view)}", fontsize=13, color=INK, va="center")
     axes.text(_MARGIN, 0.58, "head" if len(heads) == 1 else "heads", fontsize=8.5, color=MUTED, va="center")
     for place, head in enumerate(heads):
-        x = _MARGIN + 0.5 + 0.36 * place
+        x = _MARGIN + _LEGEND * (place + 1.4)
         axes.add_patch(Rectangle((x, 0.52), 0.12, 0.12, color=head_colour(head), linewidth=0))
         axes.text(x + 0.16, 0.58, str(head), fontsize=8.5, color=INK, va="center")
 
 
 def _add_lines(axes: Axes, view: View, layer: int, heads: Sequence[int], ends: tuple[float, float]) -> None:
-    segments, colours = [], []
-    for head in heads:
-        weights = view.weights[layer - 1, head - 1]
-        red, green, blue = to_rgb(head_colour(head))
-        for query, key in np.argwhere(weights >= FAINTEST).tolist():
-            if view.chosen is None or query in view.chosen:
-                segments.append([(ends[0], _row(query)), (ends[1], _row(key))])
-                colours.append((red, green, blue, float(weights[query, key])))
-    faint_first = sorted(range(len(segments)), key=lambda number: colours[number][3])
-    axes.add_collection(
-        LineCollection(
-            [segments[number] for number in faint_first],
-            colors=[colours[number] for number in faint_first],
-            linewidths=1.7,
-        )
-    )
+    """A line for each weight, faint ones below dark ones."""
+    weights = view.weights[layer - 1, [head - 1 for head in heads]]
+    wanted = weights >= FAINTEST
+    if view.chosen is not None:
+        others = np.setdiff1d(np.arange(len(view.queries)), view.chosen)
+        wanted[:, others] = False
+    places, queries, keys = np.nonzero(wanted)
+    colours = np.empty((len(places), 4))
+    colours[:, :3] = np.array([to_rgb(head_colour(head)) for head in heads])[places]
+    colours[:, 3] = weights[wanted]
+    segments = np.empty((len(places), 2, 2))
+    segments[:, :, 0] = ends
+    segments[:, 0, 1], segments[:, 1, 1] = _row(queries), _row(keys)
+    faint_first = np.argsort(colours[:, 3], kind="stable")
+    axes.add_collection(LineCollection(segments[faint_first], colors=colours[faint_first], linewidths=1.7))
 
 
 def _add_cells(axes: Axes, view: View, layer: int, heads: Sequence[int], x: float) -> None:
@@ -175,38 +182,31 @@ def _add_cells(axes: Axes, view: View, layer: int, heads: Sequence[int], x: floa
     axes.add_collection(PatchCollection(cells, facecolors=colours, linewidths=0))
 
 
-def _add_map(axes: Axes, view: View, layer: int, head: int) -> AxesImage:
-    """The map of one head. Small weights get more of the colours than large ones: the scale is a square root."""
-    image = axes.imshow(
-        view.weights[layer - 1, head - 1],
-        cmap="Blues",
-        norm=PowerNorm(0.5, 0.0, 1.0),
-        interpolation="none",
-        aspect="auto",
-    )
-    axes.set_title(f"head {head}", fontsize=9, color=head_colour(head), loc="left", pad=4, fontweight="bold")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.tick_params(length=0, pad=3, colors=INK)
-    axes.spines[:].set_color("#c9ced6")
-    return image
+def _add_map(axes: Axes, values: npt.NDArray[np.floating], extent: tuple[float, float, float, float]) -> None:
+    """An image of weights with a frame. Small weights get more of the colours: they follow the square root."""
+    scale = PowerNorm(0.5, 0.0, 1.0)
+    axes.imshow(values, cmap="Blues", norm=scale, interpolation="none", aspect="auto", extent=extent)
+    left, right, bottom, top = extent
+    axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor="#c9ced6", linewidth=0.8))
 
 
-def _add_scale(bar: Colorbar) -> None:
-    ticks = (0.0, 0.05, 0.2, 0.5, 1.0)
-    bar.set_ticks(list(ticks), labels=[f"{tick:.0%}" for tick in ticks], fontsize=_MAP_TEXT)
-    bar.ax.tick_params(length=2, colors=INK)
-    bar.outline.set_edgecolor("#c9ced6")
+def _add_name(axes: Axes, x: float, y: float, word: str, **place: Any) -> None:
+    axes.text(x, y, word, fontsize=_MAP_TEXT, color=INK, **place)
+
+
+def _add_scale(axes: Axes, x: float, y: float, high: float) -> None:
+    """What the colours of the maps mean; they are evenly spaced here."""
+    _add_map(axes, np.linspace(1.0, 0.0, 128)[:, None] ** 2, (x, x + 0.12, y + high, y))
+    for weight in (0.0, 0.05, 0.2, 0.5, 1.0):
+        _add_name(axes, x + 0.18, y + high * (1.0 - weight**0.5), f"{weight:.0%}", ha="left", va="center")
 
 
 def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure in inches, and axes over all of it, whose units are inches from the top left."""
+    """A figure in inches, and axes over all of it; :func:`_save` gives them inches from the top left as units."""
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set_axis_off()
-    axes.set_xlim(0.0, width)
-    axes.set_ylim(height, 0.0)
     return figure, axes
 
 
@@ -219,13 +219,16 @@ def _text_width(texts: Sequence[str], size: float) -> float:
         return max(renderer.get_text_width_height_descent(text, font, ismath=False)[0] for text in texts) / 72
 
 
-def _save(figure: Figure) -> dict[str, bytes]:
-    dpi = min(DPI, MOST_DOTS / max(figure.get_size_inches()))
+def _save(figure: Figure, axes: Axes) -> dict[str, bytes]:
+    width, height = figure.get_size_inches()
+    axes.set_xlim(0.0, width)
+    axes.set_ylim(height, 0.0)
+    dpi = min(DPI, MOST_DOTS / max(width, height))
     images = {}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # see warn_of_missing_letters
-        for ending in ("svg", "png"):
+        for ending, options in (("svg", {"metadata": {"Date": None}}), ("png", {"pil_kwargs": {"compress_level": 4}})):
             image = io.BytesIO()
-            figure.savefig(image, format=ending, dpi=dpi, metadata={"Date": None} if ending == "svg" else None)
+            figure.savefig(image, format=ending, dpi=dpi, **options)
             images[ending] = image.getvalue()
     return images
