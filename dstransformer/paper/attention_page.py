@@ -40,6 +40,7 @@ def render_page(
     environment = Environment(
         loader=PackageLoader("dstransformer.paper"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}  # keys in the order of the views
     page = environment.get_template("attention.html")
     return page.render(data=data, facts=facts, layers=layers, heads=count, faintest=FAINTEST, whole_words=whole_words)
 

@@ -42,6 +42,8 @@ _ROW, _ROW_TEXT, _GAP, _CELL, _SPACE = 0.215, 10.0, 3.0, 0.085, 0.07
 # Heat maps: bounds of a cell, the side that few words fill, text, the gap between maps, the most that a row holds.
 _SMALLEST, _LARGEST, _SIDE, _MAP_TEXT, _BETWEEN, _MOST_WIDTH, _MOST_COLUMNS = 0.14, 0.26, 2.4, 7.5, 0.34, 26.0, 4
 
+_UPRIGHT: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "top"}
+
 _STYLE = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "attention",  # the same picture has the same bytes
@@ -74,10 +76,9 @@ def draw_lines(view: View, layer: int, heads: Sequence[int]) -> dict[str, bytes]
             axes.text(x, _HEADING - 0.12, view.sides[side], fontsize=_SIDE_TEXT, color=MUTED, ha=align, va="center")
         for number, word in enumerate(view.queries):
             ink = INK if view.chosen is None or number in view.chosen else MUTED
-            axes.text(begin - _SPACE, _row(number), word, fontsize=_ROW_TEXT, color=ink, ha="right", va="center")
+            _add_word(axes, begin - _SPACE, _row(number), word, _ROW_TEXT, color=ink, ha="right")
         for number, word in enumerate(view.keys):
-            x = end + cells + _SPACE
-            axes.text(x, _row(number), word, fontsize=_ROW_TEXT, color=INK, ha="left", va="center")
+            _add_word(axes, end + cells + _SPACE, _row(number), word, _ROW_TEXT, ha="left")
         _add_lines(axes, view, layer, heads, (begin, end))
         if view.chosen is not None:
             _add_cells(axes, view, layer, heads, end + _SPACE)
@@ -110,12 +111,11 @@ def draw_maps(view: View, layer: int, heads: Sequence[int]) -> dict[str, bytes]:
             _add_map(axes, view.weights[layer - 1, head - 1], (x, x + wide, y + high, y))
             if place % across == 0:
                 for number, word in enumerate(view.queries):
-                    _add_name(axes, x - 0.05, y + cell * (number + 0.5), word, ha="right", va="center")
+                    _add_word(axes, x - 0.05, y + cell * (number + 0.5), word, _MAP_TEXT, ha="right")
             if place + across >= len(heads):
                 for number, word in enumerate(view.keys):
-                    _add_name(
-                        axes, x + cell * (number + 0.5), y + high + 0.05, word, ha="center", va="top", rotation=90
-                    )
+                    middle = x + cell * (number + 0.5)
+                    axes.text(middle, y + high + 0.05, word, fontsize=_MAP_TEXT, color=INK, **_UPRIGHT)
         _add_scale(axes, _MARGIN + left + across * (wide + _BETWEEN), _HEADING, min(high, 2.2))
         return _save(figure, axes)
 
@@ -190,15 +190,16 @@ def _add_map(axes: Axes, values: npt.NDArray[np.floating], extent: tuple[float, 
     axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor="#c9ced6", linewidth=0.8))
 
 
-def _add_name(axes: Axes, x: float, y: float, word: str, **place: Any) -> None:
-    axes.text(x, y, word, fontsize=_MAP_TEXT, color=INK, **place)
+def _add_word(axes: Axes, x: float, y: float, word: str, size: float, *, ha: str, color: str = INK) -> None:
+    """A word in the middle of the row ``y``. Its baseline does not depend on its letters."""
+    axes.text(x, y + 0.36 * size / 72, word, fontsize=size, color=color, ha=ha, va="baseline")
 
 
 def _add_scale(axes: Axes, x: float, y: float, high: float) -> None:
     """What the colours of the maps mean; they are evenly spaced here."""
     _add_map(axes, np.linspace(1.0, 0.0, 128)[:, None] ** 2, (x, x + 0.12, y + high, y))
     for weight in (0.0, 0.05, 0.2, 0.5, 1.0):
-        _add_name(axes, x + 0.18, y + high * (1.0 - weight**0.5), f"{weight:.0%}", ha="left", va="center")
+        _add_word(axes, x + 0.18, y + high * (1.0 - weight**0.5), f"{weight:.0%}", _MAP_TEXT, ha="left")
 
 
 def _canvas(width: float, height: float) -> tuple[Figure, Axes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ FAINTEST = 0.02
 _COLOURS = ("#1f6fd6", "#e8590c", "#2b8a3e", "#c2255c", "#7048e8", "#0b9a9a", "#a0660a", "#74808c")
 _GOLDEN_RATIO = 0.618034
 _SPACE = "▁"
+_BYTE = re.compile("<0x([0-7][0-9A-F])>")  # of an ASCII letter
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def _word_starts(pieces: Sequence[str]) -> set[int]:
     spaced += [j for i, piece in enumerate(pieces) if piece in ("<s>", "</s>") for j in (i, i + 1)]
     starts = {start for start in spaced if start < len(pieces)}
     for start, end in zip(sorted(starts), [*sorted(starts)[1:], len(pieces)], strict=True):
-        first, last = start, end
+        first, last = start + (pieces[start] == _SPACE), end  # a space by itself belongs to what follows
         while first < last and _is_punctuation(pieces[first]):
             first += 1
             starts.add(first)
@@ -139,7 +141,8 @@ def _word_starts(pieces: Sequence[str]) -> set[int]:
 
 
 def _is_punctuation(piece: str) -> bool:
-    text = piece.removeprefix(_SPACE)
+    byte = _BYTE.fullmatch(piece)
+    text = chr(int(byte[1], 16)) if byte else piece.removeprefix(_SPACE)
     return bool(text) and all(unicodedata.category(letter)[0] in "PS" for letter in text)
 
 

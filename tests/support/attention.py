@@ -33,7 +33,7 @@ def random_model(config: ModelConfig, vocab_size: int | None = None) -> Transfor
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "attention" in name and parameter.dim() == 2:
-                parameter.mul_(2.0)
+                parameter.mul_(3.0)
             elif name.endswith("bias"):
                 parameter.normal_()
     return model

@@ -31,18 +31,19 @@ function element(name, attributes, ...children) {
 
 // The words, each at its place; the lines and what belongs to them are drawn by drawLines.
 
-function textWidths(words) {
+function textWidths(words, size) {
   const pen = document.createElement("canvas").getContext("2d");
-  pen.font = "15px " + getComputedStyle(document.body).fontFamily;
+  pen.font = `${size}px ` + getComputedStyle(document.body).fontFamily;
   return words.map((word) => pen.measureText(word).width);
 }
 
 function drawWords() {
   const view = currentView();
-  const sides = { query: textWidths(view.queries), key: textWidths(view.keys) };
+  const sides = { query: textWidths(view.queries, 15), key: textWidths(view.keys, 15) };
+  const headings = { query: textWidths([view.sides[0]], 12.5)[0], key: textWidths([view.sides[1]], 12.5)[0] };
   const cell = Math.min(7, Math.max(3, 72 / Math.max(1, state.heads.size)));
   const strip = cell * state.heads.size + SPACE;
-  const outer = (side) => SHARE + Math.max(...sides[side]) + SPACE;
+  const outer = (side) => Math.max(SHARE + Math.max(...sides[side]), headings[side]) + SPACE;
   const room = document.getElementById("scroll").clientWidth - outer("query") - outer("key") - 2 * strip;
   const gap = Math.min(440, Math.max(170, room));
   const place = { cell, query: outer("query"), begin: outer("query") + strip };

@@ -172,9 +172,9 @@ def test_only_its_own_folder_is_replaced_and_only_when_asked(
     assert "holds notes.txt, which is not part of" in refused(capsys, *command, "--overwrite")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("mine")
-    command[4] = str(tmp_path / "full")
+    command[5] = str(tmp_path / "full")
     assert "is not a folder of attention pictures and not empty" in refused(capsys, *command, "--overwrite")
-    command[4] = str(bundle / "new")
+    command[5] = str(bundle / "new")
     assert "which must not be changed" in refused(capsys, *command)
     assert names(tmp_path / "full") == {"mine"}
 
