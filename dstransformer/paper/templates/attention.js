@@ -45,7 +45,7 @@ function drawWords() {
   const strip = cell * state.heads.size + SPACE;
   const outer = (side) => Math.max(SHARE + Math.max(...sides[side]), headings[side]) + SPACE;
   const room = document.getElementById("scroll").clientWidth - outer("query") - outer("key") - 2 * strip;
-  const gap = Math.min(440, Math.max(170, room));
+  const gap = Math.min(440, Math.max(110, room));
   const place = { cell, query: outer("query"), begin: outer("query") + strip };
   place.end = place.begin + gap;
   place.key = place.end + strip;
