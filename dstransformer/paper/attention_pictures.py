@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import LineCollection, PatchCollection
+from matplotlib.collections import PatchCollection
 from matplotlib.colors import PowerNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
-from matplotlib.patches import Rectangle
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path
 
 from dstransformer.paper.attention_view import FAINTEST, View, head_colour
 
@@ -53,7 +54,7 @@ _STYLE = {
 
 
 def draw_lines(view: View, layer: int, heads: Sequence[int]) -> dict[str, bytes]:
-    """Lines from each query to what it attends to, coloured by head; the opacity of a line is its weight.
+    """Lines from each query to what it attends to, coloured by head; the opacity of a line is its weight in percent.
 
     With ``view.chosen`` only the lines of these queries are drawn. Cells in the colours of the heads then stand beside
     each key, as opaque as the largest weight that it receives.
@@ -153,21 +154,23 @@ def _write_heading(axes: Axes, view: View, layer: int, heads: Sequence[int]) -> 
 
 
 def _add_lines(axes: Axes, view: View, layer: int, heads: Sequence[int], ends: tuple[float, float]) -> None:
-    """A line for each weight, faint ones below dark ones."""
+    """A line for each weight, faint ones below dark ones. Lines of one head and one percentage are one path."""
     weights = view.weights[layer - 1, [head - 1 for head in heads]]
-    wanted = weights >= FAINTEST
+    percents = np.where(weights >= FAINTEST, np.rint(100.0 * weights), 0.0)
     if view.chosen is not None:
-        others = np.setdiff1d(np.arange(len(view.queries)), view.chosen)
-        wanted[:, others] = False
-    places, queries, keys = np.nonzero(wanted)
-    colours = np.empty((len(places), 4))
-    colours[:, :3] = np.array([to_rgb(head_colour(head)) for head in heads])[places]
-    colours[:, 3] = weights[wanted]
-    segments = np.empty((len(places), 2, 2))
-    segments[:, :, 0] = ends
-    segments[:, 0, 1], segments[:, 1, 1] = _row(queries), _row(keys)
-    faint_first = np.argsort(colours[:, 3], kind="stable")
-    axes.add_collection(LineCollection(segments[faint_first], colors=colours[faint_first], linewidths=1.7))
+        percents[:, np.setdiff1d(np.arange(len(view.queries)), view.chosen)] = 0.0
+    for percent in np.unique(percents[percents > 0.0]):
+        for head, of_head in zip(heads, percents, strict=True):
+            queries, keys = np.nonzero(of_head == percent)
+            if not len(queries):
+                continue
+            corners = np.empty((len(queries), 2, 2))
+            corners[:, :, 0] = ends
+            corners[:, 0, 1], corners[:, 1, 1] = _row(queries), _row(keys)
+            lines = Path(corners.reshape(-1, 2), [Path.MOVETO, Path.LINETO] * len(queries))
+            lines.should_simplify = False
+            colour = (*to_rgb(head_colour(head)), percent / 100.0)
+            axes.add_patch(PathPatch(lines, fill=False, edgecolor=colour, linewidth=1.7))
 
 
 def _add_cells(axes: Axes, view: View, layer: int, heads: Sequence[int], x: float) -> None:
