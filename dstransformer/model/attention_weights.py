@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dstransformer.model.attention import MultiHeadAttention
-from dstransformer.model.layers import DecoderLayer
+from dstransformer.model.layers import DecoderLayer, EncoderLayer
 from dstransformer.model.ops.reference import HeadShape, split_projections
 from dstransformer.model.packing import Packing
 from dstransformer.model.transformer import Transformer
@@ -52,11 +52,12 @@ def attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> Attent
         tgt_in: The decoder's input: the begin of the sentence and the target tokens, ``(tgt_len,)``.
     """
     recorded = record_projections(model, src, tgt_in)
-    layers: list[DecoderLayer] = list(model.decoder)  # type: ignore[arg-type]
+    encoder: list[EncoderLayer] = list(model.encoder)  # type: ignore[arg-type]
+    decoder: list[DecoderLayer] = list(model.decoder)  # type: ignore[arg-type]
     attentions = (
-        [layer.self_attention for layer in model.encoder],
-        [layer.self_attention for layer in layers],
-        [layer.memory_attention for layer in layers],
+        [layer.self_attention for layer in encoder],
+        [layer.self_attention for layer in decoder],
+        [layer.memory_attention for layer in decoder],
     )
     return AttentionWeights(
         *(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dstransformer.checkpoints.folders import check_output_folder
@@ -221,8 +222,9 @@ def _check_length(ids: Sequence[int], name: str, translator: Translator, *, most
 
 def _view(kind: str, pair: Pair, weights: Weights, choice: Choice) -> View:
     queries, keys = pair.sides(kind)
-    units = (side.units(whole_words=choice.whole_words) for side in (queries, keys))
-    return View(kind, *units, merge_weights(weights, queries, keys) if choice.whole_words else weights)
+    if choice.whole_words:
+        return View(kind, queries.words, keys.words, merge_weights(weights, queries, keys))
+    return View(kind, queries.pieces, keys.pieces, weights)
 
 
 def _choose_lines(view: View, pair: Pair, choice: Choice) -> View:
@@ -262,7 +264,7 @@ def _write(folder: Path, files: Mapping[str, bytes | str], pair: Pair, weights: 
     folder.mkdir(parents=True)
     for name, content in files.items():
         write_durably(folder / name, content)
-    arrays: dict[str, np.ndarray] = dict(weights)
+    arrays: dict[str, npt.NDArray[Any]] = dict(weights)
     for kind, part in weights.items():
         arrays[f"{kind}_words"] = merge_weights(part, *pair.sides(kind))
     for name, sentence in pair._asdict().items():

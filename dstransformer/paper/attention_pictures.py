@@ -45,7 +45,13 @@ _SMALLEST, _LARGEST, _SIDE, _MAP_TEXT, _BETWEEN, _MOST_WIDTH, _MOST_COLUMNS = 0.
 
 _UPRIGHT: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "top"}
 
-_STYLE = {
+#: No date, and a quick compression.
+_FORMATS: dict[str, dict[str, Any]] = {
+    "svg": {"metadata": {"Date": None}},
+    "png": {"pil_kwargs": {"compress_level": 4}},
+}
+
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "attention",  # the same picture has the same bytes
     "text.parse_math": False,
@@ -220,7 +226,7 @@ def _text_width(texts: Sequence[str], size: float) -> float:
     font = FontProperties(size=size)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")
-        return max(renderer.get_text_width_height_descent(text, font, ismath=False)[0] for text in texts) / 72
+        return max(float(renderer.get_text_width_height_descent(text, font, ismath=False)[0]) for text in texts) / 72
 
 
 def _save(figure: Figure, axes: Axes) -> dict[str, bytes]:
@@ -231,7 +237,7 @@ def _save(figure: Figure, axes: Axes) -> dict[str, bytes]:
     images = {}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # see warn_of_missing_letters
-        for ending, options in (("svg", {"metadata": {"Date": None}}), ("png", {"pil_kwargs": {"compress_level": 4}})):
+        for ending, options in _FORMATS.items():
             image = io.BytesIO()
             figure.savefig(image, format=ending, dpi=dpi, **options)
             images[ending] = image.getvalue()

@@ -54,10 +54,6 @@ class Sentence:
         named = [i for i, word in enumerate(self.word_of) if self.words[word].casefold() == name.casefold()]
         return named or [i for i, piece in enumerate(self.pieces) if piece == name]
 
-    def units(self, *, whole_words: bool) -> tuple[str, ...]:
-        """What is drawn: the words, or the pieces."""
-        return self.words if whole_words else self.pieces
-
 
 @dataclass(frozen=True)
 class View:

@@ -41,8 +41,6 @@ def test_pieces_belong_to_words(text: str) -> None:
     assert "".join(sentence.pieces[1:-1]).replace("▁", "") == "".join(sentence.words[1:-1])
     assert sorted(set(sentence.word_of)) == list(range(len(sentence.words)))
     assert (np.diff(sentence.word_of) >= 0).all()
-    assert sentence.units(whole_words=True) == sentence.words
-    assert sentence.units(whole_words=False) == sentence.pieces
 
 
 def test_a_name_finds_all_pieces_of_its_word() -> None:
