@@ -271,4 +271,4 @@ def _write(folder: Path, files: Mapping[str, bytes | str], pair: Pair, weights: 
         arrays[f"{name}_pieces"] = np.array(sentence.pieces)
         arrays[f"{name}_words"] = np.array(sentence.words)
         arrays[f"{name}_word_of"] = sentence.word_of
-    np.savez_compressed(folder / WEIGHTS, allow_pickle=False, **arrays)
+    np.savez(folder / WEIGHTS, allow_pickle=False, **arrays)

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 INK, MUTED = "#1c1f24", "#8a919b"
 
 #: Dots per inch of a PNG; fewer where a side would have more than ``MOST_DOTS``.
-DPI, MOST_DOTS = 130, 8000
+DPI, MOST_DOTS = 110, 8000
 
 _MARGIN, _HEADING = 0.25, 1.05
 
@@ -222,7 +222,7 @@ def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
 
 def _text_width(texts: Sequence[str], size: float) -> float:
     """The width of the widest text, in inches."""
-    renderer = FigureCanvasAgg(Figure(figsize=(1, 1), dpi=72)).get_renderer()
+    renderer = FigureCanvasAgg(Figure(figsize=(1, 1), dpi=72)).get_renderer()  # type: ignore[no-untyped-call]
     font = FontProperties(size=size)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")

@@ -108,8 +108,7 @@ def merge_weights(weights: Weights, queries: Sentence, keys: Sentence) -> Weight
     """
     by_key = np.add.reduceat(weights, np.unique(keys.word_of, return_index=True)[1], axis=-1)
     _, starts, counts = np.unique(queries.word_of, return_index=True, return_counts=True)
-    merged: Weights = np.add.reduceat(by_key, starts, axis=-2) / counts[:, None].astype(np.float32)
-    return merged
+    return (np.add.reduceat(by_key, starts, axis=-2) / counts[:, None]).astype(np.float32)
 
 
 def head_colour(head: int) -> str:
