@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from dstransformer.errors import ConfigError, DataError
@@ -44,7 +45,7 @@ def _check_run_folder(run: Path) -> None:
     for name in ("checkpoints", "bundle"):
         if (run / name).exists() and not (run / name).is_dir():
             raise ConfigError(f"--run {run}: {name} in it is a file, but a run needs a folder there: move it")
-    if (run / "bundle").is_dir() and (foreign := _foreign_entries(run / "bundle")):
+    if (run / "bundle").is_dir() and (foreign := _foreign_entries(run / "bundle", BUNDLE_FILES)):
         raise ConfigError(f"--run {run}: bundle in it holds {foreign[0]}, which a new bundle would replace: move it")
     if not run.is_dir() or is_run(run):
         return
@@ -55,23 +56,43 @@ def _check_run_folder(run: Path) -> None:
 
 
 def check_bundle_folder(out: Path, option: str, *, overwrite: bool) -> None:
-    """Check that a bundle can be written to a folder without losing anything.
+    """:func:`check_output_folder` for a bundle."""
+    check_output_folder(out, option, "a bundle", is_bundle, BUNDLE_FILES, overwrite=overwrite)
+
+
+def check_output_folder(
+    out: Path, option: str, what: str, is_one: Callable[[Path], bool], files: Collection[str], *, overwrite: bool
+) -> None:
+    """Check that a command can write its folder without losing anything.
 
     Args:
-        out: The folder of the bundle; need not exist.
+        out: The folder; need not exist.
         option: The command-line option that names it, for messages.
-        overwrite: Whether an existing bundle may be replaced.
+        what: What the folder will be, for messages: ``a bundle``.
+        is_one: Whether a folder is one already.
+        files: The names of all files that such a folder may hold.
+        overwrite: Whether one that exists may be replaced.
 
     Raises:
-        DataError: The folder exists and is not a bundle, it is a bundle and ``overwrite`` is false, or it is part of a
-            corpus, another bundle or the checkpoints of a run.
+        DataError: The folder exists and is something else, it is one and ``overwrite`` is false, or it is part of a
+            corpus, a bundle or the checkpoints of a run.
         StorageError: The folder cannot be read.
     """
     with storage_errors(out):
-        _check_bundle_folder(out, option, overwrite)
+        _check_place(out, option)
+        if not out.exists() or not any(out.iterdir()):
+            return
+        if not is_one(out):
+            raise DataError(f"{option} {out} is not {what} and not empty: choose another folder")
+        if others := _foreign_entries(out, files):
+            raise DataError(
+                f"{out} holds {others[0]}, which is not part of {what}: move it, or choose another {option}"
+            )
+        if not overwrite:
+            raise DataError(f"{out} already exists: choose another {option}, or replace it with --overwrite")
 
 
-def _check_bundle_folder(out: Path, option: str, overwrite: bool) -> None:
+def _check_place(out: Path, option: str) -> None:
     if Path(os.path.realpath(out)).is_symlink():
         raise DataError(f"{option} {out} is a link that leads back to itself: remove it, or choose another folder")
     for folder in (out.absolute(), *out.absolute().parents):
@@ -79,14 +100,6 @@ def _check_bundle_folder(out: Path, option: str, overwrite: bool) -> None:
             raise DataError(f"{option} {out}: {folder} is a file; name a folder")
     if (owner := _describe_owner(out, allow_bundle=True)) is not None:
         raise DataError(f"{option} {out}: {owner}, which must not be changed; choose a folder elsewhere")
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not is_bundle(out):
-        raise DataError(f"{option} {out} is not a bundle and not empty: choose another folder")
-    if others := _foreign_entries(out):
-        raise DataError(f"{out} holds {others[0]}, which is not part of a bundle: move it, or choose another {option}")
-    if not overwrite:
-        raise DataError(f"{out} already exists: choose another {option}, or replace it with --overwrite")
 
 
 def _describe_owner(path: Path, *, allow_bundle: bool = False) -> str | None:
@@ -101,6 +114,6 @@ def _describe_owner(path: Path, *, allow_bundle: bool = False) -> str | None:
     return None
 
 
-def _foreign_entries(bundle: Path) -> list[str]:
-    """The names in a bundle's folder that are not part of a bundle."""
-    return sorted({path.name for path in bundle.iterdir()} - set(BUNDLE_FILES))
+def _foreign_entries(folder: Path, files: Collection[str]) -> list[str]:
+    """The names in a folder that are not among ``files``."""
+    return sorted({path.name for path in folder.iterdir()} - set(files))

@@ -80,8 +80,8 @@ def add_experiment(parser: Parser) -> None:
     )
 
 
-def add_decoding(parser: Parser) -> None:
-    """Add the options of commands that translate with a bundle."""
+def add_decoding(parser: Parser, *, output: str = "--output") -> None:
+    """Add the options of commands that translate with a bundle; ``output`` is the option that names what they write."""
     parser.add_argument("bundle", metavar="BUNDLE", help="folder of a bundle, a checkpoint or a run")
     parser.add_argument("--beam", type=int, metavar="N", help="beam size, 1 to 1000 (the bundle's)")
     parser.add_argument("--length-penalty", type=float, metavar="ALPHA", help="length penalty, 0 to 10 (the bundle's)")
@@ -104,7 +104,7 @@ def add_decoding(parser: Parser) -> None:
         help="source tokens per batch; reduced for beams wider than 8 (the bundle's)",
     )
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (a GPU if there is one)")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing --output")
+    parser.add_argument("--overwrite", action="store_true", help=f"replace an existing {output}")
     parser.add_argument(
         "--precision", choices=("fp32", "bf16", "fp16"), help="precision of the weights (bf16 on a GPU, fp32 on a CPU)"
     )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from dstransformer import __version__
 from dstransformer.cli import (
+    attention,
     average,
     ds_config,
     evaluate,
@@ -28,7 +29,7 @@ from dstransformer.cli.options import Answer, Handler, split_values
 from dstransformer.errors import UserError
 from dstransformer.terminal import Parser, run_guarded, say
 
-COMMANDS = (train, translate, evaluate, average, track, plot, table1, table2, table3, presets, ds_config)
+COMMANDS = (train, translate, evaluate, average, track, plot, attention, table1, table2, table3, presets, ds_config)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -99,6 +99,20 @@ class Tokenizer:
         texts: list[str] = self._processor.decode(rows)
         return texts
 
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The piece of each id, as the model spells it: ``▁`` is a space, ``<0xE4>`` a byte of an unseen character.
+
+        The special ids are ``<pad>``, ``<unk>``, ``<s>`` and ``</s>``, whatever the model calls them.
+
+        Raises:
+            IndexError: An id is outside ``[0, vocab_size)``.
+        """
+        special = ("<pad>", "<unk>", "<s>", "</s>")
+        return [
+            special[token] if token < len(special) else self._processor.id_to_piece(self._piece_of_id[token])
+            for token in map(int, ids)
+        ]
+
     def _pieces(self, row: list[int]) -> list[int]:
         if min(row, default=0) < 0:
             raise IndexError(f"id {min(row)} is outside of the vocabulary of {self.vocab_size} pieces")

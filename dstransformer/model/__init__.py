@@ -1,5 +1,6 @@
 """The Transformer on packed batches, its loss, its incremental decoder, and bundles of trained weights."""
 
+from dstransformer.model.attention_weights import AttentionWeights, attention_weights
 from dstransformer.model.bundle import Bundle, open_bundle, save_bundle
 from dstransformer.model.flops import LengthSums, training_flops
 from dstransformer.model.incremental import IncrementalDecoder
@@ -9,6 +10,7 @@ from dstransformer.model.transformer import LossSums, Transformer, parameter_cou
 
 __all__ = [
     "DTYPES",
+    "AttentionWeights",
     "Backend",
     "Bundle",
     "IncrementalDecoder",
@@ -16,6 +18,7 @@ __all__ = [
     "LossSums",
     "Packing",
     "Transformer",
+    "attention_weights",
     "check_backend",
     "open_bundle",
     "parameter_count",

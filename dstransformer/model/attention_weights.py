@@ -1,0 +1,129 @@
+"""The attention weights of a model, recorded while it encodes and decodes. The model itself computes as always.
+
+The kernels never form the weights of a whole sentence. So hooks record the projected queries and keys of each
+attention, and equation 1 is evaluated on them here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dstransformer.model.attention import MultiHeadAttention
+from dstransformer.model.layers import DecoderLayer, EncoderLayer
+from dstransformer.model.ops.reference import HeadShape, split_projections
+from dstransformer.model.packing import Packing
+from dstransformer.model.transformer import Transformer
+
+
+class AttentionWeights(NamedTuple):
+    """The weights of every layer and head for one sentence pair, fp32; each row sums to 1 (section 3.2.3).
+
+    Attributes:
+        encoder: Self-attention of the encoder, ``(layers, heads, src_len, src_len)``.
+        decoder: Self-attention of the decoder, ``(layers, heads, tgt_len, tgt_len)``; 0 after each query.
+        cross: Attention of the decoder over the memory, ``(layers, heads, tgt_len, src_len)``.
+    """
+
+    encoder: Tensor
+    decoder: Tensor
+    cross: Tensor
+
+
+class Projections(NamedTuple):
+    """What an attention multiplies, one sentence: ``(heads, len, d_k)`` twice, and values ``(heads, len, d_v)``."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
+def attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> AttentionWeights:
+    """The weights with which a model reads a sentence and continues a given target.
+
+    Args:
+        model: The model, in eval mode.
+        src: The source tokens with their end, ``(src_len,)``.
+        tgt_in: The decoder's input: the begin of the sentence and the target tokens, ``(tgt_len,)``.
+    """
+    recorded = record_projections(model, src, tgt_in)
+    encoder: list[EncoderLayer] = list(model.encoder)  # type: ignore[arg-type]
+    decoder: list[DecoderLayer] = list(model.decoder)  # type: ignore[arg-type]
+    attentions = (
+        [layer.self_attention for layer in encoder],
+        [layer.self_attention for layer in decoder],
+        [layer.memory_attention for layer in decoder],
+    )
+    return AttentionWeights(
+        *(
+            torch.stack([softmax_weights(*recorded[part][:2], causal=part.shape.causal) for part in parts])
+            for parts in attentions
+        )
+    )
+
+
+def softmax_weights(q: Tensor, k: Tensor, *, causal: bool) -> Tensor:
+    """``softmax(q k^T / sqrt(d_k))`` (equation 1) in fp32.
+
+    Args:
+        q: ``(heads, len, d_k)``.
+        k: ``(heads, key_len, d_k)``.
+        causal: Mask what comes after each query; ``len`` equals ``key_len``.
+
+    Returns:
+        ``(heads, len, key_len)``.
+    """
+    scores = q.float() @ k.float().transpose(1, 2) / math.sqrt(q.shape[2])
+    if causal:
+        future = torch.ones(scores.shape[1:], dtype=torch.bool, device=scores.device).triu_(1)
+        scores = scores.masked_fill(future, float("-inf"))
+    return scores.softmax(dim=2)
+
+
+def record_projections(model: Transformer, src: Tensor, tgt_in: Tensor) -> dict[nn.Module, Projections]:
+    """Encode and decode one sentence pair; what each :class:`MultiHeadAttention` multiplied, by module.
+
+    Arguments as for :func:`attention_weights`.
+    """
+    packing, tgt_packing = (Packing.from_lengths([len(ids)]).to(ids.device) for ids in (src, tgt_in))
+    outputs: dict[nn.Module, Tensor] = {}
+    with torch.no_grad(), _recording(model, outputs):
+        memory = model.encode(src, packing)
+        model.decode(tgt_in, tgt_packing, memory, packing)
+    recorded: dict[nn.Module, Projections] = {}
+    for part in model.modules():
+        if isinstance(part, MultiHeadAttention):
+            recorded[part] = _split(part, outputs, len(src), len(tgt_in))
+    return recorded
+
+
+def _split(part: MultiHeadAttention, outputs: dict[nn.Module, Tensor], src_len: int, tgt_len: int) -> Projections:
+    """The recorded products of one attention by head; rows after the sentence are filler."""
+    shape: HeadShape = part.shape
+    if part.over_memory:
+        queries, keys_values = outputs[part.q][:tgt_len], outputs[part.kv][:src_len]
+    else:
+        queries, keys_values = outputs[part.qkv][: tgt_len if shape.causal else src_len], None
+    return Projections(*(heads.transpose(0, 1) for heads in split_projections(queries, keys_values, shape)))
+
+
+@contextmanager
+def _recording(model: Transformer, outputs: dict[nn.Module, Tensor]) -> Iterator[None]:
+    """Store the output of each projection in ``outputs`` while the block runs."""
+
+    def store(module: nn.Module, _: object, output: Tensor) -> None:
+        outputs[module] = output
+
+    attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+    projections = [linear for part in attentions for linear in ((part.q, part.kv) if part.over_memory else (part.qkv,))]
+    hooks = [linear.register_forward_hook(store) for linear in projections]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,274 @@
+"""``dst attention``: the attention of a model for one sentence, drawn as in Figures 3 to 5 of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dstransformer.checkpoints.folders import check_output_folder
+from dstransformer.config import ModelConfig
+from dstransformer.corpus import BOS_ID, EOS_ID, Tokenizer
+from dstransformer.decoding import Translator
+from dstransformer.errors import DataError, UserError, counted, shown
+from dstransformer.files import replace_folder, write_durably
+from dstransformer.model import Bundle, attention_weights
+from dstransformer.paper.attention_page import render_page
+from dstransformer.paper.attention_pictures import draw_lines, draw_maps, warn_of_missing_letters
+from dstransformer.paper.attention_view import Sentence, View, Weights, merge_weights
+
+KINDS = ("encoder", "decoder", "cross")
+
+PAGE, WEIGHTS = "attention.html", "attention.npz"
+
+#: Every file that a folder of pictures may hold.
+FILES = (
+    PAGE,
+    WEIGHTS,
+    *(f"{kind}-{form}.{end}" for kind in KINDS for form in ("lines", "maps") for end in ("svg", "png")),
+)
+
+#: The longest sentence that is drawn; the page holds the weights of all layers and heads, and its size grows with the
+#: square of the length.
+MOST_PIECES = 256
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to draw.
+
+    Attributes:
+        layer: From 1; None for the last.
+        heads: From 1; none for all.
+        words: Words whose lines are drawn; none for all.
+        kinds: The kinds of attention that get pictures, of :data:`KINDS`.
+        whole_words: Merge the pieces of a word.
+    """
+
+    layer: int | None = None
+    heads: tuple[int, ...] = ()
+    words: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = KINDS
+    whole_words: bool = False
+
+
+class Drawn(NamedTuple):
+    """What was drawn: the pair, the layer of how many, the heads, the pictures, and the kinds that got no lines."""
+
+    source: str
+    target: str
+    layer: int
+    layers: int
+    heads: tuple[int, ...]
+    pictures: int
+    without_lines: tuple[str, ...]
+
+
+class Pair(NamedTuple):
+    """A sentence pair as the model sees it: the source with its end, the decoder's input and the pieces it predicts."""
+
+    src: Sentence
+    tgt_in: Sentence
+    tgt_out: Sentence
+
+    def sides(self, kind: str) -> tuple[Sentence, Sentence]:
+        """The sentences of queries and keys.
+
+        A query of the decoder is named by the word that it predicts, a key of the decoder by the word that it reads.
+        """
+        return {
+            "encoder": (self.src, self.src),
+            "decoder": (self.tgt_out, self.tgt_in),
+            "cross": (self.tgt_out, self.src),
+        }[kind]
+
+
+def draw_attention(
+    bundle: Bundle,
+    load: Callable[[], Translator],
+    sentence: str,
+    out: Path,
+    choice: Choice,
+    *,
+    target: str | None = None,
+    overwrite: bool = False,
+) -> Drawn:
+    """Draw the attention of a model for a sentence: pictures, a page and the weights, in a folder.
+
+    Args:
+        bundle: The model's bundle.
+        load: Loads the translator of the bundle; called once the arguments have been checked.
+        sentence: The source.
+        out: The folder, which appears once it is complete.
+        choice: What to draw.
+        target: The target that the decoder is made to write; None for the model's own translation.
+        overwrite: Replace an earlier folder of pictures.
+
+    Raises:
+        DataError: The layer, a head or a word does not exist, a sentence is empty or too long, or ``out`` cannot be
+            replaced.
+        StorageError: The folder cannot be written.
+    """
+    check_output_folder(out, "--out", "a folder of attention pictures", _is_ours, FILES, overwrite=overwrite)
+    layer, heads = _check_choice(choice, bundle.model)
+    src = _encode(bundle.tokenizer, sentence, "the sentence")
+    tgt = None if target is None else _encode(bundle.tokenizer, target, "--target")
+    translator = load()
+    _check_length(src, "the sentence", translator, most_input=translator.settings.max_input_tokens)
+    if tgt is None:
+        tgt = _translate(translator, src)
+    _check_length(tgt, "the translation" if target is None else "--target", translator)
+    pair, weights = read_weights(translator, src, tgt)
+    views = {kind: _view(kind, pair, weights[kind], choice) for kind in KINDS}
+    drawn = {kind: _choose_lines(view, pair, choice) for kind, view in views.items() if kind in choice.kinds}
+    _check_words(pair, choice)
+    source, written = translator.tokenizer.decode([src, tgt])
+    files: dict[str, bytes | str] = _draw(list(drawn.values()), layer, heads)
+    pictures = len(files)
+    files[PAGE] = render_page(
+        [drawn.get(kind, view) for kind, view in views.items()],
+        {"source": source, "target": written, "model": str(bundle.path)},
+        kind=choice.kinds[0], layer=layer, heads=heads, whole_words=choice.whole_words,
+    )  # fmt: skip
+    replace_folder(out, lambda folder: _write(folder, files, pair, weights), full="make room, or choose another folder")
+    empty = tuple(kind for kind, view in drawn.items() if view.chosen == ())
+    return Drawn(source, written, layer, bundle.model.num_layers, heads, pictures, empty)
+
+
+def read_weights(translator: Translator, src: Sequence[int], tgt: Sequence[int]) -> tuple[Pair, dict[str, Weights]]:
+    """The weights of a sentence pair between its pieces, ``(layers, heads, queries, keys)`` fp32 by kind.
+
+    Args:
+        translator: The model and its tokenizer.
+        src: The source's ids, without begin and end.
+        tgt: The target's ids, likewise.
+
+    Raises:
+        DataError: A weight is NaN.
+    """
+    rows = ([*src, EOS_ID], [BOS_ID, *tgt], [*tgt, EOS_ID])
+    weight = translator.model.softmax_weight
+    tensors = [torch.tensor(ids, device=weight.device) for ids in rows[:2]]
+    found = attention_weights(translator.model, *tensors)
+    weights: dict[str, Weights] = {kind: part.cpu().numpy() for kind, part in zip(KINDS, found, strict=True)}
+    if not all(np.isfinite(part).all() for part in weights.values()):
+        precision = str(weight.dtype).removeprefix("torch.")
+        raise DataError(
+            f"the model's attention has NaN for this sentence in {precision}; try another --precision; if that does "
+            "not help, the weights are damaged"
+        )
+    return Pair(*(Sentence.from_ids(translator.tokenizer, ids) for ids in rows)), weights
+
+
+def _is_ours(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in (PAGE, WEIGHTS))
+
+
+def _check_choice(choice: Choice, model: ModelConfig) -> tuple[int, tuple[int, ...]]:
+    """The layer and the heads, each of them there."""
+    layers, count = model.num_layers, model.num_heads
+    layer = layers if choice.layer is None else choice.layer
+    if not 1 <= layer <= layers:
+        raise DataError(
+            f"--layer {layer}: the model has {counted(layers, 'layer')}, numbered from 1: give {_range(layers)}"
+        )
+    if missing := [head for head in choice.heads if not 1 <= head <= count]:
+        raise DataError(
+            f"--heads {missing[0]}: the model has {counted(count, 'head')} in each layer, numbered from 1: give "
+            f"{_range(count)}"
+        )
+    return layer, tuple(dict.fromkeys(choice.heads)) or tuple(range(1, count + 1))
+
+
+def _range(last: int) -> str:
+    return "1" if last == 1 else f"1 to {last}"
+
+
+def _encode(tokenizer: Tokenizer, text: str, name: str) -> list[int]:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{name} is not UTF-8 text: {shown(text)}; check the terminal's encoding") from None
+    ids = tokenizer.encode([text])[0]
+    if not ids:
+        raise DataError(f"{name} is empty ({shown(text)}): give at least one word")
+    return ids
+
+
+def _translate(translator: Translator, src: list[int]) -> list[int]:
+    tgt = translator.translate_ids([src])[0]
+    if not tgt:
+        raise DataError("the model translates the sentence to nothing: name a translation with --target")
+    return tgt
+
+
+def _check_length(ids: Sequence[int], name: str, translator: Translator, *, most_input: int = 0) -> None:
+    """Refuse what the model or the pictures cannot hold; ``most_input`` 0 is no limit."""
+    config = translator.model.config
+    limits = [(MOST_PIECES, "a picture holds", "split it")]
+    if config.positions == "learned":
+        limits.append((config.max_positions - 1, "the model has positions (model.max_positions) for", "split it"))
+    if most_input:
+        limits.append((most_input, "the bundle takes", "split it, or raise --max-input-tokens"))
+    most, what, advice = min(limits)
+    if len(ids) > most:
+        raise DataError(f"{name} has {counted(len(ids), 'piece')}, but {what} at most {most:,}: {advice}")
+
+
+def _view(kind: str, pair: Pair, weights: Weights, choice: Choice) -> View:
+    queries, keys = pair.sides(kind)
+    if choice.whole_words:
+        return View(kind, queries.words, keys.words, merge_weights(weights, queries, keys))
+    return View(kind, queries.pieces, keys.pieces, weights)
+
+
+def _choose_lines(view: View, pair: Pair, choice: Choice) -> View:
+    """The view with the lines of the named words only."""
+    if not choice.words:
+        return view
+    queries, _ = pair.sides(view.kind)
+    pieces = {piece for name in choice.words for piece in queries.find(name)}
+    return replace(
+        view, chosen=tuple(sorted({int(queries.word_of[i]) for i in pieces} if choice.whole_words else pieces))
+    )
+
+
+def _check_words(pair: Pair, choice: Choice) -> None:
+    """Refuse a name that is in none of the sentences whose lines are drawn."""
+    sentences: Mapping[str, Sentence] = {
+        "target" if kind != "encoder" else "source": pair.sides(kind)[0] for kind in choice.kinds
+    }
+    for name in choice.words:
+        if not any(sentence.find(name) for sentence in sentences.values()):
+            words = "; ".join(f"the {side}'s: {' '.join(sentence.words)}" for side, sentence in sentences.items())
+            raise DataError(f"--words {shown(name)}: no such word; give one of {shown(words, quote=False, limit=600)}")
+
+
+def _draw(views: Sequence[View], layer: int, heads: Sequence[int]) -> dict[str, bytes | str]:
+    """The pictures by name; no lines where none of the named words is."""
+    warn_of_missing_letters(views)
+    files: dict[str, bytes | str] = {}
+    for view in views:
+        forms = {"maps": draw_maps} if view.chosen == () else {"lines": draw_lines, "maps": draw_maps}
+        for form, draw in forms.items():
+            files |= {f"{view.kind}-{form}.{end}": image for end, image in draw(view, layer, heads).items()}
+    return files
+
+
+def _write(folder: Path, files: Mapping[str, bytes | str], pair: Pair, weights: Mapping[str, Weights]) -> None:
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        write_durably(folder / name, content)
+    arrays: dict[str, npt.NDArray[Any]] = dict(weights)
+    for kind, part in weights.items():
+        arrays[f"{kind}_words"] = merge_weights(part, *pair.sides(kind))
+    for name, sentence in pair._asdict().items():
+        arrays[f"{name}_pieces"] = np.array(sentence.pieces)
+        arrays[f"{name}_words"] = np.array(sentence.words)
+        arrays[f"{name}_word_of"] = sentence.word_of
+    np.savez(folder / WEIGHTS, allow_pickle=False, **arrays)

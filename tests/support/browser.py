@@ -1,0 +1,55 @@
+"""Opens a page in Chromium and returns what is in it after its script has run."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from support.launching import run_command
+
+_OPTIONS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+)  # fmt: skip
+
+#: Reports an error of the page's script in the page's title, where a test sees it.
+_WATCH = '<script>addEventListener("error", (event) => { document.title = "failed: " + event.message; });</script>'
+
+
+def open_page(page: Path, folder: Path, *, address: str = "", then: str = "") -> str:
+    """The page as HTML once it has been opened; the test is skipped where there is no Chromium.
+
+    Args:
+        page: The file.
+        folder: For a copy of the page and for the browser's files.
+        address: What follows the name of the file in the address, as in ``#encoder/1/2``.
+        then: JavaScript that runs after the page's own.
+
+    Raises:
+        AssertionError: The page's script failed.
+    """
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    copy = folder / "copy.html"
+    text = page.read_text(encoding="utf-8").replace("<head>", f"<head>{_WATCH}", 1)
+    copy.write_text(text.replace("</body>", f"<script>{then}</script></body>", 1), encoding="utf-8")
+    done = run_command(
+        [browser, *_OPTIONS, f"--user-data-dir={folder / 'browser'}", "--dump-dom", f"{copy.as_uri()}{address}"]
+    )
+    assert done.returncode == 0, done.stderr
+    title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
+    assert title is not None, done.stdout[:500]
+    assert not title[1].startswith("failed: "), title[1]
+    return done.stdout
+
+
+def elements(page: str, name: str) -> list[Mapping[str, str]]:
+    """The attributes of all elements of a page with this name, in their order."""
+    tags = re.findall(rf"<{name}((?:\s[^<>]*)?)>", page)
+    return [{key: html.unescape(value) for key, value in re.findall(r'([\w-]+)="([^"]*)"', tag)} for tag in tags]

@@ -1,0 +1,126 @@
+"""The weights taken outside of the model are those that its own attention uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from support.attention import random_model
+from support.packed import VOCAB, draw_pairs, model_logits, tiny_config
+from torch import Tensor
+
+from dstransformer.model import AttentionWeights, Packing, Transformer, attention_weights
+from dstransformer.model.attention import MultiHeadAttention
+from dstransformer.model.attention_weights import record_projections, softmax_weights
+
+SRC, TGT = draw_pairs(((9, 7),))[0]
+
+
+def own_outputs(model: Transformer) -> dict[MultiHeadAttention, Tensor]:
+    """What each attention of the model returns, without its filler rows."""
+    outputs: dict[MultiHeadAttention, Tensor] = {}
+
+    def store(part: MultiHeadAttention, given: tuple[Tensor, Packing, Any, Any], output: Tensor) -> None:
+        outputs[part] = output[: given[1].tokens]
+
+    parts = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+    hooks = [part.register_forward_hook(store) for part in parts]
+    with torch.no_grad():
+        model_logits(model, [(SRC, TGT)])
+    for hook in hooks:
+        hook.remove()
+    return outputs
+
+
+@pytest.fixture(params=["compiled", "none"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With the kernels for a CPU, and without."""
+    if request.param == "none":
+        monkeypatch.setenv("DST_CPU_KERNELS", "0")
+    return str(request.param)
+
+
+@pytest.fixture(
+    params=[
+        {},
+        {"norm": "pre"},
+        {"d_k": 6, "d_v": 11},
+        {"attention_bias": True, "norm": "pre", "d_v": 5},
+        {"positions": "learned", "tie_embeddings": "none"},
+    ],
+    ids=str,
+)
+def changes(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return dict(request.param)
+
+
+def test_weights_times_values_through_the_projection_is_the_output(changes: dict[str, Any], kernels: str) -> None:
+    model = random_model(tiny_config(**changes), VOCAB)
+    outputs = own_outputs(model)
+    recorded = record_projections(model, SRC, TGT)
+    assert len(outputs) == len(recorded) == 6
+    for part, (q, k, v) in recorded.items():
+        weights = softmax_weights(q, k, causal=part.shape.causal)
+        with torch.no_grad():
+            again = part.out((weights @ v).transpose(0, 1).flatten(1))
+        torch.testing.assert_close(again, outputs[part], rtol=1e-4, atol=1e-5)
+        assert weights.max() > 0.3  # far from uniform, so that another scale or mask would show
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return random_model(tiny_config(), VOCAB)
+
+
+@pytest.fixture(scope="module")
+def weights(model: Transformer) -> AttentionWeights:
+    return attention_weights(model, SRC, TGT)
+
+
+def test_shapes_and_sums(weights: AttentionWeights) -> None:
+    assert [tuple(part.shape) for part in weights] == [(2, 4, 9, 9), (2, 4, 7, 7), (2, 4, 7, 9)]
+    for part in weights:
+        assert part.dtype == torch.float32
+        torch.testing.assert_close(part.sum(-1), torch.ones(part.shape[:-1]))
+
+
+def test_the_decoder_attends_to_nothing_that_comes_later(weights: AttentionWeights) -> None:
+    assert not weights.decoder.triu(1).any()
+    assert weights.encoder.triu(1).any()
+
+
+def test_layers_are_in_order(model: Transformer, weights: AttentionWeights) -> None:
+    recorded = record_projections(model, SRC, TGT)
+    for number, layer in enumerate(model.decoder):
+        q, k, _ = recorded[layer.memory_attention]
+        torch.testing.assert_close(weights.cross[number], softmax_weights(q, k, causal=False))
+
+
+def test_the_formula() -> None:
+    q, k = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    weights = softmax_weights(q, k, causal=True)
+    for head in range(2):
+        for i in range(3):
+            scores = [float(torch.exp(q[head, i] @ k[head, j] / 4**0.5)) for j in range(i + 1)]
+            expected = torch.tensor([*(score / sum(scores) for score in scores), *[0.0] * (2 - i)])
+            torch.testing.assert_close(weights[head, i], expected)
+
+
+def test_half_precision_gives_fp32_weights(weights: AttentionWeights) -> None:
+    half = attention_weights(random_model(tiny_config(), VOCAB).bfloat16(), SRC, TGT)
+    for part, exact in zip(half, weights, strict=True):
+        assert part.dtype == torch.float32
+        torch.testing.assert_close(part.sum(-1), torch.ones(part.shape[:-1]))
+        assert float((part - exact).abs().mean()) < 0.02
+
+
+def test_the_model_is_left_as_it_was(model: Transformer) -> None:
+    with torch.no_grad():
+        before = model_logits(model, [(SRC, TGT)])
+        attention_weights(model, SRC, TGT)
+        torch.testing.assert_close(model_logits(model, [(SRC, TGT)]), before, rtol=0.0, atol=0.0)
+    assert not any(part._forward_hooks for part in model.modules())
+    with pytest.raises(RuntimeError):
+        attention_weights(model, SRC, TGT.float())  # an embedding takes integers only
+    assert not any(part._forward_hooks for part in model.modules())

@@ -1,0 +1,86 @@
+"""The pictures hold what was chosen."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+import pytest
+from support.attention import made_up_view
+
+from dstransformer.paper.attention_pictures import MOST_DOTS, draw_lines, draw_maps, warn_of_missing_letters
+from dstransformer.paper.attention_view import FAINTEST, head_colour
+
+WORDS, KEYS = ("Die", "Straßenbahn", "$x_1$", "</s>"), ("The", "tram", "costs", "$1", "</s>")
+
+
+def texts(svg: bytes) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg.decode())
+
+
+def strokes(svg: bytes) -> list[tuple[str, int]]:
+    """Colour and opacity in percent of each line."""
+    found = []
+    for path, style in re.findall(r'<path d="([^"]*)"[^>]*style="([^"]*stroke-width: 1\.7[^"]*)"', svg.decode()):
+        colour, opacity = re.search(r"stroke: (#\w{6})", style), re.search(r"stroke-opacity: ([\d.]+)", style)
+        assert colour is not None
+        found += [(colour[1], round(100 * float(opacity[1])) if opacity else 100)] * path.count("M")
+    return found
+
+
+def png_size(png: bytes) -> tuple[int, int]:
+    assert png.startswith(b"\x89PNG")
+    width, height = struct.unpack(">II", png[16:24])
+    return width, height
+
+
+def test_lines_are_the_weights_of_the_chosen_layer_and_heads() -> None:
+    view = made_up_view(WORDS, KEYS)
+    images = draw_lines(view, 2, [1, 3])
+    assert sorted(strokes(images["svg"])) == sorted(
+        (head_colour(head), round(100 * float(weight)))
+        for head in (1, 3)
+        for weight in view.weights[1, head - 1].flat
+        if weight >= FAINTEST
+    )
+    assert min(png_size(images["png"])) > 100
+
+
+def test_lines_say_what_they_show() -> None:
+    found = texts(draw_lines(made_up_view(WORDS, KEYS), 2, [1, 3])["svg"])
+    assert "encoder-decoder attention, layer 2 of 2" in found
+    assert {"1", "3", "heads", "Straßenbahn", "$x_1$", "$1", "word being written"} <= set(found)
+    assert found.count("&lt;/s&gt;") == 2
+
+
+def test_only_lines_of_the_chosen_words() -> None:
+    view = made_up_view(WORDS, KEYS, chosen=(1,))
+    found = strokes(draw_lines(view, 1, [2])["svg"])
+    assert len(found) == (view.weights[0, 1, 1] >= FAINTEST).sum()
+
+
+def test_maps_have_a_panel_for_each_head() -> None:
+    images = draw_maps(made_up_view(WORDS, KEYS, kind="decoder"), 1, [1, 2, 3])
+    found = texts(images["svg"])
+    assert "decoder self-attention, layer 1 of 2" in found
+    assert {"head 1", "head 2", "head 3", "Straßenbahn", "tram", "100%"} <= set(found)
+    assert images["svg"].count(b"<image") >= 3
+
+
+def test_the_same_picture_has_the_same_bytes() -> None:
+    view = made_up_view(WORDS, KEYS)
+    for draw in (draw_lines, draw_maps):
+        assert draw(view, 1, [1]) == draw(view, 1, [1])
+
+
+def test_a_long_sentence_has_a_png_that_viewers_open() -> None:
+    words = tuple(f"word{number}" for number in range(256))
+    width, height = png_size(draw_lines(made_up_view(words, words), 1, [1])["png"])
+    assert max(width, height) <= MOST_DOTS + 1
+
+
+def test_letters_that_the_font_lacks_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_missing_letters([made_up_view(WORDS, KEYS)])
+    assert not caplog.records
+    warn_of_missing_letters([made_up_view(("中文", "Haus"), KEYS)])
+    assert "the font of the PNG pictures lacks 中 文" in caplog.text
