@@ -45,7 +45,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ("ds-config --set model.dropout=0.3", "the following arguments are required: PRESET"),
-    ("ds-config --set toy", "the following arguments are required: PRESET"),
+    ("ds-config --set toy", "--set 'toy' is not of the form section.key=value"),
     ("ds-config toy --set model.dropout", "'model.dropout' is not of the form section.key=value"),
     ("ds-config toy --set model.dropout 0.3", "not of the form section.key=value (with `=` and no space)"),
     ("ds-config toy --set training.max_updates=1e5", "write it as an integer, 100000"),

@@ -91,9 +91,9 @@ def test_a_row_at_small_scale_has_the_factor_of_the_paper(tmp_path: Path) -> Non
     config = load_config(write(scale_row(BY_NAME["c_layers_4"], "small", updates=70), tmp_path / "row.yaml"))
     assert (config.model.num_layers, config.training.max_updates) == (2, 70)
     config = load_config(write(scale_row(BY_NAME["c_d_model_1024"], "small"), tmp_path / "row.yaml"))
-    assert (config.model.d_model, config.model.d_k, config.model.d_v) == (256, 32, 32)
+    assert (config.model.d_model, config.model.d_k, config.model.d_v) == (128, 16, 16)
     config = load_config(write(scale_row(BY_NAME["big"], "small", updates=70), tmp_path / "row.yaml"))
-    assert (config.model.d_ff, config.training.max_updates, config.checkpoint.average_last) == (1024, 210, 20)
+    assert (config.model.d_ff, config.training.max_updates, config.checkpoint.average_last) == (512, 210, 20)
 
 
 def test_a_number_that_would_not_be_whole_is_refused() -> None:
