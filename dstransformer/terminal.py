@@ -78,7 +78,7 @@ def exit_on_sigterm() -> None:
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[list[int]]:
-    """Raise :class:`Stopped` in the block at the first SIGINT, SIGTERM or SIGHUP, and ignore further ones.
+    """Raise :class:`Stopped` in the block at the first SIGINT, SIGTERM, SIGHUP or SIGUSR1, and ignore further ones.
 
     Signals that the caller ignores, as nohup does, stay ignored. In another thread than the main one nothing happens.
 
@@ -95,7 +95,7 @@ def stopped_by_signals() -> Iterator[list[int]]:
         raise Stopped(number)
 
     with contextlib.suppress(ValueError):  # not the main thread
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             if signal.getsignal(number) != signal.SIG_IGN:
                 before[number] = signal.signal(number, stop)
     try:

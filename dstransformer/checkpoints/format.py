@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -60,18 +61,22 @@ class Patience:
     """The progress on validation, for stopping early.
 
     Attributes:
-        best: The best score so far, higher being better; None before the first validation.
+        metric: Name of the score; None before the first validation.
+        best: The best score so far, higher being better; None if there is none yet.
         validations: Validations since then.
     """
 
+    metric: str | None = None
     best: float | None = None
     validations: int = 0
 
-    def after(self, score: float) -> Patience:
-        """The progress after one more validation. NaN is no improvement."""
-        if self.best is None or score > self.best:
-            return Patience(score)
-        return Patience(self.best, self.validations + 1)
+    def after(self, metric: str, score: float) -> Patience:
+        """The progress after one more validation. Another metric starts anew; NaN is no improvement."""
+        if metric != self.metric:
+            return Patience(metric, None if math.isnan(score) else score)
+        if score > (-math.inf if self.best is None else self.best):
+            return Patience(metric, score)
+        return Patience(metric, self.best, self.validations + 1)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def add_parser(commands: Commands[Parser]) -> None:
 def run(options: argparse.Namespace) -> Answer:
     """Train the rows. Rank 0 prints the table when all rows have ended."""
     from dstransformer.cluster.launcher import check_environment, read_processes
+    from dstransformer.errors import DstError
     from dstransformer.paper.table3 import TableRequest, TableRun
     from dstransformer.paper.table3_report import to_markdown
 
@@ -56,11 +57,15 @@ def run(options: argparse.Namespace) -> Answer:
         fragments=options.ds,
     )
     try:
-        table = TableRun(request, processes).run()
+        run = TableRun(request, processes)
+        table = run.run()
     except Stopped as stop:
         return Answer("stopped by a signal; run the same command to go on", 128 + stop.number)
-    failed = [name for name, result in table.results.items() if result.status == "failed"]
-    if processes.rank != 0:
-        return Answer(status=1 if failed else 0)
+    except DstError as error:
+        error.rank = processes.rank  # each worker has its own
+        raise
+    if processes.rank != 0:  # a launcher would end the other workers for a status other than 0
+        return Answer()
+    failed = any(result.status == "failed" for result in run.results().values())
     text = json.dumps(table.to_json(), indent=2) if options.json else to_markdown(table).rstrip()
     return Answer(text, 1 if failed else 0)

@@ -50,7 +50,7 @@ class LossConfig(Section):
     """The training loss (section 5.4; R-Drop is not in the paper)."""
 
     label_smoothing: Probability
-    r_drop: Annotated[float, Field(ge=0, le=1000)]
+    r_drop: Annotated[float, Field(ge=0, le=100)]
 
     @property
     def passes(self) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dstransformer.model import ops
+from dstransformer.model.packing import ROW_COUNTS, fill_rows, round_rows
 
 #: Most logits held at once; a chunk of tokens is as long as fits. With several chunks a CPU also holds two copies of
 #: the softmax matrix, laid out for the products.
@@ -118,23 +119,24 @@ class _RDropCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         nll = torch.zeros_like(loss)
-        scale = FP16_SCALE if hidden.dtype == torch.float16 else 1.0
-        chunk = max(
-            1, CHUNK_LOGITS[hidden.device.type] // (8 * weight.shape[0])
-        )  # eight tensors of their size are alive
+        scale = FP16_SCALE / max(1.0, alpha) if hidden.dtype == torch.float16 else 1.0
+        chunk = max(64, CHUNK_LOGITS[hidden.device.type] // (8 * weight.shape[0]))  # eight tensors as large are alive
         project, project_back = ops.prepare_linear(weight), ops.prepare_linear(weight.t())
         for start in range(0, tokens, chunk):
             end = min(start + chunk, tokens)
-            passes = [slice(start, end), slice(tokens + start, tokens + end)]
-            logits = (project(hidden[passes[0]]), project(hidden[passes[1]]))
+            first, second = slice(start, end), slice(tokens + start, tokens + end)
+            rows = round_rows(2 * (end - start), ROW_COUNTS)  # few sizes, for oneDNN
+            both = fill_rows(torch.cat((hidden[first], hidden[second])), rows)
+            logits = project(both)[: 2 * (end - start)].chunk(2)
             chunk_loss, chunk_nll, grads = ops.r_drop_cross_entropy(
                 logits, targets[start:end], epsilon, alpha, scale if needs_grad else None
             )
             loss += chunk_loss
             nll += chunk_nll
-            for part, grad in zip(passes, grads or (), strict=False):
-                grad_hidden[part] = project_back(grad)
-                grad_weight += ops.weight_gradient(grad, hidden[part])
+            if grads is not None:
+                grad = fill_rows(torch.cat(grads), rows)
+                grad_hidden[first], grad_hidden[second] = project_back(grad)[: 2 * (end - start)].chunk(2)
+                grad_weight += ops.weight_gradient(grad, both)
         if needs_grad:
             ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.weight_dtype, ctx.scale = weight.dtype, scale

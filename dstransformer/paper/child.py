@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,8 +23,10 @@ _LAUNCHER_NAMES = (
 
 #: What the child runs. It first asks the kernel for SIGTERM when its parent dies, however that happens (prctl(2)).
 _MAIN = """
-import ctypes, runpy, signal
+import ctypes, os, runpy, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() != int(sys.argv.pop(1)):
+    sys.exit(143)
 runpy.run_module("dstransformer", run_name="__main__", alter_sys=True)
 """
 
@@ -35,14 +38,14 @@ class Ended:
     Attributes:
         status: Its exit status; 0 if it finished.
         stdout: What it printed.
-        last_line: The last line of its log.
+        error: The last error line that it logged, or how it ended.
         seconds: Wall time.
         signal: The signal that this process received meanwhile; None if none.
     """
 
     status: int
     stdout: str
-    last_line: str
+    error: str
     seconds: float
     signal: int | None
 
@@ -65,8 +68,9 @@ def run_dst(arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -
     }
     began, received = time.monotonic(), None
     with storage_errors(log), log.open("ab") as errors:
+        start = errors.tell()
         process = subprocess.Popen(
-            [sys.executable, "-c", _MAIN, *arguments],
+            [sys.executable, "-c", _MAIN, str(os.getpid()), *arguments],
             env={**environment, **variables},
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -80,6 +84,17 @@ def run_dst(arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -
             received = stop.number
             process.terminate()  # the run writes a checkpoint
             output, _ = process.communicate()
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    last = next((line for line in reversed(lines) if line.startswith("dst: error")), lines[-1] if lines else "")
-    return Ended(process.returncode, output, last.removeprefix("dst: error: "), time.monotonic() - began, received)
+    return Ended(process.returncode, output, _describe(process, log, start), time.monotonic() - began, received)
+
+
+def _describe(process: subprocess.Popen[str], log: Path, start: int) -> str:
+    """Why a process ended, from what it logged."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    found = next((line for line in reversed(lines) if line.startswith(("dst: error: ", "dst: internal error: "))), None)
+    if found is not None:
+        return found.removeprefix("dst: ").removeprefix("error: ")
+    if process.returncode < 0:
+        return f"ended by {signal.Signals(-process.returncode).name}"
+    return lines[-1] if lines else f"exit status {process.returncode}"

@@ -83,6 +83,7 @@ def measure(layer: Layer, repetitions: int, device: torch.device) -> Cost:
     Raises:
         RuntimeError: There is not enough memory.
     """
+    torch.backends.cudnn.allow_tf32 = False  # as matrix products: all layers in full fp32
     gradient = torch.ones_like(layer.forward())
     _run(layer, gradient, device)
     times: list[tuple[float, float]] = []

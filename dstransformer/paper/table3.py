@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from typing import Any
 import yaml
 
 from dstransformer.cluster.launcher import Processes
+from dstransformer.cluster.world import usable_cores
 from dstransformer.config import Config, compose, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.errors import DataError, UserError
@@ -26,17 +28,22 @@ from dstransformer.model import parameter_count
 from dstransformer.paper.child import Ended, run_dst
 from dstransformer.paper.table3_report import draw, to_markdown
 from dstransformer.paper.table3_results import Result, Table, read_table
-from dstransformer.paper.table3_rows import SCALES, Row, differences, scale_row, select_rows
+from dstransformer.paper.table3_rows import Row, differences, scale_preset, scale_row, select_rows
 from dstransformer.products import enclosing_product
-from dstransformer.terminal import Stopped
-from dstransformer.tracking import PARENT_TAG, RunGroup, TrackingState, resolve_tracking_uri
+from dstransformer.terminal import Stopped, stopped_by_signals
+from dstransformer.tracking import PARENT_TAG, RunGroup, RunStatus, TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow_tracker import manifest_digest
 
 STATE_NAME = "table3.json"
 PICTURE_NAME = "table3.png"
 
+#: The exit status of ``dst train`` after a signal, and what it says of a run that another process still writes.
+STOPPED_BY_SIGNAL = 143
+BUSY = "another process is training in"
+
 #: Entries of an output folder besides the rows' run folders.
 _OWN = (STATE_NAME, "table3.md", PICTURE_NAME, "presets", "logs")
+_PUBLISHED = ("table3.md", STATE_NAME, PICTURE_NAME)
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,8 @@ class TableRun:
         self._request = request
         self._processes = processes
         self._out = request.out
-        self._base = _load(request, SCALES.get(request.scale, request.scale), request.updates)
+        self._began = 0.0
+        self._base = _load(request, scale_preset(request.scale), request.updates)
         presets = {row.name: scale_row(row, request.scale, request.updates) for row in self.rows}
         _check_overrides(request, presets)
         corpus = _open_corpus(request.corpus)
@@ -107,20 +115,28 @@ class TableRun:
             The table. On rank 0 all rows of the request have ended, whoever trained them.
 
         Raises:
-            Stopped: A signal ended the training of a row, which has written a checkpoint.
+            Stopped: A signal was received. The row in training has written a checkpoint.
         """
+        self._began = time.time()
         group = self._open_group()
         try:
-            for row in self._order():
-                self._train(row, wait=0.0)
-            if self._processes.rank == 0:
-                for row in self._order():  # those that other workers train
-                    self._train(row, wait=-1.0)
-        except Stopped:
+            with stopped_by_signals():
+                for row in self._order():
+                    self._train(row, wait=0.0)
+                if self._processes.rank == 0:
+                    for row in self._order():  # those that other workers train
+                        self._train(row, wait=-1.0)
+        except BaseException:
             self._publish(group, "killed")
             raise
-        self._publish(group, "finished")
+        failed = any(result.status == "failed" for result in self.results().values())
+        self._publish(group, "failed" if failed else "finished")
         return self.read()
+
+    def results(self) -> dict[str, Result]:
+        """The rows of the request that were started so far, by name."""
+        known = self.read().results
+        return {row.name: known[row.name] for row in self.rows if row.name in known}
 
     def read(self) -> Table:
         """The table on disk; an empty one if there is none."""
@@ -143,11 +159,13 @@ class TableRun:
         return Result("interrupted", differences(self._configs[row.name], self._base), self._parameters(row))
 
     def _train(self, row: Row, wait: float) -> None:
-        """Train a row unless it is done or, without waiting, another worker trains it."""
+        """Train a row unless it is done, another worker trains it, or it failed since this worker began."""
         try:
-            with hold_lock(self._out / f".{row.name}.lock", "", wait=wait):
+            with hold_lock(self._out / f".{row.name}.lock", "", wait=wait, keep=True):
                 before = self.read().results.get(row.name)
-                if before is not None and (before.status == "done" or (wait and before.status == "failed")):
+                if before is not None and (
+                    before.status == "done" or (before.status == "failed" and before.ended >= self._began)
+                ):
                     return
                 self._train_locked(row, before or self._new_result(row))
         except UserError as error:
@@ -158,6 +176,7 @@ class TableRun:
         self._say(f"{row.name}: training {self._updates(row):,} updates; log {self._log(row)}")
         ended = run_dst(self._command(row), self._log(row), self._environment())
         result = _read_result(ended, replace(before, error="", seconds=before.seconds + ended.seconds))
+        result = replace(result, ended=time.time())
         with self._locked():
             table = self.read()
             self._write(replace(table, results={**table.results, row.name: result}))
@@ -200,23 +219,32 @@ class TableRun:
     def _open_group(self) -> RunGroup | None:
         if self._uri is None:
             return None
-        with self._locked():
+        with self._tracking():
             group = RunGroup(self._out, self._uri, self._base.tracking.experiment)
             params = {name: str(value) for name, value in self._settings.items()}
             group.start(f"table 3 · {self._out.absolute().name}", params, "dst table3")
         return group
 
-    def _publish(self, group: RunGroup | None, status: str) -> None:
+    def _publish(self, group: RunGroup | None, status: RunStatus) -> None:
+        """Draw the picture, and log table and picture in MLflow. Rank 0, which ends last, ends the MLflow run."""
         with self._locked():
             table = self.read()
             if any(result.perplexity is not None for result in table.results.values()):
                 replace_file(self._out / PICTURE_NAME, draw(table))
-            if group is not None:
-                files = [name for name in ("table3.md", STATE_NAME, PICTURE_NAME) if (self._out / name).exists()]
-                group.log(to_markdown(table), files)
-                group.finish("killed" if status == "killed" else "finished")
-        if group is not None and group.page is not None:
+        if group is None:
+            return
+        with self._tracking():
+            group.log(to_markdown(table), [name for name in _PUBLISHED if (self._out / name).exists()])
+            if self._processes.rank == 0:
+                group.finish(status)
+        if group.page is not None and self._processes.rank == 0:
             self._say(group.page)
+
+    @contextmanager
+    def _tracking(self) -> Iterator[None]:
+        """Workers talk to MLflow one at a time; results do not wait for that."""
+        with hold_lock(self._out / ".table3-mlflow.lock", f"{self._out} is locked ({{owner}})", wait=-1.0, keep=True):
+            yield
 
     def _say(self, line: str) -> None:
         print(f"dst: {line}", file=sys.stderr, flush=True)
@@ -225,22 +253,23 @@ class TableRun:
 def _read_result(ended: Ended, before: Result) -> Result:
     """The result of a row from the JSON that ``dst train`` printed."""
     if ended.status:
-        status = "failed" if ended.signal is None else "interrupted"
-        return replace(before, status=status, error="" if ended.signal is not None else ended.last_line)
+        failed = ended.signal is None and ended.status != STOPPED_BY_SIGNAL and BUSY not in ended.error
+        return replace(before, status="failed" if failed else "interrupted", error=ended.error if failed else "")
     outcome = json.loads(ended.stdout)
     found = outcome["evaluations"]["validation"]
-    name = next(name for name in found["metrics"] if name == "bleu" or name.startswith("bleu_first_"))
+    name = next(name for kind in ("bleu_compound_split", "bleu") for name in found["metrics"] if name.startswith(kind))
     test = outcome["evaluations"].get("test", {"metrics": {}})["metrics"]
+    cost = outcome["cost"]
     return replace(
         before,
         status="done",
-        seconds=3600.0 * outcome["cost"]["device_hours"] / outcome["cost"]["devices"],
+        seconds=before.seconds if "uncounted_updates" in cost else 3600.0 * cost["device_hours"] / cost["devices"],
         updates=outcome["step"],
         perplexity=found["metrics"]["perplexity"],
         bleu=found["metrics"][name],
         bleu_name=name,
         signature=found["signatures"][name],
-        test_bleu=test.get("bleu", test.get(name)),
+        test_bleu=test.get(name),
     )
 
 
@@ -299,20 +328,23 @@ def _check_out(out: Path) -> None:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"--out {out}: {folder} is a file; name a folder")
     with storage_errors(out):
-        others = [path.name for path in out.iterdir()] if out.is_dir() and not (out / STATE_NAME).is_file() else []
-    if others := sorted(set(others) - {*_OWN, ".table3.lock"}):
-        raise UserError(f"--out {out} holds {others[0]}, which is not part of a table: choose a new or empty folder")
+        names = {path.name for path in out.iterdir()} if out.is_dir() else set()
+        others = sorted(name for name in names - set(_OWN) if not name.startswith(".table3"))
+        if others and not (out / STATE_NAME).is_file():  # looked for last: another worker may be making it
+            raise UserError(
+                f"--out {out} holds {others[0]}, which is not part of a table: choose a new or empty folder"
+            )
 
 
 def _device(processes: Processes, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that give a worker its share of the machine: one GPU, or an even share of the cores."""
     import torch
 
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and environment.get("DS_ACCELERATOR") != "cpu":
         visible = environment.get("CUDA_VISIBLE_DEVICES", "")
         devices = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
         return {"CUDA_VISIBLE_DEVICES": devices[processes.local_rank % len(devices)]}
-    if "OMP_NUM_THREADS" in environment or processes.world_size == 1:
+    local = environment.get("LOCAL_WORLD_SIZE") or environment.get("LOCAL_SIZE")
+    if "OMP_NUM_THREADS" in environment or local is None:  # srun gives each task cores of its own
         return {}
-    local = environment.get("LOCAL_WORLD_SIZE") or environment.get("LOCAL_SIZE") or str(processes.world_size)
-    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // int(local)))}
+    return {"OMP_NUM_THREADS": str(max(1, len(usable_cores()) // int(local)))}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
+from dstransformer.figures import COLOURS, label_of, new_figure, picture, style_axes
 from dstransformer.paper.table3_results import Result, Table
 from dstransformer.paper.table3_rows import COLUMNS, ROWS, Row
 
-PAPER_COLOUR, OUR_COLOUR = "#9c9c9c", "#4269d0"
+PAPER_COLOUR, OUR_COLOUR = "#9c9c9c", COLOURS[0]
 
 
 class Agreement(NamedTuple):
@@ -63,8 +60,8 @@ def _heading(table: Table) -> Iterator[str]:
 
 
 def _rows(table: Table) -> Iterator[str]:
-    partial = {result.bleu_name for result in table.results.values() if result.bleu is not None} - {"bleu"}
-    bleu = f"BLEU (first {min(partial).rpartition('_')[2]})" if partial else "BLEU"
+    names = [result.bleu_name for result in table.results.values() if "_first_" in result.bleu_name]
+    bleu = f"BLEU (first {names[0].rpartition('_')[2]})" if names else "BLEU"
     headings = ["row", *COLUMNS, "PPL", "paper", bleu, "paper", "params ×10⁶", "paper", "test BLEU", "time"]
     yield "| " + " | ".join(headings) + " |"
     yield "|---" * 2 + "|--:" * (len(headings) - 2) + "|"
@@ -134,9 +131,9 @@ def _notes(table: Table) -> Iterator[str]:
 
 
 def _compare(name: str, paper: float, ours: float, digits: int) -> str:
-    """``perplexity +0.37 as in the paper (+0.29)``, or ``…, unlike the paper``."""
+    """``perplexity +0.37, like the paper (+0.29)``: whether both are better, both worse, or both equal."""
     paper, ours = round(paper, digits), round(ours, digits)
-    verdict = "like" if paper * ours > 0 else "not like" if paper else "no difference in"
+    verdict = "like" if paper * ours > 0 or paper == ours == 0 else "not like"
     return f"{name} {ours:+.{digits}f}, {verdict} the paper ({paper:+.{digits}f})"
 
 
@@ -147,9 +144,8 @@ def draw(table: Table) -> bytes:
     """
     done = _done(table)
     base = next((entry for entry in done if entry[0].group == "base"), done[0])
-    figure = Figure(figsize=(11, 1.6 + 0.32 * len(done)), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(f"Table 3, scale {table.settings['scale']}: distance from {base[0].name}")
+    figure = new_figure(11, 1.6 + 0.32 * len(done))
+    figure.suptitle(f"Table 3, scale {label_of(table.settings['scale'])}: distance from {base[0].name}")
     left, right = figure.subplots(1, 2, sharey=True)
     places = list(range(len(done)))
     panels = (
@@ -164,12 +160,8 @@ def draw(table: Table) -> bytes:
             axes.plot(ends, [place, place], color=PAPER_COLOUR, linewidth=1, alpha=0.6)
         axes.plot(paper, places, "D", color=PAPER_COLOUR, label="paper")
         axes.plot(ours, places, "o", color=OUR_COLOUR, label="ours")
-        axes.set_title(label, loc="left", fontsize=10)
-        axes.grid(axis="x", alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
+        style_axes(axes, label)
     left.set_yticks(places, [_label(row) for row, *_ in done])
     left.invert_yaxis()
     right.legend(frameon=False)
-    image = io.BytesIO()
-    figure.savefig(image, format="png")
-    return image.getvalue()
+    return picture(figure, ".png")

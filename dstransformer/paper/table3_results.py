@@ -30,7 +30,8 @@ class Result:
         bleu_name: Name of that score.
         signature: Its signature.
         test_bleu: On test, if the corpus has a test split.
-        error: The last line of a failed row.
+        error: Why a row failed.
+        ended: When it ended last, Unix seconds.
     """
 
     status: str
@@ -44,6 +45,7 @@ class Result:
     signature: str = ""
     test_bleu: float | None = None
     error: str = ""
+    ended: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dstransformer.config import Config, load_config
@@ -96,7 +97,7 @@ def scale_row(row: Row, scale: str, updates: int | None = None) -> dict[str, Any
     """The experiment of a row at a scale, as a preset: ``extends`` and the values that differ.
 
     A number that the row changes is changed by the same factor here: with a base of 3 layers, N = 4 of the paper's 6
-    becomes 2. Other values are taken over.
+    becomes 2. Other values are taken over. No row averages checkpoints, as in section 6.2.
 
     Args:
         row: The row.
@@ -104,24 +105,33 @@ def scale_row(row: Row, scale: str, updates: int | None = None) -> dict[str, Any
         updates: Updates of the base; None takes those of the scale's preset.
 
     Raises:
-        ConfigError: The preset is unknown, or a number does not stay whole.
+        ConfigError: The preset is unknown, a number does not stay whole, or the row would equal its base.
     """
-    preset = SCALES.get(scale, scale)
+    preset = scale_preset(scale)
     small = load_config(preset).model_dump()
+    paper, changed = load_config(BASE).model_dump(), load_config(row.preset).model_dump()
+    tree: dict[str, Any] = {"extends": preset, "checkpoint": {"average_last": 1}}
     if updates is not None:
         small["training"]["max_updates"] = updates
-    paper, changed = load_config(BASE).model_dump(), load_config(row.preset).model_dump()
-    tree: dict[str, Any] = {"extends": preset}
-    if updates is not None:
         tree["training"] = {"max_updates": updates}
-    for section, values in changed.items():
-        if not isinstance(values, Mapping):
-            continue
-        for key, value in values.items():
+    for section in ("model", "loss", "training"):
+        for key, value in changed[section].items():
             if value != paper[section][key]:
-                scaled = _scale(value, paper[section][key], small[section][key], f"{row.name}: {section}.{key}", scale)
+                where = f"{row.name}: {section}.{key}"
+                scaled = _scale(value, paper[section][key], small[section][key], where, scale)
+                if scaled == small[section][key]:
+                    raise ConfigError(
+                        f"--scale {scale}: {where} would be {scaled} as in the base: leave out this row with "
+                        "--rows, or choose another scale"
+                    )
                 tree.setdefault(section, {})[key] = scaled
     return tree
+
+
+def scale_preset(scale: str) -> str:
+    """The preset behind a scale; a file by its absolute path."""
+    preset = SCALES.get(scale, scale)
+    return str(Path(preset).absolute()) if preset.endswith((".yaml", ".yml")) else preset
 
 
 def _scale(value: Any, paper: Any, small: Any, where: str, scale: str) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from dstransformer.tracking.courier import Courier, StoreUnreachableError
 from dstransformer.tracking.location import TrackingState
 from dstransformer.tracking.page import public_address
-from dstransformer.tracking.spool import Spool, unix_ms
+from dstransformer.tracking.spool import Record, Spool, unix_ms
 from dstransformer.tracking.tracker import RunStatus
 
 logger = logging.getLogger(__name__)
@@ -57,35 +57,31 @@ class RunGroup:
             params: Its parameters.
             source: The command, shown as the run's source.
         """
-        self._spool.put(
-            {
-                "op": "start",
-                "run_name": name,
-                "default_name": name,
-                "resume": not self._is_new,
-                "key": uuid.uuid4().hex,
-                "time": unix_ms(),
-                "tags": {"mlflow.source.name": source},
-            }
-        )
-        self._spool.put({"op": "params", "params": dict(params)})
-        self._send()
+        start = {
+            "op": "start",
+            "run_name": name,
+            "default_name": name,
+            "resume": not self._is_new,
+            "key": uuid.uuid4().hex,
+            "time": unix_ms(),
+            "tags": {"mlflow.source.name": source},
+        }
+        self._send(start, {"op": "params", "params": dict(params)})
 
     def log(self, note: str, files: Sequence[str]) -> None:
         """Replace the run's description and upload files of the group's folder."""
-        self._spool.put({"op": "tags", "tags": {"mlflow.note.content": note}})
-        for file in files:
-            self._spool.put({"op": "file", "path": file})
-        self._send()
+        uploads = [{"op": "file", "path": file} for file in files]
+        self._send({"op": "tags", "tags": {"mlflow.note.content": note}}, *uploads)
 
     def finish(self, status: RunStatus) -> None:
         """End the parent run."""
-        self._spool.put({"op": "finish", "status": status, "time": unix_ms()})
-        self._send()
+        self._send({"op": "finish", "status": status, "time": unix_ms()})
         self._spool.close()
 
-    def _send(self) -> None:
+    def _send(self, *records: Record) -> None:
         try:
+            for record in records:
+                self._spool.put(record)
             self._courier.deliver()
         except (StoreUnreachableError, OSError) as error:
             logger.warning(

@@ -99,7 +99,8 @@ class Trainer:
                     self._log()
                 if (self._is_due(self._config.validation.every) or self._is_last) and not stopping:
                     self._validate()
-                if stopping or saving or self._is_last or self._is_due(self._config.checkpoint.every_updates):
+                due = self._is_due(self._config.checkpoint.every_updates) or self._is_new_best
+                if stopping or saving or self._is_last or due:
                     self._save()
                 if stopping:
                     self._saver.finish()
@@ -153,6 +154,12 @@ class Trainer:
         return self.step >= self._config.training.max_updates or self._is_out_of_patience
 
     @property
+    def _is_new_best(self) -> bool:
+        """Whether stopping early may come to need the current weights."""
+        patient = self._config.validation.patience > 0 and self._score is not None
+        return patient and self._state.patience.validations == 0
+
+    @property
     def _is_out_of_patience(self) -> bool:
         return 0 < self._config.validation.patience <= self._state.patience.validations
 
@@ -182,12 +189,14 @@ class Trainer:
         self._metrics.pause()
 
     def _lose_or_gain_patience(self, evaluation: Evaluation) -> None:
-        config = self._config.validation
-        score = evaluation.bleu.value if config.patience_metric == "bleu" else -evaluation.metrics["loss"]
-        self._state = replace(self._state, patience=self._state.patience.after(score))
+        config, bleu = self._config.validation, evaluation.bleu
+        name, score = (
+            (bleu.name, bleu.value) if config.patience_metric == "bleu" else ("loss", -evaluation.metrics["loss"])
+        )
+        self._state = replace(self._state, patience=self._state.patience.after(name, score))
         if self._is_out_of_patience:
             self._tracker.say(
-                f"update {self.step}  stopping early: no better {config.patience_metric} on validation in the last "
+                f"update {self.step}  stopping early: no better {name} on validation in the last "
                 f"{self._state.patience.validations} validations"
             )
 

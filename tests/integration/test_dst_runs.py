@@ -113,9 +113,11 @@ class TestEnd:
         done = run_dst(*train_options(toy_corpus, run, *settings), "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["step"] == 9
-        assert "update 9  stopping early: no better bleu on validation in the last 2 validations" in done.stderr
+        assert "update 9  stopping early: no better bleu_first_4 on validation in the last 2 validations" in done.stderr
         latest = json.loads((run / "checkpoints" / "step-00000009" / "manifest.json").read_text())
-        assert latest["patience"] == {"best": 0.0, "validations": 2}
+        assert latest["patience"] == {"metric": "bleu_first_4", "best": 0.0, "validations": 2}
+        best = json.loads((run / "checkpoints" / "step-00000003" / "manifest.json").read_text())
+        assert best["patience"] == {"metric": "bleu_first_4", "best": 0.0, "validations": 0}
         again = run_dst(*train_options(toy_corpus, run, *settings), "--json")
         assert json.loads(again.stdout)["step"] == 9, again.stderr
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -85,7 +86,7 @@ def cross_entropy(
 
 
 def r_drop_cross_entropy(
-    logits: tuple[Tensor, Tensor], targets: Tensor, label_smoothing: float, alpha: float, gradient_scale: float | None
+    logits: Sequence[Tensor], targets: Tensor, label_smoothing: float, alpha: float, gradient_scale: float | None
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
     """Half the loss of R-Drop (Liang et al., 2021, equation 4), summed over tokens, for two passes of the same tokens.
 

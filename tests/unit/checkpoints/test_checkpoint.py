@@ -57,18 +57,20 @@ def test_the_newest_and_the_best_stay(tmp_path: Path) -> None:
 
 
 def test_patience_counts_the_validations_since_the_best() -> None:
-    patience = Patience()
+    patience, nan = Patience(), float("nan")
     seen = []
-    for score in (10.0, 12.0, 12.0, float("nan"), 11.0, 13.0):
-        patience = patience.after(score)
+    for score in (nan, 10.0, 12.0, 12.0, nan, 11.0, 13.0):
+        patience = patience.after("bleu", score)
         seen.append((patience.best, patience.validations))
-    assert seen == [(10.0, 0), (12.0, 0), (12.0, 1), (12.0, 2), (12.0, 3), (13.0, 0)]
+    assert seen == [(None, 0), (10.0, 0), (12.0, 0), (12.0, 1), (12.0, 2), (12.0, 3), (13.0, 0)]
+    assert patience.after("loss", -3.0) == Patience("loss", -3.0), "another score cannot be compared"
+    assert Patience("bleu", None, 1).after("bleu", nan) == Patience("bleu", None, 2)
 
 
 def test_patience_is_kept_beside_the_state(tmp_path: Path) -> None:
     partial = CheckpointFolder(tmp_path).begin(5)
     (partial / "weights").touch()
-    patient = replace(state(5), patience=Patience(12.5, 2))
+    patient = replace(state(5), patience=Patience("bleu", 12.5, 2))
     checkpoint = CheckpointFolder(tmp_path).publish(patient, None, {})
     manifest = json.loads((checkpoint.path / "manifest.json").read_text())
     assert "patience" not in manifest["state"], "earlier versions read that section, and know all its keys"

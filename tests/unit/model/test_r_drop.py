@@ -12,7 +12,7 @@ from dstransformer.model import Packing, Transformer
 from dstransformer.model import loss as loss_module
 from dstransformer.model.loss import r_drop_cross_entropy, smoothed_cross_entropy
 
-TOKENS, WIDTH, ROWS = 23, 32, 40
+TOKENS, WIDTH, ROWS = 150, 32, 40
 ALPHA, EPSILON = 5.0, 0.1
 
 
@@ -34,7 +34,7 @@ def formula(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     return 0.5 * (entropies[0] + entropies[1] + ALPHA * 0.5 * kl)
 
 
-@pytest.mark.parametrize("logits", [1 << 23, 8 * 5 * ROWS, 1], ids=["one chunk", "five tokens", "one token"])
+@pytest.mark.parametrize("logits", [1 << 23, 8 * 64 * ROWS], ids=["one chunk", "chunks"])
 def test_loss_and_gradients_equal_the_formula(logits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", logits)
     hidden, weight, targets = draw()
@@ -46,6 +46,12 @@ def test_loss_and_gradients_equal_the_formula(logits: int, monkeypatch: pytest.M
     means = [F.cross_entropy(hidden[at : at + TOKENS] @ weight.t(), targets, reduction="sum") for at in (0, TOKENS)]
     torch.testing.assert_close(nll, (means[0] + means[1]) / 2)
     assert not nll.requires_grad
+
+
+def test_fp16_does_not_overflow_with_a_heavy_divergence() -> None:
+    hidden, weight, targets = draw(torch.float16)
+    loss, _ = r_drop_cross_entropy(hidden, weight, targets, EPSILON, 100.0)
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (hidden, weight)))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

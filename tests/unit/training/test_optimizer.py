@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dstransformer.config import load_config
+from dstransformer.errors import ConfigError
 from dstransformer.training.optimizer import learning_rate
 
 
@@ -14,6 +15,14 @@ def test_the_rate_of_the_base_model() -> None:
     assert learning_rate(1, 512, schedule) == pytest.approx(peak / 4000)
     assert learning_rate(2000, 512, schedule) == pytest.approx(peak / 2)
     assert learning_rate(16000, 512, schedule) == pytest.approx(peak / 2)
+
+
+def test_a_peak_sets_the_height_whatever_the_width() -> None:
+    schedule = load_config("base", ["schedule.warmup_steps=10", "schedule.peak=0.001"]).schedule
+    rates = [[learning_rate(step, width, schedule) for step in (1, 5, 10, 40)] for width in (64, 1024)]
+    assert rates[0] == rates[1] == pytest.approx([1e-4, 5e-4, 1e-3, 5e-4])
+    with pytest.raises(ConfigError, match=r"scale 2.0 and peak 0.001 both set the height of the learning rate"):
+        load_config("base", ["schedule.scale=2.0", "schedule.peak=0.001"])
 
 
 def test_it_rises_until_the_warmup_ends_and_falls_after() -> None:
