@@ -24,7 +24,7 @@ from data_prep.recipe import (
 )
 from data_prep.report import unknown_shares
 from data_prep.sources import Source, open_source
-from data_prep.sources.files import swapped_sides
+from data_prep.sources.files import same_sides, swapped_sides
 from data_prep.vocab import make_tokenizer
 from data_prep.workspace import FULL_ADVICE, StageRecord, Workspace, check_workspace, open_workspace, stage_key
 from dstransformer.corpus import (
@@ -86,7 +86,7 @@ def run_read(space: Workspace, options: SourceOptions, workers: int, source: Sou
         source: The source if it is already open.
     """
     opened = source or open_source(options)
-    if isinstance(options, FilesOptions) and (warning := swapped_sides(options)):
+    if isinstance(options, FilesOptions) and (warning := swapped_sides(options) or same_sides(options)):
         space.progress.note(warning)
     make = partial(read_text, opened, options, workers=workers, progress=space.progress)
     return space.run("read", "", _read_content(opened, options), options.record(), make)

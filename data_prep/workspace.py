@@ -159,25 +159,34 @@ def open_workspace(folder: Path, progress: Progress, after: str = "") -> Iterato
         UserError: It cannot be created, is another kind of folder, or another process has locked it.
         StorageError: There is no room for it.
     """
-    check_workspace(folder)
+    check_workspace(folder, after)
     space = Workspace(folder, progress)
-    if after:
-        space.finished(after)
     busy = f"another build is at work in {folder}; wait for it, or choose another folder"
+    if after:
+        try:
+            space.finished(after)
+        except UserError:
+            if is_workspace(folder):
+                with hold(folder, busy):  # a build that is at work has not come so far yet
+                    pass
+            raise
     with hold(folder, busy):
         yield space
 
 
-def check_workspace(folder: Path) -> None:
+def check_workspace(folder: Path, after: str = "") -> None:
     """Refuse a folder that is neither empty nor a work folder.
+
+    Args:
+        folder: The folder.
+        after: The stage that should be finished in it, if any.
 
     Raises:
         UserError: It is neither.
     """
     if folder.is_dir() and not is_workspace(folder) and (entries := _names(folder)):
-        raise UserError(
-            f"{folder} is not a work folder but holds {list_names(entries)}: choose a new or an empty one for --work"
-        )
+        advice = f"name the folder that `dst-prep {after} --work` filled" if after else "choose a new or an empty one"
+        raise UserError(f"--work {folder} is not a work folder but holds {list_names(entries)}: {advice}")
 
 
 def is_workspace(folder: Path) -> bool:

@@ -360,5 +360,5 @@ def _is_same(source: str | Path | int, target: Path) -> bool:
 
 def _stdout() -> BinaryIO:
     if sys.stdout is None:
-        raise StorageError("cannot write standard output: it is closed; give --output FILE")
+        raise StorageError("cannot write standard output: it is closed; name a file instead")
     return sys.stdout.buffer

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -24,6 +25,10 @@ _BATCH_LINES = 10_000
 _BOTH_SIDES = (".tsv", ".jsonl", ".parquet")
 
 Stream = Callable[[], Iterator[pa.Table]]
+
+
+#: Lines of both sides that are compared with each other.
+_COMPARED_LINES = 100
 
 
 def open_files(options: FilesOptions) -> Source:
@@ -77,6 +82,24 @@ def swapped_sides(options: FilesOptions) -> str | None:
                 f"warning: --{flag}src {src} is taken for {options.src_lang} and --{flag}tgt {tgt} for "
                 f"{options.tgt_lang}: are the sides swapped?"
             )
+    return None
+
+
+def same_sides(options: FilesOptions) -> str | None:
+    """Return a warning if source and target of a split begin with the same lines."""
+    for flag, src, tgt in (
+        ("", options.src, options.tgt),
+        ("valid-", options.valid_src, options.valid_tgt),
+        ("test-", options.test_src, options.test_tgt),
+    ):
+        if src and tgt and src.is_file() and tgt.is_file():  # a pipe is read only once
+            with suppress(DataError, UserError):  # reported when it is read
+                lines = list(islice(zip(iter_lines(src), iter_lines(tgt), strict=False), _COMPARED_LINES))
+                if len(lines) > 1 and all(one == other for one, other in lines):
+                    return (
+                        f"warning: the first {len(lines)} lines of --{flag}src {src} and --{flag}tgt {tgt} are the "
+                        "same: is one text given for both sides?"
+                    )
     return None
 
 

@@ -91,8 +91,8 @@ def past_warmup(checkpoints: Sequence[Checkpoint], warmup_steps: int) -> list[Ch
 def _choose_newest(run: Path, newest: Sequence[Checkpoint], number: int, warmup_steps: int) -> list[Checkpoint]:
     if len(newest) < number:
         raise DataError(
-            f"--last {number}: {run} keeps only its newest {_count(len(newest))}: lower --last, or keep more with "
-            "checkpoint.keep_last"
+            f"--last {number}: {run} has only its newest {_count(len(newest))}: lower --last (checkpoint.keep_last "
+            "sets how many a run keeps)"
         )
     chosen = past_warmup(newest[-number:], warmup_steps)
     if len(chosen) < number:

@@ -194,8 +194,6 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         DataError: The folder is not a checkpoint, its manifest is damaged, or its format is too new.
     """
     content = _read_manifest(folder)
-    if "state" not in content and "splits" in content:
-        raise DataError(f"{folder} is a corpus, not a checkpoint")
     try:
         state = TrainState.from_json(content)
         return Checkpoint(folder, state, content["score"], content.get("metric"))
@@ -213,6 +211,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         content = None
     if not isinstance(content, dict):
         raise DataError(f"{path} is damaged")
+    if "state" not in content and "splits" in content:
+        raise DataError(f"{folder} is a corpus, not a checkpoint")
     check_format_version(content.get("format_version", 1), FORMAT_VERSION, path)
     return content
 

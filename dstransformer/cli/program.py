@@ -42,14 +42,23 @@ def _run_command(arguments: Sequence[str]) -> int:
     try:
         options = build_parser().parse_args(split_values(arguments))
     except UserError as error:
-        advice = "required: PRESET (one of `dst presets`, or a .yaml file; before --ds)"
-        raise UserError(str(error).replace("required: PRESET", advice)) from None
+        raise UserError(_improve(str(error), arguments)) from None
     finally:
         say("")  # flush the output of --help and --version
     handler: Handler = options.handler
     answer: Answer = handler(options)
     say(answer.text)
     return answer.status
+
+
+def _improve(message: str, arguments: Sequence[str]) -> str:
+    """Say what argparse cannot know: where to look for the options of a command, and what several values are."""
+    commands = {module.__name__.rpartition(".")[2].replace("_", "-") for module in COMMANDS}
+    if arguments and arguments[0] in commands:
+        message = message.replace("see `dst --help`", f"see `dst {arguments[0]} --help`")
+    for option in ("--set", "--ds"):
+        message = message.replace(f"{option}: expected one argument", f"{option}: expected at least one value")
+    return message.replace("required: PRESET", "required: PRESET (one of `dst presets`, or a .yaml file; before --ds)")
 
 
 def build_parser() -> Parser:

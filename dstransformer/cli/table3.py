@@ -41,10 +41,12 @@ def add_parser(commands: Commands[Parser]) -> None:
 def run(options: argparse.Namespace) -> Answer:
     """Train the rows. Rank 0 prints the table when all rows have ended."""
     from dstransformer.cluster.launcher import check_environment, read_processes
-    from dstransformer.errors import DstError
+    from dstransformer.errors import DstError, UserError
     from dstransformer.paper.table3 import TableRequest, TableRun
     from dstransformer.paper.table3_report import to_markdown
 
+    if options.updates is not None and options.updates < 1:
+        raise UserError(f"--updates {options.updates}: give 1 or more")
     check_environment(os.environ)
     processes = read_processes(os.environ)
     request = TableRequest(

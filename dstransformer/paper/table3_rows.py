@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dstransformer.config import Config, load_config
+from dstransformer.config import Config, load_config, preset_names
 from dstransformer.errors import ConfigError, UserError, shown
 
 #: The preset of the unscaled base, and those behind ``--scale paper`` and ``--scale small``.
@@ -129,8 +129,14 @@ def scale_row(row: Row, scale: str, updates: int | None = None) -> dict[str, Any
 
 
 def scale_preset(scale: str) -> str:
-    """The preset behind a scale; a file by its absolute path."""
+    """The preset behind a scale; a file by its absolute path.
+
+    Raises:
+        ConfigError: There is no such preset.
+    """
     preset = SCALES.get(scale, scale)
+    if not preset.endswith((".yaml", ".yml")) and preset not in preset_names():
+        raise ConfigError(f"--scale {shown(scale)}: give {', '.join(SCALES)}, or a preset (`dst presets` lists them)")
     return str(Path(preset).absolute()) if preset.endswith((".yaml", ".yml")) else preset
 
 

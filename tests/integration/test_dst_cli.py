@@ -256,11 +256,11 @@ class TestBadInput:
         for provenance in run.glob("checkpoints/*/bundle/provenance.json"):
             provenance.write_text(re.sub(r'"(keep|average)_last": \d+', r'"\1_last": 2', provenance.read_text()))
         done = run_dst("average", str(run), "--last", "3", "--out", str(tmp_path / "bundle"))
-        assert_refused(done, f"--last 3: {run} keeps only its newest 2 checkpoints")
+        assert_refused(done, f"--last 3: {run} has only its newest 2 checkpoints")
 
     def test_too_many_to_average(self, trained: Path, tmp_path: Path) -> None:
         done = run_dst("average", str(trained), "--last", "9", "--out", str(tmp_path / "bundle"))
-        assert_refused(done, f"--last 9: {trained} keeps only its newest 3 checkpoints")
+        assert_refused(done, f"--last 9: {trained} has only its newest 3 checkpoints")
 
     @pytest.mark.parametrize("run", ["nowhere", "file", "folder"])
     def test_nothing_to_average(self, tmp_path: Path, run: str) -> None:

@@ -118,8 +118,8 @@ def test_a_row_that_fails_does_not_stop_the_others(toy_corpus: Path, tmp_path: P
 @pytest.mark.parametrize(("extra", "message"), [
     (["--rows", "Z"], "--rows 'Z': Table 3 has no such row"),
     (["--scale", "toy", "--rows", "C"], "model.num_layers would be 2 x 2 / 6 = 0.67, which is not a whole number"),
-    (["--scale", "tyo"], "unknown preset 'tyo'"),
-    (["--updates", "0"], "training.max_updates = 0: must be 1 or more"),
+    (["--scale", "tyo"], "--scale 'tyo': give paper, small, or a preset"),
+    (["--updates", "0"], "--updates 0: give 1 or more"),
     (["--rows", "A", "--set", "model.num_heads=2"], "row a_heads_1 has its own model.num_heads, which this would undo"),
     (["--set", "model.d_modl=2"], "there is no key 'model.d_modl'"),
     (["--ds", "zero9"], "unknown DeepSpeed fragment 'zero9'"),

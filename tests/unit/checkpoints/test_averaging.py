@@ -50,7 +50,7 @@ def test_without_a_number_it_takes_what_the_run_itself_would(tmp_path: Path) -> 
 
 def test_a_number_that_is_too_high_is_said_with_what_there_is(tmp_path: Path) -> None:
     write(tmp_path, 10)
-    with pytest.raises(DataError, match=r"--last 2: .* keeps only its newest 1 checkpoint: lower --last"):
+    with pytest.raises(DataError, match=r"--last 2: .* has only its newest 1 checkpoint: lower --last"):
         averaged(tmp_path, last=2)
     write(tmp_path, 20)
     with pytest.raises(DataError, match=r"--last 2: 1 of the newest 2 checkpoints of .* are past its warm-up"):
