@@ -156,7 +156,11 @@ class TableRun:
         return self._configs[row.name].training.max_updates
 
     def _new_result(self, row: Row) -> Result:
-        return Result("interrupted", differences(self._configs[row.name], self._base), self._parameters(row))
+        return Result(
+            "interrupted",
+            differences(self._configs[row.name], None if row.group == "base" else self._base),
+            self._parameters(row),
+        )
 
     def _train(self, row: Row, wait: float) -> None:
         """Train a row unless it is done, another worker trains it, or it failed since this worker began."""
@@ -277,7 +281,7 @@ def _check_overrides(request: TableRequest, presets: Mapping[str, Mapping[str, A
     for override in request.overrides:
         section, _, key = override.partition("=")[0].strip().partition(".")
         for row, tree in presets.items():
-            if isinstance(tree.get(section), Mapping) and key in tree[section]:
+            if section != "checkpoint" and isinstance(tree.get(section), Mapping) and key in tree[section]:
                 raise UserError(
                     f"--set {override}: row {row} has its own {section}.{key}, which this would undo: leave out the "
                     "row, or vary another preset with --scale"

@@ -154,12 +154,12 @@ def _scale(value: Any, paper: Any, small: Any, where: str, scale: str) -> Any:
     return scaled
 
 
-def differences(config: Config, base: Config) -> dict[str, Any]:
-    """The values of ``COLUMNS`` in which a row differs from base; all of them for base itself."""
+def differences(config: Config, base: Config | None) -> dict[str, Any]:
+    """The values of ``COLUMNS`` in which a row differs from base; without ``base`` all of them."""
     found = {}
     for heading, key in COLUMNS.items():
         section, _, name = key.partition(".")
-        value, usual = (getattr(getattr(tree, section), name) for tree in (config, base))
-        if config == base or value != usual:
+        value = getattr(getattr(config, section), name)
+        if base is None or value != getattr(getattr(base, section), name):
             found[heading] = value
     return found

@@ -110,6 +110,7 @@ class TestEnd:
         # BLEU of an untrained model is 0 at every validation, so the first is the best.
         run = tmp_path / "patient"
         settings = ("training.max_updates=40", "validation.every=3", "validation.patience=2", "loss.r_drop=1")
+        settings += ("checkpoint.keep_last=9",)
         done = run_dst(*train_options(toy_corpus, run, *settings), "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["step"] == 9

@@ -35,7 +35,8 @@ def test_a_table_that_was_stopped_goes_on(toy_corpus: Path, tmp_path: Path, empt
     copied_store(out, empty_store)
     command = options(toy_corpus, out, ["base"], updates=200)
     with forked(["-m", "dstransformer", *command], environment()) as process:
-        wait_until((out / "base" / "checkpoints" / "latest").exists)
+        latest = out / "base" / "checkpoints" / "latest"
+        wait_until(lambda: latest.exists() or process.poll() is not None)
         process.send_signal(signal.SIGTERM)
         printed, errors = finish(process)
     assert process.returncode == 143, errors
@@ -68,6 +69,7 @@ def test_two_workers_share_the_rows_and_mlflow_groups_them(toy_corpus: Path, tmp
     assert done.stdout.count("# Table 3, scale toy") == 1
     table = json.loads((out / "table3.json").read_text())
     assert {name: row["status"] for name, row in table["rows"].items()} == dict.fromkeys(ROWS, "done")
+    assert table["rows"]["base"]["differences"]["updates"] == 4
     assert table["rows"]["d_label_smoothing_0.2"]["differences"] == {"ε_ls": 0.2}
     for name in ROWS:
         line = next(line for line in done.stdout.splitlines() if line.startswith("| ") and name[2:] in line)
