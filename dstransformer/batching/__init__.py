@@ -1,6 +1,7 @@
 """From a corpus to packed batches: the plan of an epoch, the batch, and the loader."""
 
 from dstransformer.batching.batch import PackedBatch, build_batch, pack, pack_pairs
+from dstransformer.batching.bpe_dropout import BpeDropout
 from dstransformer.batching.loader import Position, Update, UpdateLoader, training_lengths
 from dstransformer.batching.plan import (
     Budget,
@@ -14,6 +15,7 @@ from dstransformer.batching.plan import (
 )
 
 __all__ = [
+    "BpeDropout",
     "Budget",
     "EpochPlan",
     "PackedBatch",

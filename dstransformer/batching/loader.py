@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dstransformer.batching.batch import PackedBatch, build_batch
+from dstransformer.batching.batch import PackedBatch, pack_pairs
+from dstransformer.batching.bpe_dropout import BpeDropout
 from dstransformer.batching.plan import Budget, EpochPlan, Lengths, cut_update, deal, plan_epoch
 from dstransformer.corpus import Split
 from dstransformer.model import LengthSums
@@ -30,7 +31,8 @@ class Update:
     Attributes:
         following: The position of the next update.
         batches: This rank's micro-batches, one per accumulation step.
-        sums: The lengths of the whole update's sentences, over all ranks. Every rank knows them from the plan.
+        sums: The lengths of the whole update's sentences, over all ranks. Every rank knows them from the plan; but with
+            BPE dropout the loader knows those of this rank's sentences only, see :attr:`UpdateLoader.samples`.
     """
 
     following: Position
@@ -59,10 +61,20 @@ class UpdateLoader:
         world_size: Number of processes; divides ``budget.micro_batches``.
         prefetch: Number of updates kept ready.
         pin_memory: Assemble batches in page-locked memory.
+        bpe_dropout: Samples the pieces of each sentence; None takes them as they are stored.
     """
 
     def __init__(
-        self, split: Split, budget: Budget, *, seed: int, rank: int, world_size: int, prefetch: int, pin_memory: bool
+        self,
+        split: Split,
+        budget: Budget,
+        *,
+        seed: int,
+        rank: int,
+        world_size: int,
+        prefetch: int,
+        pin_memory: bool,
+        bpe_dropout: BpeDropout | None = None,
     ) -> None:
         self._split = split
         self._budget = budget
@@ -70,7 +82,13 @@ class UpdateLoader:
         self._mine = deal(budget.micro_batches, rank, world_size)
         self._prefetch = prefetch
         self._pin_memory = pin_memory
+        self._bpe_dropout = bpe_dropout
         self.src_lengths, self.tgt_lengths = training_lengths(split)
+
+    @property
+    def samples(self) -> bool:
+        """Whether pieces are sampled. If so, ``Update.sums`` covers this rank's sentences only."""
+        return self._bpe_dropout is not None
 
     def plan(self, epoch: int) -> EpochPlan:
         """The updates of an epoch."""
@@ -105,11 +123,19 @@ class UpdateLoader:
     def _assemble(self, plan: EpochPlan, position: Position, following: Position) -> Update:
         pairs = plan.update(position.update)
         parts = cut_update(pairs, self.src_lengths, self.tgt_lengths, self._budget.micro_batches)
-        batches = [build_batch(self._split, parts[number]) for number in self._mine]
+        mine = [self._split.gather(parts[number]) for number in self._mine]
+        if self._bpe_dropout is None:
+            sums = LengthSums.of(self.src_lengths[pairs], self.tgt_lengths[pairs])
+        else:
+            numbered = zip(mine, self._mine, strict=True)
+            mine = [self._bpe_dropout.sample(part, position.epoch, position.update, n) for part, n in numbered]
+            lengths = [np.concatenate(side) + 1 for side in ([part[1] for part in mine], [part[3] for part in mine])]
+            sums = LengthSums.of(*lengths)
+        batches = [pack_pairs(*part) for part in mine]
         return Update(
             following=following,
             batches=[batch.pin_memory() for batch in batches] if self._pin_memory else batches,
-            sums=LengthSums.of(self.src_lengths[pairs], self.tgt_lengths[pairs]),
+            sums=sums,
         )
 
 

@@ -66,6 +66,7 @@ class OptimizerConfig(Section):
     eps: Annotated[float, Field(gt=0)]
     weight_decay: Annotated[float, Field(ge=0)]
     clip_norm: Annotated[float, Field(ge=0)]
+    ema_decay: Probability
 
 
 class ScheduleConfig(Section):
@@ -98,6 +99,7 @@ class TrainingConfig(Section):
 
     max_updates: Count
     seed: NonNegative
+    bpe_dropout: Probability
     log_every: Count
     attention_backend: Literal["auto", "varlen", "padded"]
     prefetch: Count

@@ -81,7 +81,26 @@ class Tokenizer:
         Control characters and line separators count as spaces, and runs of spaces as one.
         """
         plain = [plain_spaces(text) for text in texts]
-        pieces: list[list[int]] = self._processor.encode(plain, num_threads=threads)
+        return self._ids(self._processor.encode(plain, num_threads=threads))
+
+    @property
+    def model_type(self) -> str:
+        """The kind of the model: ``bpe``, ``unigram``, ``word`` or ``char``."""
+        from sentencepiece import sentencepiece_model_pb2 as formats
+
+        kind = formats.ModelProto.FromString(self._model).trainer_spec.model_type
+        return str(formats.TrainerSpec.ModelType.Name(kind)).lower()
+
+    def scores(self) -> dict[str, tuple[int, float]]:
+        """Id and score of every ordinary piece, by its text. BPE merges in the order of the scores, highest first."""
+        model = self._processor
+        return {
+            model.id_to_piece(piece): (token, model.get_score(piece))
+            for token, piece in enumerate(self._piece_of_id)
+            if token > EOS_ID and not (model.is_byte(piece) or model.is_control(piece) or model.is_unused(piece))
+        }
+
+    def _ids(self, pieces: list[list[int]]) -> list[list[int]]:
         if self._is_identity:
             return pieces
         id_of_piece = self._id_of_piece

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -21,6 +22,7 @@ from dstransformer.cluster.world import World, peer_errors
 from dstransformer.config import Config, offloads_optimizer, precision_of, zero_stage
 from dstransformer.errors import DIVERGED_ADVICE, ConfigError, DataError, DivergedError
 from dstransformer.model import LossSums, Transformer
+from dstransformer.training.ema import WeightAverage
 from dstransformer.training.optimizer import build_optimizer, learning_rate
 from dstransformer.training.runtime import import_deepspeed
 
@@ -91,6 +93,7 @@ class Engine:
         self._collector = StateCollector()
         self._engine.checkpoint_engine = self._collector
         self._engine._copy_recovery_script = _skip_recovery_script
+        self._ema = self._build_ema()
         self._grad_norm: float | None = None
         self._skipped_in_a_row = 0
         self._marks_overflow = self._stage == 0 and self._precision == "fp32"
@@ -103,6 +106,20 @@ class Engine:
         if self._stage == 0 and hasattr(self._optimizer, "fp32_groups"):
             for state in self._optimizer.optimizer.state.values():
                 state["step"].zero_()
+
+    def _build_ema(self) -> WeightAverage | None:
+        if not self._config.optimizer.ema_decay:
+            return None
+        return WeightAverage(self._fp32_masters(), self._config.optimizer.ema_decay)
+
+    def _fp32_masters(self) -> list[Tensor]:
+        """The fp32 weights that the optimizer updates in place on this rank."""
+        if self._stage == 3:
+            return list(self._optimizer.fp32_partitioned_groups_flat)
+        if self._stage:
+            return list(self._optimizer.single_partition_of_fp32_groups)
+        masters = self._fp32_weights_without_zero()
+        return [masters.get(parameter, parameter) for parameter in self._engine.module.parameters()]
 
     def _build_scheduler(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
         # LambdaLR counts applied updates from 0; skipped updates do not count.
@@ -132,6 +149,8 @@ class Engine:
         with peer_errors():
             losses = self._compute(update, number)
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if self.skipped > before else 0
+        if self._ema is not None and not self._skipped_in_a_row:
+            self._ema.add(number - self.skipped)
         if self._skipped_in_a_row >= MAX_SKIPPED_UPDATES and self._precision != "fp16":
             raise DivergedError(
                 f"training diverged: {MAX_SKIPPED_UPDATES} updates in a row, up to {number}, were skipped because "
@@ -216,7 +235,14 @@ class Engine:
         return int(self._engine.skipped_steps)
 
     def iter_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Iterate over all weights by name: unpartitioned, in fp32, on the device, one at a time."""
+        """Iterate over all weights by name: unpartitioned, in fp32, on the device, one at a time.
+
+        With ``optimizer.ema_decay`` they are the moving average, until the iteration ends.
+        """
+        with nullcontext() if self._ema is None else self._ema.in_place_of_weights():
+            yield from self._iter_current_weights()
+
+    def _iter_current_weights(self) -> Iterator[tuple[str, Tensor]]:
         from deepspeed.utils import safe_get_full_fp32_param
 
         masters = self._fp32_weights_without_zero() if self._stage == 0 else {}
@@ -240,6 +266,8 @@ class Engine:
         """Copy this rank's state and, on rank 0, all weights to CPU memory."""
         self._engine.save_checkpoint(".", tag=_TAG, save_latest=False)
         states = self._collector.take()
+        if self._ema is not None and (self._stage or self._world.is_rank0):
+            states[self._ema_file] = self._ema.state()
         weights = {}
         for name, weight in self.iter_weights():  # gathering is collective
             if self._world.is_rank0:
@@ -258,6 +286,17 @@ class Engine:
             raise DataError(f"cannot resume from {folder}: {' '.join(str(error).split())[:300]}") from error
         if path is None:
             raise DataError(f"cannot resume from {folder}: it has no DeepSpeed state")
+        if self._ema is not None:
+            file = folder / self._ema_file
+            try:
+                self._ema.load(torch.load(file, map_location="cpu", weights_only=True))
+            except (OSError, EOFError, UnpicklingError, RuntimeError, ValueError) as error:
+                raise DataError(f"cannot resume from {file}: {' '.join(str(error).split())[:300]}") from error
+
+    @property
+    def _ema_file(self) -> str:
+        """Where a checkpoint keeps this rank's part of the moving average. Without ZeRO, all ranks have the same."""
+        return f"{_TAG}/ema_rank_{self._world.rank if self._stage else 0:05}.pt"
 
 
 def dropout_seed(seed: int, update: int, micro_batch: int) -> int:

@@ -25,7 +25,8 @@ class Estimate:
         pairs: Sentence pairs of the training split.
         updates_per_epoch: Updates of the first epoch; other epochs differ by a few.
         epochs: Number of epochs in ``training.max_updates``.
-        src_tokens_per_update: Mean source tokens per update of the first epoch.
+        src_tokens_per_update: Mean source tokens per update of the first epoch, as they are stored; BPE dropout makes
+            them more, and so do the operations below.
         tgt_tokens_per_update: Mean target tokens per update of the first epoch.
         pairs_per_update: Mean sentence pairs per update of the first epoch.
         accumulation_steps: Micro-batches that each process computes per update.
@@ -72,7 +73,11 @@ def estimate(setup: Setup) -> Estimate:
         flops_per_update=flops,
         flops=flops * config.training.max_updates,
         model_state_gib={
-            f"zero{stage}": bytes_per_parameter(stage, setup.world_size, setup.precision) * parameters / GIB
+            f"zero{stage}": bytes_per_parameter(
+                stage, setup.world_size, setup.precision, averaged=config.optimizer.ema_decay > 0
+            )
+            * parameters
+            / GIB
             for stage in range(4)
         },
     )
@@ -130,13 +135,16 @@ def _first_averaged(config: Config) -> int:
     return max((regular - others + 1) * every, min(every, updates)) if others else updates
 
 
-def bytes_per_parameter(stage: int, world_size: int, precision: Precision) -> float:
+def bytes_per_parameter(stage: int, world_size: int, precision: Precision, *, averaged: bool = False) -> float:
     """Bytes of model states per parameter and process (Rajbhandari et al., 2020, section 3.1 and figure 1).
 
     Half precision takes 2 for the weight, 2 for the gradient, and 12 for Adam's moments and the fp32 weight; fp32 takes
-    4, 4 and 8. Stage 1 partitions the optimizer states, stage 2 also the gradients, stage 3 also the weights.
+    4, 4 and 8. A moving average of the weights (``averaged``) takes 4 more. Stage 1 partitions the optimizer states and
+    the average, stage 2 also the gradients, stage 3 also the weights.
     """
     weight, gradient, optimizer = (2.0, 2.0, 12.0) if precision != "fp32" else (4.0, 4.0, 8.0)
+    if averaged:
+        optimizer += 4.0
     if stage >= 1:
         optimizer /= world_size
     if stage >= 2:

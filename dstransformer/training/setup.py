@@ -119,6 +119,11 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
     if verify:
         corpus.verify()
     check_lengths(*training_lengths(corpus.split("train")), build_budget(config.batch))
+    if config.training.bpe_dropout and corpus.tokenizer.model_type != "bpe":
+        raise ConfigError(
+            f"training.bpe_dropout = {config.training.bpe_dropout}, but the tokenizer of {corpus.path} is no BPE model "
+            f"(but {corpus.tokenizer.model_type}): set training.bpe_dropout=0, or build the corpus with a BPE tokenizer"
+        )
     if config.model.positions == "learned":
         splits = corpus.manifest.splits.values()
         longest = max(max(split.src_lengths.max, split.tgt_lengths.max) for split in splits) + 1

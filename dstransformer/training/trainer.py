@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
-from dstransformer.batching import Update, UpdateLoader, build_budget
+import torch
+
+from dstransformer.batching import BpeDropout, Update, UpdateLoader, build_budget
 from dstransformer.checkpoints.format import Checkpoint, Cost
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.saver import Saver
@@ -17,6 +19,7 @@ from dstransformer.cluster.world import World
 from dstransformer.errors import DIVERGED_ADVICE, DivergedError
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.evaluation.validation import Validator
+from dstransformer.model import LengthSums
 from dstransformer.tracking import Tracker
 from dstransformer.training.cost import CostMeter
 from dstransformer.training.engine import Engine
@@ -48,6 +51,7 @@ class Trainer:
             world_size=world.world_size,
             prefetch=config.training.prefetch,
             pin_memory=world.device.type == "cuda",
+            bpe_dropout=_build_bpe_dropout(setup),
         )
         self.engine = Engine(config, setup.ds_config, corpus.tokenizer.vocab_size, world)
         self.validator = Validator(config, corpus.tokenizer, world, setup.precision)
@@ -139,12 +143,18 @@ class Trainer:
         self._metrics.restart(self.engine.skipped)
 
     def _train_update(self, update: Update) -> None:
+        if self._loader.samples:
+            update = replace(update, sums=self._sum_lengths(update.sums))
         number = self.step + 1
         learning_rate = self.engine.learning_rate
         losses = self.engine.step(update, number)
         self._metrics.add(update, losses, learning_rate)
         self._meter.add(update.sums)
         self._state = replace(self._state, step=number, position=update.following)
+
+    def _sum_lengths(self, sums: LengthSums) -> LengthSums:
+        """Sum over all ranks."""
+        return LengthSums(*self._world.all_reduce(torch.tensor(astuple(sums))).tolist())
 
     def _is_due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
@@ -231,3 +241,11 @@ class Trainer:
             raise DivergedError(
                 f"training diverged: the loss became NaN or infinite by update {self.step}; {DIVERGED_ADVICE}"
             )
+
+
+def _build_bpe_dropout(setup: Setup) -> BpeDropout | None:
+    config = setup.config
+    if not config.training.bpe_dropout:
+        return None
+    longest = config.model.max_positions - 1 if config.model.positions == "learned" else None
+    return BpeDropout(setup.corpus.tokenizer, config.training.bpe_dropout, config.training.seed, longest)

@@ -27,7 +27,13 @@ def case(name: str, *overrides: str, fragments: Sequence[str] = ("zero1", "fp32"
 LAYOUTS = [
     case("plain", "training.max_updates=10"),
     case("dropout", "training.max_updates=10", "model.dropout=0.1"),
+    case("r_drop", "training.max_updates=10", "model.dropout=0.1", "loss.r_drop=5.0"),
+    case("bpe_dropout", "training.max_updates=10", "training.bpe_dropout=0.1", "optimizer.ema_decay=0.9"),
 ]
+R_DROP = ("model.dropout=0.1", "loss.r_drop=5.0")
+R_DROP_FRAGMENTS = [("zero3", "fp32"), ("zero1", "bf16"), ("zero2", "fp16"), ("zero3", "fp16")]
+EVERY_UPDATE = ("training.max_updates=4", "checkpoint.every_updates=1", "checkpoint.keep_last=4")
+EMA_FRAGMENTS = [("zero0", "fp32"), ("zero0", "bf16"), ("zero1", "bf16"), ("zero2", "fp16"), ("zero3", "fp32")]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +96,16 @@ def two_ranks(train: Callable[[int, list[Case]], Path], tmp_path_factory: pytest
     # Every weight, however small, is cut into parts, and gathered when it is needed.
     scattering.write_text(json.dumps({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}))
     scattered = case("scattered", "training.max_updates=30", fragments=(str(scattering), "fp32"))
-    return train(2, [*matrix, *clipped, *overflows, scattered, *LAYOUTS])
+    r_drop = [
+        case(f"r_drop-{'-'.join(fragments)}", "training.max_updates=10", *R_DROP, fragments=fragments)
+        for fragments in (("zero0", "fp32"), *R_DROP_FRAGMENTS)
+    ]
+    averaged = [
+        case(f"{name}-{'-'.join(fragments)}", *EVERY_UPDATE, decay, fragments=fragments)
+        for fragments in EMA_FRAGMENTS
+        for name, decay in (("ema", "optimizer.ema_decay=0.5"), ("raw", "optimizer.ema_decay=0.0"))
+    ]
+    return train(2, [*matrix, *clipped, *overflows, scattered, *r_drop, *averaged, *LAYOUTS])
 
 
 @pytest.mark.slow
@@ -180,6 +195,35 @@ class TestStagesAndPrecisions:
 
 
 @pytest.mark.slow
+class TestRegularisers:
+    @pytest.mark.parametrize("fragments", R_DROP_FRAGMENTS)
+    def test_r_drop_agrees_in_all_stages_and_precisions(self, two_ranks: Path, fragments: tuple[str, str]) -> None:
+        expected, actual = two_ranks / "r_drop-zero0-fp32", two_ranks / f"r_drop-{'-'.join(fragments)}"
+        assert losses(actual) == pytest.approx(losses(expected), rel=1e-5 if "fp32" in fragments else 0.02)
+        assert losses(actual)[0] > 1.001 * losses(two_ranks / "dropout")[0], "it adds the divergence"
+
+    @pytest.mark.parametrize("fragments", EMA_FRAGMENTS)
+    def test_checkpoints_hold_the_moving_average(self, two_ranks: Path, fragments: tuple[str, str]) -> None:
+        """``average = share * average + (1 - share) * weights``, from the second update on."""
+        name = "-".join(fragments)
+        raw, averaged = (saved_weights(two_ranks / f"{kind}-{name}") for kind in ("raw", "ema"))
+        average = averaged[0]  # the initial weights are in it, which no checkpoint has
+        assert any(not torch.equal(average[key], raw[0][key]) for key in average)
+        for update in range(2, 5):
+            share = min(0.5, (1 + update) / (10 + update))
+            average = {key: share * average[key] + (1 - share) * raw[update - 1][key] for key in average}
+            torch.testing.assert_close(averaged[update - 1], average, rtol=1e-5, atol=1e-6)
+        assert losses(two_ranks / f"ema-{name}") == losses(two_ranks / f"raw-{name}"), "training does not see it"
+
+
+def saved_weights(run: Path) -> list[dict[str, torch.Tensor]]:
+    """The weights in the bundle of every checkpoint."""
+    from dstransformer.model import open_bundle
+
+    return [open_bundle(path / "bundle").load_weights() for path in sorted((run / "checkpoints").glob("step-*"))]
+
+
+@pytest.mark.slow
 def test_any_layout_of_ranks_and_accumulation_gives_the_same_trace(
     train: Callable[[int, list[Case]], Path], two_ranks: Path
 ) -> None:
@@ -192,9 +236,10 @@ def test_any_layout_of_ranks_and_accumulation_gives_the_same_trace(
 @pytest.mark.slow
 def test_a_resumed_run_equals_one_that_never_stopped(train: Callable[[int, list[Case]], Path]) -> None:
     cases = []
+    also = ("optimizer.ema_decay=0.9", "training.bpe_dropout=0.1")
     for fragments in (("zero0", "fp32"), ("zero1", "bf16"), ("zero2", "fp16"), ("zero3", "bf16")):
         name = "-".join(fragments)
-        common = ("model.dropout=0.1", "training.max_updates=8", "checkpoint.every_updates=5")
+        common = ("model.dropout=0.1", "training.max_updates=8", "checkpoint.every_updates=5", *also)
         cases.append(case(f"whole-{name}", *common, fragments=fragments))
         resume = f"whole-{name}/checkpoints/step-00000005"
         cases.append(case(f"resumed-{name}", *common, fragments=fragments, resume=resume))

@@ -22,6 +22,8 @@ def test_base_with_37000_rows_has_63_million() -> None:
 ])  # fmt: skip
 def test_memory_by_stage(precision: Precision, expected: list[float]) -> None:
     assert [bytes_per_parameter(stage, 8, precision) for stage in range(4)] == expected
+    more = [bytes_per_parameter(stage, 8, precision, averaged=True) for stage in range(4)]
+    assert more == [expected[0] + 4, *(figure + 4 / 8 for figure in expected[1:])], "the moving average"
 
 
 def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:

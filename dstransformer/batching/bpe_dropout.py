@@ -1,0 +1,137 @@
+"""BPE dropout (Provilkov et al., 2020): other pieces for the same sentences in every epoch."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from dstransformer.batching.plan import Lengths
+from dstransformer.corpus import Tokenizer
+from dstransformer.corpus.reader import Int32
+
+# Flat ids and lengths of the source, then of the target, as ``Split.gather`` returns them.
+Pairs = tuple[Int32, Int32, Int32, Int32]
+Word = tuple[int, ...]
+
+#: Words, each with the merges that are left out, whose pieces are remembered.
+_REMEMBERED = 1 << 18
+
+
+class BpeDropout:
+    """Divides the words of a micro-batch into pieces anew, each merge left out with some probability.
+
+    The pieces are a function of the seed, the update and the micro-batch, and so the same in any layout of ranks and on
+    every machine. (SentencePiece can sample too, but its draws differ from process to process, whatever the seed.)
+    Which sentences an update holds follows from their stored pieces, so that updates exceed the budget by as much as
+    the sentences grow.
+
+    Args:
+        tokenizer: The BPE model of the corpus.
+        probability: That of leaving a merge out.
+        seed: The seed of the experiment.
+        longest: Most pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, probability: float, seed: int, longest: int | None) -> None:
+        self._scores = tokenizer.scores()
+        self._text = {token: text for text, (token, _) in self._scores.items()}
+        self._begins_word = np.zeros(tokenizer.vocab_size, dtype=bool)
+        self._begins_word[[token for token, text in self._text.items() if text.startswith("▁")]] = True
+        self._probability = probability
+        self._seed = seed
+        self._longest = longest
+        self._divide = lru_cache(maxsize=_REMEMBERED)(self._divide_anew)
+
+    def sample(self, pairs: Pairs, epoch: int, update: int, micro_batch: int) -> Pairs:
+        """The pairs of a micro-batch in sampled pieces.
+
+        Args:
+            pairs: Ids and lengths, as ``Split.gather`` returns them.
+            epoch: The epoch.
+            update: The update within the epoch.
+            micro_batch: The micro-batch within the update.
+        """
+        random = np.random.default_rng((self._seed, epoch, update, micro_batch))
+        src_ids, src_lengths, tgt_ids, tgt_lengths = pairs
+        return *self._sample(src_ids, src_lengths, random), *self._sample(tgt_ids, tgt_lengths, random)
+
+    def _sample(self, ids: Int32, lengths: Lengths, random: np.random.Generator) -> tuple[Int32, Int32]:
+        ends = np.cumsum(lengths, dtype=np.int64)
+        begins_word = self._begins_word[ids]
+        begins_word[(ends - lengths)[lengths > 0]] = True
+        borders = np.append(np.flatnonzero(begins_word), len(ids))
+        words_before = np.searchsorted(borders, ends)
+        flat, cuts = ids.tolist(), borders.tolist()
+        gaps = self._draw_gaps(random)
+        rows, word = [], 0
+        for end, last in zip(words_before.tolist(), ends.tolist(), strict=True):
+            row: list[int] = []
+            first = cuts[word]
+            for number in range(word, end):
+                row += self._sample_word(tuple(flat[cuts[number] : cuts[number + 1]]), gaps)
+            rows.append(flat[first:last] if self._longest is not None and len(row) > self._longest else row)
+            word = end
+        sampled = np.fromiter((token for row in rows for token in row), dtype=np.int32)
+        return sampled, np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
+
+    def _draw_gaps(self, random: np.random.Generator) -> Iterator[int]:
+        """The numbers of merges from one that is left out to the next."""
+        while True:
+            yield from random.geometric(self._probability, size=1024).tolist()
+
+    def _sample_word(self, word: Word, gaps: Iterator[int]) -> Word:
+        left_out = 0
+        pieces, possible = self._divide(word, left_out)
+        following = next(gaps) - 1
+        while following < possible:
+            left_out |= 1 << following
+            pieces, possible = self._divide(word, left_out)
+            following += next(gaps)
+        return pieces
+
+    def _divide_anew(self, word: Word, left_out: int) -> tuple[Word, int]:
+        """Divide a word by BPE, leaving out merges as SentencePiece does.
+
+        Merges come in the order of their scores, those of equal scores from left to right. One that is left out is gone
+        until a neighbour has merged.
+
+        Args:
+            word: The stored pieces. They are the result if one of them is a byte or unknown.
+            left_out: Its bit ``n`` says whether to leave out the ``n``-th merge that is possible.
+
+        Returns:
+            The pieces, and the number of merges that were possible on the way.
+        """
+        if any(token not in self._text for token in word):
+            return word, 0
+        symbols = list("".join(self._text[token] for token in word))
+        if any(symbol not in self._scores for symbol in symbols):
+            return word, 0
+        agenda: list[tuple[float, int, int, str]] = []  # score, left and right symbol, their text
+        before, after = list(range(-1, len(symbols) - 1)), list(range(1, len(symbols) + 1))
+
+        def consider(left: int, right: int) -> None:
+            if left >= 0 and right < len(symbols) and (text := symbols[left] + symbols[right]) in self._scores:
+                heapq.heappush(agenda, (-self._scores[text][1], left, right, text))
+
+        for left in range(len(symbols) - 1):
+            consider(left, left + 1)
+        possible = 0
+        while agenda:
+            _, left, right, text = heapq.heappop(agenda)
+            if not symbols[left] or not symbols[right] or symbols[left] + symbols[right] != text:
+                continue  # one of the two has merged with its other neighbour
+            is_left_out = left_out >> possible & 1
+            possible += 1
+            if is_left_out:
+                continue
+            symbols[left], symbols[right] = text, ""
+            after[left] = after[right]
+            if after[right] < len(symbols):
+                before[after[right]] = left
+            consider(before[left], left)
+            consider(left, after[left])
+        return tuple(self._scores[symbol][0] for symbol in symbols if symbol), possible

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dstransformer.training.ema import WeightAverage, ema_weight
+
+
+def test_the_share_grows_to_the_decay() -> None:
+    assert [ema_weight(0.999, updates) for updates in (1, 2, 90)] == pytest.approx([2 / 11, 3 / 12, 91 / 100])
+    assert ema_weight(0.999, 10_000) == 0.999
+
+
+def test_the_average_follows_its_formula_and_leaves_the_weights_alone() -> None:
+    torch.manual_seed(1)
+    weights = [torch.randn(3, 2), torch.randn(5)]
+    average = WeightAverage(weights, 0.3)
+    expected = [weight.clone() for weight in weights]
+    for update in range(1, 8):
+        for weight in weights:
+            weight.add_(torch.randn_like(weight))
+        held = [weight.clone() for weight in weights]
+        average.add(update)
+        share = min(0.3, (1 + update) / (10 + update))
+        expected = [share * old + (1 - share) * new for old, new in zip(expected, weights, strict=True)]
+        torch.testing.assert_close(average.state(), expected)
+        with average.in_place_of_weights():
+            torch.testing.assert_close(weights, expected)
+        torch.testing.assert_close(weights, held, rtol=0, atol=0)
+
+
+def test_a_failure_inside_puts_the_weights_back() -> None:
+    weights = [torch.zeros(2)]
+    average = WeightAverage(weights, 0.5)
+    weights[0] += 1
+    with pytest.raises(RuntimeError), average.in_place_of_weights():
+        raise RuntimeError
+    assert weights[0].tolist() == [1, 1]
+    assert average.state()[0].tolist() == [0, 0]
+
+
+def test_a_state_goes_on_where_it_was() -> None:
+    weights = [torch.ones(2)]
+    one, other = WeightAverage(weights, 0.5), WeightAverage(weights, 0.5)
+    weights[0] += 4
+    one.add(1)
+    other.load(one.state())
+    one.add(2)
+    other.add(2)
+    torch.testing.assert_close(one.state(), other.state(), rtol=0, atol=0)
+    with pytest.raises(ValueError, match=r"argument 2 is shorter"):
+        other.load([])
