@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dstransformer.batching import build_batch, training_lengths
+from dstransformer.batching import build_batch, plan_batches, training_lengths
 from dstransformer.cluster.world import World
 from dstransformer.config import Config, Precision
 from dstransformer.corpus import Split, Tokenizer
@@ -21,6 +21,7 @@ from dstransformer.decoding import Translator
 from dstransformer.evaluation.bleu import compound_split_bleu, score
 from dstransformer.evaluation.result import Evaluation, Sample
 from dstransformer.model import DTYPES, Transformer
+from dstransformer.model.transformer import meta_device
 
 Indices = npt.NDArray[np.int64]
 
@@ -67,7 +68,7 @@ class Validator:
         self._config = config
         self._tokenizer = tokenizer
         self._world = world
-        with torch.device("meta"):
+        with meta_device():
             model = Transformer(
                 config.model, tokenizer.vocab_size, config.loss.label_smoothing, config.training.attention_backend
             )
@@ -118,12 +119,11 @@ class Validator:
         return sums
 
     def _iter_batches(self, split: Split) -> Iterator[Indices]:
-        """This rank's share of a split, sorted by length, in batches of ``decoding.batch_tokens`` target tokens."""
+        """This rank's share of a split, in batches of similar target length."""
         src_lengths, tgt_lengths = training_lengths(split)
         own = np.lexsort((src_lengths, tgt_lengths))[self._world.rank :: self._world.world_size]
-        if len(own):
-            filled = np.cumsum(tgt_lengths[own], dtype=np.int64) // self._config.decoding.batch_tokens
-            yield from np.split(own, np.flatnonzero(np.diff(filled)) + 1)
+        for batch in plan_batches(tgt_lengths[own].tolist(), self._config.decoding.batch_tokens):
+            yield own[batch]
 
     def _translate(self, split: Split, count: int) -> list[str]:
         """Translate the raw text of the first sentences, as ``dst translate`` does. Collective."""
