@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Commands = argparse._SubParsersAction
 _OVERRIDE = re.compile(r"[\w.]+=")
+_DASHED_OVERRIDE = re.compile(r"-+\w+\.\w+=")
 
 
 class Answer(NamedTuple):
@@ -144,6 +145,8 @@ def split_values(arguments: Sequence[str]) -> list[str]:
             is_value = _is_override if word == "--set" else _is_fragment
             rewritten.append(word)
         elif not option or word.startswith("-"):
+            if option == "--set" and first and _DASHED_OVERRIDE.match(word):
+                raise UserError(f"--set {shown(word)}: leave out the dashes: --set {shown(word.lstrip('-'), quote=False)}")
             option = ""
             rewritten.append(word)
         elif first:

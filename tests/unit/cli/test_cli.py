@@ -51,6 +51,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("ds-config toy --set training.max_updates=1e5", "write it as an integer, 100000"),
     ("ds-config toy --ds zero2,bf16", "--ds zero2,bf16: separate fragments by spaces, --ds zero2 bf16"),
     ("ds-config toy --set", "argument --set: expected at least one value"),
+    ("ds-config toy --set --ds zero1", "argument --set: expected at least one value"),
+    ("ds-config toy --set --model.dropout=0.3", "leave out the dashes: --set model.dropout=0.3"),
     ("ds-config toy --set deepspeed=zero1", "name the DeepSpeed fragments with --ds"),
     ("ds-config --ds zero1 bf16 tyo", "required: PRESET (one of `dst presets`, or a .yaml file; before --ds)"),
     ("ds-config " + "x" * 9999, "unknown preset 'xxx"),
