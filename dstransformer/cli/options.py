@@ -146,7 +146,9 @@ def split_values(arguments: Sequence[str]) -> list[str]:
             rewritten.append(word)
         elif not option or word.startswith("-"):
             if option == "--set" and first and _DASHED_OVERRIDE.match(word):
-                raise UserError(f"--set {shown(word)}: leave out the dashes: --set {shown(word.lstrip('-'), quote=False)}")
+                raise UserError(
+                    f"--set {shown(word)}: leave out the dashes: --set {shown(word.lstrip('-'), quote=False)}"
+                )
             option = ""
             rewritten.append(word)
         elif first:
