@@ -110,7 +110,7 @@ class TestEnd:
         # BLEU of an untrained model is 0 at every validation, so the first is the best.
         run = tmp_path / "patient"
         settings = ("training.max_updates=40", "validation.every=3", "validation.patience=2", "loss.r_drop=1")
-        settings += ("checkpoint.keep_last=9",)
+        settings += ("checkpoint.keep_last=9", "checkpoint.every_updates=3")
         done = run_dst(*train_options(toy_corpus, run, *settings), "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["step"] == 9
@@ -121,6 +121,18 @@ class TestEnd:
         assert best["patience"] == {"metric": "bleu_first_4", "best": 0.0, "validations": 0}
         again = run_dst(*train_options(toy_corpus, run, *settings), "--json")
         assert json.loads(again.stdout)["step"] == 9, again.stderr
+
+        # As if a signal had stopped the run after update 6, before its validation.
+        shutil.rmtree(run / "bundle")
+        shutil.rmtree(run / "checkpoints" / "step-00000009")
+        (run / "checkpoints" / "latest").write_text("step-00000006\n")
+        manifest = run / "checkpoints" / "step-00000006" / "manifest.json"
+        unscored = {"score": None, "metric": None, "patience": best["patience"]}
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | unscored))
+        resumed = run_dst(*train_options(toy_corpus, run, *settings), "--json")
+        assert json.loads(resumed.stdout)["step"] == 9, "the resumed run makes up for the validation"
+        state = json.loads((run / "checkpoints" / "step-00000009" / "manifest.json").read_text())
+        assert state["patience"] == {"metric": "bleu_first_4", "best": 0.0, "validations": 2}
 
     def test_a_change_of_the_schedule_is_said(
         self, trained: tuple[Path, str, str], toy_corpus: Path, tmp_path: Path

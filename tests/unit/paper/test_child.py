@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support.launching import wait_until
+
+from dstransformer.errors import StorageError
+from dstransformer.paper.child import run_dst
+
+#: Runs a child that does nothing but what it first asks of the kernel.
+WAITING = """
+import sys
+from pathlib import Path
+from dstransformer.paper import child
+before, found, _ = child._MAIN.partition("runpy.run_module(")
+assert found
+child._MAIN = before + "import time; time.sleep(600)"
+print(child.run_dst([], Path(sys.argv[1]), {}), flush=True)
+"""
+
+
+def test_output_and_status_of_a_command_that_succeeds(tmp_path: Path) -> None:
+    ended = run_dst(["presets"], tmp_path / "log", {})
+    assert (ended.status, ended.signal) == (0, None)
+    assert "base" in ended.stdout
+    assert ended.seconds > 0
+
+
+def test_a_failure_is_told_by_its_last_error_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("dst: error: of an earlier run\n")
+    ended = run_dst(["train", "nothing", "--corpus", "c", "--run", str(tmp_path / "run")], log, {})
+    assert ended.status == 2
+    assert ended.error.startswith("unknown preset 'nothing'")
+    assert log.read_text().startswith("dst: error: of an earlier run\n")
+
+
+def test_a_child_does_not_see_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")  # without RANK, training would refuse it
+    ended = run_dst(
+        ["train", "toy", "--corpus", str(tmp_path / "none"), "--run", str(tmp_path / "run")], tmp_path / "log", {}
+    )
+    assert ended.status == 2
+    assert "WORLD_SIZE" not in ended.error
+    ended = run_dst(["train", "toy", "--corpus", "c", "--run", "r"], tmp_path / "log", {"WORLD_SIZE": "2"})
+    assert "WORLD_SIZE" in ended.error
+
+
+def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(StorageError):
+        run_dst(["presets"], tmp_path / "no" / "log", {})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_child_ends_with_its_parent(tmp_path: Path, number: signal.Signals) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", WAITING, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    wait_until(lambda: bool(psutil.Process(parent.pid).children()))
+    (child,) = psutil.Process(parent.pid).children()
+    wait_until(lambda: child.cpu_times().user + child.cpu_times().system > 0 and child.status() == "sleeping")
+    time.sleep(0.5)  # it has asked the kernel by now
+    parent.send_signal(number)
+    printed, _ = parent.communicate()
+    assert not psutil.wait_procs([child], timeout=60)[1]
+    if number == signal.SIGTERM:
+        assert f"signal={int(signal.SIGTERM)}" in printed
