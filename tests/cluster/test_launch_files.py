@@ -1,5 +1,8 @@
-"""The files of ``launch/`` say the same as the presets, and their commands run. There is no Kubernetes here: of its
-manifest the fields that matter are checked, and the pods' command line is run, in place of pods, as two processes."""
+"""The files in ``launch/`` agree with the presets, and their commands work.
+
+There is no Kubernetes here: the tests check the fields of the manifest that matter, and run the pods' command line as
+two processes.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def sbatch_option(name: str) -> str:
     return str(value)
 
 
-def test_all_of_them_start_a_world_that_fits_the_base_preset(manifests: dict[str, Any], pod: dict[str, Any]) -> None:
+def test_launch_files_agree_on_a_world_size_that_fits_base(manifests: dict[str, Any], pod: dict[str, Any]) -> None:
     arguments = pod["containers"][0]["args"]
     worlds = {
         sum(fetch_hostfile(str(LAUNCH / "hostfile")).values()),
@@ -52,7 +55,7 @@ def test_all_of_them_start_a_world_that_fits_the_base_preset(manifests: dict[str
     compose(load_config("base"), worlds.pop())  # refuses a world that does not divide the micro-batches
 
 
-def test_pods_find_each_other_and_are_started_again(manifests: dict[str, Any], pod: dict[str, Any]) -> None:
+def test_pods_find_each_other_and_restart(manifests: dict[str, Any], pod: dict[str, Any]) -> None:
     service, job = manifests["Service"], manifests["Job"]
     arguments = pod["containers"][0]["args"]
     name = job["metadata"]["name"]
@@ -62,11 +65,11 @@ def test_pods_find_each_other_and_are_started_again(manifests: dict[str, Any], p
     assert option(arguments, "--master-addr") == f"{name}-0.{pod['subdomain']}"
     assert job["spec"]["completionMode"] == "Indexed"
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == int(option(arguments, "--nnodes"))
-    assert pod["restartPolicy"] == "Never", "a policy for failed pods requires it"
+    assert pod["restartPolicy"] == "Never", "podFailurePolicy requires it"
     assert job["spec"]["backoffLimit"] > 0
 
 
-def test_ranks_get_their_gpus_their_volumes_and_time_for_a_checkpoint(pod: dict[str, Any]) -> None:
+def test_pods_get_gpus_volumes_and_time_for_a_checkpoint(pod: dict[str, Any]) -> None:
     container = pod["containers"][0]
     gpus = container["resources"]["limits"]["nvidia.com/gpu"]
     assert gpus == int(option(container["args"], "--nproc-per-node"))
@@ -81,7 +84,7 @@ def test_ranks_get_their_gpus_their_volumes_and_time_for_a_checkpoint(pod: dict[
 
 
 @pytest.mark.slow
-def test_the_command_of_the_pods_trains(pod: dict[str, Any], toy_corpus: Path, tmp_path: Path) -> None:
+def test_the_pod_command_trains(pod: dict[str, Any], toy_corpus: Path, tmp_path: Path) -> None:
     container, run = pod["containers"][0], tmp_path / "run"
     replaced = {"--nproc-per-node": "1", "--master-addr": "127.0.0.1", "--master-port": str(free_port())}
     follows = {"train": "toy", "--corpus": str(toy_corpus), "--run": str(run)}

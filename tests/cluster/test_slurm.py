@@ -1,4 +1,4 @@
-"""The batch script on a real SLURM cluster: two nodes, a warning before the time is up, and going on in the queue."""
+"""The batch script on a real SLURM cluster of two nodes: a warning before the time limit, requeueing, resuming."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
 
 
 def submit(slurm: Slurm, log: Path, *train: str, **variables: str) -> str:
-    """Queue launch/slurm.sbatch with the arguments of ``dst train`` on two nodes of one task; returns the job's id."""
+    """Submit launch/slurm.sbatch with arguments of ``dst train``, on two nodes with a task each; return the job ID."""
     size = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--cpus-per-task=1"]
-    # The nodes are this machine, and their names stand in no DNS.
+    # Both nodes are this machine, and DNS does not know their names.
     exported = {"MASTER_ADDR": "127.0.0.1", **variables}
     size += [f"--export=ALL,{','.join(f'{name}={value}' for name, value in exported.items())}", f"--output={log}"]
     return slurm.run("sbatch", "--parsable", *size, str(REPOSITORY / "launch" / "slurm.sbatch"), *train).strip()
@@ -37,7 +37,7 @@ def submit(slurm: Slurm, log: Path, *train: str, **variables: str) -> str:
 
 @pytest.mark.cluster
 @pytest.mark.slow
-def test_a_warned_job_is_queued_again_and_one_that_fails_is_not(slurm: Slurm, toy_corpus: Path, tmp_path: Path) -> None:
+def test_a_warned_job_is_requeued_and_a_failed_one_is_not(slurm: Slurm, toy_corpus: Path, tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "job.log"
     train = ["toy", "--corpus", str(toy_corpus), "--run", str(run), "--ds", "zero2", "fp32", "--set", *TINY]
     train += [f"training.max_updates={UPDATES}"]
@@ -45,7 +45,7 @@ def test_a_warned_job_is_queued_again_and_one_that_fails_is_not(slurm: Slurm, to
     def said() -> str:
         return log.read_text()[-3000:] if log.exists() else "the job did not start"
 
-    # Its first task cannot listen and fails; the second is ended by SIGTERM, with the status of a job that was warned.
+    # The first task fails because it cannot listen; SIGTERM ends the second, with the exit status of a warned job.
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", free_port()))
         busy.listen()
@@ -56,7 +56,7 @@ def test_a_warned_job_is_queued_again_and_one_that_fails_is_not(slurm: Slurm, to
 
     job = submit(slurm, log, *train)
     wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= 5, said)
-    slurm.run("scancel", "--signal=USR1", job)  # reaches the tasks and not the script, as sbatch --signal does
+    slurm.run("scancel", "--signal=USR1", job)  # reaches the tasks but not the script, as with sbatch --signal
     wait_until(lambda: slurm.job(job)["Restarts"] == "1", said)
     stopped = latest_state(run)["step"]
     assert stopped == len(losses(run)) < UPDATES

@@ -1,4 +1,4 @@
-"""Training across two nodes, with the command of the README: pdsh, ssh, a hostfile."""
+"""Training across two nodes with the command from the README: pdsh, ssh, a hostfile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def train_arguments(corpus: Path, run: Path) -> list[str]:
 
 @pytest.mark.cluster
 @pytest.mark.slow
-def test_two_nodes_train_as_two_local_ranks_do(cluster: TwoNodes, toy_corpus: Path, tmp_path: Path) -> None:
+def test_two_nodes_train_like_two_local_ranks(cluster: TwoNodes, toy_corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "launch").mkdir()
     (tmp_path / "launch" / "hostfile").write_text("".join(f"{node.address} slots=1\n" for node in cluster.nodes))
     (tmp_path / ".deepspeed_env").write_text("GLOO_SOCKET_IFNAME=eth0\nOMP_NUM_THREADS=1\n")
@@ -41,7 +41,7 @@ def test_two_nodes_train_as_two_local_ranks_do(cluster: TwoNodes, toy_corpus: Pa
     done = run_command(command, env=cluster.environment, cwd=tmp_path)
     output = done.stdout + done.stderr
     assert done.returncode == 0, output[-3000:]
-    # pdsh puts the node's name before every line of it; the ranks say where the launcher started them.
+    # pdsh prefixes every line with the node's name; each rank logs where the launcher started it.
     for rank, node in enumerate(cluster.nodes):
         assert f"{node.address}: " in output
         assert f"nnodes=2, num_local_procs=1, node_rank={rank}" in output

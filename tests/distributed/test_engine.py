@@ -1,4 +1,4 @@
-"""Every ZeRO stage in every precision, any layout of ranks and accumulation steps, and resuming: with real ranks."""
+"""Training with real ranks: every ZeRO stage in every precision, layouts of ranks and accumulation steps, resuming."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def case(name: str, *overrides: str, fragments: Sequence[str] = ("zero1", "fp32"
     return {"name": name, "overrides": list(overrides), "fragments": list(fragments), "resume": resume}
 
 
-# Dropout masks are those of the micro-batch, whichever rank computes it.
+# Dropout masks depend on the micro-batch, not on the rank that computes it.
 LAYOUTS = [
     case("plain", "training.max_updates=10"),
     case("dropout", "training.max_updates=10", "model.dropout=0.1"),
@@ -38,7 +38,7 @@ EMA_FRAGMENTS = [("zero0", "fp32"), ("zero0", "bf16"), ("zero1", "bf16"), ("zero
 
 @pytest.fixture(scope="module")
 def train(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, list[Case]], Path]:
-    """Train cases on a number of ranks; returns the folder of their runs."""
+    """A function that trains cases on a number of ranks and returns the folder of their runs."""
 
     def run(ranks: int, cases: list[Case]) -> Path:
         out = tmp_path_factory.mktemp(f"ranks{ranks}-")
@@ -61,7 +61,7 @@ def losses(run: Path) -> list[float]:
 
 
 def flops(run: Path) -> list[float]:
-    """The operations counted so far, at each update."""
+    """The FLOPs counted up to each update."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [line["flops"] for line in lines if line["kind"] == "cost"]
 
@@ -85,7 +85,7 @@ def two_ranks(train: Callable[[int, list[Case]], Path], tmp_path_factory: pytest
         for stage in STAGES
         for precision in PRECISIONS
     ]
-    # The first scales are too large for fp16, so that its first updates are skipped.
+    # The first loss scales are too large for fp16, so the first updates are skipped.
     folder = tmp_path_factory.mktemp("json")
     overflowing, scattering = folder / "overflowing.json", folder / "scattering.json"
     overflowing.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 32, "hysteresis": 1}}))
@@ -93,7 +93,7 @@ def two_ranks(train: Callable[[int, list[Case]], Path], tmp_path_factory: pytest
         case(f"overflow-{stage}", "training.max_updates=30", fragments=(f"zero{stage}", str(overflowing)))
         for stage in STAGES
     ]
-    # Every weight, however small, is cut into parts, and gathered when it is needed.
+    # Every weight, however small, is partitioned, and gathered when needed.
     scattering.write_text(json.dumps({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}))
     scattered = case("scattered", "training.max_updates=30", fragments=(str(scattering), "fp32"))
     r_drop = [
@@ -110,7 +110,7 @@ def two_ranks(train: Callable[[int, list[Case]], Path], tmp_path_factory: pytest
 
 @pytest.mark.slow
 def test_no_operator_is_compiled_without_offloading(two_ranks: Path) -> None:
-    assert not list((two_ranks / "operators").rglob("*")), "compiling takes a minute, and a compiler on every node"
+    assert not list((two_ranks / "operators").rglob("*")), "compiling takes a minute and needs a compiler on every node"
 
 
 @pytest.mark.slow
@@ -128,13 +128,13 @@ class TestStagesAndPrecisions:
         assert losses(actual) == pytest.approx(losses(expected), rel=1e-5)
         torch.testing.assert_close(weights(actual), weights(expected), rtol=1e-3, atol=1e-4)
 
-    def test_zero_3_agrees_where_every_weight_is_cut(self, two_ranks: Path) -> None:
+    def test_zero_3_agrees_with_every_weight_partitioned(self, two_ranks: Path) -> None:
         expected, actual = two_ranks / "zero0-fp32", two_ranks / "scattered"
         assert losses(actual) == pytest.approx(losses(expected), rel=1e-5)
         torch.testing.assert_close(weights(actual), weights(expected), rtol=1e-3, atol=1e-4)
 
     @pytest.mark.parametrize("stage", STAGES)
-    def test_fp16_skips_updates_that_overflow_and_finds_its_scale(self, two_ranks: Path, stage: int) -> None:
+    def test_fp16_skips_overflowing_updates_and_finds_its_loss_scale(self, two_ranks: Path, stage: int) -> None:
         lines = trace(two_ranks / f"overflow-{stage}")
         skipped = [int(line["skipped_share"]) for line in lines]
         found = skipped.index(0)
@@ -144,19 +144,19 @@ class TestStagesAndPrecisions:
         assert scales == [2.0 ** (32 - sum(skipped[: update + 1])) for update in range(30)]
         applied = [line["lr"] for line, skip in zip(lines, skipped, strict=True) if not skip]
         expected = [line["lr"] for line in trace(two_ranks / f"zero{stage}-fp16")]
-        assert applied == expected[: len(applied)], "updates that are skipped do not count for the schedule"
+        assert applied == expected[: len(applied)], "skipped updates do not advance the schedule"
         values = losses(two_ranks / f"overflow-{stage}")
         assert sum(values[-3:]) / 3 < 0.95 * values[0]
 
     @pytest.mark.parametrize("precision", PRECISIONS[1:])
     @pytest.mark.parametrize("stage", STAGES)
-    def test_half_precisions_follow_fp32(self, two_ranks: Path, stage: int, precision: str) -> None:
+    def test_half_precision_stays_close_to_fp32(self, two_ranks: Path, stage: int, precision: str) -> None:
         expected, actual = two_ranks / "zero0-fp32", two_ranks / f"zero{stage}-{precision}"
         assert losses(actual)[-1] == pytest.approx(losses(expected)[-1], rel=0.05)
 
     @pytest.mark.parametrize("precision", PRECISIONS)
     @pytest.mark.parametrize("stage", STAGES)
-    def test_the_record_is_complete(self, two_ranks: Path, stage: int, precision: str) -> None:
+    def test_every_metric_is_logged(self, two_ranks: Path, stage: int, precision: str) -> None:
         for line in trace(two_ranks / f"zero{stage}-{precision}"):
             for key in ("lr", "grad_norm", "src_tokens", "tgt_tokens", "tokens_per_second", "perplexity", "loss_scale"):
                 assert math.isfinite(line[key]), key
@@ -164,7 +164,7 @@ class TestStagesAndPrecisions:
             assert (line["loss_scale"] > 1) == (precision == "fp16")
 
     @pytest.mark.parametrize("stage", STAGES[1:])
-    def test_norms_agree_in_fp32(self, two_ranks: Path, stage: int) -> None:
+    def test_gradient_norms_agree_in_fp32(self, two_ranks: Path, stage: int) -> None:
         for name in ("clip-{}-fp32", "zero{}-fp32"):
             expected, actual = (
                 [line["grad_norm"] for line in trace(two_ranks / name.format(which))[:4]] for which in (0, stage)
@@ -183,7 +183,7 @@ class TestStagesAndPrecisions:
 
     @pytest.mark.parametrize("precision", PRECISIONS)
     @pytest.mark.parametrize("stage", STAGES)
-    def test_a_checkpoint_is_written_whole(self, two_ranks: Path, stage: int, precision: str) -> None:
+    def test_the_last_checkpoint_is_complete(self, two_ranks: Path, stage: int, precision: str) -> None:
         run = two_ranks / f"zero{stage}-{precision}"
         checkpoint = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
         assert checkpoint.name == "step-00000030"
@@ -200,20 +200,22 @@ class TestRegularisers:
     def test_r_drop_agrees_in_all_stages_and_precisions(self, two_ranks: Path, fragments: tuple[str, str]) -> None:
         expected, actual = two_ranks / "r_drop-zero0-fp32", two_ranks / f"r_drop-{'-'.join(fragments)}"
         assert losses(actual) == pytest.approx(losses(expected), rel=1e-5 if "fp32" in fragments else 0.02)
-        assert losses(actual)[0] > 1.001 * losses(two_ranks / "dropout")[0], "it adds the divergence"
+        assert losses(actual)[0] > 1.001 * losses(two_ranks / "dropout")[0], "R-Drop adds the divergence"
 
     @pytest.mark.parametrize("fragments", EMA_FRAGMENTS)
     def test_checkpoints_hold_the_moving_average(self, two_ranks: Path, fragments: tuple[str, str]) -> None:
         """``average = share * average + (1 - share) * weights``, from the second update on."""
         name = "-".join(fragments)
         raw, averaged = (saved_weights(two_ranks / f"{kind}-{name}") for kind in ("raw", "ema"))
-        average = averaged[0]  # the initial weights are in it, which no checkpoint has
+        average = averaged[0]  # it includes the initial weights, which are in no checkpoint
         assert any(not torch.equal(average[key], raw[0][key]) for key in average)
         for update in range(2, 5):
             share = min(0.5, (1 + update) / (10 + update))
             average = {key: share * average[key] + (1 - share) * raw[update - 1][key] for key in average}
             torch.testing.assert_close(averaged[update - 1], average, rtol=1e-5, atol=1e-6)
-        assert losses(two_ranks / f"ema-{name}") == losses(two_ranks / f"raw-{name}"), "training does not see it"
+        assert losses(two_ranks / f"ema-{name}") == losses(two_ranks / f"raw-{name}"), (
+            "the average does not affect training"
+        )
 
 
 def saved_weights(run: Path) -> list[dict[str, torch.Tensor]]:
@@ -234,7 +236,7 @@ def test_any_layout_of_ranks_and_accumulation_gives_the_same_trace(
 
 
 @pytest.mark.slow
-def test_a_resumed_run_equals_one_that_never_stopped(train: Callable[[int, list[Case]], Path]) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(train: Callable[[int, list[Case]], Path]) -> None:
     cases = []
     also = ("optimizer.ema_decay=0.9", "training.bpe_dropout=0.1")
     for fragments in (("zero0", "fp32"), ("zero1", "bf16"), ("zero2", "fp16"), ("zero3", "bf16")):
@@ -247,5 +249,5 @@ def test_a_resumed_run_equals_one_that_never_stopped(train: Callable[[int, list[
     for fragments in (("zero0", "fp32"), ("zero1", "bf16"), ("zero2", "fp16"), ("zero3", "bf16")):
         name = "-".join(fragments)
         assert losses(out / f"resumed-{name}") == losses(out / f"whole-{name}")[5:]
-        assert flops(out / f"resumed-{name}") == flops(out / f"whole-{name}")[5:], "it goes on counting"
+        assert flops(out / f"resumed-{name}") == flops(out / f"whole-{name}")[5:], "counting continues"
         torch.testing.assert_close(weights(out / f"resumed-{name}"), weights(out / f"whole-{name}"), rtol=0, atol=0)

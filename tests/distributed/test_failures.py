@@ -1,4 +1,4 @@
-"""What one process meets, all of them hear: mistakes, full disks, damage and divergence, with real ranks."""
+"""Failures with real ranks: a mistake, a full disk, damage or divergence on one rank ends all of them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def trained(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def again(trained: Path, tmp_path: Path) -> Path:
-    """A copy of that run, to go on with."""
+    """A copy of that run, to resume."""
     run = tmp_path / "again"
     shutil.copytree(trained, run)
     return run
 
 
-def one_error(done: subprocess.CompletedProcess[str], *parts: str) -> None:
-    """All ranks failed, and one of them said why, in one line."""
+def assert_one_error(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    """Check that there is exactly one error line, with these parts, and no traceback."""
     lines = [line for line in done.stderr.splitlines() if "error:" in line and line.startswith("dst")]
     assert len(lines) == 1, done.stderr
     for part in parts:
@@ -52,7 +52,7 @@ def one_error(done: subprocess.CompletedProcess[str], *parts: str) -> None:
 
 @pytest.mark.slow
 class TestMistakes:
-    def test_of_one_node_are_heard_by_all(self, toy_corpus: Path, tmp_path: Path) -> None:
+    def test_a_mistake_on_one_node_ends_all_ranks(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         with srun(train_arguments(toy_corpus, run), train_arguments(tmp_path / "no-corpus", run)) as ranks:
             outputs = finish_all(ranks)
@@ -63,35 +63,35 @@ class TestMistakes:
         assert "error" not in outputs[1][1]
         assert not run.exists()
 
-    def test_a_json_that_deepspeed_refuses(self, toy_corpus: Path, tmp_path: Path) -> None:
+    def test_a_json_that_deepspeed_rejects_is_reported_once(self, toy_corpus: Path, tmp_path: Path) -> None:
         wrong = tmp_path / "wrong.json"
         wrong.write_text(json.dumps({"zero_optimization": {"stage": 2, "overlap_comm": "sometimes"}, **HALF}))
         done = run_dst_ranks(2, *train_arguments(toy_corpus, tmp_path / "run", ds=(str(wrong),)))
         assert done.returncode != 0
-        one_error(done, "DeepSpeed rejects its configuration", "overlap_comm")
+        assert_one_error(done, "DeepSpeed rejects its configuration", "overlap_comm")
 
     @pytest.mark.parametrize(("ranks", "ds", "message"), [
         (1, ("zero2", "fp32"), "was written with world_size 2, this run has world_size 1"),
         (2, ("zero3", "fp32"), "was written with zero_stage 2, this run has zero_stage 3"),
         (2, ("zero2", "bf16"), "was written with precision fp32, this run has precision bf16"),
     ])  # fmt: skip
-    def test_another_layout_does_not_go_on(
+    def test_another_layout_cannot_resume(
         self, again: Path, toy_corpus: Path, ranks: int, ds: tuple[str, ...], message: str
     ) -> None:
         before = {path.name: path.read_bytes() for path in again.glob("*.*")}
         done = run_dst_ranks(ranks, *train_arguments(toy_corpus, again, "training.max_updates=8", ds=ds))
         assert done.returncode == 2 if ranks == 1 else done.returncode != 0
-        one_error(done, message)
+        assert_one_error(done, message)
         assert {path.name: path.read_bytes() for path in again.glob("*.*")} == before
 
-    def test_a_checkpoint_of_another_run_is_no_way_back(self, again: Path, trained: Path, toy_corpus: Path) -> None:
+    def test_a_checkpoint_of_another_run_is_refused(self, again: Path, trained: Path, toy_corpus: Path) -> None:
         there = trained / "checkpoints" / "step-00000002"
         done = run_dst_ranks(2, *train_arguments(toy_corpus, again), "--resume", str(there))
         assert done.returncode != 0
-        one_error(done, f"--resume {there} is not a checkpoint of {again}, which has its own")
+        assert_one_error(done, f"--resume {there} is not a checkpoint of {again}, which has its own")
         assert latest_state(again)["step"] == 6
 
-    def test_another_preset_on_one_node(self, toy_corpus: Path, tmp_path: Path) -> None:
+    def test_different_presets_on_two_nodes_are_refused(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         with srun(
             train_arguments(toy_corpus, run), train_arguments(toy_corpus, run, "training.max_updates=7")
@@ -101,15 +101,15 @@ class TestMistakes:
         assert "has a different preset, DeepSpeed JSON or dstransformer version than" in outputs[0][1]
         assert not (run / "config.yaml").exists()
 
-    def test_another_corpus_does_not_go_on(self, again: Path, tmp_path: Path) -> None:
+    def test_another_corpus_cannot_resume(self, again: Path, tmp_path: Path) -> None:
         other = build_toy(tmp_path / "other", pairs=300)
         done = run_dst_ranks(2, *train_arguments(other, again, "training.max_updates=8"))
         assert done.returncode != 0
-        one_error(done, "it was trained on another corpus than")
+        assert_one_error(done, "it was trained on another corpus than")
 
 
 @pytest.mark.slow
-def test_going_on_with_other_arithmetic_is_said(again: Path, toy_corpus: Path) -> None:
+def test_resuming_with_other_kernels_warns_once(again: Path, toy_corpus: Path) -> None:
     arguments = train_arguments(toy_corpus, again, "training.max_updates=7")
     done = run_dst_ranks(2, *arguments, extra={"DST_CPU_KERNELS": "0"})
     assert done.returncode == 0, done.stderr
@@ -120,7 +120,7 @@ def test_going_on_with_other_arithmetic_is_said(again: Path, toy_corpus: Path) -
 
 @pytest.mark.slow
 class TestPeers:
-    def test_two_trainers_do_not_share_a_run(self, toy_corpus: Path, tmp_path: Path) -> None:
+    def test_a_second_trainer_of_the_same_run_is_refused(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         arguments = train_arguments(toy_corpus, run, "training.max_updates=3000", "checkpoint.every_updates=0")
         with srun(arguments) as (first,):
@@ -129,10 +129,10 @@ class TestPeers:
                 time.sleep(0.1)
             second = run_dst(*arguments)
             assert second.returncode == 2, second.stderr
-            one_error(second, f"another process is training in {run} (process {first.pid} on")
+            assert_one_error(second, f"another process is training in {run} (process {first.pid} on")
             assert first.poll() is None
 
-    def test_one_that_is_killed_ends_the_others(self, toy_corpus: Path, tmp_path: Path) -> None:
+    def test_a_killed_rank_ends_the_others(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         arguments = train_arguments(toy_corpus, run, "training.max_updates=3000", "checkpoint.every_updates=0")
         with srun(arguments, arguments) as ranks:
@@ -148,7 +148,9 @@ class TestPeers:
 
 @pytest.mark.slow
 class TestDamage:
-    def test_the_checkpoint_before_a_damaged_one_is_taken(self, again: Path, trained: Path, toy_corpus: Path) -> None:
+    def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
+        self, again: Path, trained: Path, toy_corpus: Path
+    ) -> None:
         weights = again / "checkpoints" / "step-00000006" / "bundle" / "model.safetensors"
         content = bytearray(weights.read_bytes())
         content[-5] ^= 1
@@ -160,35 +162,35 @@ class TestDamage:
         assert losses(again) == losses(trained)
         assert weights.read_bytes() == (trained / weights.relative_to(again)).read_bytes()
 
-    def test_no_sound_checkpoint_is_an_error(self, again: Path, toy_corpus: Path) -> None:
+    def test_a_run_with_only_damaged_checkpoints_is_refused(self, again: Path, toy_corpus: Path) -> None:
         for manifest in again.glob("checkpoints/*/manifest.json"):
             manifest.write_text("{")
         done = run_dst_ranks(2, *train_arguments(toy_corpus, again))
         assert done.returncode != 0
-        one_error(done, "every checkpoint in", "is damaged")
+        assert_one_error(done, "every checkpoint in", "is damaged")
         assert len(list(again.glob("checkpoints/step-*"))) == 3
 
 
 @pytest.mark.slow
 class TestDivergence:
-    def test_the_last_good_checkpoint_stays(self, toy_corpus: Path, tmp_path: Path) -> None:
+    def test_divergence_keeps_the_last_good_checkpoint(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         overrides = ("schedule.scale=1e30", "checkpoint.every_updates=1", "training.max_updates=30")
         done = run_dst_ranks(2, *train_arguments(toy_corpus, run, *overrides))
         assert done.returncode == 1, done.stderr
-        one_error(done, "training diverged: the loss became NaN or infinite by update")
+        assert_one_error(done, "training diverged: the loss became NaN or infinite by update")
         assert latest_state(run)["step"] < len(losses(run))
         assert not list(run.glob("checkpoints/.*"))
 
     @pytest.mark.parametrize("stage", ["zero0", "zero2"])
-    def test_fp16_gives_up_at_the_smallest_scale(self, toy_corpus: Path, tmp_path: Path, stage: str) -> None:
+    def test_fp16_gives_up_at_the_smallest_loss_scale(self, toy_corpus: Path, tmp_path: Path, stage: str) -> None:
         half = tmp_path / "half.json"
         half.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 3, "hysteresis": 1}}))
         overrides = ("schedule.scale=1e30", "training.max_updates=30", "checkpoint.every_updates=0")
         arguments = train_arguments(toy_corpus, tmp_path / "run", *overrides, ds=(stage, str(half)))
         done = run_dst_ranks(2, *arguments)
         assert done.returncode == 1, done.stderr
-        one_error(done, "fp16 training diverged: gradients overflow at the smallest loss scale")
+        assert_one_error(done, "fp16 training diverged: gradients overflow at the smallest loss scale")
 
 
 @pytest.fixture
@@ -204,11 +206,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_every_rank_and_leaves_what_was_complete(toy_corpus: Path, small_disk: Path) -> None:
+def test_a_full_disk_ends_every_rank_and_keeps_complete_checkpoints(toy_corpus: Path, small_disk: Path) -> None:
     run = small_disk / "run"
     done = run_dst_ranks(2, *train_arguments(toy_corpus, run, "training.max_updates=60", "checkpoint.keep_last=30"))
     assert done.returncode == 1, done.stderr
-    one_error(done, "No space left on device", "make room")
+    assert_one_error(done, "No space left on device", "make room")
     complete = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
     assert complete
     assert (run / "checkpoints" / "latest").read_text().strip() == complete[-1]

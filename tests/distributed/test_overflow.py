@@ -1,4 +1,4 @@
-"""An infinite gradient on one rank: at every ZeRO stage the update is skipped, counted, and leaves no trace."""
+"""An infinite gradient on one rank: every ZeRO stage skips the update, counts it, and leaves the weights unchanged."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LAYOUTS = [f"zero{stage}-{precision}" for stage in range(4) for precision in ("b
 
 @pytest.fixture(scope="module")
 def runs(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six updates in each layout, the third of which has an infinite gradient; and one run that has nothing else."""
+    """Six updates in each layout, the third with an infinite gradient, and a run of nothing else from the fifth on."""
     out = tmp_path_factory.mktemp("overflow")
     common = ["training.max_updates=6", "optimizer.clip_norm=0.5"]
     cases: list[dict[str, Any]] = [
         {"name": name, "overrides": common, "fragments": name.split("-"), "infinite": [3]} for name in LAYOUTS
     ]
-    # A checkpoint right after a skipped update is a good one.
+    # This case saves a checkpoint right after the skipped update.
     cases[0]["overrides"] = [*common, "checkpoint.every_updates=3"]
     endless = {"overrides": ["training.max_updates=40"], "fragments": ["zero2", "bf16"], "infinite": list(range(5, 41))}
     cases.append({"name": "endless", **endless})
@@ -43,23 +43,23 @@ def trace(run: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_update_is_skipped_and_counted(runs: Path, layout: str) -> None:
+def test_an_update_with_an_infinite_gradient_is_skipped_and_counted(runs: Path, layout: str) -> None:
     assert outcome(runs / layout) == {"step": 6, "unchanged": [True], "diverged": None}
     lines = trace(runs / layout)
     assert [line["skipped_share"] for line in lines] == [0, 0, 1, 0, 0, 0]
     assert [line["grad_norm"] is None for line in lines] == [False, False, True, False, False, False]
     rates = [line["lr"] for line in lines]
-    assert rates[3] == rates[2] < rates[4], "the schedule does not count it"
+    assert rates[3] == rates[2] < rates[4], "the schedule does not count skipped updates"
     assert all(line["loss"] is not None for line in lines)
 
 
 @pytest.mark.slow
-def test_a_checkpoint_after_a_skipped_update_is_a_good_one(runs: Path) -> None:
+def test_a_checkpoint_is_saved_after_a_skipped_update(runs: Path) -> None:
     assert (runs / LAYOUTS[0] / "checkpoints" / "step-00000003" / "manifest.json").is_file()
 
 
 @pytest.mark.slow
-def test_nothing_but_skipped_updates_is_divergence(runs: Path) -> None:
+def test_twenty_skipped_updates_in_a_row_are_divergence(runs: Path) -> None:
     said = outcome(runs / "endless")
     assert said["unchanged"] == [True] * 19, "the twentieth raises"
     assert (

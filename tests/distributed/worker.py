@@ -1,10 +1,10 @@
-"""Run by every rank: trains the cases of a JSON file one after the other, in one set of ranks.
+"""Every rank runs this program: it trains the cases of a JSON file one after the other.
 
 A case is ``{"name": …, "overrides": […], "fragments": […], "resume": PATH or null}``; its run folder is ``OUT/name``.
-At the updates that ``"infinite": […]`` names, rank 1 has an infinite gradient; ``outcome.json`` then says whether they
-left the weights as they were, and how training diverged, if it did.
+At the updates listed in ``"infinite": […]``, rank 1 has an infinite gradient; ``outcome.json`` then says whether they
+left the weights unchanged, and how training diverged, if it did.
 
-One that resumes goes on from the checkpoint ``OUT/PATH``, for example ``whole/checkpoints/step-00000005``.
+With ``"resume"``, it resumes from the checkpoint ``OUT/PATH``, for example ``whole/checkpoints/step-00000005``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from dstransformer.training.setup import Setup
 from dstransformer.training.trainer import Trainer
 
 
-def run_to_its_end(trainer: Trainer, setup: Setup, world: World, tracker: Tracker) -> str | None:
-    """Train, and make the final bundle; returns how training diverged, if it did."""
+def run_to_the_end(trainer: Trainer, setup: Setup, world: World, tracker: Tracker) -> str | None:
+    """Train and write the final bundle; return how training diverged, or None."""
     try:
         trainer.run(StopRequest())
     except DivergedError as error:
@@ -46,8 +46,8 @@ def run_to_its_end(trainer: Trainer, setup: Setup, world: World, tracker: Tracke
 
 
 @contextmanager
-def injected(trainer: Trainer, updates: list[int], world: World) -> Iterator[list[bool]]:
-    """Puts an infinity into one gradient of rank 1 at some updates; whether each left the weights as they were."""
+def inject_infinities(trainer: Trainer, updates: list[int], world: World) -> Iterator[list[bool]]:
+    """Make one gradient of rank 1 infinite at these updates; yields whether each left the weights unchanged."""
     unchanged: list[bool] = []
     engine: Any = trainer.engine
     step, now = engine.step, 0
@@ -89,8 +89,8 @@ def main() -> None:
             trainer.resume(read_checkpoint(out / resumed))
         step = None if resumed is None else int(resumed.rpartition("-")[2])
         tracker.start(RunStart(case["name"], config, ds_config, corpus.manifest, corpus.path, resume_step=step))
-        with injected(trainer, case.get("infinite", []), world) as unchanged:
-            diverged = run_to_its_end(trainer, setup, world, tracker)
+        with inject_infinities(trainer, case.get("infinite", []), world) as unchanged:
+            diverged = run_to_the_end(trainer, setup, world, tracker)
         weights = {name: weight.cpu().clone() for name, weight in trainer.engine.iter_weights()}
         if world.is_rank0:
             torch.save(weights, run / "weights.pt")

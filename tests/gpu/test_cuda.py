@@ -1,4 +1,4 @@
-"""What only a CUDA device can show: the varlen kernel against the padded product, compiled layers, and training."""
+"""Tests that need a CUDA device: the varlen backend against the padded one, compiled layers, and training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build_model(backend: Backend, **changes: float) -> Transformer:
 
 
 def gradients(model: Transformer, pairs: Pairs) -> tuple[float, dict[str, torch.Tensor]]:
-    """The loss a target token of a packed batch, and the gradient of every weight in fp32, by name."""
+    """The loss per target token of a packed batch, and the gradient of every weight in fp32, by name."""
     src, src_packing = pack([src for src, _ in pairs])
     tgt, tgt_packing = pack([tgt for _, tgt in pairs])
     sums = model(src, src_packing, tgt, tgt.roll(-1), tgt_packing)
@@ -44,7 +44,7 @@ def gradients(model: Transformer, pairs: Pairs) -> tuple[float, dict[str, torch.
 
 
 def worst_error(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
-    """The largest relative error of a gradient, by norms."""
+    """The largest relative error of any gradient, by norm."""
     assert found.keys() == expected.keys()
     return max(float((found[name] - true).norm() / true.norm()) for name, true in expected.items())
 
@@ -63,14 +63,14 @@ def test_varlen_equals_padded(dtype: torch.dtype, changes: dict[str, int]) -> No
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("changes", [{}, {"d_k": 4, "d_v": 16}], ids=["8", "4-16"])
-def test_varlen_learns_as_padded_does(dtype: torch.dtype, changes: dict[str, int]) -> None:
+def test_varlen_gradients_match_padded(dtype: torch.dtype, changes: dict[str, int]) -> None:
     pairs = cuda_pairs()
     true_loss, true = gradients(build_model("padded", **changes), pairs)
     padded_loss, padded = gradients(build_model("padded", **changes).to(dtype), pairs)
     varlen_loss, varlen = gradients(build_model("varlen", **changes).to(dtype), pairs)
     assert varlen_loss == pytest.approx(true_loss, rel=0.01)
     assert varlen_loss == pytest.approx(padded_loss, rel=0.01)
-    # As far from fp32 as the padded product in the same precision, give or take.
+    # About as close to fp32 as the padded backend in the same precision.
     assert worst_error(varlen, true) < 1.5 * worst_error(padded, true) + 0.02
 
 
@@ -86,7 +86,7 @@ def test_dropout_is_the_same_with_both_backends(dtype: torch.dtype) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["varlen", "padded"])
-def test_compiled_layers_learn_as_eager_ones_do(backend: Backend) -> None:
+def test_gradients_of_compiled_layers_match_eager_ones(backend: Backend) -> None:
     pairs = cuda_pairs()
     true_loss, true = gradients(build_model("padded"), pairs)
     eager_loss, eager = gradients(build_model(backend).bfloat16(), pairs)
@@ -100,7 +100,7 @@ def test_compiled_layers_learn_as_eager_ones_do(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("backend", ["varlen", "padded"])
-def test_sentences_that_fill_a_batch_up_change_no_other(backend: Backend) -> None:
+def test_filler_sentences_do_not_change_the_others(backend: Backend) -> None:
     pairs = cuda_pairs()
     filling = torch.zeros(6, dtype=torch.int64, device="cuda")
     nothing = filling[:0]
@@ -112,7 +112,7 @@ def test_sentences_that_fill_a_batch_up_change_no_other(backend: Backend) -> Non
     assert all(weight.grad.isfinite().all() for weight in model.parameters() if weight.grad is not None)
 
 
-def test_it_translates_as_on_a_cpu() -> None:
+def test_translations_equal_those_on_a_cpu() -> None:
     sources = [src for src, _ in draw_pairs()]
     settings = load_config("base").decoding.model_copy(update={"max_extra_tokens": 5})
     model = build_model("padded").eval()
@@ -127,13 +127,13 @@ def test_it_translates_as_on_a_cpu() -> None:
 @pytest.mark.parametrize(
     "fragments", [("zero1", "bf16"), ("zero1", "fp16"), ("zero2", "fp16"), ("zero3", "bf16"), ("zero1", "fp32")]
 )
-def test_it_trains_on_the_gpu(toy_corpus: Path, tmp_path: Path, fragments: tuple[str, str]) -> None:
+def test_training_reduces_the_loss(toy_corpus: Path, tmp_path: Path, fragments: tuple[str, str]) -> None:
     trace = train(toy_corpus, tmp_path / "run", fragments)
     assert trace[-1] < 0.8 * trace[0]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_a_run_is_the_same_with_both_backends(toy_corpus: Path, tmp_path: Path, precision: str) -> None:
+def test_both_backends_train_alike(toy_corpus: Path, tmp_path: Path, precision: str) -> None:
     padded, varlen = (
         train(toy_corpus, tmp_path / backend, ("zero1", precision), f"training.attention_backend={backend}")
         for backend in ("padded", "varlen")

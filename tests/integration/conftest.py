@@ -27,7 +27,7 @@ def text(tmp_path: Path) -> WriteText:
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLflow's limits of time end only what hangs; what a store refuses, it refuses once."""
+    """Raise MLflow's time limits so that they end hangs only, and turn off its retries."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(int(SILENCE)))
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setattr(mlflow_tracker, "FINISH_SECONDS", dict.fromkeys(mlflow_tracker.FINISH_SECONDS, LIMIT))
@@ -42,6 +42,6 @@ def run_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(run_folder: Path, empty_store: Path) -> str:
-    """The address of a new SQLite database, where a run's is by default."""
+    """The address of a new SQLite database, at the default location of the run."""
     shutil.copy(empty_store, run_folder.parent / "mlflow.db")
     return f"sqlite:///{run_folder.parent}/mlflow.db"

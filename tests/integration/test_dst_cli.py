@@ -17,7 +17,7 @@ from support.runs import train_options
 
 @pytest.fixture(scope="module")
 def trained(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run, trained on one process."""
+    """The folder of a run trained by one process."""
     run = tmp_path_factory.mktemp("runs") / "tiny"
     done = run_dst(*train_options(toy_corpus, run), "--json")
     assert done.returncode == 0, done.stderr
@@ -35,7 +35,7 @@ def held_out(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 class TestRunFolder:
-    def test_it_holds_what_was_promised(self, trained: Path) -> None:
+    def test_it_holds_the_documented_files(self, trained: Path) -> None:
         names = {path.name for path in trained.iterdir()}
         assert {"config.yaml", "ds_config.json", "metrics.jsonl", "checkpoints", "bundle"} <= names
         assert (trained / "checkpoints" / "latest").read_text().strip() == "step-00000012"
@@ -51,7 +51,7 @@ class TestRunFolder:
             "provenance.json",
         }
 
-    def test_metrics_are_an_object_a_line(self, trained: Path) -> None:
+    def test_metrics_hold_one_object_per_line(self, trained: Path) -> None:
         lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
         training = [line for line in lines if line["kind"] == "train"]
         assert [line["step"] for line in training] == [2, 4, 6, 8, 10, 12]
@@ -60,7 +60,7 @@ class TestRunFolder:
         assert [line["step"] for line in lines if line["kind"] == "valid"] == [6, 12]
         assert "nrefs:1" in next(line for line in lines if line["kind"] == "final_test")["bleu_signature"]
 
-    def test_json_is_all_that_is_on_stdout(self, trained: Path) -> None:
+    def test_stdout_holds_only_json(self, trained: Path) -> None:
         outcome = json.loads((trained / "stdout.json").read_text())
         assert outcome["step"] == 12
         assert outcome["stopped_by"] is None
@@ -111,7 +111,7 @@ class TestDownstream:
         assert len(lines) == 4
         assert lines[1] == ""
 
-    def test_evaluate_says_what_training_said(self, trained: Path, held_out: tuple[Path, Path]) -> None:
+    def test_evaluate_gives_the_scores_of_training(self, trained: Path, held_out: tuple[Path, Path]) -> None:
         src, ref = held_out
         done = run_dst("evaluate", str(trained / "bundle"), "--src", str(src), "--ref", str(ref), "--json")
         assert done.returncode == 0, done.stderr
@@ -124,7 +124,7 @@ class TestDownstream:
         assert (report["beam_size"], report["length_penalty"], report["max_extra_tokens"]) == (2, 0.6, 5)
         assert (report["precision"], report["device"]) == ("fp32", "cpu")
 
-    def test_average_gives_the_bundle_that_training_gave(self, trained: Path, tmp_path: Path) -> None:
+    def test_average_reproduces_the_bundle_of_training(self, trained: Path, tmp_path: Path) -> None:
         done = run_dst("average", str(trained), "--last", "3", "--out", str(tmp_path / "bundle"))
         assert done.returncode == 0, done.stderr
         ours, theirs = (path / "model.safetensors" for path in (tmp_path / "bundle", trained / "bundle"))
@@ -134,7 +134,7 @@ class TestDownstream:
 
 
 class TestResume:
-    def test_a_longer_run_goes_on_in_the_same_mlflow_run(self, trained: Path, toy_corpus: Path, tmp_path: Path) -> None:
+    def test_a_longer_run_continues_the_same_mlflow_run(self, trained: Path, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "tiny"
         shutil.copytree(trained, run)
         for name in ("mlflow.db", "mlartifacts"):
@@ -149,7 +149,7 @@ class TestResume:
         steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert [line["step"] for line in steps if line["kind"] == "train"] == [2, 4, 6, 8, 10, 12, 14]
 
-    def test_never_refuses_a_run_that_is_there(self, trained: Path, toy_corpus: Path) -> None:
+    def test_resume_never_refuses_an_existing_run(self, trained: Path, toy_corpus: Path) -> None:
         done = run_dst(*train_options(toy_corpus, trained), "--resume", "never")
         assert_refused(done, f"{trained} already holds a run, at step 12")
 
@@ -159,18 +159,18 @@ class TestResume:
         assert_refused(done, "model.d_ff is 128, but", "was trained with 64")
         assert (trained / "config.yaml").read_text() == before
 
-    def test_fewer_updates_than_are_done_is_refused(self, trained: Path, toy_corpus: Path) -> None:
+    def test_fewer_updates_than_already_done_are_refused(self, trained: Path, toy_corpus: Path) -> None:
         before = (trained / "config.yaml").read_text()
         done = run_dst(*train_options(toy_corpus, trained, "training.max_updates=10"))
         assert_refused(done, "training.max_updates is 10, but", "step-00000012 is further")
         assert (trained / "config.yaml").read_text() == before
 
-    def test_a_folder_that_is_no_checkpoint_is_refused(self, toy_corpus: Path, tmp_path: Path) -> None:
+    def test_a_folder_without_a_checkpoint_is_refused(self, toy_corpus: Path, tmp_path: Path) -> None:
         done = run_dst(*train_options(toy_corpus, tmp_path / "run"), "--resume", str(tmp_path))
         assert_refused(done, f"{tmp_path} is not a checkpoint")
         assert not (tmp_path / "run").exists()
 
-    def test_another_number_of_processes_is_refused(self, trained: Path, toy_corpus: Path, tmp_path: Path) -> None:
+    def test_a_different_number_of_processes_is_refused(self, trained: Path, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         shutil.copytree(trained, run)
         done = run_dst(*train_options(toy_corpus, run), ranks=2)
@@ -180,7 +180,7 @@ class TestResume:
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
-    """A user's mistake: exit code 2, one line that says what and where, no traceback."""
+    """Check for a user's mistake: exit status 2, one error line with these parts, no traceback."""
     assert done.returncode == 2, (done.returncode, done.stderr)
     lines = [line for line in done.stderr.splitlines() if line.startswith("dst: error:")]
     assert len(lines) == 1, done.stderr
@@ -198,14 +198,12 @@ class TestBadInput:
         (["train", "toy", "--set", "batch.src_tokens=20"], "src tokens, more than an update may hold"),
         (["train", "toy", "--resume", "nowhere"], "nowhere is not a checkpoint"),
     ])  # fmt: skip
-    def test_a_request_that_cannot_be(
-        self, toy_corpus: Path, tmp_path: Path, arguments: list[str], message: str
-    ) -> None:
+    def test_invalid_train_options(self, toy_corpus: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
         done = run_dst(*arguments, "--corpus", str(toy_corpus), "--run", str(tmp_path / "run"))
         assert_refused(done, message)
         assert not (tmp_path / "run").exists()
 
-    def test_a_fragment_that_states_an_owned_key(self, toy_corpus: Path, tmp_path: Path) -> None:
+    def test_a_fragment_that_sets_an_owned_key(self, toy_corpus: Path, tmp_path: Path) -> None:
         path = tmp_path / "mine.json"
         path.write_text('{"gradient_clipping": 1.0}')
         options = ["--corpus", str(toy_corpus), "--run", str(tmp_path / "run"), "--ds", str(path)]
@@ -250,7 +248,7 @@ class TestBadInput:
         done = run_dst("evaluate", str(trained), "--src", str(src), "--ref", str(ref))
         assert_refused(done, f"{src} has 2 lines but {ref} has 1")
 
-    def test_one_of_the_best_is_none_of_the_last(self, trained: Path, tmp_path: Path) -> None:
+    def test_a_checkpoint_kept_only_as_best_is_not_among_the_last(self, trained: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         shutil.copytree(trained, run)
         for provenance in run.glob("checkpoints/*/bundle/provenance.json"):
@@ -270,7 +268,7 @@ class TestBadInput:
         assert_refused(done, f"{run} has no checkpoints: name a folder that `dst train --run` wrote")
         assert not (tmp_path / "bundle").exists()
 
-    def test_an_average_never_replaces_what_is_no_bundle(self, trained: Path, tmp_path: Path) -> None:
+    def test_an_average_never_replaces_a_file(self, trained: Path, tmp_path: Path) -> None:
         out = tmp_path / "notes.txt"
         out.write_text("keep me")
         done = run_dst("average", str(trained), "--last", "1", "--out", str(out))
@@ -296,7 +294,7 @@ class TestBadInput:
         (["track", "wrong.json"], ["wrong.json is not the folder of a tracked run"]),
         (["track", "nowhere"], ["nowhere is not the folder of a tracked run: name one that `dst train` wrote"]),
     ])  # fmt: skip
-    def test_a_line_that_cannot_be(self, tmp_path: Path, arguments: list[str], parts: list[str]) -> None:
+    def test_invalid_command_lines(self, tmp_path: Path, arguments: list[str], parts: list[str]) -> None:
         (tmp_path / "wrong.json").write_text('{"zero_optimization": {"stage": 7}}')
         done = run_dst(*arguments, cwd=tmp_path)
         assert_refused(done, *parts)
@@ -318,7 +316,7 @@ class TestDryRun:
         assert figures["config"]["model"]["d_model"] == 512
         assert list(tmp_path.iterdir()) == []
 
-    def test_for_people_too(self, toy_corpus: Path, tmp_path: Path) -> None:
+    def test_it_prints_text_by_default(self, toy_corpus: Path, tmp_path: Path) -> None:
         done = run_dst("train", "toy", "--corpus", str(toy_corpus), "--run", str(tmp_path / "run"), "--dry-run")
         assert done.returncode == 0, done.stderr
         assert "updates per epoch" in done.stdout

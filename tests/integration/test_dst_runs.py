@@ -1,4 +1,4 @@
-"""The beginning and the end of runs as a user meets them: where they may go, what they say, what they leave."""
+"""The start and the end of runs as a user sees them: where they may go, what they print, what they leave."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from support.launching import environment, finish, forked, run_dst, wait_until
 from support.runs import TINY
 
-#: A checkpoint every other update, from the second on; the warm-up ends with the sixth.
+#: A checkpoint every second update; the warm-up ends with the sixth update.
 SHORT = ["training.max_updates=8", "checkpoint.every_updates=2", "checkpoint.keep_last=4", "schedule.warmup_steps=6"]
 
 
@@ -23,7 +23,7 @@ def train_options(corpus: Path, run: Path, *overrides: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trained(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """A run whose average would reach back into its warm-up, and what it printed."""
+    """A run whose average would reach back into its warm-up; its folder, stdout and stderr."""
     run = tmp_path_factory.mktemp("runs") / "short"
     done = run_dst(*train_options(toy_corpus, run, "checkpoint.average_last=4", "validation.every=4"))
     assert done.returncode == 0, done.stderr
@@ -41,7 +41,7 @@ def refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
 
 
 class TestEnd:
-    def test_an_average_that_would_reach_into_the_warmup_is_not_taken_for_granted(
+    def test_an_average_that_reaches_into_the_warmup_competes_on_validation(
         self, trained: tuple[Path, str, str]
     ) -> None:
         run, printed, _ = trained
@@ -57,7 +57,7 @@ class TestEnd:
         assert "reach back into the warm-up (schedule.warmup_steps = 6)" in printed
         assert "validation BLEU (first 4 sentences)" in printed
 
-    def test_the_last_checkpoint_has_a_score_and_the_record_says_which(self, trained: tuple[Path, str, str]) -> None:
+    def test_the_last_checkpoint_is_scored_and_the_metric_named(self, trained: tuple[Path, str, str]) -> None:
         checkpoints = trained[0] / "checkpoints"
         scores = {
             path.parent.name: json.loads(path.read_text())["metric"] for path in checkpoints.glob("*/manifest.json")
@@ -71,7 +71,7 @@ class TestEnd:
         assert "bleu" not in final
         assert "nrefs:1" in final["bleu_first_4_signature"]
 
-    def test_german_is_scored_as_in_the_paper_too_and_the_cost_is_told(self, trained: tuple[Path, str, str]) -> None:
+    def test_german_has_compound_split_bleu_and_the_cost_is_reported(self, trained: tuple[Path, str, str]) -> None:
         run, printed, _ = trained
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         for kind in ("final_validation", "final_test"):
@@ -93,7 +93,7 @@ class TestEnd:
         (found,) = json.loads(told.stdout)["runs"]
         assert (found["flops_counted"], found["sources"], found["languages"]) == (flops[-1], ["toy"], "en-de")
 
-    def test_a_run_that_was_stopped_at_its_end_is_finished_later(
+    def test_a_run_without_its_final_bundle_is_finished_on_resuming(
         self, trained: tuple[Path, str, str], toy_corpus: Path, tmp_path: Path
     ) -> None:
         run = tmp_path / "again"
@@ -134,7 +134,7 @@ class TestEnd:
         state = json.loads((run / "checkpoints" / "step-00000009" / "manifest.json").read_text())
         assert state["patience"] == {"metric": "bleu_first_4", "best": 0.0, "validations": 2}
 
-    def test_a_change_of_the_schedule_is_said(
+    def test_schedule_changes_are_reported(
         self, trained: tuple[Path, str, str], toy_corpus: Path, tmp_path: Path
     ) -> None:
         run = tmp_path / "again"
@@ -150,7 +150,7 @@ class TestEnd:
 
 
 class TestAverage:
-    def test_the_newest(self, trained: tuple[Path, str, str], tmp_path: Path) -> None:
+    def test_last_averages_the_newest_checkpoints(self, trained: tuple[Path, str, str], tmp_path: Path) -> None:
         run, out = trained[0], tmp_path / "bundle"
         refused(
             run_dst("average", str(run), "--last", "3", "--out", str(out)),
@@ -162,7 +162,7 @@ class TestAverage:
         refused(run_dst(*again), f"{out} already exists", "--overwrite")
         assert run_dst(*again, "--overwrite").stdout == f"{out}: the average of steps 4, 6, 8\n"
 
-    def test_the_best(self, trained: tuple[Path, str, str], tmp_path: Path) -> None:
+    def test_best_averages_the_best_checkpoints(self, trained: tuple[Path, str, str], tmp_path: Path) -> None:
         run, out = trained[0], tmp_path / "bundle"
         done = run_dst("average", str(run), "--best", "1", "--out", str(out))
         assert done.stdout == f"{out}: the average of steps 8\n", done.stderr
@@ -172,7 +172,7 @@ class TestAverage:
         )  # fmt: skip
         refused(run_dst("average", str(run), "--best", "1", "--last", "1", "--out", str(out)), "not allowed with")
 
-    def test_a_checkpoint_stays_as_it_is(self, trained: tuple[Path, str, str]) -> None:
+    def test_a_checkpoint_is_never_overwritten(self, trained: tuple[Path, str, str]) -> None:
         bundle = trained[0] / "checkpoints" / "step-00000008" / "bundle"
         before = (bundle / "model.safetensors").read_bytes()
         done = run_dst("average", str(trained[0]), "--last", "2", "--out", str(bundle), "--overwrite")
@@ -181,7 +181,7 @@ class TestAverage:
 
 
 class TestStart:
-    def test_it_says_what_it_will_do(self, trained: tuple[Path, str, str], toy_corpus: Path) -> None:
+    def test_it_announces_what_it_will_do(self, trained: tuple[Path, str, str], toy_corpus: Path) -> None:
         run, _, errors = trained
         first = errors.splitlines()[:6]
         for line, parts in zip(first, [
@@ -195,7 +195,7 @@ class TestStart:
             for part in parts:
                 assert part in line
 
-    def test_a_run_goes_into_no_folder_of_others(self, toy_corpus: Path, tmp_path: Path) -> None:
+    def test_a_run_refuses_a_folder_that_holds_something_else(self, toy_corpus: Path, tmp_path: Path) -> None:
         refused(run_dst(*train_options(toy_corpus, toy_corpus / "run")), f"{toy_corpus} is a corpus")
         assert not (toy_corpus / "run").exists()
         (tmp_path / "thesis.tex").touch()
@@ -207,7 +207,7 @@ class TestStart:
         ({"WORLD_SIZE": "2"}, ["WORLD_SIZE=2 but no RANK", "unset WORLD_SIZE"]),
         ({"RANK": "x"}, ["RANK is 'x'"]),
     ])  # fmt: skip
-    def test_an_environment_of_no_launcher(
+    def test_inconsistent_launcher_variables_are_refused(
         self, toy_corpus: Path, tmp_path: Path, variables: dict[str, str], parts: list[str]
     ) -> None:
         done = run_dst(*train_options(toy_corpus, tmp_path / "run"), extra=variables)
@@ -215,7 +215,7 @@ class TestStart:
         assert not (tmp_path / "run").exists()
 
     @pytest.mark.parametrize("variables", [{"RANK": "3"}, {"SLURM_PROCID": "3"}, {"RANK": "1", "WORLD_SIZE": "2"}])
-    def test_other_commands_talk_whatever_the_environment(self, variables: dict[str, str]) -> None:
+    def test_other_commands_ignore_launcher_variables(self, variables: dict[str, str]) -> None:
         refused(run_dst("translate", "nowhere", extra=variables), "nowhere")
         assert "base" in run_dst("presets", extra=variables).stdout
 
@@ -224,13 +224,15 @@ class TestStart:
         ("model.d_model=1000000000", ["model.d_model"]),
         ("model.d_ff=1000000", ["parameters: building it takes", "which has"]),
     ])  # fmt: skip
-    def test_a_model_beyond_all_bounds(self, toy_corpus: Path, tmp_path: Path, override: str, parts: list[str]) -> None:
+    def test_excessive_values_are_refused(
+        self, toy_corpus: Path, tmp_path: Path, override: str, parts: list[str]
+    ) -> None:
         wide = ("model.d_model=65536",) if "d_ff" in override else ()
         done = run_dst(*train_options(toy_corpus, tmp_path / "run", *wide, override))
         refused(done, *parts)
         assert not (tmp_path / "run").exists()
 
-    def test_an_odd_plan_is_warned_of(self, toy_corpus: Path, tmp_path: Path) -> None:
+    def test_a_dry_run_warns_of_an_odd_plan(self, toy_corpus: Path, tmp_path: Path) -> None:
         options = train_options(toy_corpus, tmp_path / "run", "training.max_updates=600000", "checkpoint.keep_last=9")
         done = run_dst(*options, "--dry-run", extra={"WORLD_SIZE": "4"})
         assert done.returncode == 0, done.stderr
@@ -244,7 +246,7 @@ def test_a_second_interrupt_ends_the_run_at_once(
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained[0], run)
-    # The first validation takes long enough for both to come in it.
+    # The first validation is slow enough for both interrupts to arrive during it.
     slow = (
         "training.max_updates=99",
         "validation.every=1",

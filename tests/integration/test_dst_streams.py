@@ -1,4 +1,4 @@
-"""``dst`` with outputs that nobody reads, streams that are closed, and disks that are full."""
+"""``dst`` with unread output, closed streams and full disks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.runs import train_options
 
 
 def unread(*arguments: str) -> subprocess.Popen[str]:
-    """``dst`` whose standard output nobody reads any more, as after ``| head``."""
+    """Start ``dst`` with a pipe for stdout whose reader has gone, as with ``| head``."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "dstransformer", *arguments]
@@ -23,13 +23,13 @@ def unread(*arguments: str) -> subprocess.Popen[str]:
     return process
 
 
-class TestReaderThatHasHadEnough:
-    def test_it_is_no_failure(self) -> None:
+class TestClosedPipe:
+    def test_it_is_not_a_failure(self) -> None:
         process = unread("ds-config", "base")
         assert finish(process)[1] == ""
         assert process.returncode == 0
 
-    def test_a_stopped_run_still_says_so(self, toy_corpus: Path, tmp_path: Path) -> None:
+    def test_a_stopped_run_still_exits_with_its_status(self, toy_corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         endless = ["training.max_updates=100000", "tracking.enabled=false"]
         process = unread(*train_options(toy_corpus, run, *endless), "--json")
@@ -40,13 +40,13 @@ class TestReaderThatHasHadEnough:
         assert "Traceback" not in errors
         assert "BrokenPipe" not in errors
 
-    def test_a_mistake_still_says_so(self) -> None:
+    def test_a_mistake_is_still_reported(self) -> None:
         process = unread("ds-config", "bsae")
         assert "unknown preset" in finish(process)[1]
         assert process.returncode == 2
 
 
-def test_an_output_that_takes_nothing_is_an_error() -> None:
+def test_a_full_stdout_is_an_error() -> None:
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "dstransformer", "presets"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment(), text=True, check=False)
@@ -60,7 +60,7 @@ def test_an_output_that_takes_nothing_is_an_error() -> None:
     ("ds-config base <&- >/dev/null", ""),
     ("--help | head -1 >/dev/null", ""),
 ])  # fmt: skip
-def test_streams_that_a_shell_has_closed(command: str, errors: str) -> None:
+def test_closed_streams(command: str, errors: str) -> None:
     done = run_command(["bash", "-c", f"{sys.executable} -m dstransformer {command}"])
     assert done.stderr == errors
     assert done.stdout == ""
@@ -78,7 +78,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_ends_the_run_and_leaves_what_was_complete(toy_corpus: Path, small_disk: Path) -> None:
+def test_a_full_disk_ends_the_run_and_keeps_complete_checkpoints(toy_corpus: Path, small_disk: Path) -> None:
     run = small_disk / "run"
     options = train_options(toy_corpus, run, "tracking.enabled=false", "checkpoint.keep_last=9", "model.d_ff=256")
     done = run_dst(*options)

@@ -1,7 +1,7 @@
-"""Files of every format version ever released open, and a run goes on from them, also after the schema has grown.
+"""Files of every released format version open, and a run resumes from them, also after the schema has gained keys.
 
-``tests/data/formats/1`` holds a corpus and a run of two updates' checkpoints, written by commit c787bc4: bundles and
-checkpoints of format version 1, and a corpus of format version 2.
+``tests/data/formats/1`` holds a corpus and a run with a checkpoint, written by commit c787bc4: bundles and checkpoints
+of format version 1, and a corpus of format version 2.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dstransformer.model import LengthSums, open_bundle, training_flops
 
 STORED = Path(__file__).parents[1] / "data" / "formats" / "1"
 
-#: What the stored run was started with.
+#: The overrides that the stored run was started with.
 OVERRIDES = json.loads((STORED / "run" / "bundle" / "provenance.json").read_text())["overrides"]
 
 
@@ -50,7 +50,7 @@ def resume(stored: Path, *more: str) -> list[str]:
 
 
 def flops_of_updates(stored: Path, first: int, last: int) -> int:
-    """The operations of some updates of the first epoch of the stored run, by its plan."""
+    """The FLOPs of these updates in the first epoch of the stored run, computed from its plan."""
     bundle, corpus = open_bundle(STORED / "run" / "bundle"), Corpus.open(stored / "corpus")
     config, lengths = bundle.training_config(), training_lengths(corpus.split("train"))
     plan = plan_epoch(*lengths, config.training.seed, 0, build_budget(config.batch))
@@ -78,7 +78,7 @@ def test_a_corpus_of_version_2_opens() -> None:
     assert len(corpus.split("train")) == 120
 
 
-def test_a_run_of_version_1_goes_on_and_is_averaged(stored: Path) -> None:
+def test_a_run_of_version_1_resumes_and_is_averaged(stored: Path) -> None:
     done = run_dst(*resume(stored))
     assert done.returncode == 0, done.stderr
     outcome = json.loads(done.stdout)
@@ -90,7 +90,7 @@ def test_a_run_of_version_1_goes_on_and_is_averaged(stored: Path) -> None:
     assert outcome["cost"]["flops"] == flops_of_updates(stored, 5, 6)
     done = run_dst(*resume(stored, "training.max_updates=8"))
     assert done.returncode == 0, done.stderr
-    assert said not in done.stderr, "it is said once"
+    assert said not in done.stderr, "the notice appears once"
     again = json.loads(done.stdout)["cost"]
     assert (again["uncounted_updates"], again["flops"]) == (4, flops_of_updates(stored, 5, 8))
     assert again["device_hours"] > outcome["cost"]["device_hours"]
@@ -99,8 +99,8 @@ def test_a_run_of_version_1_goes_on_and_is_averaged(stored: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_key_that_the_schema_gains_does_not_matter(stored: Path, tmp_path: Path) -> None:
-    """A later version's schema: a model key and a training key more, with a default in base.yaml."""
+def test_old_runs_open_after_the_schema_gains_keys(stored: Path, tmp_path: Path) -> None:
+    """The schema of a later version has one more model key and training key, with defaults in base.yaml."""
     shutil.copytree(Path(__file__).parents[2] / "dstransformer", tmp_path / "later" / "dstransformer")
     shutil.copytree(Path(__file__).parents[2] / "ds_configs", tmp_path / "later" / "ds_configs")
     config = tmp_path / "later" / "dstransformer" / "config"

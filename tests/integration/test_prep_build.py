@@ -23,7 +23,7 @@ SHARED_DATA = Path(os.environ.get("DST_SHARED_DATA", REPOSITORY.parent / "shared
 MULTI30K = SHARED_DATA / "multi30k"
 
 
-def test_a_build_holds_what_was_given(tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_build_holds_the_given_text(tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "corpora" / "corpus"
     assert build(*text(), "--shard-rows", "250", "--out", out) == 0
     assert "length_ratio" in capsys.readouterr().out
@@ -136,7 +136,7 @@ def test_text_writes_a_held_out_split_line_by_line(tmp_path: Path, toy_corpus: P
     assert tgt.read_text().splitlines() == split.tgt_texts()
 
 
-def test_text_is_not_kept_of_the_training_split(
+def test_text_of_the_training_split_is_unavailable(
     tmp_path: Path, toy_corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = ["--src", str(tmp_path / "a"), "--tgt", str(tmp_path / "b")]

@@ -1,4 +1,4 @@
-"""``dst-prep`` refuses bad input, and a disk that cannot take a corpus, with one line and without a trace."""
+"""``dst-prep`` refuses bad input and unusable disks with one error line, and leaves no corpus behind."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_bad_options_are_refused(tmp_path: Path, text: WriteText, capsys: pytest
     assert {path.name for path in tmp_path.iterdir()} == {"text"}
 
 
-def test_commands_on_what_is_no_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_and_verify_refuse_folders_without_a_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("info", "verify"):
         assert "is not a corpus" in refuses(capsys, main([command, str(tmp_path)]))
         assert "is not a corpus" in refuses(capsys, main([command, str(tmp_path / "none")]))
@@ -79,7 +79,7 @@ def test_commands_on_what_is_no_corpus(tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a file system in memory with the given options; needs root."""
+    """A function that mounts an in-memory file system with the given options; needs root."""
     folder = tmp_path / "mount"
     folder.mkdir()
 
@@ -94,7 +94,7 @@ def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 
 @pytest.mark.parametrize("size", ["200k", "1m", "5m"])
-def test_no_room_on_disk(
+def test_a_full_disk_leaves_nothing(
     text: WriteText, mount: Callable[[str], Path], capsys: pytest.CaptureFixture[str], size: str
 ) -> None:
     folder = mount(f"size={size}")
@@ -103,7 +103,7 @@ def test_no_room_on_disk(
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written(
+def test_unwritable_folders_are_refused(
     tmp_path: Path,
     text: WriteText,
     mount: Callable[[str], Path],

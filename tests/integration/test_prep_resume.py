@@ -27,7 +27,7 @@ def wait_for(stage: Path, process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("stage", ["read", "clean", "vocab"])
-def test_a_killed_build_leaves_no_corpus_and_goes_on(tmp_path: Path, text: WriteText, stage: str) -> None:
+def test_a_killed_build_leaves_no_corpus_and_resumes(tmp_path: Path, text: WriteText, stage: str) -> None:
     options, out, work = text(60_000), tmp_path / "corpus", tmp_path / "corpus.work"
     command = [sys.executable, "-m", "data_prep", "build", *options, "--workers", "2", "--out", str(out)]
     with started(command, stderr=subprocess.DEVNULL) as process:
@@ -49,7 +49,7 @@ def test_a_killed_build_leaves_no_corpus_and_goes_on(tmp_path: Path, text: Write
     (signal.SIGINT, 130, "interrupted"),
     (signal.SIGTERM, 143, "ended by SIGTERM"),
 ])  # fmt: skip
-def test_a_signal_to_all_processes_leaves_finished_stages(
+def test_a_signal_to_all_processes_keeps_finished_stages(
     tmp_path: Path, text: WriteText, number: signal.Signals, status: int, what: str
 ) -> None:
     options, out, work = text(60_000), tmp_path / "corpus", tmp_path / "corpus.work"
@@ -66,7 +66,7 @@ def test_a_signal_to_all_processes_leaves_finished_stages(
     assert {path.name for path in tmp_path.iterdir()} == {"text", "corpus.work"}
 
 
-def test_other_inputs_start_over(tmp_path: Path, text: WriteText) -> None:
+def test_changed_inputs_start_over(tmp_path: Path, text: WriteText) -> None:
     options, out, work = text(), tmp_path / "corpus", tmp_path / "corpus.work"
     assert build(*options, "--vocab-size", "90000", "--out", out) == 2
     assert {path.name for path in work.iterdir()} == {"read", "clean", "lock"}
@@ -76,7 +76,7 @@ def test_other_inputs_start_over(tmp_path: Path, text: WriteText) -> None:
     assert not work.exists()
 
 
-def test_a_vocabulary_that_is_too_large_names_the_largest(
+def test_too_large_a_vocabulary_is_refused_with_the_largest_possible(
     tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, options = tmp_path / "corpus", text()
@@ -99,7 +99,7 @@ def test_stages_out_of_order_are_refused(tmp_path: Path, text: WriteText, capsys
     assert not (tmp_path / "corpus").exists()
 
 
-def test_an_existing_corpus_is_kept_or_replaced_only_when_asked(
+def test_an_existing_corpus_is_replaced_only_when_asked(
     tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, options = tmp_path / "corpus", text()
@@ -135,7 +135,7 @@ def test_a_second_build_at_the_same_time_is_refused(
     assert build(*text(), "--out", out) == 0
 
 
-def test_one_of_two_builds_of_the_same_corpus_wins(
+def test_concurrent_builds_cannot_share_an_output_or_work_folder(
     tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options, out = text(60_000), tmp_path / "corpus"

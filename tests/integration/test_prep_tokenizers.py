@@ -1,4 +1,4 @@
-"""Tokenizers that other tools made: a corpus is built with one, a model is trained on it and translates."""
+"""Tokenizers from other tools: build a corpus with one, train on it, translate."""
 
 from __future__ import annotations
 

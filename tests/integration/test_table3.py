@@ -1,4 +1,4 @@
-"""Rows of Table 3 trained for real: child runs in MLflow, stopped and gone on with, by one worker and by two."""
+"""Training rows of Table 3: stopping and resuming, one worker and two, child runs in MLflow."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def options(corpus: Path, out: Path, rows: Sequence[str] = ROWS, updates: int = 
     return [*given, "--rows", *rows, "--set", *SHORT]
 
 
-def copied_store(out: Path, empty_store: Path) -> None:
+def copy_store(out: Path, empty_store: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(empty_store, out.parent / "mlflow.db")
 
 
 @pytest.mark.slow
-def test_a_table_that_was_stopped_goes_on(toy_corpus: Path, tmp_path: Path, empty_store: Path) -> None:
+def test_a_stopped_table_resumes(toy_corpus: Path, tmp_path: Path, empty_store: Path) -> None:
     out = tmp_path / "tables" / "one"
-    copied_store(out, empty_store)
+    copy_store(out, empty_store)
     command = options(toy_corpus, out, ["base"], updates=200)
     with forked(["-m", "dstransformer", *command], environment()) as process:
         latest = out / "base" / "checkpoints" / "latest"
@@ -62,7 +62,7 @@ def test_a_table_that_was_stopped_goes_on(toy_corpus: Path, tmp_path: Path, empt
 @pytest.mark.slow
 def test_two_workers_share_the_rows_and_mlflow_groups_them(toy_corpus: Path, tmp_path: Path, empty_store: Path) -> None:
     out = tmp_path / "tables" / "two"
-    copied_store(out, empty_store)
+    copy_store(out, empty_store)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
     done = run_command([*command, "-m", "dstransformer", *options(toy_corpus, out)], env=environment())
     assert done.returncode == 0, done.stderr
@@ -126,7 +126,7 @@ def test_a_row_that_fails_does_not_stop_the_others(toy_corpus: Path, tmp_path: P
     (["--set", "model.d_modl=2"], "there is no key 'model.d_modl'"),
     (["--ds", "zero9"], "unknown DeepSpeed fragment 'zero9'"),
 ])  # fmt: skip
-def test_a_table_that_cannot_be_is_refused_and_leaves_nothing(
+def test_invalid_options_are_refused_and_leave_nothing(
     toy_corpus: Path, tmp_path: Path, extra: list[str], message: str
 ) -> None:
     out = tmp_path / "table"
@@ -137,7 +137,7 @@ def test_a_table_that_cannot_be_is_refused_and_leaves_nothing(
     assert not out.exists()
 
 
-def test_a_table_goes_neither_into_a_corpus_nor_beside_other_files(toy_corpus: Path, tmp_path: Path) -> None:
+def test_a_table_refuses_a_corpus_and_a_folder_with_other_files(toy_corpus: Path, tmp_path: Path) -> None:
     inside = run_dst("table3", "--corpus", str(toy_corpus), "--out", str(toy_corpus / "table"))
     assert f"lies inside the corpus {toy_corpus}" in inside.stderr
     (tmp_path / "notes.txt").touch()

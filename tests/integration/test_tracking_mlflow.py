@@ -1,4 +1,4 @@
-"""MLflow itself: a server process and a SQLite file, with everything that can go wrong with a server."""
+"""Tracking in real MLflow stores, a server process and a SQLite file, and all that can go wrong with a server."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def record_run(server: MlflowServer, run_folder: Path) -> list[str]:
     return said
 
 
-def test_a_server_shows_the_whole_record_of_a_run(server: MlflowServer, run_folder: Path, tmp_path: Path) -> None:
+def test_a_server_holds_the_whole_record_of_a_run(server: MlflowServer, run_folder: Path, tmp_path: Path) -> None:
     said = record_run(server, run_folder)
     client, run = tracked_run(run_folder)
     page = f"#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}?workflowType=machine_learning"
-    assert said == [f"MLflow: {server.uri}/{page}"] * 2  # where the run begins and where it ends
+    assert said == [f"MLflow: {server.uri}/{page}"] * 2  # at the start and at the end
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "base-seed1"
     assert not (run_folder / "tracking-pending").exists()
@@ -110,7 +110,7 @@ def test_a_server_shows_the_whole_record_of_a_run(server: MlflowServer, run_fold
     assert f"models:/{model.model_id}" in model.tags["mlflow.note.content"]
     assert model.status == "READY"
     assert {metric.key: metric.value for metric in model.metrics} == {"final_test/loss": 1.5, "final_test/bleu": 33.0}
-    # The closing scores are stored once: each is a point of its curve, and of the model.
+    # Final scores are stored once, as a point of their curve and as a metric of the model.
     assert [m.value for m in client.get_metric_history(run.info.run_id, "final_test/bleu")] == [33.0]
     assert "final_test-step-00000020.csv" in {
         Path(file.path).name for file in client.list_artifacts(run.info.run_id, "samples")
@@ -119,7 +119,7 @@ def test_a_server_shows_the_whole_record_of_a_run(server: MlflowServer, run_fold
     assert files == {"MLmodel", "bundle"}
 
 
-def test_a_resumed_run_goes_on_in_the_same_mlflow_run(server: MlflowServer, run_folder: Path) -> None:
+def test_a_resumed_run_continues_the_same_mlflow_run(server: MlflowServer, run_folder: Path) -> None:
     first = make_tracker(run_folder, server.uri)
     first.start(make_start())
     first.log_train(10, {"loss": 4.5})
@@ -141,7 +141,7 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(server: MlflowServer, run_
     assert not any(name.startswith("changed.model") for name in resumed.data.tags)
 
 
-def test_a_run_from_the_start_in_a_used_folder_is_a_new_mlflow_run(run_folder: Path, store: str) -> None:
+def test_a_fresh_run_in_a_used_folder_gets_a_new_mlflow_run(run_folder: Path, store: str) -> None:
     ids = set()
     for _ in range(2):
         tracker = make_tracker(run_folder, resolve_tracking_uri(store, run_folder))
@@ -151,7 +151,7 @@ def test_a_run_from_the_start_in_a_used_folder_is_a_new_mlflow_run(run_folder: P
     assert len(ids) == 2
 
 
-def test_a_run_that_ends_at_once_says_where_its_page_is_once(run_folder: Path, store: str) -> None:
+def test_a_run_that_ends_at_once_announces_its_page_once(run_folder: Path, store: str) -> None:
     said: list[str] = []
     tracker = make_tracker(run_folder, store, announce=said.append)
     tracker._finishing.set()  # before the thread has sent anything
@@ -160,7 +160,7 @@ def test_a_run_that_ends_at_once_says_where_its_page_is_once(run_folder: Path, s
     assert len(said) == 1
 
 
-def test_without_a_server_everything_lies_beside_the_run_folder(
+def test_without_a_server_the_store_is_beside_the_run_folder(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -185,7 +185,7 @@ def test_without_a_server_everything_lies_beside_the_run_folder(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_server_that_hangs_and_dies_costs_warnings_only(
+def test_a_server_that_hangs_and_dies_only_causes_warnings(
     server: MlflowServer, run_folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker = make_tracker(run_folder, server.uri)
@@ -198,14 +198,14 @@ def test_a_server_that_hangs_and_dies_costs_warnings_only(
     began = time.monotonic()
     for step in range(2, 102):
         tracker.log_train(step, {"loss": 1.0 / step})
-    assert time.monotonic() - began < 10.0, "a call has waited for an answer"
+    assert time.monotonic() - began < 10.0, "a call waited for an answer"
     wait_until(lambda: "does not accept tracking records" in caplog.text)
     assert pending(run_folder)
 
     server.kill()
     for step in range(102, 152):
         tracker.log_train(step, {"loss": 1.0 / step})
-    wait_until(lambda: len(pending(run_folder)) == 1)  # joined, so that an outage leaves few files
+    wait_until(lambda: len(pending(run_folder)) == 1)  # compacted, so that an outage leaves few files
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(int(SILENCE)))
     server.start()
@@ -218,7 +218,7 @@ def test_a_server_that_hangs_and_dies_costs_warnings_only(
     assert len([text for text in warnings if "accepts tracking records again" in text]) == 1
 
 
-def test_a_run_that_never_reached_its_server_is_sent_later(server: MlflowServer, run_folder: Path) -> None:
+def test_records_that_never_reached_a_server_are_sent_later(server: MlflowServer, run_folder: Path) -> None:
     server.kill()
     began = time.monotonic()
     tracker = make_tracker(run_folder, server.uri)
@@ -226,7 +226,7 @@ def test_a_run_that_never_reached_its_server_is_sent_later(server: MlflowServer,
     for step in range(1, 11):
         tracker.log_train(step, {"loss": 1.0 / step})
     tracker.finish("finished")
-    assert time.monotonic() - began < LIMIT, "the end has waited as long as it may"
+    assert time.monotonic() - began < LIMIT, "finish took the whole time limit"
     left = len(pending(run_folder))
     assert left > 0
     with pytest.raises(
@@ -242,8 +242,8 @@ def test_a_run_that_never_reached_its_server_is_sent_later(server: MlflowServer,
     assert train_steps(client, run) == list(range(1, 11))
 
 
-def test_dst_track_says_what_is_pending_and_sends_it(run_folder: Path, store: str) -> None:
-    tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens: every record stays
+def test_dst_track_reports_pending_records_and_sends_them(run_folder: Path, store: str) -> None:
+    tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens, so every record stays pending
     tracker.start(make_start())
     tracker.log_train(1, {"loss": 4.5})
     tracker.finish("finished")
@@ -264,7 +264,7 @@ def test_dst_track_says_what_is_pending_and_sends_it(run_folder: Path, store: st
     assert train_steps(client, run) == [1]
 
 
-def test_a_refused_record_is_kept_and_does_not_hold_up_the_others(
+def test_a_refused_record_stays_pending_without_blocking_the_others(
     run_folder: Path, store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tracker = make_tracker(run_folder, store)
@@ -284,8 +284,8 @@ def test_a_refused_record_is_kept_and_does_not_hold_up_the_others(
     assert client.get_run(run.info.run_id).outputs.model_outputs
 
 
-def test_an_answer_lost_on_the_way_makes_nothing_twice(run_folder: Path, store: str) -> None:
-    tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens: every record stays
+def test_resending_after_a_lost_answer_duplicates_nothing(run_folder: Path, store: str) -> None:
+    tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens, so every record stays pending
     tracker.start(make_start())
     tracker.log_train(1, {"loss": 1.0})
     tracker.log_bundle(make_bundle(run_folder / "averaged"), 1, {"final_test": evaluation_of(bleu=3.0)})
@@ -307,6 +307,6 @@ def test_an_answer_lost_on_the_way_makes_nothing_twice(run_folder: Path, store: 
     assert train_steps(client, run) == [1]
 
 
-def test_a_folder_that_was_never_tracked_has_nothing_to_send(tmp_path: Path) -> None:
+def test_sending_from_an_untracked_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not the folder of a tracked run"):
         send_pending(tmp_path)

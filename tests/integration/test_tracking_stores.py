@@ -1,4 +1,4 @@
-"""Stores that break, and runs that move."""
+"""Broken stores, and runs that move."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dstransformer.tracking import (
 pytestmark = pytest.mark.usefixtures("patience")
 
 
-def local_run(run_folder: Path) -> None:
-    """A finished run in a store beside its folder."""
+def record_local_run(run_folder: Path) -> None:
+    """Record a finished run in a store beside its folder."""
     tracker = make_tracker(run_folder, resolve_tracking_uri(None, run_folder))
     metrics = MetricsLog(run_folder / METRICS_NAME)
     tracker.start(make_start())
@@ -32,8 +32,10 @@ def local_run(run_folder: Path) -> None:
     assert not pending(run_folder)
 
 
-def test_a_broken_store_gets_the_whole_run_again(run_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    local_run(run_folder)
+def test_a_new_store_replaces_a_broken_one_and_gets_the_whole_run(
+    run_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    record_local_run(run_folder)
     store = run_folder.parent / "mlflow.db"
     os.truncate(store, 5000)
     os.utime(store, (0, 0))  # nobody is writing
@@ -54,7 +56,7 @@ def test_a_broken_store_gets_the_whole_run_again(run_folder: Path, caplog: pytes
 
 
 def test_a_moved_folder_of_runs_keeps_its_artifacts(run_folder: Path, tmp_path: Path) -> None:
-    local_run(run_folder)
+    record_local_run(run_folder)
     moved = run_folder.parent.rename(tmp_path / "elsewhere") / run_folder.name
     done = run_dst("track", str(moved))
     store = f"sqlite:///{tmp_path / 'elsewhere' / 'mlflow.db'}"

@@ -18,7 +18,7 @@ from support.packed import tiny_config
 def save_tiny_bundle(
     folder: Path, overrides: tuple[str, ...] = (), *, scale: float = 1.0, **model_changes: Any
 ) -> Path:
-    """A bundle of random weights; 3 layers with 4 heads. ``scale`` multiplies them."""
+    """Save a bundle of 3 layers with 4 heads, whose random weights are multiplied by ``scale``."""
     base = load_config("base", ["decoding.max_extra_tokens=6", *overrides])
     config = base.model_copy(update={"model": tiny_config(**{"num_layers": 3, **model_changes})})
     weights = {name: weight * scale for name, weight in random_model(config.model).state_dict().items()}
@@ -27,7 +27,7 @@ def save_tiny_bundle(
 
 
 def random_model(config: ModelConfig, vocab_size: int | None = None) -> Transformer:
-    """A model whose weights are larger than initial ones, so that its attention is far from uniform."""
+    """A model with larger weights than initial ones, so that its attention is far from uniform."""
     torch.manual_seed(3)
     model = Transformer(config, vocab_size or small_tokenizer().vocab_size).eval()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Opens a page in Chromium and returns what is in it after its script has run."""
+"""Opens a page in Chromium and returns its HTML after its script has run."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _OPTIONS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
 
-#: Reports an error of the page's script in the page's title, where a test sees it.
+#: Puts an error of the page's script into the page's title, where ``open_page`` finds it.
 _WATCH = '<script>addEventListener("error", (event) => { document.title = "failed: " + event.message; });</script>'
 
 
 def open_page(page: Path, folder: Path, *, address: str = "", then: str = "") -> str:
-    """The page as HTML once it has been opened; the test is skipped where there is no Chromium.
+    """Open a page; return its HTML. Skips the test if there is no Chromium.
 
     Args:
         page: The file.
         folder: For a copy of the page and for the browser's files.
-        address: What follows the name of the file in the address, as in ``#encoder/1/2``.
+        address: The part of the address after the file name, such as ``#encoder/1/2``.
         then: JavaScript that runs after the page's own.
 
     Raises:
@@ -50,6 +50,6 @@ def open_page(page: Path, folder: Path, *, address: str = "", then: str = "") ->
 
 
 def elements(page: str, name: str) -> list[Mapping[str, str]]:
-    """The attributes of all elements of a page with this name, in their order."""
+    """The attributes of all elements with this name, in the order of the page."""
     tags = re.findall(rf"<{name}((?:\s[^<>]*)?)>", page)
     return [{key: html.unescape(value) for key, value in re.findall(r'([\w-]+)="([^"]*)"', tag)} for tag in tags]

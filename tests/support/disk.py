@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def a_full_disk() -> Iterator[None]:
+def full_disk() -> Iterator[None]:
     """Make every write of this process fail with EFBIG, where a full disk would give ENOSPC."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))

@@ -1,4 +1,4 @@
-"""Folders of runs with metrics, as training writes them."""
+"""Run folders with metrics, as training writes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.tracking import evaluation_of
 
 
 def write_run(folder: Path, *, updates: int = 100, loss: float = 5.0, bleu: str = "bleu") -> Path:
-    """Write a run's metrics: a record every 10 updates, whose loss falls from ``loss``, a validation every 20."""
+    """Write a run's metrics: a record every 10 updates, with falling loss, and a validation every 20."""
     folder.mkdir(parents=True)
     log = MetricsLog(folder / "metrics.jsonl")
     (folder / "metrics.jsonl").touch()

@@ -1,4 +1,4 @@
-"""Trackers of runs in MLflow stores, and what the stores hold of them."""
+"""Trackers that write to MLflow stores, and reading from those stores."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _start(stack: ExitStack, folder: Path, command: Sequence[str]) -> None:
 
 
 def _cancel_all(slurm: Slurm, folder: Path) -> None:
-    """Cancel all jobs before the daemons end, else the ``slurmstepd`` of a job would stay, without the mark."""
+    """Cancel all jobs before the daemons end; otherwise a job's ``slurmstepd``, which lacks the mark, would stay."""
     slurm.run("scancel", "--me")
     _wait_until(lambda: slurm.run("squeue", "--noheader") == "", "a job does not end", folder)
 

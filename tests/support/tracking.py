@@ -74,7 +74,7 @@ class MlflowServer:
     """``mlflow server`` on a free local port, with a SQLite file and an artifact folder.
 
     Args:
-        folder: Folder of both.
+        folder: Where to put both.
         store: The database to start from, which is copied.
     """
 

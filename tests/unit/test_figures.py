@@ -17,7 +17,7 @@ from dstransformer.figures import SUFFIXES, check_picture, line_colours, new_fig
     (["/", "/x"], ["/", "x"]),
     (["/same", "/same"], ["/same", "/same"]),
 ])  # fmt: skip
-def test_names_are_as_short_as_they_can_be(paths: list[str], names: list[str]) -> None:
+def test_names_are_as_short_as_possible(paths: list[str], names: list[str]) -> None:
     assert short_names([Path(path) for path in paths]) == names
 
 
@@ -46,7 +46,7 @@ def test_a_figure_is_saved_through_a_link(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.svg", "plot.svg"]
 
 
-def test_pictures_do_not_go_where_they_would_harm(tmp_path: Path) -> None:
+def test_unsuitable_picture_paths_are_refused(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     for name in ("manifest.json", "tokenizer.model"):

@@ -35,7 +35,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
-def test_a_replacement_that_was_cut_short_loses_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_replacement_loses_nothing(tmp_path: Path) -> None:
     target, old = tmp_path / "bundle", tmp_path / ".bundle.old"
     old.mkdir()
     (old / "file").write_text("old")
@@ -52,7 +52,7 @@ def test_a_replacement_that_was_cut_short_loses_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "advice"), [
     (errno.ENOSPC, "make room"), (errno.EDQUOT, "make room"), (errno.EACCES, "check the path and its permissions"),
 ])  # fmt: skip
-def test_what_the_file_system_refuses_is_one_line(tmp_path: Path, number: int, advice: str) -> None:
+def test_file_system_errors_are_reported_with_advice(tmp_path: Path, number: int, advice: str) -> None:
     with pytest.raises(StorageError, match=f"cannot write {tmp_path}: .*; {advice}"), storage_errors(tmp_path):
         raise OSError(number, "no")
 
@@ -84,7 +84,7 @@ with hold_lock(Path(sys.argv[1]), "busy"):
 """
 
 
-def test_a_lock_names_its_owner_and_goes_with_the_process(tmp_path: Path) -> None:
+def test_a_lock_names_its_owner_and_ends_with_the_process(tmp_path: Path) -> None:
     lock = tmp_path / ".lock"
     with started([sys.executable, "-c", HOLDER, str(lock)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
@@ -101,7 +101,7 @@ def test_a_lock_names_its_owner_and_goes_with_the_process(tmp_path: Path) -> Non
     assert not lock.exists()
 
 
-def test_a_lock_is_waited_for(tmp_path: Path) -> None:
+def test_hold_lock_waits_for_the_lock(tmp_path: Path) -> None:
     lock, order = tmp_path / ".lock", []
 
     def wait() -> None:
@@ -117,7 +117,7 @@ def test_a_lock_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
-def test_a_file_system_without_locks_costs_a_warning(
+def test_a_file_system_without_locks_causes_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
     def refuse(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Waiting OpenMP threads must not take the cores of other work: the package says so before PyTorch loads OpenMP."""
+"""Waiting OpenMP threads must not take cores from other work: the package limits spinning before OpenMP loads."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_the_nearest_product_is_found(products: Path, place: str, kind: str | No
     ("run/checkpoints/step-00000004/new.de", "lies inside the checkpoint"),
     ("run/metrics.jsonl", "is a file of the run"),
 ])  # fmt: skip
-def test_no_text_goes_into_a_product(products: Path, output: str, complaint: str) -> None:
+def test_text_output_into_a_product_is_refused(products: Path, output: str, complaint: str) -> None:
     path = products / output
     before = path.read_text() if path.exists() else None
     with pytest.raises(UserError, match=complaint), writing_lines(path, overwrite=True):
@@ -65,7 +65,7 @@ def test_a_run_folder_may_hold_translations(products: Path) -> None:
     check_text_output(products / "plain" / "text.de")
 
 
-def test_a_link_that_leads_back_to_itself(tmp_path: Path) -> None:
+def test_a_link_that_leads_back_to_itself_is_refused(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.symlink_to(other)
     other.symlink_to(one)

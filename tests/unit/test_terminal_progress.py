@@ -5,7 +5,7 @@ import pytest
 from dstransformer.progress import reporting
 
 
-def test_where_there_is_no_terminal_a_line_says_how_far_it_is(
+def test_without_a_terminal_progress_is_printed_as_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dstransformer.progress.INTERVAL", 0.0)
@@ -23,7 +23,7 @@ def test_where_there_is_no_terminal_a_line_says_how_far_it_is(
     assert output == ""
 
 
-def test_what_is_soon_done_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_tasks_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with reporting("sentences", 2) as progress:
         progress(2)
     assert capsys.readouterr() == ("", "")

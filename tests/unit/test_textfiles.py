@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from support.disk import a_full_disk
+from support.disk import full_disk
 
 from dstransformer.errors import DataError, StorageError, UserError
 from dstransformer.textfiles import iter_arriving, iter_lines, writing_files, writing_lines
@@ -24,14 +24,14 @@ from dstransformer.textfiles import iter_arriving, iter_lines, writing_files, wr
     ("\ufeffone\n\ufefftwo\u2028three\x0bfour\n".encode(), ["one", "\ufefftwo\u2028three\x0bfour"]),
     (b"\n", [""]),
 ])  # fmt: skip
-def test_a_line_ends_with_a_line_feed_only(tmp_path: Path, content: bytes, lines: list[str]) -> None:
+def test_only_line_feeds_end_lines(tmp_path: Path, content: bytes, lines: list[str]) -> None:
     (tmp_path / "plain").write_bytes(content)
     (tmp_path / "zipped").write_bytes(gzip.compress(content))
     assert list(iter_lines(tmp_path / "plain")) == lines
     assert list(iter_lines(tmp_path / "zipped")) == lines
 
 
-def test_what_is_no_text_is_named(tmp_path: Path) -> None:
+def test_unreadable_text_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"good\n\xc3\n")
     lines = iter_lines(path)
@@ -47,7 +47,7 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
         list(iter_lines(tmp_path))
 
 
-def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
+def test_a_file_appears_only_when_complete(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("old\n")
 
@@ -66,7 +66,7 @@ def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_named(tmp_path: Path) -> None:
     for target in (tmp_path, tmp_path / "missing" / "out"):
         with pytest.raises(StorageError, match=f"cannot write {target}: "), writing_lines(target):
             pytest.fail("the block must not run")
@@ -74,12 +74,12 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [1, 100_000])
 @pytest.mark.parametrize("name", ["out", "out.gz"])
-def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, name: str, length: int) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path, name: str, length: int) -> None:
     def write_it() -> None:
         with writing_lines(tmp_path / name) as write:
             write("x" * length)
 
-    with a_full_disk(), pytest.raises(StorageError, match=f"^cannot write {tmp_path / name}: File too large"):
+    with full_disk(), pytest.raises(StorageError, match=f"^cannot write {tmp_path / name}: File too large"):
         write_it()
     assert list(tmp_path.iterdir()) == []
 
@@ -100,7 +100,7 @@ def test_an_input_is_never_replaced(tmp_path: Path) -> None:
     assert source.read_text() == "mine\n"
 
 
-def test_a_file_is_written_by_one_at_a_time(tmp_path: Path) -> None:
+def test_a_file_is_written_by_one_command_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "out"
     with writing_lines(path, overwrite=False) as write:
         write("first")
@@ -113,7 +113,7 @@ def test_a_file_is_written_by_one_at_a_time(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_appears_meanwhile_stays(tmp_path: Path) -> None:
+def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "out"
 
     def write_it() -> None:
@@ -127,7 +127,7 @@ def test_what_appears_meanwhile_stays(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_killed_command_left_is_taken_over(tmp_path: Path) -> None:
+def test_the_unfinished_file_of_a_killed_command_is_replaced(tmp_path: Path) -> None:
     (tmp_path / ".out.unfinished").write_text("half of a long tex")
     with writing_lines(tmp_path / "out") as write:
         write("new")
@@ -181,7 +181,7 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
     (b"dog\rcat\r", "its lines end in CR: convert it with `tr '\\r' '\\n'`"),
 ], ids=["UTF-16", "UTF-16, big", "UTF-32", "no mark", "no mark, big", "xz", "bzip2", "Latin-1", "gzip", "gzip, damaged",
         "gzip, short", "gzip twice", "binary", "CR"])  # fmt: skip
-def test_other_encodings_are_called_by_their_name(tmp_path: Path, content: bytes, advice: str) -> None:
+def test_other_encodings_are_refused_by_name(tmp_path: Path, content: bytes, advice: str) -> None:
     path = tmp_path / "text"
     path.write_bytes(content)
     with pytest.raises(DataError) as caught:
@@ -200,7 +200,7 @@ def pipe() -> Iterator[tuple[int, BinaryIO]]:
     os.close(reading)
 
 
-def test_lines_of_a_pipe_that_stays_open_come_with_a_word_on_its_pauses() -> None:
+def test_an_open_pipe_yields_its_lines_and_none_for_a_pause() -> None:
     with pipe() as (reading, writing):
         arriving = iter_arriving(reading, "standard input")
         writing.write(b"one\ntwo\nthr")
@@ -212,7 +212,7 @@ def test_lines_of_a_pipe_that_stays_open_come_with_a_word_on_its_pauses() -> Non
         assert list(arriving) == ["four"]
 
 
-def test_lines_that_trickle_are_answered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slowly_arriving_lines_also_yield_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dstransformer.textfiles.PATIENCE", 0.0)
     with pipe() as (reading, writing):
         writing.write(b"one\n")
@@ -223,7 +223,7 @@ def test_lines_that_trickle_are_answered_too(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_a_pipe_gives_the_lines_of_a_file(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_a_pipe_yields_the_same_lines_as_a_file(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     text = "\n".join(["", "x" * 200_000, *(f"line {n}" for n in range(20_000))]).encode()
     (tmp_path / "file").write_bytes(pack(text[:1000]) + pack(text[1000:]))
     with (tmp_path / "file").open("rb") as file:
@@ -232,7 +232,7 @@ def test_a_pipe_gives_the_lines_of_a_file(tmp_path: Path, pack: Callable[[bytes]
     assert len(arrived) == 20_002
 
 
-def test_nothing_is_replaced_that_must_not_be(tmp_path: Path) -> None:
+def test_a_file_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("old\n")
     refusal = f"{path} is there already: replace it with --overwrite"
@@ -247,7 +247,7 @@ def test_nothing_is_replaced_that_must_not_be(tmp_path: Path) -> None:
     assert Path("/dev/null").is_char_device()
 
 
-def test_a_link_stays_one(tmp_path: Path) -> None:
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "far" / "out")
     with writing_lines(tmp_path / "link") as write:
@@ -256,7 +256,7 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     assert (tmp_path / "far" / "out").read_text() == "new\n"
 
 
-def test_a_name_that_ends_in_gz_gets_gzip(tmp_path: Path) -> None:
+def test_a_name_ending_in_gz_is_compressed(tmp_path: Path) -> None:
     for name in ("a.gz", "b.gz"):
         with writing_lines(tmp_path / name) as write:
             write("über")
@@ -265,13 +265,15 @@ def test_a_name_that_ends_in_gz_gets_gzip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/stdout", None])
-def test_standard_output_has_names(name: str | None, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> None:
+def test_standard_output_has_several_names(
+    name: str | None, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> None:
     with writing_lines(name, overwrite=False) as write:
         write("über")
     assert capfdbinary.readouterr().out.decode() == "über\n"
 
 
-def test_a_closed_standard_output_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_standard_output_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", None)
     with pytest.raises(StorageError, match="cannot write standard output: it is closed"), writing_lines(None):
         pytest.fail("the block must not run")

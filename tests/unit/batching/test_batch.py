@@ -10,14 +10,14 @@ sentences = st.lists(st.lists(st.integers(4, 99), max_size=6), min_size=1, max_s
 
 
 @given(sentences)
-def test_the_end_follows_each_sentence(batch: list[list[int]]) -> None:
+def test_pack_appends_the_end_token_to_each_sentence(batch: list[list[int]]) -> None:
     flat = np.array([i for s in batch for i in s], dtype=np.int32)
     lengths = np.array([len(s) for s in batch], dtype=np.int32)
     assert pack(flat, lengths, last=3).tolist() == [i for s in batch for i in [*s, 3]]
 
 
 @given(sentences)
-def test_the_begin_precedes_each_sentence(batch: list[list[int]]) -> None:
+def test_pack_prepends_the_begin_token_to_each_sentence(batch: list[list[int]]) -> None:
     flat = np.array([i for s in batch for i in s], dtype=np.int32)
     lengths = np.array([len(s) for s in batch], dtype=np.int32)
     assert pack(flat, lengths, first=2).tolist() == [i for s in batch for i in [2, *s]]

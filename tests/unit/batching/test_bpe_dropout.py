@@ -1,4 +1,4 @@
-"""BPE dropout: other pieces for the same sentences, as a function of seed, update and micro-batch."""
+"""BPE dropout: new pieces for the same sentences, determined by seed, epoch, update and micro-batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def build(probability: float = 0.1, seed: int = 1, longest: int | None = None) -
     return BpeDropout(small_tokenizer(), probability, seed, longest)
 
 
-def test_the_text_stays_and_its_pieces_change() -> None:
+def test_pieces_change_but_the_text_does_not() -> None:
     before = pairs(SENTENCES)
     after = build().sample(before, 0, 0, 0)
     for side in (slice(0, 2), slice(2, 4)):
@@ -46,7 +46,7 @@ def test_the_text_stays_and_its_pieces_change() -> None:
         assert sum(map(len, new)) > sum(map(len, old))
 
 
-def test_pieces_follow_from_seed_epoch_update_and_micro_batch() -> None:
+def test_pieces_depend_on_seed_epoch_update_and_micro_batch() -> None:
     places = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
     found = [build(seed=seed).sample(pairs(SENTENCES), *place) for seed in (1, 2) for place in places]
     again = [build(seed=seed).sample(pairs(SENTENCES), *place) for seed in (1, 2) for place in places]
@@ -54,10 +54,10 @@ def test_pieces_follow_from_seed_epoch_update_and_micro_batch() -> None:
         assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
     assert len({one[0].tobytes() for one in found}) == len(found)
     both = build().sample((*encode(SENTENCES), *encode(SENTENCES)), 0, 0, 0)
-    assert rows(*both[:2]) != rows(*both[2:]), "the two sides have seeds of their own"
+    assert rows(*both[:2]) != rows(*both[2:]), "each side has its own seed"
 
 
-def test_without_dropout_words_have_the_pieces_of_sentencepiece() -> None:
+def test_without_dropout_pieces_are_those_of_sentencepiece() -> None:
     tokenizer, dropout = small_tokenizer(), build()
     for text in [*TEXT, "Zwölf quirlige Boxer the of over Männer", "a", "  übermäßig  "]:
         for word in text.split():
@@ -65,8 +65,8 @@ def test_without_dropout_words_have_the_pieces_of_sentencepiece() -> None:
             assert dropout._divide(stored, 0)[0] == stored
 
 
-def test_each_merge_is_left_out_with_the_probability() -> None:
-    """A word of two characters takes one merge; one more than it if the word begins with it."""
+def test_each_merge_is_dropped_with_the_given_probability() -> None:
+    """A piece of two characters takes a single merge."""
     tokenizer = small_tokenizer()
     words = (text for text in tokenizer.pieces(range(tokenizer.vocab_size)) if len(text) == 2 and text.isalpha())
     word = next(words)
@@ -79,7 +79,7 @@ def test_each_merge_is_left_out_with_the_probability() -> None:
         assert sum(row == merged for row in sampled) / trials == pytest.approx(1 - probability, abs=0.015)
 
 
-def test_sentences_grow_as_much_as_those_that_sentencepiece_samples() -> None:
+def test_sentences_grow_as_much_as_with_sentencepiece_sampling() -> None:
     tokenizer = small_tokenizer()
     texts = TEXT * 300
     ours = build(0.2).sample((*encode(texts), *encode(texts)), 0, 0, 0)[1].sum()
@@ -90,13 +90,13 @@ def test_sentences_grow_as_much_as_those_that_sentencepiece_samples() -> None:
     assert ours > 1.1 * sum(map(len, tokenizer.encode(texts)))
 
 
-def test_all_merges_are_left_out_at_a_probability_of_nearly_one() -> None:
+def test_all_merges_are_dropped_at_a_probability_near_one() -> None:
     ids, lengths = encode(["Zwei Männer"])
     sampled = build(0.999_999).sample((ids, lengths, ids, lengths), 0, 0, 0)
     assert sampled[1].tolist() == [len("▁Zwei▁Männer")]
 
 
-def test_sentences_that_would_be_too_long_and_words_of_bytes_stay() -> None:
+def test_sentences_that_would_grow_too_long_and_byte_pieces_are_kept() -> None:
     before = encode(SENTENCES)
     longest = int(before[1].max())
     after = build(0.5, longest=longest).sample((*before, *before), 0, 0, 0)
@@ -133,7 +133,7 @@ def load(split: Split, dropout: BpeDropout | None, rank: int = 0, world_size: in
         return list(islice(updates, 6))
 
 
-def test_all_layouts_compute_the_same_pieces_and_know_their_lengths(split: Split) -> None:
+def test_all_layouts_compute_the_same_pieces_and_lengths(split: Split) -> None:
     alone = load(split, build())
     assert [update.following for update in alone] == [update.following for update in load(split, None)]
     two = [load(split, build(), rank, 2) for rank in range(2)]
@@ -150,7 +150,7 @@ def test_all_layouts_compute_the_same_pieces_and_know_their_lengths(split: Split
         assert [sum(part) for part in parts] == [getattr(whole.sums, name) for name in LengthSums.__annotations__]
 
 
-def test_every_epoch_has_other_pieces(split: Split) -> None:
+def test_every_epoch_has_different_pieces(split: Split) -> None:
     loader = UpdateLoader(
         split, BUDGET, seed=1, rank=0, world_size=1, prefetch=2, pin_memory=False, bpe_dropout=build()
     )

@@ -1,4 +1,4 @@
-"""The loader on a corpus on disk: the updates of the plan, the same from any start and on any number of ranks."""
+"""The loader yields the updates of the plan, the same from any start and on any number of ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Pair = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def draw_rows(pairs: int) -> Rows:
-    """Pairs of pieces; the first source piece is the pair's own, so that no two pairs are the same."""
+    """Pairs of pieces; the first source piece is unique, so that no two pairs are equal."""
     rng = np.random.default_rng(3)
 
     def sentence(longest: int) -> list[int]:
@@ -61,7 +61,7 @@ def sentences(flat: Tensor, packing: Packing) -> list[tuple[int, ...]]:
 
 
 def pairs_of(batch: PackedBatch) -> list[Pair]:
-    """The corpus's pairs that a batch holds; what it adds to them is checked on the way."""
+    """The corpus pairs in a batch; also checks the begin and end tokens that the batch adds to them."""
     src, tgt_in = sentences(batch.src, batch.src_packing), sentences(batch.tgt_in, batch.tgt_packing)
     tgt_out = sentences(batch.tgt_out, batch.tgt_packing)
     assert {sentence[-1] for sentence in (*src, *tgt_out)} == {EOS_ID}
@@ -114,9 +114,7 @@ def test_the_next_epoch_follows_the_last_update(split: Split) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 25), st.integers(1, 5))
-def test_going_on_from_a_position_is_as_having_come_through_those_before(
-    split: Split, seed: int, passed: int, prefetch: int
-) -> None:
+def test_starting_from_a_position_continues_the_sequence(split: Split, seed: int, passed: int, prefetch: int) -> None:
     whole = take(build_loader(split, seed=seed), passed + 4)
     start = whole[passed - 1].following if passed else START
     rest = take(build_loader(split, seed=seed, prefetch=prefetch), 4, start)
@@ -126,9 +124,7 @@ def test_going_on_from_a_position_is_as_having_come_through_those_before(
 
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from([1, 2, 3, 4, 6]), st.integers(0, 2**32))
-def test_the_ranks_of_every_world_compute_the_same_update_between_them(
-    split: Split, micro_batches: int, seed: int
-) -> None:
+def test_ranks_share_out_the_same_update_at_every_world_size(split: Split, micro_batches: int, seed: int) -> None:
     budget = Budget(150, 150, micro_batches)
     alone = take(build_loader(split, budget, seed=seed), 3)
     for world_size in (size for size in range(1, micro_batches + 1) if micro_batches % size == 0):
@@ -142,7 +138,7 @@ def test_the_ranks_of_every_world_compute_the_same_update_between_them(
             assert [pairs_of(batch) for batch in dealt] == [pairs_of(batch) for batch in whole.batches]
             for share in shares:
                 assert share.following == whole.following
-                assert share.sums == whole.sums, "every rank knows what the whole update costs"
+                assert share.sums == whole.sums, "every rank knows the cost of the whole update"
                 assert share.src_tokens == sum(len(batch.src) for batch in dealt)
                 assert share.tgt_tokens == sum(len(batch.tgt_out) for batch in dealt)
 
@@ -158,7 +154,7 @@ class DamagedSplit(Split):
         return super().gather(indices)
 
 
-def test_what_fails_in_the_background_is_raised_where_its_update_is_due(split: Split) -> None:
+def test_a_background_failure_is_raised_when_its_update_is_due(split: Split) -> None:
     damaged = DamagedSplit(split.folder, split.info)
     loader = build_loader(damaged, prefetch=5)
     damaged.damaged = int(loader.plan(0).update(3)[0])
@@ -176,7 +172,7 @@ def test_an_epoch_that_cannot_be_planned_is_refused(split: Split) -> None:
     assert loader_threads() == []
 
 
-def test_leaving_early_leaves_no_thread_behind(split: Split) -> None:
+def test_closing_early_leaves_no_thread_behind(split: Split) -> None:
     with closing(build_loader(split, prefetch=5).iter_updates(START)) as updates:
         next(updates)
         assert loader_threads()

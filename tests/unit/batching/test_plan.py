@@ -1,4 +1,4 @@
-"""The plan's promises, for corpora that hypothesis makes up."""
+"""Properties of the plan, on generated corpora."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_pair_is_in_one_update_and_budgets_hold(lengths: Any, budget: Budg
 
 
 @given(corpora(), budgets)
-def test_updates_are_full_but_for_the_last_two(lengths: Any, budget: Budget) -> None:
+def test_updates_are_full_except_the_last_two(lengths: Any, budget: Budget) -> None:
     src, tgt = lengths
     plan = plan_epoch(src, tgt, 1, 0, budget)
     for number in range(plan.updates - 2):
@@ -53,7 +53,7 @@ def test_updates_are_full_but_for_the_last_two(lengths: Any, budget: Budget) -> 
 
 
 @given(st.integers(2, 8).flatmap(lambda n: st.tuples(corpora(), st.just(n))))
-def test_an_update_is_cut_into_even_parts_of_like_length(case: Any) -> None:
+def test_an_update_is_cut_into_even_parts_of_similar_lengths(case: Any) -> None:
     (src, tgt), parts_wanted = case
     if len(src) < parts_wanted:
         return
@@ -70,7 +70,7 @@ def test_an_update_is_cut_into_even_parts_of_like_length(case: Any) -> None:
 
 
 @given(corpora(), st.sampled_from([1, 2, 4, 8]))
-def test_the_same_micro_batches_for_every_world_size(lengths: Any, world_size: int) -> None:
+def test_micro_batches_are_dealt_once_and_evenly_at_any_world_size(lengths: Any, world_size: int) -> None:
     src, tgt = lengths
     if len(src) < 8:
         return
@@ -89,14 +89,14 @@ def test_the_plan_is_a_function_of_seed_and_epoch(lengths: Any, budget: Budget) 
     assert np.array_equal(first.bounds, again.bounds)
 
 
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+def test_each_epoch_and_seed_has_its_own_order() -> None:
     lengths = np.full(1000, 5, dtype=np.int32)
     budget = Budget(100, 100, 1)
     orders = [plan_epoch(lengths, lengths, seed, epoch, budget).order for seed in (1, 2) for epoch in (0, 1)]
     assert len({order.tobytes() for order in orders}) == 4
 
 
-def test_a_remainder_is_shared_with_the_update_before_it() -> None:
+def test_a_remainder_is_shared_with_the_previous_update() -> None:
     lengths = np.full(21, 10, dtype=np.int32)
     plan = plan_epoch(lengths, lengths, 1, 0, Budget(100, 100, 1))
     assert np.diff(plan.bounds).tolist() == [10, 5, 6]
@@ -108,7 +108,7 @@ def test_a_remainder_is_shared_with_the_update_before_it() -> None:
     ([5, 4, 5], Budget(99, 99, 4), "an update holds 3 sentence pairs.*batch.micro_batches = 4"),
     ([], Budget(99, 99, 1), "the training split is empty"),
 ])  # fmt: skip
-def test_what_cannot_be_planned_is_refused(lengths: list[int], budget: Budget, message: str) -> None:
+def test_corpora_that_cannot_be_planned_are_refused(lengths: list[int], budget: Budget, message: str) -> None:
     array = np.array(lengths, dtype=np.int32)
     with pytest.raises(DataError, match=message):
         plan_epoch(array, array, 1, 0, budget)

@@ -29,7 +29,7 @@ def decoder_output(model: Transformer, batch: PackedBatch) -> torch.Tensor:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_without_a_gpu_it_says_so_and_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -53,7 +53,7 @@ def test_the_smoke_run_measures_training_and_decoding(tmp_path: Path, capsys: py
     assert "Profile of train-base-bf16-padded-eager-8x-engine, an update:" in printed
 
 
-def test_a_case_that_takes_too_long_costs_one_line(
+def test_each_case_that_times_out_takes_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--smoke", "--models", "base", "--precisions", "fp32", "--case-seconds", "0.1"]) == 1
@@ -62,7 +62,7 @@ def test_a_case_that_takes_too_long_costs_one_line(
     assert all("not finished within 0 s" in line for line in lines)
 
 
-def test_a_case_survives_json() -> None:
+def test_a_case_round_trips_through_json() -> None:
     case = Case("train", "big", "fp16", "varlen", compiled=True, static=True, work=SMOKE)
     assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
 
@@ -79,7 +79,7 @@ def test_the_text_has_the_lengths_of_wmt() -> None:
     assert pieces.max() < 37_000
 
 
-def test_updates_keep_within_their_budget_and_nearly_fill_it() -> None:
+def test_updates_stay_within_their_budget_and_nearly_fill_it() -> None:
     updates = build_updates(Budget(5000, 5000, 2), 3, VOCAB)
     for update in updates:
         assert update.src_tokens == sum(batch.src.numel() for batch in update.batches)
@@ -119,15 +119,15 @@ def test_a_batch_that_is_too_large_is_refused() -> None:
         fill(large[0].batches[0], common_shape(small))
 
 
-def test_the_operations_counted_are_those_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DST_CPU_KERNELS", "0")  # their products are not counted
+def test_counted_flops_match_those_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", "0")  # the FLOP counter does not see their products
     case = Case("train", "base", "bf16", "padded", micro_batches=16, loop="bare", work=SMOKE)
     config = case.load_config()
     updates = build_updates(Budget(6000, 6000, 16), 1, SMOKE.vocabulary)
     stepper = BareStepper(config, SMOKE.vocabulary, "bf16", torch.device("cpu"))
     with FlopCounterMode(display=False) as counter:
         stepper.step(updates[0])
-    # Padding and the masked half of causal attention are computed, but are no work of the model.
+    # Padding and the masked half of causal attention are computed, but do not count as work of the model.
     assert 0.75 < update_flops(config, SMOKE.vocabulary, updates) / counter.get_total_flops() <= 1.0
 
 
@@ -141,8 +141,8 @@ def test_the_bare_loop_trains(precision: str) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_layers_compute_what_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DST_CPU_KERNELS", "0")  # a GPU has none
+def test_compiled_layers_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", "0")  # a GPU does not use them
     case = Case("train", "base", "bf16", "padded", loop="bare", work=SMOKE)
     config = case.load_config().model_copy(update={"model": tiny_config(num_layers=1)})
     updates = draw_updates(micro_batches=2)
@@ -167,5 +167,5 @@ def test_compiled_layers_compute_what_they_did(monkeypatch: pytest.MonkeyPatch) 
         ("Some other card", None),
     ],
 )
-def test_peaks_of_data_sheets(name: str, peak: float | None) -> None:
+def test_datasheet_peaks(name: str, peak: float | None) -> None:
     assert datasheet_peak(name) == peak

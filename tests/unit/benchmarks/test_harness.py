@@ -1,4 +1,4 @@
-"""The clock that every trained system is held to."""
+"""The meter that times every benchmarked system."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def request(seconds: float) -> Request:
 
 
 def measure(monkeypatch: pytest.MonkeyPatch, update_seconds: float, seconds: float) -> tuple[Measurement, int]:
-    """What a meter says of updates of 7 and 11 tokens, and how many there were in all."""
+    """Time updates of 7 and 11 tokens; return the measurement and the number of updates."""
     now = itertools.count(1)
     monkeypatch.setattr(harness.time, "perf_counter", lambda: update_seconds * next(now))
     meter = Meter(request(seconds))
@@ -31,13 +31,13 @@ def measure(monkeypatch: pytest.MonkeyPatch, update_seconds: float, seconds: flo
     raise AssertionError
 
 
-def test_short_updates_warm_up_for_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_updates_warm_up_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     measurement, updates = measure(monkeypatch, update_seconds=0.5, seconds=5.0)
     assert measurement == Measurement(10, 70, 110, 5.0)
-    assert updates == 25 + 10  # from the end of the first on, 24 of them take 12 s
+    assert updates == 25 + 10  # after the first, 24 updates take 12 s
 
 
-def test_long_updates_warm_up_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_updates_warm_up_for_a_number_of_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     measurement, updates = measure(monkeypatch, update_seconds=20.0, seconds=5.0)
     assert measurement == Measurement(harness.LEAST_UPDATES, 21, 33, 60.0)
     assert updates == harness.WARM_UP_UPDATES + harness.LEAST_UPDATES

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run ``dst average`` takes, and what it says where it cannot."""
+"""Which checkpoints of a run ``dst average`` takes, and its errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def averaged(run: Path, last: int | None = None) -> list[int]:
     return [c.state.step for c in average_run(run, run / "average", last=last, overwrite=True)]
 
 
-def test_without_a_number_it_takes_what_the_run_itself_would(tmp_path: Path) -> None:
+def test_by_default_it_averages_what_the_run_would(tmp_path: Path) -> None:
     write(tmp_path, 10)
     with pytest.raises(DataError, match=r"no checkpoint of .* is past its warm-up \(schedule.warmup_steps = 20\)"):
         averaged(tmp_path)
@@ -48,7 +48,7 @@ def test_without_a_number_it_takes_what_the_run_itself_would(tmp_path: Path) -> 
     assert open_bundle(tmp_path / "average").load_weights()["weight"].tolist() == [40.0, 40.0]
 
 
-def test_a_number_that_is_too_high_is_said_with_what_there_is(tmp_path: Path) -> None:
+def test_too_many_checkpoints_are_refused_with_the_number_available(tmp_path: Path) -> None:
     write(tmp_path, 10)
     with pytest.raises(DataError, match=r"--last 2: .* has only its newest 1 checkpoint: lower --last"):
         averaged(tmp_path, last=2)
@@ -59,7 +59,7 @@ def test_a_number_that_is_too_high_is_said_with_what_there_is(tmp_path: Path) ->
         averaged(tmp_path, last=0)
 
 
-def test_of_a_damaged_checkpoint_it_says_how_to_average_the_others(
+def test_a_damaged_checkpoint_is_skipped_or_refused_with_advice(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second, _ = write(tmp_path, 20, 30, 40)

@@ -45,7 +45,7 @@ def test_a_checkpoint_is_visible_only_when_it_is_complete(tmp_path: Path) -> Non
     assert not list(folder.path.glob(".*"))
 
 
-def test_the_newest_and_the_best_stay(tmp_path: Path) -> None:
+def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep_last=2, keep_best=1)
     for step, score in ((1, 10.0), (2, 30.0), (3, 20.0), (4, None), (5, 25.0)):
         write(folder, step, score)
@@ -63,39 +63,39 @@ def test_patience_counts_the_validations_since_the_best() -> None:
         patience = patience.after("bleu", score)
         seen.append((patience.best, patience.validations))
     assert seen == [(None, 0), (10.0, 0), (12.0, 0), (12.0, 1), (12.0, 2), (12.0, 3), (13.0, 0)]
-    assert patience.after("loss", -3.0) == Patience("loss", -3.0), "another score cannot be compared"
+    assert patience.after("loss", -3.0) == Patience("loss", -3.0), "different metrics cannot be compared"
     assert Patience("bleu", None, 1).after("bleu", nan) == Patience("bleu", None, 2)
 
 
-def test_patience_is_kept_beside_the_state(tmp_path: Path) -> None:
+def test_patience_is_stored_outside_the_state_section(tmp_path: Path) -> None:
     partial = CheckpointFolder(tmp_path).begin(5)
     (partial / "weights").touch()
     patient = replace(state(5), patience=Patience("bleu", 12.5, 2))
     checkpoint = CheckpointFolder(tmp_path).publish(patient, None, {})
     manifest = json.loads((checkpoint.path / "manifest.json").read_text())
-    assert "patience" not in manifest["state"], "earlier versions read that section, and know all its keys"
+    assert "patience" not in manifest["state"], "earlier versions accept no unknown keys in that section"
     assert read_checkpoint(checkpoint.path).state == patient
     del manifest["patience"]
     (checkpoint.path / "manifest.json").write_text(json.dumps(manifest))
     assert read_checkpoint(checkpoint.path).state.patience == Patience()
 
 
-def test_the_cost_is_kept_exactly_and_beside_the_state(tmp_path: Path) -> None:
+def test_the_cost_is_stored_exactly_and_outside_the_state_section(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     folder.begin(5)
     spent = Cost(flops=10**18 + 1, device_seconds=12.5, uncounted_updates=2)
     checkpoint = folder.publish(replace(state(5), cost=spent), None, {})
     assert checkpoint.state.cost == spent
-    assert checkpoint.state == state(5), "runs are compared without it"
+    assert checkpoint.state == state(5), "comparisons ignore the cost"
     manifest = json.loads((checkpoint.path / "manifest.json").read_text())
-    assert "cost" not in manifest["state"], "earlier versions read that section, and know all its keys"
+    assert "cost" not in manifest["state"], "earlier versions accept no unknown keys in that section"
     del manifest["cost"]
     (checkpoint.path / "manifest.json").write_text(json.dumps(manifest))
     assert read_checkpoint(checkpoint.path).state.cost == Cost(uncounted_updates=5)
 
 
 @pytest.mark.parametrize("cost", ['{"flops": 1, "coins": 2}', "[]", "3"])
-def test_a_damaged_cost_is_named(tmp_path: Path, cost: str) -> None:
+def test_a_damaged_cost_is_refused(tmp_path: Path, cost: str) -> None:
     checkpoint = write(CheckpointFolder(tmp_path), 7)
     manifest = json.loads((checkpoint.path / "manifest.json").read_text()) | {"cost": json.loads(cost)}
     (checkpoint.path / "manifest.json").write_text(json.dumps(manifest))
@@ -103,12 +103,12 @@ def test_a_damaged_cost_is_named(tmp_path: Path, cost: str) -> None:
         read_checkpoint(checkpoint.path)
 
 
-def test_of_equal_scores_the_newer_is_the_better() -> None:
+def test_the_newer_of_equal_scores_is_kept() -> None:
     checkpoints = [Checkpoint(Path(str(step)), state(step), 5.0) for step in (1, 2, 3, 4)]
     assert [c.state.step for c in select_kept(checkpoints, 1, 2)] == [3, 4]
 
 
-def test_a_step_that_is_written_again_replaces_the_old_one(tmp_path: Path) -> None:
+def test_a_rewritten_step_replaces_the_old_one(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep_last=2)
     first = write(folder, 1)
     again = write(folder, 1, 9.0)
@@ -130,14 +130,14 @@ def test_every_file_is_checked_against_its_hash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("manifest", [None, "{", "{}", '{"state": {"step": 1}, "score": null}'])
-def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, manifest: str | None) -> None:
+def test_folders_without_a_valid_manifest_are_refused(tmp_path: Path, manifest: str | None) -> None:
     if manifest is not None:
         (tmp_path / "manifest.json").write_text(manifest)
     with pytest.raises(DataError, match=str(tmp_path)):
         read_checkpoint(tmp_path)
 
 
-def test_going_on_from_an_earlier_checkpoint_drops_the_later_ones(tmp_path: Path) -> None:
+def test_resuming_from_an_earlier_checkpoint_deletes_the_later_ones(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep_last=3, keep_best=1)
     for step, score in ((1, 9.0), (2, 5.0), (3, 6.0)):
         write(folder, step, score)
@@ -150,7 +150,7 @@ def test_going_on_from_an_earlier_checkpoint_drops_the_later_ones(tmp_path: Path
     assert steps(folder) == [1, 2]
 
 
-def test_where_latest_is_lost_the_newest_is_taken(tmp_path: Path) -> None:
+def test_without_a_valid_latest_file_the_newest_checkpoint_is_used(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep_last=3)
     write(folder, 1)
     write(folder, 2)
@@ -164,7 +164,7 @@ def test_where_latest_is_lost_the_newest_is_taken(tmp_path: Path) -> None:
         assert latest.state.step == 2
 
 
-def test_damaged_checkpoints_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_checkpoints_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = CheckpointFolder(tmp_path, keep_last=4)
     for step in (1, 2, 3, 4):
         write(folder, step)
@@ -199,7 +199,7 @@ def test_pruning_leaves_a_damaged_checkpoint_alone(tmp_path: Path) -> None:
     ]
 
 
-def test_a_newer_format_is_never_taken_for_damage(tmp_path: Path) -> None:
+def test_a_newer_format_is_not_reported_as_damage(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "checkpoints", keep_last=9)
     write(folder, 1)
     newest = write(folder, 2)
@@ -210,7 +210,7 @@ def test_a_newer_format_is_never_taken_for_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ['"text"', "[]", "null", "3"])
-def test_a_state_that_is_none_is_damage(tmp_path: Path, state: str) -> None:
+def test_a_state_that_is_not_an_object_is_damage(tmp_path: Path, state: str) -> None:
     checkpoint = write(CheckpointFolder(tmp_path / "checkpoints"), 1)
     (checkpoint.path / "manifest.json").write_text(f'{{"state": {state}, "score": null, "files": {{}}}}')
     with pytest.raises(DataError, match="is damaged"):

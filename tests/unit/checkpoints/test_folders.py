@@ -1,4 +1,4 @@
-"""Where runs and bundles may go."""
+"""Which folders runs and bundles may use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_checkpoint(run: Path) -> Path:
 
 
 @pytest.mark.parametrize("names", [None, [], [".lock"], ["metrics.jsonl", "notes.txt"], ["lost+found", "slurm-7.log"]])
-def test_a_run_goes_into_a_new_an_empty_or_its_own_folder(tmp_path: Path, names: list[str] | None) -> None:
+def test_a_run_may_use_a_new_an_empty_or_its_own_folder(tmp_path: Path, names: list[str] | None) -> None:
     run = tmp_path / "runs" / "new"
     if names is not None:
         fill(run, *names)
@@ -38,14 +38,14 @@ def test_a_run_goes_into_a_new_an_empty_or_its_own_folder(tmp_path: Path, names:
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "tracking.json"])
-def test_a_run_does_not_go_where_its_files_are_folders(tmp_path: Path, name: str) -> None:
+def test_a_folder_in_place_of_a_run_file_is_refused(tmp_path: Path, name: str) -> None:
     fill(tmp_path, ".lock")
     (tmp_path / name).mkdir()
     with pytest.raises(ConfigError, match=f"{name} in it is a folder, but a run needs a file there: move it"):
         check_run_folder(tmp_path)
 
 
-def test_a_run_does_not_go_among_other_things(tmp_path: Path) -> None:
+def test_a_run_refuses_a_folder_with_other_files(tmp_path: Path) -> None:
     home = fill(tmp_path / "home", "thesis.tex", "cat.jpg", "a", "b")
     with pytest.raises(
         ConfigError, match=r"not a run folder and not empty \(a, b, cat.jpg …\): choose a new or empty folder"
@@ -53,7 +53,7 @@ def test_a_run_does_not_go_among_other_things(tmp_path: Path) -> None:
         check_run_folder(home)
 
 
-def test_a_run_goes_into_nothing_that_belongs_to_another(tmp_path: Path) -> None:
+def test_a_run_refuses_folders_in_corpora_bundles_and_checkpoints(tmp_path: Path) -> None:
     corpus = fill(tmp_path / "corpus", "manifest.json", "tokenizer.model")
     checkpoint = make_checkpoint(tmp_path / "run")
     bundle = make_bundle(tmp_path / "bundle")
@@ -71,7 +71,7 @@ def test_a_run_goes_into_nothing_that_belongs_to_another(tmp_path: Path) -> None
             check_run_folder(folder)
 
 
-def test_a_link_into_a_corpus_is_one(tmp_path: Path) -> None:
+def test_a_link_into_a_corpus_counts_as_the_corpus(tmp_path: Path) -> None:
     corpus = fill(tmp_path / "corpus", "manifest.json", "tokenizer.model")
     (tmp_path / "runs").symlink_to(corpus)
     with pytest.raises(ConfigError, match="is a corpus"):
@@ -90,7 +90,7 @@ def test_a_bundle_is_replaced_only_when_asked(tmp_path: Path) -> None:
         check_bundle_folder(bundle, "--out", overwrite=True)
 
 
-def test_some_places_are_no_place_for_a_bundle_even_then(tmp_path: Path) -> None:
+def test_overwrite_replaces_nothing_but_a_bundle(tmp_path: Path) -> None:
     corpus = fill(tmp_path / "corpus", "manifest.json", "tokenizer.model")
     checkpoint = make_checkpoint(tmp_path / "run")
     for folder in (corpus, corpus / "new", checkpoint / "bundle", checkpoint, checkpoint.parent / "new"):
@@ -102,20 +102,20 @@ def test_some_places_are_no_place_for_a_bundle_even_then(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "bundle"])
-def test_a_file_where_a_run_needs_a_folder(tmp_path: Path, name: str) -> None:
+def test_a_file_where_a_run_needs_a_folder_is_refused(tmp_path: Path, name: str) -> None:
     run = fill(tmp_path / "run", ".lock", name)
     with pytest.raises(ConfigError, match=f"{name} in it is a file, but a run needs a folder there: move it"):
         check_run_folder(run)
 
 
-def test_a_bundle_with_a_file_of_the_users(tmp_path: Path) -> None:
+def test_a_run_refuses_a_bundle_that_holds_a_users_file(tmp_path: Path) -> None:
     run = fill(tmp_path / "run", ".lock")
     fill(run / "bundle", "model.safetensors", "NOTES.txt")
     with pytest.raises(ConfigError, match=r"bundle in it holds NOTES\.txt, which a new bundle would replace: move it"):
         check_run_folder(run)
 
 
-def test_links_that_lead_nowhere(tmp_path: Path) -> None:
+def test_broken_links_are_refused(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="is a link that leads back to itself"):

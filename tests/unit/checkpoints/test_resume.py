@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from, and what it says of one that it cannot."""
+"""Which checkpoint a run resumes from, and the errors if it cannot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def find(run: Path, resume: str) -> None:
     find_checkpoint(resume, run, load_config("toy"), START, run / "corpus")
 
 
-def test_advice_is_for_whoever_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_advice_fits_the_resume_option(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = CheckpointFolder(tmp_path / "checkpoints")
     folder.begin(4)
     path = folder.publish(TrainState(4, Position(0, 4), 1, 1, "fp32", "corpus"), None, {"bundle/lost": ""}).path
@@ -44,7 +44,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_replaced(tmp_path: Path, resume
         find(tmp_path, resume)
 
 
-def test_a_run_that_never_saved_starts_anew_unless_never(tmp_path: Path) -> None:
+def test_a_run_without_checkpoints_starts_over_except_with_never(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     find(tmp_path, "auto")
     with pytest.raises(ConfigError, match="holds the metrics of a run without checkpoints"):

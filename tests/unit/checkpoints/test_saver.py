@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be made visible."""
+"""Checkpoints that cannot be completed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def take_snapshot() -> Snapshot:
     return Snapshot({"rank-0.pt": {"step": 1}}, {})
 
 
-def test_a_disk_that_is_full_at_the_manifest_leaves_nothing_behind(
+def test_a_full_disk_at_the_manifest_leaves_no_partial_checkpoint(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, content: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.attention import save_tiny_bundle
-from support.disk import a_full_disk
+from support.disk import full_disk
 
 from dstransformer.cli import main
 from dstransformer.decoding import Translator
@@ -35,7 +35,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def short_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Learned positions for 24 pieces, and at most 9 pieces of input."""
+    """A bundle with learned positions for 24 pieces, and at most 9 pieces of input."""
     folder = tmp_path_factory.mktemp("model") / "short"
     return save_tiny_bundle(folder, ("decoding.max_input_tokens=9",), positions="learned", max_positions=24)
 
@@ -53,7 +53,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return errors
 
 
-def test_everything_is_written(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_files_are_written(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "out"
     assert main(["attention", str(bundle), SENTENCE, "--target", TARGET, "--out", str(out)]) == 0
     printed = capsys.readouterr().out
@@ -63,7 +63,7 @@ def test_everything_is_written(bundle: Path, tmp_path: Path, capsys: pytest.Capt
     assert not list(tmp_path.glob(".*"))
 
 
-def test_the_weights_are_the_models(bundle: Path, tmp_path: Path) -> None:
+def test_the_saved_weights_are_those_of_the_model(bundle: Path, tmp_path: Path) -> None:
     options = ["--target", TARGET, "--kind", "cross", "--layer", "1", "--heads", "2", "--whole-words"]
     assert main(["attention", str(bundle), SENTENCE, "--out", str(tmp_path / "out"), *options]) == 0
     translator = Translator.load(bundle, device="cpu")
@@ -97,7 +97,9 @@ def test_without_a_target_the_model_translates(
     assert names(out) == {"attention.html", "attention.npz"} | pictures
 
 
-def test_words_of_one_side_give_lines_there(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_of_one_side_select_lines_of_that_side_only(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     command = ["attention", str(bundle), SENTENCE, "--target", TARGET, "--out", str(out), "--words", "fox,Lazy"]
     assert main(command) == 0
@@ -143,7 +145,7 @@ def test_bad_sentences_are_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_learned_positions_bound_both_sides(
+def test_learned_positions_limit_both_sides(
     short_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     longer = "dog " * 24
@@ -152,7 +154,7 @@ def test_learned_positions_bound_both_sides(
         assert "but the model has positions (model.max_positions) for at most 23" in said
 
 
-def test_what_is_no_bundle_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_bundle_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is not a bundle" in refused(capsys, str(tmp_path), SENTENCE, "--out", str(tmp_path / "out"))
 
 
@@ -181,13 +183,13 @@ def test_only_its_own_folder_is_replaced_and_only_when_asked(
 
 def test_a_full_disk_leaves_nothing(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["attention", str(bundle), SENTENCE, "--target", TARGET, "--out", str(tmp_path / "out"), "--heads", "1"]
-    with a_full_disk():
+    with full_disk():
         assert main(command) == 1
     assert "make room, or choose another folder" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_of_nan_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_with_nan_weights_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = save_tiny_bundle(tmp_path / "bundle", scale=float("nan"))
     command = [str(broken), SENTENCE, "--target", TARGET, "--out", str(tmp_path / "out")]
     assert "the model's attention has NaN for this sentence in float32; try another" in refused(capsys, *command)

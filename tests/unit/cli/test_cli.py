@@ -1,4 +1,4 @@
-"""Command lines in process: what is taken, and what is refused in one line."""
+"""Command lines in process: what is accepted, and what is refused in one line."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from dstransformer.terminal import exit_on_sigterm, run_guarded
     "--ds zero2 --ds bf16 --set deepspeed=[zero1] -- toy",
     "toy --ds zero2 bf16 --set model.dropout=0.3",
 ])  # fmt: skip
-def test_a_preset_may_stand_anywhere(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_preset_may_come_anywhere_on_the_line(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ds-config", *arguments.split()]) == 0
     composed = json.loads(capsys.readouterr().out)
     assert composed["zero_optimization"]["stage"] == (2 if "zero2" in arguments else 1)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What is said of a command line that cannot be."""
+    """Check that a command line is refused with a single error line; return the line."""
     assert main(arguments) == 2
     output, errors = capsys.readouterr()
     assert output == ""
@@ -62,7 +62,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("nonsense", "invalid choice: 'nonsense'"),
     ("translate nowhere --beam many", "argument --beam: invalid int value: 'many'; see `dst translate --help`"),
 ])  # fmt: skip
-def test_a_line_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], arguments: str, message: str) -> None:
+def test_invalid_command_lines_are_refused(capsys: pytest.CaptureFixture[str], arguments: str, message: str) -> None:
     assert message in refused(capsys, *arguments.split(" "))
 
 
@@ -75,7 +75,7 @@ def test_a_line_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], ar
     ({"SLURM_PROCID": "1"}, True),
     ({"RANK": "one", "WORLD_SIZE": "2"}, True),
 ])  # fmt: skip
-def test_a_mistake_is_never_kept_quiet(
+def test_mistakes_are_reported_except_by_other_ranks(
     variables: dict[str, str], speaks: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"):
@@ -87,7 +87,7 @@ def test_a_mistake_is_never_kept_quiet(
     refused(capsys, "translate", "nowhere", __file__)
 
 
-def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"dst {dstransformer.__version__}\n"
@@ -96,7 +96,7 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "command", ["", "train", "translate", "evaluate", "track", "plot", "table1", "presets", "ds-config"]
 )
-def test_every_option_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_option_has_a_help_text(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"] if command else ["--help"])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
@@ -118,7 +118,7 @@ def raising(error: BaseException) -> int:
     (MemoryError(), 1, "dst: error: there is not enough memory\n"),
     (PermissionError(13, "Permission denied", "/x"), 1, "dst: error: /x: Permission denied\n"),
 ])  # fmt: skip
-def test_what_ends_a_command_is_said_in_one_line(
+def test_errors_and_interrupts_are_reported_in_one_line(
     error: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", sys.stdout)
@@ -130,7 +130,7 @@ def test_what_ends_a_command_is_said_in_one_line(
     assert len(errors) < 1100
 
 
-def test_sigterm_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sigterm_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     def end() -> int:
         exit_on_sigterm()
         signal.raise_signal(signal.SIGTERM)
@@ -144,7 +144,7 @@ def test_sigterm_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "dst: ended by SIGTERM\n"
 
 
-def test_an_evaluation_that_would_lose_a_file_or_mix_its_output_is_refused(
+def test_evaluate_refuses_to_overwrite_inputs_or_mix_its_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     src, ref = tmp_path / "src", tmp_path / "ref"
@@ -157,14 +157,14 @@ def test_an_evaluation_that_would_lose_a_file_or_mix_its_output_is_refused(
     assert (src.read_text(), ref.read_text()) == ("dog\n", "Hund\n")
 
 
-def test_a_mistake_of_ours_keeps_its_traceback_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_internal_error_keeps_its_traceback_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_guarded("dst", lambda: raising(TypeError("no\nway"))) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("Traceback")
     assert lines[-1] == "dst: internal error: TypeError: no way; please report it with the lines above"
 
 
-def test_debugging_adds_the_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dst_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DST_DEBUG", "1")
     assert main(["ds-config", "bsae"]) == 2
     lines = capsys.readouterr().err.splitlines()
@@ -172,13 +172,13 @@ def test_debugging_adds_the_traceback(capsys: pytest.CaptureFixture[str], monkey
     assert lines[-1].startswith("dst: error: unknown preset 'bsae'")
 
 
-def test_a_closed_output_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stdout_is_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["presets"]) == 1
     assert capsys.readouterr().err == "dst: error: cannot write to stdout: it is closed\n"
 
 
-def test_an_output_that_lacks_letters_gets_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_that_stdout_cannot_encode_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (tmp_path / "out").open("w", encoding="ascii") as ascii_only:
         monkeypatch.setattr(sys, "stdout", ascii_only)
         assert run_guarded("dst", lambda: print("für …") or 0) == 0
@@ -190,13 +190,11 @@ def test_an_output_that_lacks_letters_gets_others(tmp_path: Path, monkeypatch: p
     (["--corpus", "https://example.org/c", "--run", "r"], "argument --corpus: 'https://example.org/c' is an address"),
     (["--corpus", "c", "--run", "r", "--name", "a\udcff"], "argument --name: 'a\\udcff' is empty or has characters"),
 ])  # fmt: skip
-def test_names_that_cannot_be_are_refused(
-    options: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_names_are_refused(options: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert complaint in refused(capsys, "train", "toy", *options)
 
 
-def test_an_interrupt_while_modules_are_imported(
+def test_an_interrupt_during_imports_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Interrupted(MetaPathFinder):

@@ -1,4 +1,4 @@
-"""``dst plot``: pictures it makes, and what is refused in one line."""
+"""``dst plot``: the pictures it draws, and what it refuses in one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("--schedule base big", "schedule.png"),
     ("--schedule base --updates 500 --out rate.svg", "rate.svg"),
 ])  # fmt: skip
-def test_a_picture_is_made_once(here: Path, arguments: str, made: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_picture_is_replaced_only_with_overwrite(
+    here: Path, arguments: str, made: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["plot", *arguments.split()]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == made
@@ -58,7 +60,7 @@ def test_a_picture_is_made_once(here: Path, arguments: str, made: str, capsys: p
     ("runs/base runs/base", "the run runs/base is named twice"),
     ("runs/base ", "the name is empty: is a variable unset?"),
 ])  # fmt: skip
-def test_what_cannot_be_drawn_is_refused(
+def test_invalid_arguments_are_refused(
     here: Path, arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plot", *(arguments.split(" ") if arguments else [])]) == 2

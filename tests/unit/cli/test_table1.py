@@ -1,4 +1,4 @@
-"""``dst table1`` on tiny layers: what it prints and writes, and what is refused in one line."""
+"""``dst table1`` on tiny layers: what it prints and writes, and what it refuses in one line."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def test_only_an_earlier_result_is_replaced(tmp_path: Path, capsys: pytest.Captu
     ("--lengths 64 10000000", "length 10,000,000 with width 256 needs about 1,600,"),
     ("--widths 64 10000000", "length 1,024 with width 10,000,000 needs about 3,200,"),
 ])  # fmt: skip
-def test_what_cannot_be_measured_is_refused(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     device = [] if "--device" in arguments else ["--device", "cpu"]
     assert message in refused(capsys, "table1", "--quick", *device, *arguments.split())
 
 
-def test_memory_that_runs_out_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_running_out_of_memory_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def too_much(*_: object) -> None:
         torch.empty(2**50, dtype=torch.uint8)
 

@@ -7,7 +7,7 @@ import pytest
 from dstransformer.cluster.preemption import STOP_SIGNALS, StopRequest
 
 
-def test_the_first_interrupt_asks_and_the_second_stops(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_first_interrupt_requests_a_stop_and_the_second_raises(capfd: pytest.CaptureFixture[str]) -> None:
     with StopRequest(announce=True) as stop:
         signal.raise_signal(signal.SIGINT)
         assert stop.received == "SIGINT"
@@ -20,7 +20,7 @@ def test_the_first_interrupt_asks_and_the_second_stops(capfd: pytest.CaptureFixt
     assert capfd.readouterr().err == ""
 
 
-def test_of_several_processes_all_must_still_run(capfd: pytest.CaptureFixture[str]) -> None:
+def test_with_several_processes_a_checkpoint_needs_all_of_them(capfd: pytest.CaptureFixture[str]) -> None:
     with StopRequest(announce=True, processes=2):
         signal.raise_signal(signal.SIGTERM)
     assert capfd.readouterr().err == (
@@ -28,7 +28,7 @@ def test_of_several_processes_all_must_still_run(capfd: pytest.CaptureFixture[st
     )
 
 
-def test_only_the_first_rank_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+def test_other_ranks_announce_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     with StopRequest() as stop:
         signal.raise_signal(signal.SIGUSR1)
     assert stop.received == "SIGUSR1"

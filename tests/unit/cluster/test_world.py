@@ -22,7 +22,7 @@ SLURM = {
 
 
 @pytest.mark.parametrize("variables", [LAUNCHER, SLURM], ids=["deepspeed and torchrun", "srun"])
-def test_every_launcher_is_understood(variables: dict[str, str]) -> None:
+def test_variables_of_every_launcher_are_read(variables: dict[str, str]) -> None:
     assert read_processes(variables) == Processes(rank=3, local_rank=1, world_size=4)
 
 
@@ -35,20 +35,20 @@ def test_without_a_launcher_there_is_one_process(variables: dict[str, str]) -> N
     {"WORLD_SIZE": "many"}, {"WORLD_SIZE": "0"}, {"LOCAL_RANK": "-1", "WORLD_SIZE": "2"},
     {"SLURM_STEP_NUM_TASKS": "two"},
 ])  # fmt: skip
-def test_a_variable_that_is_no_number_is_named(variables: dict[str, str]) -> None:
+def test_a_variable_that_is_not_a_number_is_refused_by_name(variables: dict[str, str]) -> None:
     name, value = next(iter(variables.items()))
     with pytest.raises(UserError, match=f"{name} is '{value}', not a number"):
         read_processes(variables)
 
 
-def test_a_number_of_processes_without_a_rank_is_refused() -> None:
+def test_world_size_without_rank_is_refused() -> None:
     with pytest.raises(UserError, match=r"WORLD_SIZE=2 but no RANK: .*deepspeed --num_gpus 2"):
         read_processes({"WORLD_SIZE": "2"})
     assert read_processes({"WORLD_SIZE": "8"}, require_rank=False) == Processes(0, 0, 8), "a dry run plans for eight"
 
 
 @pytest.mark.usefixtures("own_world")
-def test_a_port_that_is_in_use_is_said_to_be() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
@@ -61,7 +61,7 @@ def test_a_port_that_is_in_use_is_said_to_be() -> None:
 
 
 @pytest.mark.usefixtures("own_world")
-def test_a_process_says_that_it_waits_for_the_others(
+def test_a_process_announces_that_it_waits_for_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(world, "NOTICE_SECONDS", 0.0)
@@ -76,7 +76,7 @@ def test_a_process_says_that_it_waits_for_the_others(
     assert "(this machine, because MASTER_ADDR is not set)" in notice
 
 
-def test_of_gloo_the_first_sentence_is_repeated() -> None:
+def test_only_the_first_sentence_of_a_gloo_error_is_reported() -> None:
     error = RuntimeError("[/gloo/transport/tcp/pair.cc:9] Read error [10.0.0.1]:4: reset by peer. A worker died. GLHF!")
     said = r"see its own message \(Read error \[10.0.0.1\]:4: reset by peer\)$"
     with pytest.raises(DstError, match=said), world.peer_errors():
@@ -89,20 +89,20 @@ def test_of_gloo_the_first_sentence_is_repeated() -> None:
     ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, None),
     ({"SLURM_NTASKS": "1"}, None), (SLURM, None), (LAUNCHER | {"SLURM_NTASKS": "4"}, None), ({}, None),
 ])  # fmt: skip
-def test_who_trains_alone_among_many_is_warned(variables: dict[str, str], warning: str | None) -> None:
+def test_a_task_that_trains_alone_among_several_is_warned(variables: dict[str, str], warning: str | None) -> None:
     said = single_process_warning(variables)
     assert said is None if warning is None else said is not None and warning in said
 
 
 @pytest.fixture
 def own_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What joining sets in the environment is undone."""
+    """Undo what joining sets in the environment."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DS_ACCELERATOR"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
 
-def test_a_rank_beyond_the_world_is_refused() -> None:
+def test_a_rank_outside_the_world_is_refused() -> None:
     with pytest.raises(UserError, match="RANK=2 and WORLD_SIZE=2"):
         read_processes({"RANK": "2", "WORLD_SIZE": "2"})
 
@@ -139,7 +139,7 @@ def test_a_process_has_as_many_threads_as_cores(monkeypatch: pytest.MonkeyPatch)
     ("OMP_NUM_THREADS", "banana", False), ("OMP_NUM_THREADS", "-3", False), ("OMP_NUM_THREADS", "0", False),
     ("OMP_NUM_THREADS", "4,2", True),
 ])  # fmt: skip
-def test_variables_that_are_read_later_are_checked_at_the_door(name: str, value: str, sound: bool) -> None:
+def test_variables_that_libraries_read_are_checked_first(name: str, value: str, sound: bool) -> None:
     if sound:
         check_environment({name: value})
         return

@@ -39,7 +39,7 @@ def test_stage_and_precision_come_from_the_fragments(stage: int, precision: str)
     assert not offloads_optimizer(composed)
 
 
-def test_the_experiment_adds_what_it_owns() -> None:
+def test_compose_adds_the_keys_that_the_experiment_owns() -> None:
     composed = compose(with_fragments("zero2", "bf16"), 4)
     assert composed["gradient_accumulation_steps"] == 2
     assert composed["train_batch_size"] == 8
@@ -53,7 +53,7 @@ def test_fragments_are_merged_deeply() -> None:
     assert offloads_optimizer(composed)
 
 
-def test_a_json_of_ones_own_is_taken(tmp_path: Path) -> None:
+def test_a_users_json_is_accepted(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", {"zero_optimization": {"stage": 2}, "wall_clock_breakdown": True})
     assert compose(with_fragments(path, "bf16"), 1)["wall_clock_breakdown"] is True
 
@@ -75,7 +75,7 @@ def test_an_owned_key_is_refused_naming_both_places(tmp_path: Path, key: str) ->
     assert OWNED[key] in str(caught.value)
 
 
-def test_a_key_two_fragments_state_is_refused_naming_both() -> None:
+def test_a_key_set_by_two_fragments_is_refused_naming_both() -> None:
     with pytest.raises(ConfigError, match=r"'zero2' and fragment 'zero1' both state 'zero_optimization.stage'"):
         compose(with_fragments("zero1", "zero2"), 1)
 
@@ -84,7 +84,7 @@ def test_a_key_two_fragments_state_is_refused_naming_both() -> None:
     ({"zero_optimization": {"reduce_bucket_size": "auto"}}, 'zero_optimization.reduce_bucket_size is "auto"'),
     ([1], "holds a list, not a JSON object"),
 ])  # fmt: skip
-def test_a_fragment_that_cannot_be_used_is_refused(tmp_path: Path, content: Any, message: str) -> None:
+def test_unusable_fragments_are_refused(tmp_path: Path, content: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         compose(with_fragments(write(tmp_path / "mine.json", content)), 1)
 
@@ -117,7 +117,7 @@ def test_both_half_precisions_are_refused() -> None:
     ({"zero_optimization": {"offload_param": {"device": "gpu"}}},
      'zero_optimization.offload_param.device is "gpu": write one of "cpu", "nvme", "none"'),
 ])  # fmt: skip
-def test_a_value_that_deepspeed_has_no_use_for_is_refused(tmp_path: Path, content: Any, message: str) -> None:
+def test_invalid_values_are_refused(tmp_path: Path, content: Any, message: str) -> None:
     path = write(tmp_path / "mine.json", content)
     with pytest.raises(ConfigError) as caught:
         compose(with_fragments(path, "bf16"), 1)
@@ -135,7 +135,7 @@ def test_autocasting_is_refused(tmp_path: Path) -> None:
     ({"zero_optimization": {"cpu_offload": True}}, "zero_optimization.cpu_offload", "offload_optimizer"),
     ({"zero_optimization": {"cpu_offload_param": True}}, "zero_optimization.cpu_offload_param", "offload_param"),
 ])  # fmt: skip
-def test_an_older_name_is_refused_with_the_newer(tmp_path: Path, content: Any, old: str, new: str) -> None:
+def test_a_deprecated_key_is_refused_with_its_new_name(tmp_path: Path, content: Any, old: str, new: str) -> None:
     with pytest.raises(ConfigError, match=rf"states '{old}', a deprecated name: write '.*{new}'"):
         compose(with_fragments(write(tmp_path / "mine.json", content), "zero1", "fp32"), 1)
 
@@ -151,7 +151,7 @@ def test_stage_and_precision_must_be_stated(names: list[str], message: str) -> N
     assert message in str(caught.value)
 
 
-def test_a_section_without_a_word_on_whether_it_is_enabled_states_no_precision(tmp_path: Path) -> None:
+def test_a_section_without_enabled_states_no_precision(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", {"fp16": {"loss_scale_window": 500}})
     with pytest.raises(ConfigError, match="state no precision"):
         compose(with_fragments("zero1", path), 1)
@@ -163,32 +163,34 @@ def test_a_section_without_a_word_on_whether_it_is_enabled_states_no_precision(t
     (0, "offload_param", "cpu", "3"),
     (2, "offload_param", "cpu", "3"),
 ])  # fmt: skip
-def test_offloading_needs_a_stage_that_can(tmp_path: Path, stage: int, part: str, device: str, needed: str) -> None:
+def test_offloading_needs_a_stage_that_supports_it(
+    tmp_path: Path, stage: int, part: str, device: str, needed: str
+) -> None:
     path = write(tmp_path / "mine.json", {"zero_optimization": {part: {"device": device}}})
     message = f"set {part} to {device} at ZeRO stage {stage}, which needs stage {needed}: "
     with pytest.raises(ConfigError, match=message):
         compose(with_fragments(f"zero{stage}", "fp32", path), 1)
 
 
-def test_offloading_can_be_stated_as_none_at_any_stage(tmp_path: Path) -> None:
+def test_offloading_to_none_is_allowed_at_any_stage(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", {"zero_optimization": {"offload_optimizer": {"device": "none"}}})
     assert not offloads_optimizer(compose(with_fragments("zero0", "fp32", path), 1))
 
 
-def test_what_no_checkpoint_would_hold_is_refused(tmp_path: Path) -> None:
+def test_offloading_the_optimizer_to_nvme_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", {"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})
     with pytest.raises(ConfigError, match=r"write zero_optimization.offload_optimizer.device \"cpu\""):
         compose(with_fragments("zero3", "bf16", path), 1)
 
 
-def test_micro_batches_are_dealt_evenly_or_not_at_all() -> None:
+def test_micro_batches_must_divide_evenly_over_processes() -> None:
     assert [accumulation_steps(8, n) for n in (1, 2, 4, 8)] == [8, 4, 2, 1]
     with pytest.raises(ConfigError, match=r"batch.micro_batches = 8 cannot be split evenly over 3 processes.*=9"):
         accumulation_steps(8, 3)
 
 
 @pytest.mark.parametrize("world_size", [0, -2])
-def test_no_processes_cannot_train(world_size: int) -> None:
+def test_a_world_size_below_one_is_refused(world_size: int) -> None:
     with pytest.raises(ConfigError, match=f"{world_size} processes cannot train: the world size is 1 or more"):
         accumulation_steps(8, world_size)
 
@@ -218,7 +220,7 @@ def test_every_preset_composes(preset: str) -> None:
     ("[" * 100000, "is not readable JSON"),
     ("\xff", "is not readable JSON"),
 ])  # fmt: skip
-def test_a_json_that_says_something_else_than_meant_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_unknown_keys_bad_values_and_bad_json_are_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(ConfigError) as caught:
@@ -228,19 +230,19 @@ def test_a_json_that_says_something_else_than_meant_is_refused(tmp_path: Path, t
     assert len(str(caught.value)) < 300 + len(str(path))
 
 
-def test_braces_and_escapes_in_strings_are_no_objects(tmp_path: Path) -> None:
+def test_braces_and_escapes_in_strings_are_not_parsed(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(r'{"wandb": {"team": "}\" {", "group": "{"}, "tensorboard": {"team": "a"}, "log_level": "team"}')
     assert compose(with_fragments("zero1", "bf16", str(path)), 1)["wandb"]["group"] == "{"
 
 
-def test_a_size_in_powers_of_ten_is_taken(tmp_path: Path) -> None:
+def test_a_size_in_scientific_notation_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text('{"zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8}}')
     assert compose(with_fragments("bf16", str(path)), 1)
 
 
-def test_a_path_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_path_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.json does not exist"):
         compose(with_fragments(str(tmp_path / "none.json")), 1)
     with pytest.raises(ConfigError, match=r"cannot read .*Is a directory"):

@@ -1,4 +1,4 @@
-"""The names written down against the installed DeepSpeed, which is imported here only."""
+"""The tables of DeepSpeed's keys against the installed DeepSpeed, which is imported only here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ config = pytest.importorskip("deepspeed.runtime.config")
 
 
 class Recorder(dict[str, Any]):
-    """A DeepSpeed JSON that remembers which names it was asked for."""
+    """A DeepSpeed JSON that records which keys are looked up."""
 
     def __init__(self, content: dict[str, Any]) -> None:
         super().__init__(content)
@@ -37,13 +37,13 @@ class Recorder(dict[str, Any]):
         return self
 
 
-def test_the_names_at_the_top_are_those_that_deepspeed_asks_for() -> None:
+def test_top_level_keys_are_those_that_deepspeed_looks_up() -> None:
     recorder = Recorder({"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1})
     config.DeepSpeedConfig(recorder)
     assert recorder.asked | {"bfloat16"} == TOP_LEVEL_KEYS.keys()
 
 
-def test_the_flags_at_the_top_are_those_of_deepspeeds_defaults() -> None:
+def test_top_level_flags_have_boolean_defaults_in_deepspeed() -> None:
     read = config.DeepSpeedConfig({"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1})
     defaults = {
         name: getattr(read, name) for name in TOP_LEVEL_KEYS if TOP_LEVEL_KEYS[name] == FLAG and hasattr(read, name)
@@ -56,7 +56,7 @@ def names(model: Any) -> dict[str, Any]:
     return {name: field.annotation for key, field in model.model_fields.items() for name in (key, field.alias) if name}
 
 
-def test_the_names_in_the_sections_are_those_of_deepspeeds_models() -> None:
+def test_section_keys_are_those_of_deepspeeds_models() -> None:
     from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
     from deepspeed.runtime.zero.offload_config import (

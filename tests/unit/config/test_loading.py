@@ -65,7 +65,7 @@ def test_an_override_replaces_one_value() -> None:
     assert config.model.d_model == 512
 
 
-def test_fragments_on_the_line_replace_the_presets() -> None:
+def test_fragments_on_the_command_line_replace_those_of_the_preset() -> None:
     assert load_config("base", (), ["zero3", "fp16"]).deepspeed == ["zero3", "fp16"]
 
 
@@ -96,7 +96,7 @@ def test_the_resolved_config_reads_back_the_same(tmp_path: Path) -> None:
     ("base", ["model.norm=middle"], "model.norm = 'middle': input should be 'post' or 'pre'"),
     ("base", ["checkpoint.keep_last=2"], "average_last 5 is more than keep_last 2"),
 ])  # fmt: skip
-def test_a_wrong_value_is_named(preset: str, overrides: list[str], message: str) -> None:
+def test_invalid_values_are_named(preset: str, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(preset, overrides)
     assert message in str(caught.value)
@@ -143,7 +143,7 @@ def test_a_stored_configuration_that_lacks_newer_keys_opens(tmp_path: Path) -> N
     assert (config.tracking, config.checkpoint.keep_best) == (base.tracking, base.checkpoint.keep_best)
 
 
-def test_a_stored_configuration_of_a_newer_version_is_refused_by_its_key(tmp_path: Path) -> None:
+def test_a_stored_configuration_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
     tree = load_config("toy").model_dump()
     tree["model"]["experts"] = 8
     path = tmp_path / "config.yaml"
@@ -152,7 +152,7 @@ def test_a_stored_configuration_of_a_newer_version_is_refused_by_its_key(tmp_pat
         read_config(path)
 
 
-def test_a_preset_that_extends_nothing_is_advised_in_one_line(tmp_path: Path) -> None:
+def test_a_preset_without_extends_is_refused_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("model:\n  dropout: 0.2\n")
     for overrides in ([], ["model.d_model=64"]):
@@ -165,20 +165,20 @@ def test_a_preset_that_extends_nothing_is_advised_in_one_line(tmp_path: Path) ->
 @pytest.mark.parametrize(("text", "value"), [
     ("1e-9", 1e-9), ("1E-9", 1e-9), ("1.0e-9", 1e-9), ("2e+0", 2.0), (".5e0", 0.5), ("1.e0", 1.0),
 ])  # fmt: skip
-def test_a_file_takes_a_number_as_set_does(tmp_path: Path, text: str, value: float) -> None:
+def test_files_and_set_read_numbers_alike(tmp_path: Path, text: str, value: float) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"extends: base\noptimizer:\n  eps: {text}\n")
     assert load_config(str(path)).optimizer.eps == value
     assert load_config("base", [f"optimizer.eps={text}"]).optimizer.eps == value
 
 
-def test_a_section_without_a_line_changes_nothing(tmp_path: Path) -> None:
+def test_an_empty_section_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("extends: base\nmodel:\n  # dropout: 0.3\nloss:\n")
     assert load_config(str(path)) == load_config("base")
 
 
-def test_a_date_is_text(tmp_path: Path) -> None:
+def test_a_date_is_read_as_text(tmp_path: Path) -> None:
     assert load_config("base", ["tracking.experiment=2026-11-22"]).tracking.experiment == "2026-11-22"
 
 
@@ -199,7 +199,7 @@ def test_a_date_is_text(tmp_path: Path) -> None:
     ("extends: base\nmodel: !!python/object:os.system {}\n", "is not valid YAML"),
     ("extends: base\nmodel:\n  d_ff: " + "x" * 9999, "model.d_ff = 'xxx"),
 ])  # fmt: skip
-def test_a_file_that_cannot_be_used_is_refused_in_one_line(
+def test_unusable_files_are_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -226,7 +226,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(
     ("tracking.uri=:::", "tracking.uri = {'::': None}: input should be a valid string"),
     ("training.seed={a: 1, a: 2}", "repeated key 'a'"),
 ])  # fmt: skip
-def test_an_override_that_cannot_be_used_is_refused_in_one_line(override: str, message: str) -> None:
+def test_unusable_overrides_are_refused_in_one_line(override: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config("base", [override])
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""What is written is what is read, by this package and by `datasets`; what was damaged is refused by name."""
+"""A corpus reads back as written, in this package and in `datasets`; damaged files are refused by name."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_datasets_opens_a_corpus(tmp_path: Path) -> None:
     assert datasets.load_from_disk(str(path / "train"))[3] == {"src": [300], "tgt": [17]}
 
 
-def test_a_corpus_opens_whole(tmp_path: Path) -> None:
+def test_a_corpus_reads_back_as_written(tmp_path: Path) -> None:
     corpus = Corpus.open(write_corpus(tmp_path / "corpus", ROWS))
     assert corpus.splits == ("train", "validation")
     assert corpus.tokenizer.sha256 == small_tokenizer().sha256
@@ -84,14 +84,14 @@ def test_the_same_rows_make_the_same_bytes(tmp_path: Path) -> None:
     assert all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
 
 
-def test_pairs_outside_the_split_are_an_index_error(tmp_path: Path) -> None:
+def test_pairs_outside_the_split_raise_an_index_error(tmp_path: Path) -> None:
     train = Corpus.open(write_corpus(tmp_path / "corpus", ROWS)).split("train")
     for index in (-1, len(ROWS)):
         with pytest.raises(IndexError, match="5 pairs"):
             train.gather(np.array([0, index]))
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_splits_texts_and_rows_are_reported(tmp_path: Path) -> None:
     corpus = Corpus.open(write_corpus(tmp_path / "corpus", ROWS))
     with pytest.raises(DataError, match="no split 'test'; it has train, validation"):
         corpus.split("test")
@@ -157,7 +157,7 @@ def test_an_unusable_manifest_is_refused(tmp_path: Path) -> None:
         Corpus.open(path)
 
 
-def test_a_folder_that_is_no_corpus_is_advised_by_what_it_holds(tmp_path: Path) -> None:
+def test_opening_a_folder_without_a_corpus_gives_advice(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     for folder in (tmp_path / "data", empty):
         folder.mkdir()

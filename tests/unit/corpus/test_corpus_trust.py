@@ -74,7 +74,7 @@ def drop(name: str) -> Change:
     (lambda record: record.update(format_version=True), "its format version is True"),
     (drop("splits"), r"splits: Field required"),
 ])  # fmt: skip
-def test_a_manifest_is_checked_at_the_door(tmp_path: Path, change: Change, wanted: str) -> None:
+def test_an_inconsistent_manifest_is_refused(tmp_path: Path, change: Change, wanted: str) -> None:
     path = write_corpus(tmp_path / "corpus", ROWS)
     edit(path, change)
     with pytest.raises(DataError, match=wanted) as caught:
@@ -85,14 +85,14 @@ def test_a_manifest_is_checked_at_the_door(tmp_path: Path, change: Change, wante
 
 
 @pytest.mark.parametrize("content", ["[]", "null", "7", "[" * 100_000, '{"format_version": 2}', "\ud800", ""])
-def test_what_is_no_manifest_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_not_a_manifest_is_refused(tmp_path: Path, content: str) -> None:
     path = write_corpus(tmp_path / "corpus", ROWS)
     (path / "manifest.json").write_bytes(content.encode("utf-8", "surrogatepass"))
     with pytest.raises(DataError, match=r"manifest\.json"):
         Manifest.load(path)
 
 
-def test_a_manifest_that_is_another_value_is_damaged(tmp_path: Path) -> None:
+def test_a_manifest_that_is_not_an_object_is_damaged(tmp_path: Path) -> None:
     path = write_corpus(tmp_path / "corpus", ROWS)
     (path / "manifest.json").write_text("[]")
     with pytest.raises(DataError, match=r"manifest\.json is damaged \(it is not a JSON object\): restore it"):
@@ -110,7 +110,7 @@ def test_counts_are_compared_with_the_shards(tmp_path: Path) -> None:
 
 
 def swap_shard(path: Path, table: pa.Table) -> None:
-    """Put another table in place of the first shard, and its checksum into the manifest."""
+    """Replace the first shard by another table, and its checksum in the manifest."""
     shard = path / "train" / "data-00000-of-00002.arrow"
     with pa.OSFile(str(shard), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table)
@@ -152,7 +152,7 @@ def test_a_corpus_of_the_first_format_opens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_manifest_of_each_format_that_was_released_opens(tmp_path: Path, version: int) -> None:
+def test_a_manifest_of_each_released_format_opens(tmp_path: Path, version: int) -> None:
     stored = Path(__file__).parent / "formats" / f"{version}.json"
     shutil.copy(stored, tmp_path / "manifest.json")
     manifest = Manifest.load(tmp_path)
@@ -164,7 +164,7 @@ def test_a_manifest_of_each_format_that_was_released_opens(tmp_path: Path, versi
     assert json.loads(manifest.to_json())["format_version"] == FORMAT_VERSION
 
 
-def test_a_corpus_moves_as_a_whole(tmp_path: Path) -> None:
+def test_a_moved_corpus_opens_through_a_link(tmp_path: Path) -> None:
     path = write_corpus(tmp_path / "corpus", ROWS)
     shutil.move(path, tmp_path / "elsewhere")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")

@@ -18,12 +18,12 @@ from dstransformer.errors import DataError
 
 
 def canonical(text: str) -> str:
-    """What cleaning makes of a sentence."""
+    """A sentence as cleaning leaves it."""
     words = unicodedata.normalize("NFKC", plain_spaces(text)).split(" ")
     return " ".join(word for word in words if word)
 
 
-# U+2581 is SentencePiece's own sign for a space.
+# SentencePiece writes a space as U+2581.
 sentences = st.text(st.characters(exclude_categories=("Cs", "Co", "Cn"), exclude_characters="▁")).map(canonical)
 
 
@@ -31,7 +31,7 @@ sentences = st.text(st.characters(exclude_categories=("Cs", "Co", "Cn"), exclude
 @given(sentences)
 @example("Fünf 🦊 und 👨‍👩‍👧: 中文, ½ ﬁ … fertig!")
 @example("naïve café — “quoted” 100 %")
-def test_any_normalised_text_survives(text: str) -> None:
+def test_any_normalised_text_round_trips(text: str) -> None:
     text = canonical(text)
     assert small_tokenizer().decode(small_tokenizer().encode([text])) == [text]
 
@@ -51,7 +51,7 @@ def test_decoding_drops_padding_begin_and_end() -> None:
     assert small_tokenizer().decode([[UNK_ID]]) == [" ⁇ "]
 
 
-def test_raw_text_is_normalised_as_training_text_is() -> None:
+def test_raw_text_is_normalised_like_training_text() -> None:
     raw = "\ufeffTwo\tmen\u00a0are  talk\u00ading\x00 ﬁne\r\n"
     assert small_tokenizer().encode([raw]) == small_tokenizer().encode(["Two men are talking fine"])
 
@@ -93,7 +93,7 @@ def test_other_special_ids_are_mapped(layout: dict[str, int], tmp_path: Path) ->
     assert pickle.loads(pickle.dumps(tokenizer)).encode(TEXT) == ids
 
 
-def test_unknown_text_has_our_id_in_every_layout() -> None:
+def test_unknown_text_gets_our_id_in_every_layout() -> None:
     for layout in LAYOUTS[:4]:
         tokenizer = Tokenizer(train_model(**layout, byte_fallback=False, vocab_size=60))
         assert UNK_ID in tokenizer.encode(["中"])[0]
@@ -106,7 +106,7 @@ def test_a_model_without_unk_is_refused() -> None:
         Tokenizer(model.SerializeToString())
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_tokenizers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot read"):
         Tokenizer.load(tmp_path / "none.model")
     (tmp_path / "text.model").write_text("no model")

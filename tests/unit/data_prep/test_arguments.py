@@ -1,4 +1,4 @@
-"""Option values that cannot be: one line that names the option and the value."""
+"""Invalid option values: one error line that names the option and the value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUILD = ["build", "--source", "toy", "--out"]
     ("--character-coverage", "99.98%", "'99.98%' is not a number from 0.98 to 1"),
     ("--character-coverage", "0", "'0' is not a number from 0.98 to 1"),
 ])  # fmt: skip
-def test_a_number_that_is_none_is_refused_in_one_line(
+def test_invalid_numbers_are_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, wanted: str
 ) -> None:
     assert main([*BUILD, str(tmp_path / "corpus"), option, value]) == 2
@@ -42,14 +42,16 @@ def test_a_number_that_is_none_is_refused_in_one_line(
     (["build", "--source", "toy"], "the following arguments are required: --out; see `dst-prep build --help`"),
     (["read", "--source", "tatoeba", "--work", "w"], "argument --source: invalid choice: 'tatoeba'"),
 ])  # fmt: skip
-def test_a_mistake_on_the_line_is_one_line(capsys: pytest.CaptureFixture[str], options: list[str], wanted: str) -> None:
+def test_invalid_command_lines_are_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], options: list[str], wanted: str
+) -> None:
     assert main(options) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert wanted in lines[0]
 
 
-def test_a_reader_that_has_had_enough_is_no_failure(toy_corpus: Path) -> None:
+def test_a_closed_pipe_is_not_a_failure(toy_corpus: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "data_prep", "info", str(toy_corpus), "--json"]

@@ -58,13 +58,13 @@ def test_each_rule_drops_and_is_counted(tmp_path: Path) -> None:
     assert (report.read, report.kept) == (len(pairs), 3)
 
 
-def test_repeated_pairs_stay_where_asked(tmp_path: Path) -> None:
+def test_repeated_pairs_are_kept_without_dedup(tmp_path: Path) -> None:
     kept, report = clean(tmp_path, [("a", "b"), ("a", "b")], dedup=False)
     assert kept == [("a", "b"), ("a", "b")]
     assert report.dropped["duplicate"] == 0
 
 
-def test_without_a_unicode_form_characters_stay(tmp_path: Path) -> None:
+def test_without_a_unicode_form_characters_are_kept(tmp_path: Path) -> None:
     kept, _ = clean(tmp_path, [("½ ﬁne\u00a0x", "a\x07b")], normalise="none")
     assert kept == [("½ ﬁne\u00a0x", "a b")]
 
@@ -78,14 +78,14 @@ def test_the_number_of_workers_changes_nothing(tmp_path: Path) -> None:
     assert report.dropped["duplicate"] == 2000
 
 
-def test_a_text_of_which_nothing_is_left_is_an_error(tmp_path: Path) -> None:
+def test_cleaning_that_leaves_nothing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none of 2 training pairs \(empty 1, too_long 1\)"):
         clean(tmp_path, [("", ""), ("a a a a a a", "b")])
 
 
 @settings(deadline=None)
 @given(st.text(), st.sampled_from(["nfkc", "none"]))
-def test_normalised_text_is_plain_and_stays_as_it_is(text: str, form: str) -> None:
+def test_normalising_is_idempotent_and_leaves_plain_text(text: str, form: str) -> None:
     once = normalise(text, form)
     assert normalise(once, form) == once
     assert "  " not in once

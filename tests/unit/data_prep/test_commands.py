@@ -1,4 +1,4 @@
-"""``dst-prep`` on the command line: its options, its streams, its signals, and inputs that no build can use."""
+"""``dst-prep`` on the command line: options, streams, signals, and unusable inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.corpora import Rows, train_model, write_corpus
-from support.disk import a_full_disk
+from support.disk import full_disk
 from support.prep import ENGLISH, GERMAN, build, refuses, sentence, without_vocab
 
 from data_prep import commands
@@ -37,7 +37,7 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def options(tmp_path: Path) -> list[str]:
-    """A build from a small text in ``tmp_path``."""
+    """The options of a build from a small text in ``tmp_path``."""
     given = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--vocab-size", "330"]
     for flag, numbers in (("", range(300)), ("valid-", range(300, 320))):
         for side, words in (("src", ENGLISH), ("tgt", GERMAN)):
@@ -68,13 +68,13 @@ def usage(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return lines[0]
 
 
-def test_options_are_not_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_cannot_be_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
     line = usage(capsys, "build", "--source", "toy", "--out", "x", "--vocab-siz", "300")
     assert "unrecognized arguments: --vocab-siz 300" in line
 
 
 @pytest.mark.parametrize("code", ["../x", "", "e", "en de", "日本", "en/de", "en--de", "a" * 50])
-def test_a_language_is_a_code(capsys: pytest.CaptureFixture[str], tmp_path: Path, code: str) -> None:
+def test_invalid_language_codes_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, code: str) -> None:
     command = ["build", "--source", "toy", "--out", str(tmp_path / "out"), f"--tgt-lang={code}"]
     assert "is not a language code such as en, pt-BR or zho_Hans" in usage(capsys, *command)
     assert list(tmp_path.iterdir()) == []
@@ -99,19 +99,19 @@ def test_values_are_bounded(capsys: pytest.CaptureFixture[str], option: str, val
     assert len(message) < 200
 
 
-def test_an_input_is_given_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_input_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     message = usage(capsys, "build", "--source", "files", "--out", "out", "--src", "a", "--src", "b")
     assert "argument --src: given twice; join the files first" in message
 
 
-def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out.startswith("dst-prep 0.")
 
 
 class TestStreams:
-    def test_any_encoding(self, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_output_works_in_any_encoding(self, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         named = corpus.rename(corpus.with_name("Größe"))
         for command in (["info"], ["info", "--json"], ["verify"]):
             written = io.BytesIO()
@@ -120,7 +120,7 @@ class TestStreams:
             assert written.getvalue()
 
     @pytest.mark.parametrize("command", [["info"], ["info", "--json"], ["verify"]])
-    def test_a_closed_stdout_is_said_by_what_only_prints(
+    def test_a_closed_stdout_is_an_error_for_commands_that_only_print(
         self, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
     ) -> None:
         monkeypatch.setattr(sys, "stdout", None)
@@ -133,7 +133,7 @@ class TestStreams:
         assert sys.stdout is None
 
     @pytest.mark.parametrize("command", [["info"], ["info", "--json"], ["verify"]])
-    def test_a_reader_that_has_had_enough(
+    def test_a_closed_pipe_is_not_a_failure(
         self, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
     ) -> None:
         reading, writing = os.pipe()
@@ -143,7 +143,7 @@ class TestStreams:
             assert main([*command, str(corpus)]) == 0
         assert capsys.readouterr().err == ""
 
-    def test_a_full_disk(
+    def test_a_full_stdout_is_an_error(
         self, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         if not Path("/dev/full").exists():
@@ -153,11 +153,11 @@ class TestStreams:
             line = refuses(capsys, main(["info", str(corpus)]), code=1)
         assert line == "dst-prep: error: cannot write to stdout: No space left on device"
 
-    def test_a_build_without_room_names_the_place(
+    def test_a_build_on_a_full_disk_names_the_folder(
         self, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         out, work = tmp_path / "corpus", tmp_path / "corpus.work"
-        with a_full_disk():
+        with full_disk():
             status = build(*options, "--out", out)
         line = refuses(capsys, status, code=1)
         assert line == (
@@ -173,12 +173,12 @@ class TestStreams:
         assert line.endswith(f"cannot write to stdout: No space left on device; the corpus {out} is whole")
         assert len(Corpus.open(out).split("train")) == 300
 
-    def test_a_build_goes_on_when_nobody_listens(
+    def test_a_build_continues_when_its_output_is_closed(
         self, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         reading, writing = os.pipe()
         os.close(reading)
-        broken = suppress(BrokenPipeError)  # at the end, when the files are closed
+        broken = suppress(BrokenPipeError)  # when the files are closed at the end
         with broken, os.fdopen(os.dup(writing), "w") as output, os.fdopen(writing, "w") as errors:
             monkeypatch.setattr(sys, "stdout", output)
             monkeypatch.setattr(sys, "stderr", errors)
@@ -186,11 +186,11 @@ class TestStreams:
         assert len(Corpus.open(tmp_path / "corpus").split("train")) == 300
 
 
-def test_unknown_pieces_are_counted_and_warned_of(
+def test_unknown_pieces_are_counted_with_a_warning(
     tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, out = tmp_path / "foreign.model", tmp_path / "corpus"
-    model.write_bytes(train_model(byte_fallback=False, vocab_size=60))  # it knows no digits, and no Ä
+    model.write_bytes(train_model(byte_fallback=False, vocab_size=60))  # without digits and Ä
     assert build(*without_vocab(options), "--tokenizer-model", model, "--out", out) == 0
     shown = capsys.readouterr()
     corpus = Corpus.open(out)
@@ -207,7 +207,7 @@ def test_unknown_pieces_are_counted_and_warned_of(
     record = json.loads((out / "manifest.json").read_text())
     for split in record["splits"].values():
         del split["src_unknown"], split["tgt_unknown"]
-    (out / "manifest.json").write_text(json.dumps(record))  # as one that was made before they were counted
+    (out / "manifest.json").write_text(json.dumps(record))  # as written before unknown pieces were counted
     assert main(["info", str(out)]) == 0
     assert "<unk>" not in capsys.readouterr().out
 
@@ -218,7 +218,7 @@ class TestSignals:
         (signal.SIGTERM, "ended by SIGTERM", 143),
         (signal.SIGHUP, "ended by SIGHUP", 129),
     ])  # fmt: skip
-    def test_a_build_that_is_stopped_leaves_finished_stages(
+    def test_a_stopped_build_keeps_finished_stages(
         self,
         tmp_path: Path,
         options: list[str],
@@ -230,7 +230,7 @@ class TestSignals:
     ) -> None:
         def stop(*_: object, **__: object) -> None:
             os.kill(os.getpid(), number)
-            os.kill(os.getpid(), number)  # the second is one too many
+            os.kill(os.getpid(), number)  # the second must be ignored
 
         before = signal.getsignal(number)
         with monkeypatch.context() as patch:
@@ -244,7 +244,7 @@ class TestSignals:
         assert build(*options, "--out", tmp_path / "corpus") == 0
         assert "clean: finished before, reused" in capsys.readouterr().err
 
-    def test_debugging_adds_the_traceback(
+    def test_dst_debug_adds_the_traceback(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setenv("DST_DEBUG", "1")
@@ -253,7 +253,7 @@ class TestSignals:
         assert lines[0].startswith("Traceback")
         assert lines[-1].startswith(f"dst-prep: error: {tmp_path / 'none'} is not a corpus")
 
-    def test_an_interrupt_that_looks_like_a_failed_import(
+    def test_an_interrupt_that_looks_like_a_failed_import_is_reported(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         def run(_: object) -> None:
@@ -276,7 +276,7 @@ def fail() -> bytes:
     raise UserError("too small")
 
 
-def test_a_process_says_what_became_of_it() -> None:
+def test_run_in_process_returns_the_result_or_raises() -> None:
     assert run_in_process(b"bytes".upper) == b"BYTES"
     with pytest.raises(UserError, match="too small"):
         run_in_process(fail)
@@ -298,25 +298,27 @@ class TestInputs:
         assert not Path("out.work").exists()
         return message
 
-    def test_pipes_and_devices(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    def test_pipes_and_devices_are_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
         os.mkfifo("pipe")
         for path in (Path("pipe"), Path("/dev/null"), Path("/dev/zero")):
             assert "is a pipe or a device" in self.refusal(capsys, options, src=path)
         assert "cannot read .: Is a directory" in self.refusal(capsys, options, src=Path())
 
     @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-    def test_utf_16(self, capsys: pytest.CaptureFixture[str], options: list[str], encoding: str) -> None:
+    def test_utf_16_is_refused_with_advice(
+        self, capsys: pytest.CaptureFixture[str], options: list[str], encoding: str
+    ) -> None:
         text = Path(options[options.index("--src") + 1])
         Path("wide.txt").write_bytes(text.read_text().encode(encoding))
         message = self.refusal(capsys, options, src=Path("wide.txt"))
         assert "UTF-16" in message
         assert "iconv -f UTF-16" in message
 
-    def test_records_given_as_plain_text(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    def test_jsonl_given_as_plain_text_is_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
         Path("x.jsonl").write_text("{}\n")
         assert "is not plain text: give a file with both sides" in self.refusal(capsys, options, src=Path("x.jsonl"))
 
-    def test_a_file_that_changes_while_it_is_read(
+    def test_a_file_that_changes_while_it_is_read_is_refused(
         self, capsys: pytest.CaptureFixture[str], options: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         read = files._read_two_texts
@@ -338,7 +340,9 @@ class TestInputs:
             patch.setattr(files, "_read_two_texts", remove)
             assert "src.txt vanished while it was read" in self.refusal(capsys, options)
 
-    def test_text_that_is_no_unicode(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    def test_text_that_is_not_valid_unicode_is_refused(
+        self, capsys: pytest.CaptureFixture[str], options: list[str]
+    ) -> None:
         given = [*options[:8], "--valid-size", "2", "--train"]
         Path("half.jsonl").write_text('{"en": "\\ud800", "de": "x"}\n')
         message = refuses(capsys, build(*given, "half.jsonl", "--out", "out"))
@@ -352,21 +356,21 @@ class TestInputs:
         Path("deep.jsonl").write_text("[" * 100_000 + "\n")
         assert "deep.jsonl, line 1: not a JSON object" in refuses(capsys, build(*given, "deep.jsonl", "--out", "out"))
 
-    def test_names_that_are_no_unicode(self, options: list[str]) -> None:
+    def test_file_names_that_are_not_unicode_are_accepted(self, options: list[str]) -> None:
         name = os.fsdecode(b"n\xff.txt")
         Path(options[options.index("--src") + 1]).rename(name)
         options[options.index("--src") + 1] = name
         assert build(*options, "--out", "out") == 0
         assert Corpus.open("out").manifest.sources[0].inputs[0].name == r"n\udcff.txt"
 
-    def test_a_hub_copy_that_is_damaged(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_damaged_hub_copy_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
         Path("copy/de-en").mkdir(parents=True)
         for split in ("train", "validation", "test"):
             Path(f"copy/de-en/{split}-00000-of-00001.parquet").write_text("garbage")
         options = ["--source", "wmt14", "--hub-path", "copy", "--out", "out"]
         assert "train: not readable as Parquet" in refuses(capsys, build(*options))
 
-    def test_a_damaged_work_folder(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    def test_a_damaged_work_folder_is_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
         at = options.index("--vocab-size")
         assert main(["read", "--work", "work", *options[:at], *options[at + 2 :]]) == 0
         text = Path("work/read/train.arrow")
@@ -382,11 +386,11 @@ class TestInputs:
         message = refuses(capsys, main(["encode", "--work", "work", "--out", "out"]))
         assert "tokenizer.model is damaged or gone: remove work/vocab" in message
 
-    def test_a_stage_without_a_work_folder_leaves_none(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_stage_without_a_work_folder_creates_none(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert "has no finished stage 'read'" in refuses(capsys, main(["clean", "--work", "work"]))
         assert not Path("work").exists()
 
-    def test_names_that_are_too_long(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    def test_names_that_are_too_long_are_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
         for length in (241, 300):
             message = refuses(capsys, build(*options, "--out", "x" * length))
             assert "is longer than 240 bytes: choose a shorter one" in message

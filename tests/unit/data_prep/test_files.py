@@ -1,4 +1,4 @@
-"""Every file format gives the pairs that it holds, or one error that names file and line."""
+"""Every file format yields its pairs, or one error that names the file and the line."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_two_texts(tmp_path: Path, ending: str, end: str) -> None:
     assert read(src=src, tgt=tgt) == PAIRS
 
 
-def test_gzip_is_known_by_its_first_bytes(tmp_path: Path) -> None:
+def test_gzip_is_recognised_by_its_first_bytes(tmp_path: Path) -> None:
     src, tgt = write(tmp_path / "x.en", gzip.compress(text(0).encode())), write(tmp_path / "x.de", text(1))
     assert read(src=src, tgt=tgt) == PAIRS
 
 
-def test_a_byte_order_mark_and_a_missing_last_line_end_are_no_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_a_missing_final_newline_are_ignored(tmp_path: Path) -> None:
     src, tgt = write(tmp_path / "x.en", "\ufeffa\nb"), write(tmp_path / "x.de", "c\nd\n")
     assert read(src=src, tgt=tgt) == [("a", "c"), ("b", "d")]
 
@@ -82,13 +82,13 @@ def test_more_lines_than_a_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("counts", [(3, 5), (25_000, 3), (10_000, 10_001), (10_000, 30_000)])
-def test_texts_of_different_length(tmp_path: Path, counts: tuple[int, int]) -> None:
+def test_texts_of_different_length_are_refused(tmp_path: Path, counts: tuple[int, int]) -> None:
     src, tgt = write(tmp_path / "x.en", "a\n" * counts[0]), write(tmp_path / "x.de", "b\n" * counts[1])
     with pytest.raises(DataError, match=rf"x\.en has {counts[0]} lines but .*x\.de has {counts[1]}"):
         read(src=src, tgt=tgt)
 
 
-def test_sides_that_look_swapped_are_noticed() -> None:
+def test_sides_that_look_swapped_cause_a_warning() -> None:
     right = FilesOptions(src_lang="en", tgt_lang="de", src="x.en.gz", tgt="x.de", valid_src="en", valid_tgt="de")
     assert swapped_sides(right) is None
     warning = swapped_sides(right.model_copy(update={"test_src": Path("y.de.gz"), "test_tgt": Path("y.EN")}))
@@ -96,7 +96,7 @@ def test_sides_that_look_swapped_are_noticed() -> None:
     assert "--test-src y.de.gz is taken for en and --test-tgt y.EN for de: are the sides swapped?" in warning
 
 
-def test_one_text_on_both_sides_is_warned_of(tmp_path: Path) -> None:
+def test_the_same_text_on_both_sides_causes_a_warning(tmp_path: Path) -> None:
     text, copy, other = tmp_path / "a.en", tmp_path / "b.de.gz", tmp_path / "c.de"
     text.write_text("One.\nTwo.\n")
     copy.write_bytes(gzip.compress(text.read_bytes()))
@@ -108,7 +108,7 @@ def test_one_text_on_both_sides_is_warned_of(tmp_path: Path) -> None:
     assert same_sides(options.model_copy(update={"tgt": other})) is None
 
 
-def test_one_file_for_both_sides(tmp_path: Path) -> None:
+def test_the_same_file_for_both_sides_is_refused(tmp_path: Path) -> None:
     src = write(tmp_path / "x.en", text(0))
     (tmp_path / "x.de").symlink_to(src)
     for tgt in (src, tmp_path / "x.de"):
@@ -119,14 +119,14 @@ def test_one_file_for_both_sides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [0, 12_345])
-def test_bytes_that_are_no_utf8(tmp_path: Path, before: int) -> None:
+def test_invalid_utf8_is_refused(tmp_path: Path, before: int) -> None:
     src = write(tmp_path / "x.en", b"a\n" * before + b"gr\xfc\xdf\n" + b"a\n" * 9)
     tgt = write(tmp_path / "x.de", b"a\n" * (before + 10))
     with pytest.raises(DataError, match=rf"x\.en, line {before + 1}, byte 3: not UTF-8"):
         read(src=src, tgt=tgt)
 
 
-def test_broken_gzip(tmp_path: Path) -> None:
+def test_truncated_gzip_is_refused(tmp_path: Path) -> None:
     src = write(tmp_path / "x.en.gz", text(0))
     src.write_bytes(src.read_bytes()[:-12])
     with pytest.raises(DataError, match=r"x\.en\.gz: the gzip data are cut off"):
@@ -147,7 +147,7 @@ def test_broken_gzip(tmp_path: Path) -> None:
         ("x", "a,b\n", r"x: no ending is not"),
     ],
 )
-def test_malformed_files(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_malformed_files_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read(train=write(tmp_path / name, content))
 
@@ -160,13 +160,13 @@ def test_malformed_files(tmp_path: Path, name: str, content: str, message: str) 
         ({"en": [1], "de": ["b"]}, "column 'en' holds int64, wanted text"),
     ],
 )
-def test_parquet_without_the_text(tmp_path: Path, columns: dict[str, list[Any]], message: str) -> None:
+def test_parquet_without_usable_columns_is_refused(tmp_path: Path, columns: dict[str, list[Any]], message: str) -> None:
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     with pytest.raises(DataError, match=message):
         read(train=tmp_path / "x.parquet")
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     there = write(tmp_path / "x.de", "a\n")
     for path, message in (
         (tmp_path / "none", "none: No such file"),
@@ -177,7 +177,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             read(src=path, tgt=there)
 
 
-def test_combinations_that_make_no_split(tmp_path: Path) -> None:
+def test_invalid_combinations_of_options_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "x.tsv", "a\tb\n")
     for given, message in (
         ({}, "no training text"),
@@ -197,6 +197,6 @@ def test_combinations_that_make_no_split(tmp_path: Path) -> None:
     ("en\tde", "'en' and 'de' are a header, not a sentence pair: remove that line"),
     ("Source\tTarget", "are a header"),
 ])  # fmt: skip
-def test_a_header_never_becomes_a_sentence_pair(tmp_path: Path, header: str, complaint: str) -> None:
+def test_a_header_line_is_refused(tmp_path: Path, header: str, complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
         read(train=write(tmp_path / "x.tsv", f"{header}\na dog\tein Hund\n"))

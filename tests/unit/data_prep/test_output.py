@@ -1,4 +1,4 @@
-"""Nothing is replaced or removed that a build did not make, and places that would mix things are refused."""
+"""A build replaces or removes only what a build made, and refuses folders inside other products."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def test_a_corpus_with_foreign_files_is_not_replaced(corpus: Path, add: Callable
     with pytest.raises(UserError, match=rf"holds files that are not part of a corpus \({wanted}"):
         find_corpus(corpus, "another key", overwrite=True)
     write_corpus(corpus.parent / "new", ROWS)
-    with pytest.raises(UserError, match="not part of a corpus"):  # it may have come while the build ran
+    with pytest.raises(UserError, match="not part of a corpus"):  # the file may have appeared during the build
         install(corpus.parent / "new", corpus, overwrite=True)
     assert contents(corpus) == before
 
 
-def test_what_appears_meanwhile_is_not_replaced(corpus: Path) -> None:
+def test_a_corpus_that_appears_during_a_build_is_not_replaced(corpus: Path) -> None:
     new = write_corpus(corpus.parent / "new", ROWS)
     with pytest.raises(UserError, match="was created by another program while this build ran"):
         install(new, corpus, overwrite=False)
     assert Corpus.open(corpus).splits == ("train", "validation")
 
 
-def test_a_replacement_that_was_killed_leaves_the_old_corpus(
+def test_a_killed_replacement_leaves_the_old_corpus(
     corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
@@ -97,7 +97,7 @@ def test_a_replacement_that_was_killed_leaves_the_old_corpus(
     assert names(corpus.parent) == {"corpus"}
 
 
-def test_folders_with_names_like_ours_are_left_alone(corpus: Path) -> None:
+def test_a_users_folders_with_similar_names_are_left_alone(corpus: Path) -> None:
     for name in ("corpus.old", "corpus.partial", ".corpus.replaced"):
         put(corpus.parent / name / "model.bin")
     with pytest.raises(UserError, match=r"\.corpus\.replaced holds files that are not part of a corpus"):
@@ -113,7 +113,7 @@ def test_folders_with_names_like_ours_are_left_alone(corpus: Path) -> None:
     assert {path.read_text() for path in corpus.parent.rglob("model.bin")} == {"mine"}
 
 
-def test_one_build_at_a_time_makes_an_output(corpus: Path) -> None:
+def test_an_output_is_written_by_one_build_at_a_time(corpus: Path) -> None:
     with open_output(corpus, LineProgress()) as unfinished:
         write_corpus(unfinished, ROWS)
         with pytest.raises(UserError, match=f"another build is writing {corpus}; wait for it"):
@@ -122,7 +122,7 @@ def test_one_build_at_a_time_makes_an_output(corpus: Path) -> None:
     assert names(corpus.parent) == {"corpus"}
 
 
-def test_places_that_mix_things_are_refused(corpus: Path) -> None:
+def test_nested_folders_are_refused(corpus: Path) -> None:
     base = corpus.parent
     put(base / "bundle" / "model.safetensors")
     put(base / "bundle" / "config.yaml")
@@ -153,7 +153,7 @@ def test_places_that_mix_things_are_refused(corpus: Path) -> None:
     check_places(corpus, base / "work", [corpus / "tokenizer.model"])
 
 
-def test_an_output_is_a_folder_that_can_be_replaced(corpus: Path) -> None:
+def test_outputs_that_cannot_be_replaced_are_refused(corpus: Path) -> None:
     base = corpus.parent
     (base / "link").symlink_to(corpus)
     assert resolve_output(base / "link") == corpus
@@ -178,7 +178,7 @@ class TestWorkFolder:
             open_workspace(tmp_path / "data", LineProgress()).__enter__()
         assert contents(tmp_path) == before
 
-    def test_foreign_files_stay(self, tmp_path: Path) -> None:
+    def test_foreign_files_are_kept(self, tmp_path: Path) -> None:
         work = tmp_path / "work"
         with open_workspace(work, LineProgress()) as space:
             for name in ("read", "clean"):
@@ -194,7 +194,7 @@ class TestWorkFolder:
             "read/thesis.txt",
         }
 
-    def test_a_lock_that_its_holder_removed_is_taken_anew(self, tmp_path: Path) -> None:
+    def test_a_lock_file_that_was_removed_is_created_again(self, tmp_path: Path) -> None:
         work = tmp_path / "work"
         with hold(work, "busy"):
             (work / "lock").unlink()
@@ -222,7 +222,7 @@ def test_text_replaces_files_only_when_asked(corpus: Path, capsys: pytest.Captur
     assert json.loads((corpus / "manifest.json").read_text())["build_key"] == "key"
 
 
-def test_text_is_written_of_sound_shards_only(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_from_a_damaged_shard_is_refused(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shard = corpus / "validation" / "data-00000-of-00001.arrow"
     content = bytearray(shard.read_bytes())
     content[content.index(b"brown")] = ord("B")

@@ -1,4 +1,4 @@
-"""Held-out text in the training text is counted, said, and left out of training where asked."""
+"""Held-out text in the training text is counted, reported, and dropped from training if asked."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dstransformer.corpus.manifest import Overlap
 
 TRAIN = [(f"the number {n} is here", f"die Zahl {n} ist hier") for n in range(4500)]
 VALIDATION = [("quite another sentence", "ein ganz anderer Satz"), ("and one more of them", "und noch einer davon")]
-# The first is in the training text as it stands, the second in another Unicode form, the third with another
-# translation, the fourth is not there, the fifth repeats the first.
+# The first pair is in the training text verbatim, the second in another Unicode form, the third with another
+# translation; the fourth is not in it; the fifth repeats the first.
 TEST = [TRAIN[7], ("the\u00a0number  4321 is here", "die Zahl 4321\tist hier"), (TRAIN[9][0], "falsch"), ("new", "neu")]
 TEST.append(TRAIN[7])
 
@@ -31,7 +31,7 @@ def write(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("form", ["nfkc", "none"])
-def test_overlap_is_counted_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+def test_overlap_is_counted_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
     out = tmp_path / "corpus"
     assert build(*write(tmp_path), "--normalise", form, "--workers", "2", "--out", out) == 0
     wanted = {"validation": Overlap(sentences=0, pairs=0), "test": Overlap(sentences=4, pairs=3)}
@@ -49,7 +49,7 @@ def test_overlap_is_counted_and_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert line in capsys.readouterr().out
 
 
-def test_overlap_is_dropped_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_overlap_is_dropped_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, options = tmp_path / "corpus", write(tmp_path)
     assert build(*options, "--drop-overlap", "--out", out) == 0
     corpus = Corpus.open(out)
@@ -65,7 +65,7 @@ def test_overlap_is_dropped_where_asked(tmp_path: Path, capsys: pytest.CaptureFi
     assert "is a corpus built from other inputs" in refuses(capsys, build(*options, "--out", out))
 
 
-def test_stages_carry_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_stages_report_and_drop_overlap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     work, options = ["--work", str(tmp_path / "work")], write(tmp_path)
     at = options.index("--vocab-size")
     assert main(["read", *work, *options[:at], *options[at + 2 :]]) == 0
@@ -75,7 +75,7 @@ def test_stages_carry_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "dropped: overlap" in capsys.readouterr().out
 
 
-def test_a_text_of_which_all_is_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dropping_the_whole_training_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = write(tmp_path)
     (tmp_path / "valid.src").write_text((tmp_path / "train.src").read_text())
     (tmp_path / "valid.tgt").write_text((tmp_path / "train.tgt").read_text())

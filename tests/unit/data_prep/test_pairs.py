@@ -66,14 +66,14 @@ def children() -> set[psutil.Process]:
     ("function", "error", "message"),
     [(killed_at_5000, DstError, "a worker process was killed"), (refuses_5000, DataError, "row 5000")],
 )
-def test_what_a_worker_meets_ends_the_work(pairs: Path, function: object, error: type[DstError], message: str) -> None:
+def test_a_failing_worker_ends_the_work(pairs: Path, function: object, error: type[DstError], message: str) -> None:
     others = children()
     with LineProgress().task("map") as advance, pytest.raises(error, match=message):
         list(map_pairs(pairs, function, 2, advance))
     assert children() == others
 
 
-def test_who_wants_no_more_leaves_no_process_behind(pairs: Path) -> None:
+def test_closing_early_leaves_no_process_behind(pairs: Path) -> None:
     others = children()
     tables = map_pairs(pairs, odd_rows, 2, list[int]().append, offset=0)
     assert next(tables)["number"][0].as_py() == 1

@@ -68,7 +68,7 @@ def test_the_seed_chooses_what_is_held_out(tmp_path: Path) -> None:
     assert chosen[0] == chosen[1] != chosen[2]
 
 
-def test_a_gzip_without_a_line_is_empty(tmp_path: Path) -> None:
+def test_an_empty_gzip_is_refused(tmp_path: Path) -> None:
     import gzip
 
     empty = tmp_path / "empty.tsv.gz"

@@ -36,12 +36,12 @@ def test_the_vocabulary_has_defaults_by_source(
     ({"source": {"source": "toy"}, "vocab": 3}, "vocab"),
     ({"source": {"source": "toy"}, "shuffle": True}, "shuffle"),
 ])  # fmt: skip
-def test_a_recipe_that_cannot_be_is_refused(recipe: dict[str, Any], wanted: str) -> None:
+def test_invalid_recipes_are_refused(recipe: dict[str, Any], wanted: str) -> None:
     with pytest.raises(ValidationError, match=wanted):
         Recipe.model_validate(recipe)
 
 
-def test_a_record_holds_what_decides_the_corpus() -> None:
+def test_a_record_holds_what_determines_the_corpus() -> None:
     options = Wmt14Options(pair="fr-en", hub_path=Path("/data/copy"), cache_dir=Path("/cache"), offline=True)
     assert options.record() == {
         "source": "wmt14", "pair": "fr-en", "src_lang": "en", "tgt_lang": "fr", "revision": "main", "hub_path": "copy",

@@ -1,4 +1,4 @@
-"""The embedded corpus: what the grammar draws, and the interface that hands it out."""
+"""The embedded corpus: the sentences that the grammar draws, and the interface to them."""
 
 import re
 
@@ -59,13 +59,13 @@ def test_every_source_has_one_target(drawn):
         assert targets.setdefault(source, target) == target
 
 
-def test_sources_hardly_repeat(drawn):
+def test_sources_rarely_repeat(drawn):
     assert len({source for source, _ in drawn}) > 0.97 * DRAWS
 
 
 def test_spelling(drawn):
     lower_case_nouns = {form.lower() for n in lexicon.NOUNS for form in (n.german.singular, n.german.plural)}
-    lower_case_nouns -= {"junge", "jungen", "weine"}  # forms of an adjective and of a verb too
+    lower_case_nouns -= {"junge", "jungen", "weine"}  # also forms of an adjective and of a verb
     for source, target in drawn:
         for side in (source, target):
             assert side[0].isupper()
@@ -77,7 +77,7 @@ def test_spelling(drawn):
             assert conjunction not in target or f",{conjunction}" in target
 
 
-PHENOMENA = {  # a mark of each on the German side, and the least share of sentences that must show it
+PHENOMENA = {  # a pattern on the German side, and the smallest share of sentences that must match it
     "because": (r", weil |^Weil ", 0.05),
     "although": (r", obwohl |^Obwohl ", 0.04),
     "if, when": (r", wenn |^Wenn ", 0.02),
@@ -119,7 +119,7 @@ def test_every_noun_adjective_and_verb_occurs(drawn):
     assert expected <= words
 
 
-def test_generation_is_deterministic_and_a_prefix():
+def test_generation_is_deterministic_and_prefixes_agree():
     assert generate_pairs(300, seed=5) == generate_pairs(300, seed=5)
     assert generate_pairs(100, seed=5) == generate_pairs(300, seed=5)[:100]
     assert generate_pairs(100, seed=5) != generate_pairs(100, seed=6)

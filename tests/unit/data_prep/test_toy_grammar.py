@@ -1,4 +1,4 @@
-"""The embedded corpus: hand-written phrases and sentence pairs against the grammar."""
+"""The grammar of the embedded corpus against hand-written phrases and sentence pairs."""
 
 from dataclasses import replace
 

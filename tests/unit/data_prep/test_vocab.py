@@ -42,7 +42,7 @@ def test_training_is_deterministic(train: Path, tmp_path: Path, kind: str) -> No
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize(("size", "limit"), [(20_000, "at most"), (265, "at least")])
-def test_a_size_that_does_not_fit_names_one_that_does(
+def test_an_impossible_size_is_refused_with_one_that_fits(
     train: Path, tmp_path: Path, kind: str, size: int, limit: str
 ) -> None:
     options = OPTIONS.model_copy(update={"tokenizer": kind, "vocab_size": size})
@@ -53,7 +53,7 @@ def test_a_size_that_does_not_fit_names_one_that_does(
     assert make(train, tmp_path / "model", options.model_copy(update={"vocab_size": named})).vocab_size == named
 
 
-def test_the_sample_has_the_size_asked_for(train: Path) -> None:
+def test_the_sample_has_the_requested_size(train: Path) -> None:
     from data_prep.vocab import _sample_lines
 
     everything = list(_sample_lines(train, 1600, OPTIONS))
@@ -64,7 +64,7 @@ def test_the_sample_has_the_size_asked_for(train: Path) -> None:
     assert sample == [line for line in everything if line in set(sample)]
 
 
-def test_pieces_are_those_of_the_whole_text(train: Path, tmp_path: Path) -> None:
+def test_pieces_equal_those_of_sentencepiece_trained_directly(train: Path, tmp_path: Path) -> None:
     from data_prep.vocab import _sample_lines
 
     make(train, tmp_path / "ours", OPTIONS)
@@ -86,7 +86,7 @@ def test_pieces_are_those_of_the_whole_text(train: Path, tmp_path: Path) -> None
     assert [ours.id_to_piece(i) for i in pieces] == [theirs.id_to_piece(i) for i in pieces]
 
 
-def test_a_given_model_is_taken_as_it_is(train: Path, tmp_path: Path) -> None:
+def test_a_given_model_is_copied_unchanged(train: Path, tmp_path: Path) -> None:
     make(train, tmp_path / "given", OPTIONS)
     info = make(train, tmp_path / "taken", OPTIONS.model_copy(update={"tokenizer_model": tmp_path / "given"}))
     assert info.kind == "given"

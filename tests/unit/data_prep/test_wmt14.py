@@ -1,4 +1,4 @@
-"""The hub's layout, read from a local copy through `datasets`."""
+"""A local copy in the layout of the hub, read through `datasets`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_another_direction_is_refused(tmp_path: Path) -> None:
         open_source(options(tmp_path).model_copy(update={"tgt_lang": "fr"}))
 
 
-def test_a_copy_that_lacks_a_split_is_refused(tmp_path: Path) -> None:
+def test_a_copy_without_a_split_is_refused(tmp_path: Path) -> None:
     write_copy(tmp_path)
     (tmp_path / "de-en" / "test-00000-of-00001.parquet").unlink()
     with pytest.raises(DataError, match=r"has no test-\*\.parquet"):

@@ -15,7 +15,7 @@ from dstransformer.model import Transformer, save_bundle
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Tiny tensors are computed faster by one thread, by far so where several tests run at once."""
+    """Use one thread: it is faster for tiny tensors, above all when several tests run at once."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -28,7 +28,7 @@ def tiny_experiment(**model_changes: Any) -> Config:
 
 
 def random_model(config: Config) -> Transformer:
-    """Random weights whose output depends on the source."""
+    """A model with random weights whose output depends on the source."""
     torch.manual_seed(11)
     model = Transformer(config.model, small_tokenizer().vocab_size).eval()
     with torch.no_grad():
@@ -48,6 +48,6 @@ def model(config: Config) -> Transformer:
 
 @pytest.fixture
 def bundle(tmp_path: Path, config: Config, model: Transformer) -> Path:
-    """A bundle of random weights."""
+    """A bundle with random weights."""
     save_bundle(tmp_path / "bundle", model.state_dict(), config, small_tokenizer(), {"step": 0})
     return tmp_path / "bundle"

@@ -28,7 +28,7 @@ def decoding(beam_size: int, **changes: Any) -> DecodingConfig:
 
 
 def toy_model(seed: int, **changes: Any) -> Transformer:
-    """Random weights, with a softmax sharp enough and an end unlikely enough for outputs of all lengths to win."""
+    """A random model with a softmax so sharp and an end so unlikely that outputs of all lengths win."""
     torch.manual_seed(seed)
     model = Transformer(tiny_config(tie_embeddings="none", **changes), VOCAB).eval()
     with torch.no_grad():
@@ -39,7 +39,7 @@ def toy_model(seed: int, **changes: Any) -> Transformer:
 
 
 def draw_sources(lengths: tuple[int, ...] = (2, 0, 3, 1, 2)) -> list[Tensor]:
-    """Sources of so many random pieces, each with its end."""
+    """Sources with these numbers of random pieces, each followed by the end token."""
     generator = torch.Generator().manual_seed(3)
     drawn = [torch.randint(4, VOCAB, (length,), generator=generator) for length in lengths]
     return [torch.cat((sentence, torch.tensor([EOS_ID]))) for sentence in drawn]
@@ -76,18 +76,18 @@ def assert_same(actual: list[list[Hypothesis]], expected: list[list[Hypothesis]]
 def test_a_wide_beam_finds_what_enumeration_finds(seed: int, alpha: float) -> None:
     model = toy_model(seed)
     sources = draw_sources((2, 0, 1))
-    # At most 27 hypotheses are alive before the last step, each with four ways on.
+    # At most 27 hypotheses are alive before the last step, each with four continuations.
     found = search(model, sources, decoding(120, length_penalty=alpha), n_best=20)
     expected = [enumerate_outputs(model, source, len(source) - 1 + 2, alpha)[:20] for source in sources]
     assert_same(found, expected)
 
 
-def test_the_winners_of_the_toy_models_have_every_length() -> None:
+def test_winners_of_the_toy_models_have_all_lengths() -> None:
     winners = [row[0] for seed in range(16) for row in search(toy_model(seed), draw_sources((2, 1)), decoding(40))]
     assert {len(winner.tokens) for winner in winners} == {0, 1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("alpha", [*ALPHAS, 9.0])  # the last makes every longer output score higher
+@pytest.mark.parametrize("alpha", [*ALPHAS, 9.0])  # with 9.0, every longer output scores higher
 @pytest.mark.parametrize("seed", range(5))
 def test_a_beam_of_one_is_greedy(seed: int, alpha: float) -> None:
     model = toy_model(seed)
@@ -106,7 +106,7 @@ def test_a_beam_of_one_is_greedy(seed: int, alpha: float) -> None:
 
 @pytest.mark.parametrize("beam_size", [1, 2, 4])
 @pytest.mark.parametrize("seed", range(3))
-def test_together_equals_one_at_a_time(seed: int, beam_size: int) -> None:
+def test_a_batch_equals_one_sentence_at_a_time(seed: int, beam_size: int) -> None:
     model = toy_model(seed)
     sources = draw_sources((2, 0, 9, 1, 5, 3))
     settings = decoding(beam_size, max_extra_tokens=8)
@@ -117,7 +117,7 @@ def test_together_equals_one_at_a_time(seed: int, beam_size: int) -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 9.0])
 @pytest.mark.parametrize("n_best", [1, 2, 4])
 @pytest.mark.parametrize("seed", range(3))
-def test_neither_dropping_sentences_nor_rows_changes_anything(
+def test_dropping_sentences_or_rows_changes_nothing(
     seed: int, n_best: int, alpha: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = toy_model(seed)
@@ -145,9 +145,9 @@ def test_hypotheses_that_cannot_win_are_not_computed(monkeypatch: pytest.MonkeyP
     for seed in range(8):
         rows_of_steps.clear()
         search(toy_model(seed), draw_sources((6,)), decoding(4, max_extra_tokens=8))
-        assert rows_of_steps[0] == 1, "there is one beginning"
+        assert rows_of_steps[0] == 1, "the search starts with one row"
         narrowed += any(later < earlier for earlier, later in pairwise(rows_of_steps))
-    assert narrowed > 0, "with three ways on from each, a beam gets narrower only where some of it cannot win"
+    assert narrowed > 0, "with three continuations each, a beam narrows only if some hypotheses cannot win"
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
@@ -168,7 +168,7 @@ def test_stopping_early_changes_nothing(n_best: int, alpha: float, monkeypatch: 
     steps_early, steps = steps, 0
     monkeypatch.setattr(beam, "best_reachable_score", lambda live, _: live.masked_fill(live.isfinite(), math.inf))
     late = [search(model, draw_sources(), settings, n_best) for model in models]
-    assert steps == 4 * (3 + 1 + 16), "without the bound the search goes on to the limit"
+    assert steps == 4 * (3 + 1 + 16), "without the bound, the search runs to the limit"
     assert steps_early < steps
     for ours, theirs in zip(early, late, strict=True):
         assert_same(ours, theirs)
@@ -182,7 +182,7 @@ def test_hypotheses_are_different_and_best_first() -> None:
 
 
 def biased_model(seed: int, piece: int) -> Transformer:
-    """A model that likes one piece best everywhere: the bias of the last norm gives every output its direction."""
+    """A model that prefers one piece everywhere: the bias of the last norm sets the direction of every output."""
     model = toy_model(seed)
     with torch.no_grad():
         model.decoder[-1].feed_forward_residual.norm.bias.fill_(2.0)
@@ -201,16 +201,16 @@ def test_forbidden_pieces_are_never_generated(piece: int) -> None:
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_a_sentence_that_never_ends_is_cut_at_the_limit(beam_size: int) -> None:
+def test_an_endless_output_is_cut_at_the_limit(beam_size: int) -> None:
     found = search(biased_model(0, PIECES[0]), draw_sources((3, 0)), decoding(beam_size, length_penalty=9.0))
     assert [row[0].tokens for row in found] == [[PIECES[0]] * 5, [PIECES[0]] * 2]
 
 
-def test_no_room_at_all_gives_an_empty_output() -> None:
+def test_a_limit_of_zero_pieces_gives_an_empty_output() -> None:
     assert search(toy_model(0), draw_sources((0,)), decoding(4, max_extra_tokens=0))[0][0].tokens == []
 
 
-def test_learned_positions_bound_the_output() -> None:
+def test_learned_positions_limit_the_output() -> None:
     model = biased_model(0, PIECES[0])
     bounded = Transformer(model.config.model_copy(update={"positions": "learned", "max_positions": 6}), VOCAB).eval()
     bounded.load_state_dict(model.state_dict(), strict=False)
@@ -220,7 +220,7 @@ def test_learned_positions_bound_the_output() -> None:
 
 @pytest.mark.parametrize("kernels", ["1", "0"])
 @pytest.mark.parametrize("weight", ["softmax.weight", "decoder.0.feed_forward.inner.weight"])
-def test_a_model_of_nan_finds_nothing(weight: str, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_with_nan_weights_finds_nothing(weight: str, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     model = toy_model(0)
     with torch.no_grad():
@@ -228,7 +228,7 @@ def test_a_model_of_nan_finds_nothing(weight: str, kernels: str, monkeypatch: py
     assert search(model, draw_sources((2, 0)), decoding(4)) == [[], []]
 
 
-def test_half_precision_scores_are_summed_in_full() -> None:
+def test_half_precision_scores_are_summed_in_full_precision() -> None:
     model = toy_model(2).bfloat16()
     (hypothesis,) = search(model, draw_sources((4,)), decoding(2, max_extra_tokens=20))[0]
     target = torch.tensor([BOS_ID, *hypothesis.tokens])
@@ -237,13 +237,13 @@ def test_half_precision_scores_are_summed_in_full() -> None:
     assert hypothesis.log_probability == pytest.approx(expected, rel=0.02)
 
 
-def test_n_best_is_within_the_beam() -> None:
+def test_n_best_beyond_the_beam_is_refused() -> None:
     with pytest.raises(ValueError, match="n_best is 5, but the beam has 4"):
         search(toy_model(0), draw_sources(), decoding(4), n_best=5)
 
 
 @pytest.mark.parametrize("kernels", ["1", "0"])
-def test_long_outputs_outgrow_the_first_caches(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_outputs_make_the_caches_grow(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     model = biased_model(0, PIECES[0])
     settings = decoding(3, length_penalty=9.0, max_extra_tokens=70)

@@ -22,7 +22,7 @@ def write(path: Path, content: bytes) -> str:
     return str(path)
 
 
-def test_a_file_gives_a_file_line_by_line(bundle: Path, tmp_path: Path) -> None:
+def test_a_file_is_translated_line_by_line(bundle: Path, tmp_path: Path) -> None:
     translator = load_translator(str(bundle))
     lines = [TEXT[0], "", TEXT[2]]
     plain = write(tmp_path / "plain", "\n".join(lines).encode())
@@ -35,7 +35,7 @@ def test_a_file_gives_a_file_line_by_line(bundle: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [None, "-"])
-def test_standard_input_gives_standard_output(
+def test_standard_input_is_translated_to_standard_output(
     bundle: Path,
     tmp_path: Path,
     file: str | None,
@@ -52,7 +52,7 @@ def test_standard_input_gives_standard_output(
 
 @contextmanager
 def conversation(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Callable[[bytes], None], BinaryIO]]:
-    """A function that says something on standard input, and what is answered on standard output."""
+    """A function that writes to standard input, and the stream of answers on standard output."""
     ours, theirs = os.openpty() if kind == "terminal" else reversed(os.pipe())
     answers, stdout = os.pipe()
     with os.fdopen(theirs) as stdin, os.fdopen(stdout, "w") as output, os.fdopen(answers, "rb") as reading:
@@ -62,7 +62,9 @@ def conversation(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[C
 
 
 @pytest.mark.parametrize("kind", ["pipe", "terminal"])
-def test_who_waits_for_an_answer_gets_one(bundle: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_line_is_answered_without_waiting_for_more(
+    bundle: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     translator = load_translator(str(bundle))
     expected = [f"{text}\n".encode() for text in translator.translate(["dog", "fox"])]
     with conversation(kind, monkeypatch) as (say, answers), ThreadPoolExecutor(1) as other:
@@ -75,7 +77,7 @@ def test_who_waits_for_an_answer_gets_one(bundle: Path, kind: str, monkeypatch: 
         assert done.result() == 2
 
 
-def test_files_are_found_unusable_before_a_model_is_loaded(bundle: Path, tmp_path: Path) -> None:
+def test_unusable_files_are_refused_before_the_model_is_loaded(bundle: Path, tmp_path: Path) -> None:
     def load() -> Translator:
         raise AssertionError("loaded")
 
@@ -105,7 +107,7 @@ def test_the_input_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "text").read_text() == "dog\n"
 
 
-def test_a_closed_standard_input_is_said(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_standard_input_is_reported(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(DataError, match="standard input is closed: name a FILE"):
         translate_files(None, None, lambda: load_translator(str(bundle)))
@@ -128,14 +130,14 @@ def test_unusable_input_leaves_no_output(bundle: Path, tmp_path: Path, content: 
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_settings_replace_the_bundles_own(bundle: Path) -> None:
+def test_options_override_the_settings_of_the_bundle(bundle: Path) -> None:
     own = load_translator(str(bundle)).settings
     translator = load_translator(str(bundle), beam_size=7, length_penalty=0.0, precision="bf16", device="cpu")
     assert translator.settings == own.model_copy(update={"beam_size": 7, "length_penalty": 0.0})
     assert translator.model.embedding.weight.dtype == torch.bfloat16
 
 
-def test_unusable_settings_are_named(bundle: Path) -> None:
+def test_unusable_options_are_named(bundle: Path) -> None:
     with pytest.raises(ConfigError, match=r"^--beam 0: must be 1 or more$"):
         load_translator(str(bundle), beam_size=0)
     with pytest.raises(ConfigError, match=r"^--beam 5000: must be 1000 or less$"):

@@ -28,7 +28,7 @@ def test_order_is_restored_and_empty_lines_stay_empty(translator: Translator) ->
     together = translator.translate(SENTENCES)
     assert together == [translator.translate([sentence])[0] for sentence in SENTENCES]
     assert [place for place, text in enumerate(together) if not text] == [1, 6]
-    assert len(set(together)) == len(SENTENCES) - 1, "the test needs outputs that tell the sources apart"
+    assert len(set(together)) == len(SENTENCES) - 1, "the test needs a different output for every source"
 
 
 def test_ids_are_those_of_the_best_hypothesis(translator: Translator) -> None:
@@ -45,10 +45,10 @@ def test_progress_counts_every_sentence(translator: Translator) -> None:
     counts: list[int] = []
     translator.translate(SENTENCES, counts.append)
     assert sum(counts) == len(SENTENCES)
-    assert len(counts) > 2, "with 40 tokens a batch there are several"
+    assert len(counts) > 2, "at 40 tokens per batch there are several"
 
 
-def test_streams_are_translated_as_they_come(translator: Translator) -> None:
+def test_streams_are_translated_as_they_arrive(translator: Translator) -> None:
     assert list(translator.iter_translate(iter(SENTENCES), buffer_lines=2)) == translator.translate(SENTENCES)
     taken = count()
 
@@ -57,10 +57,10 @@ def test_streams_are_translated_as_they_come(translator: Translator) -> None:
             yield "dog"
 
     assert list(islice(translator.iter_translate(endless(), buffer_lines=3), 2)) == translator.translate(["dog"]) * 2
-    assert next(taken) == 3, "no more is read than is held at once"
+    assert next(taken) == 3, "no more is read than the buffer holds"
 
 
-def test_a_stream_that_pauses_is_translated_as_far_as_it_came(translator: Translator) -> None:
+def test_a_pause_in_a_stream_translates_what_has_arrived(translator: Translator) -> None:
     taken = []
 
     def pausing() -> Iterator[str | None]:
@@ -75,9 +75,7 @@ def test_a_stream_that_pauses_is_translated_as_far_as_it_came(translator: Transl
     assert list(stream) == ["", dog]
 
 
-def test_what_is_too_long_is_cut_with_a_warning_that_names_it(
-    translator: Translator, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_too_long_sentences_are_cut_with_a_warning(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
     translator.settings = translator.settings.model_copy(update={"max_input_tokens": 3})
     lines = ["dog", "dog " * 60_000, "fox", "fox " * 9]
     cut = list(translator.iter_translate(lines, 4))
@@ -91,7 +89,7 @@ def test_what_is_too_long_is_cut_with_a_warning_that_names_it(
     assert not caplog.records
 
 
-def test_a_search_that_cannot_fit_is_refused(translator: Translator) -> None:
+def test_a_search_that_does_not_fit_in_memory_is_refused(translator: Translator) -> None:
     translator.settings = translator.settings.model_copy(update={"beam_size": 1000, "max_extra_tokens": 10**9})
     with pytest.raises(DataError, match=r"sentence 3: a beam of 1000 .* can need [\d,.]+ GiB, .* lower --beam"):
         translator.translate(["", "dog", "dog dog"])
@@ -104,13 +102,13 @@ def test_a_wide_beam_takes_fewer_sentences_at_once(translator: Translator) -> No
     assert set(batches) == {5}, "half of the 40 tokens of a batch, at four tokens each"
 
 
-def test_how_it_translates_is_described(translator: Translator) -> None:
+def test_describe_gives_settings_device_and_precision(translator: Translator) -> None:
     described = translator.describe()
     assert described["beam_size"] == translator.settings.beam_size
     assert (described["device"], described["precision"]) == ("cpu", None)
 
 
-def test_a_training_model_is_left_as_it_was_and_trains_on(translator: Translator) -> None:
+def test_a_model_in_training_mode_stays_trainable(translator: Translator) -> None:
     model = translator.model.train()
     model.config = model.config.model_copy(update={"dropout": 0.5})
     src, packing = pack([torch.tensor([5, 6, EOS_ID])])
@@ -144,7 +142,7 @@ def test_a_broken_model_gives_empty_translations_and_a_warning(
     assert "the model computes NaN for them in float64; try another --precision" in caplog.text
 
 
-def test_load_equals_the_model_that_was_saved(bundle: Path, model: Transformer, config: Config) -> None:
+def test_a_loaded_bundle_translates_like_the_saved_model(bundle: Path, model: Transformer, config: Config) -> None:
     loaded = Translator.load(bundle, device="cpu", dtype=torch.float32)
     assert loaded.settings == config.decoding
     assert loaded.translate(TEXT) == Translator(model, small_tokenizer(), config.decoding).translate(TEXT)
@@ -153,7 +151,7 @@ def test_load_equals_the_model_that_was_saved(bundle: Path, model: Transformer, 
     assert Translator.load(bundle, device="cpu", dtype=torch.bfloat16).model.embedding.weight.dtype == torch.bfloat16
 
 
-def test_a_sentence_beyond_the_learned_positions_is_named(model: Transformer, config: Config) -> None:
+def test_a_sentence_beyond_the_learned_positions_is_refused(model: Transformer, config: Config) -> None:
     learned = model.config.model_copy(update={"positions": "learned", "max_positions": 8})
     translator = Translator(Transformer(learned, small_tokenizer().vocab_size), small_tokenizer(), config.decoding)
     assert len(translator.translate_ids([[5] * 7])[0]) <= 7
@@ -164,7 +162,7 @@ def test_a_sentence_beyond_the_learned_positions_is_named(model: Transformer, co
 
 
 @pytest.mark.parametrize("device", ["toaster", "tpu", "cpu:3", "cuda:77"])
-def test_a_device_that_is_not_there(device: str) -> None:
+def test_unavailable_devices_are_refused(device: str) -> None:
     with pytest.raises(ConfigError, match=f"cannot use the device '{device}'"):
         choose_device(device)
 

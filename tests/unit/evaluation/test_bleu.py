@@ -20,7 +20,7 @@ def test_a_perfect_translation_scores_a_hundred() -> None:
 
 
 def test_bleu_is_papinenis_formula() -> None:
-    # Of the six tokens each, five unigrams, four bigrams, three trigrams and two four-grams are right; same length.
+    # Of six tokens, five unigrams, four bigrams, three trigrams and two four-grams are right; the lengths are equal.
     value = score(["a b c d e x"], ["a b c d e f"])[0].value
     assert value == pytest.approx(100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25)
     # And with a brevity penalty.
@@ -33,7 +33,7 @@ def test_bleu_is_cased_and_tokenized_by_13a() -> None:
     assert score(["Ein Hund läuft ."], ["Ein Hund läuft."])[0].value == pytest.approx(100.0)
 
 
-def test_signatures_say_how() -> None:
+def test_signatures_say_how_scores_were_computed() -> None:
     bleu, chrf = score(REFERENCES, REFERENCES)
     assert (bleu.name, bleu.label) == ("bleu", "BLEU")
     assert bleu.signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
@@ -53,8 +53,8 @@ def test_compounds_are_split_on_both_sides() -> None:
     assert value > whole
 
 
-#: Translation and reference as text, and by hand in the tokens that the authors' script compares: Moses' with its
-#: escapes, plain quotation marks, compounds in three.
+#: Texts, and by hand their tokens as the authors' script compares them: Moses' tokens with its escapes, plain quotation
+#: marks, compounds split in three.
 BY_HAND = [
     (
         "Er sagte: „Das E-Mail-Format ist gut“, und ging.",
@@ -82,7 +82,7 @@ BY_HAND_REFERENCES = [
 
 
 def bleu_of_tokens(translations: list[str], references: list[str]) -> float:
-    """BLEU of texts whose tokens spaces separate, by Papineni et al. (2002): what ``multi-bleu.perl`` computes."""
+    """BLEU of space-separated tokens by Papineni et al. (2002), as ``multi-bleu.perl`` computes it."""
     hits, counts = [0] * 4, [0] * 4
     for translation, reference in zip(translations, references, strict=True):
         for n in range(1, 5):
@@ -97,7 +97,7 @@ def bleu_of_tokens(translations: list[str], references: list[str]) -> float:
     return 100 * brevity * math.prod(hit / count for hit, count in zip(hits, counts, strict=True)) ** 0.25
 
 
-def test_the_papers_bleu_is_that_of_the_scripts_tokens() -> None:
+def test_compound_split_bleu_equals_bleu_of_the_scripts_tokens() -> None:
     texts = [[text for text, _ in side] for side in (BY_HAND, BY_HAND_REFERENCES)]
     tokens = [[by_hand for _, by_hand in side] for side in (BY_HAND, BY_HAND_REFERENCES)]
     value = compound_split_bleu(*texts, "de").value
@@ -108,21 +108,21 @@ def test_the_papers_bleu_is_that_of_the_scripts_tokens() -> None:
 
 
 @pytest.mark.parametrize("marks", ["„“", "“”", "‟”", "«»", "»«"])
-def test_quotation_marks_do_not_count(marks: str) -> None:
+def test_kinds_of_quotation_marks_do_not_matter(marks: str) -> None:
     typographic, plain = [f"Er rief: {marks[0]}Komm bitte her{marks[1]}."], ['Er rief: "Komm bitte her".']
     assert compound_split_bleu(plain, typographic, "de").value == pytest.approx(100.0)
     assert compound_split_bleu(typographic, plain, "de").value == pytest.approx(100.0)
-    assert score(plain, typographic)[0].value < 60, "they count for sacrebleu"
+    assert score(plain, typographic)[0].value < 60, "they matter to sacrebleu"
 
 
-def test_abbreviations_are_those_of_the_language() -> None:
-    # "bzw." keeps its full stop in German, and not in English.
+def test_abbreviations_depend_on_the_language() -> None:
+    # "bzw." keeps its full stop in German, but not in English.
     texts = ["Hunde bzw. Katzen laufen sehr schnell"], ["Hunde bzw . Katzen laufen sehr schnell"]
     assert compound_split_bleu(*texts, "de").value < 100
     assert compound_split_bleu(*texts, "en").value == pytest.approx(100.0)
 
 
-def test_different_counts_are_both_named() -> None:
+def test_different_numbers_of_sentences_are_refused() -> None:
     for scorer in (score, lambda a, b: compound_split_bleu(a, b, "de")):
         with pytest.raises(DataError, match="3 translations but 2 references"):
             scorer([*REFERENCES, "zu viel"], REFERENCES)
@@ -130,6 +130,6 @@ def test_different_counts_are_both_named() -> None:
             scorer([], [])
 
 
-def test_nothing_right_scores_nothing() -> None:
+def test_empty_translations_score_zero() -> None:
     assert score(["", ""], REFERENCES)[0].value == 0.0
     assert compound_split_bleu(["", ""], REFERENCES, "de").value == 0.0

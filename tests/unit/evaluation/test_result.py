@@ -7,7 +7,7 @@ from dstransformer.evaluation import Evaluation, Sample, Score
 SCORES = (Score("bleu_first_500", 33.456, "nrefs:1"), Score("chrf", 60.0, "nc:6"))
 
 
-def test_one_value_serves_tracker_json_and_terminal() -> None:
+def test_tracker_json_and_terminal_show_the_same_values() -> None:
     sample = Sample("A dog.", "Ein Hund.", "Hund.")
     evaluation = Evaluation(SCORES, sentences=500, seconds=2.5, loss=1.5, perplexity=3.0, samples=(sample,))
     assert evaluation.metrics == {"loss": 1.5, "perplexity": 3.0, "bleu_first_500": 33.456, "chrf": 60.0}
@@ -21,5 +21,5 @@ def test_one_value_serves_tracker_json_and_terminal() -> None:
     }
 
 
-def test_what_was_not_computed_is_no_metric() -> None:
+def test_metrics_omit_what_was_not_computed() -> None:
     assert Evaluation(SCORES).metrics == {"bleu_first_500": 33.456, "chrf": 60.0}

@@ -12,7 +12,7 @@ from dstransformer.evaluation.testset import SentenceTranslator, evaluate_test_s
 
 
 class UpperCase:
-    """A translator into capitals."""
+    """A translator that returns the source in capitals."""
 
     def translate(self, sentences: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
         if progress is not None:
@@ -45,14 +45,14 @@ def test_a_test_set_is_translated_and_scored(src: str, tmp_path: Path) -> None:
     }
 
 
-def test_the_papers_bleu_is_reported_where_the_language_is_known(src: str) -> None:
+def test_compound_split_bleu_is_reported_if_the_language_is_known(src: str) -> None:
     sentences = Path(src).read_text(encoding="utf-8").splitlines()
     report = evaluate_test_set(sentences, sentences, UpperCase(), language="de")
     assert [entry.label for entry in report.scores] == ["BLEU", "chrF2", "BLEU (compound-split)"]
     assert report.scores[0].value < 1
 
 
-def test_a_source_is_not_its_own_reference(src: str, tmp_path: Path) -> None:
+def test_a_source_given_as_its_own_reference_is_refused(src: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(src)
     for ref in (src, str(tmp_path / "link")):
         with pytest.raises(UserError, match=f"--src and --ref are the same file, {ref}: name the reference"):
@@ -62,7 +62,7 @@ def test_a_source_is_not_its_own_reference(src: str, tmp_path: Path) -> None:
 
 
 class Silent:
-    """A translator that says nothing."""
+    """A translator that returns empty lines."""
 
     def translate(self, sentences: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
         if progress is not None:
@@ -76,7 +76,7 @@ class Silent:
     (["one", "two"], ["ein", "zwei"], Silent(), "translation"),
     (["one", ""], ["ein", ""], UpperCase(), None),
 ])  # fmt: skip
-def test_empty_text_is_warned_of_once(
+def test_empty_text_causes_one_warning(
     sources: list[str],
     references: list[str],
     translator: SentenceTranslator,

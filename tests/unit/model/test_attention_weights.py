@@ -1,4 +1,4 @@
-"""The weights taken outside of the model are those that its own attention uses."""
+"""The extracted attention weights are those that the model itself uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SRC, TGT = draw_pairs(((9, 7),))[0]
 
 
 def own_outputs(model: Transformer) -> dict[MultiHeadAttention, Tensor]:
-    """What each attention of the model returns, without its filler rows."""
+    """The output of each attention of the model, without its filler rows."""
     outputs: dict[MultiHeadAttention, Tensor] = {}
 
     def store(part: MultiHeadAttention, given: tuple[Tensor, Packing, Any, Any], output: Tensor) -> None:
@@ -35,7 +35,7 @@ def own_outputs(model: Transformer) -> dict[MultiHeadAttention, Tensor]:
 
 @pytest.fixture(params=["compiled", "none"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With the kernels for a CPU, and without."""
+    """With and without the CPU kernels."""
     if request.param == "none":
         monkeypatch.setenv("DST_CPU_KERNELS", "0")
     return str(request.param)
@@ -55,7 +55,7 @@ def changes(request: pytest.FixtureRequest) -> dict[str, Any]:
     return dict(request.param)
 
 
-def test_weights_times_values_through_the_projection_is_the_output(changes: dict[str, Any], kernels: str) -> None:
+def test_weights_times_values_reproduce_the_attention_output(changes: dict[str, Any], kernels: str) -> None:
     model = random_model(tiny_config(**changes), VOCAB)
     outputs = own_outputs(model)
     recorded = record_projections(model, SRC, TGT)
@@ -65,7 +65,7 @@ def test_weights_times_values_through_the_projection_is_the_output(changes: dict
         with torch.no_grad():
             again = part.out((weights @ v).transpose(0, 1).flatten(1))
         torch.testing.assert_close(again, outputs[part], rtol=1e-4, atol=1e-5)
-        assert weights.max() > 0.3  # far from uniform, so that another scale or mask would show
+        assert weights.max() > 0.3  # far from uniform, so that a wrong scale or mask would show
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +78,14 @@ def weights(model: Transformer) -> AttentionWeights:
     return attention_weights(model, SRC, TGT)
 
 
-def test_shapes_and_sums(weights: AttentionWeights) -> None:
+def test_shapes_and_row_sums(weights: AttentionWeights) -> None:
     assert [tuple(part.shape) for part in weights] == [(2, 4, 9, 9), (2, 4, 7, 7), (2, 4, 7, 9)]
     for part in weights:
         assert part.dtype == torch.float32
         torch.testing.assert_close(part.sum(-1), torch.ones(part.shape[:-1]))
 
 
-def test_the_decoder_attends_to_nothing_that_comes_later(weights: AttentionWeights) -> None:
+def test_the_decoder_does_not_attend_to_later_positions(weights: AttentionWeights) -> None:
     assert not weights.decoder.triu(1).any()
     assert weights.encoder.triu(1).any()
 
@@ -97,7 +97,7 @@ def test_layers_are_in_order(model: Transformer, weights: AttentionWeights) -> N
         torch.testing.assert_close(weights.cross[number], softmax_weights(q, k, causal=False))
 
 
-def test_the_formula() -> None:
+def test_softmax_weights_follow_the_formula() -> None:
     q, k = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
     weights = softmax_weights(q, k, causal=True)
     for head in range(2):
@@ -115,12 +115,12 @@ def test_half_precision_gives_fp32_weights(weights: AttentionWeights) -> None:
         assert float((part - exact).abs().mean()) < 0.02
 
 
-def test_the_model_is_left_as_it_was(model: Transformer) -> None:
+def test_the_model_is_left_unchanged(model: Transformer) -> None:
     with torch.no_grad():
         before = model_logits(model, [(SRC, TGT)])
         attention_weights(model, SRC, TGT)
         torch.testing.assert_close(model_logits(model, [(SRC, TGT)]), before, rtol=0.0, atol=0.0)
     assert not any(part._forward_hooks for part in model.modules())
     with pytest.raises(RuntimeError):
-        attention_weights(model, SRC, TGT.float())  # an embedding takes integers only
+        attention_weights(model, SRC, TGT.float())  # an embedding accepts integers only
     assert not any(part._forward_hooks for part in model.modules())

@@ -30,7 +30,7 @@ def write(folder: Path, toy_corpus: Path, seed: int, *overrides: str) -> Path:
     return folder
 
 
-def test_a_bundle_holds_the_model_and_how_it_came_about(tmp_path: Path, toy_corpus: Path) -> None:
+def test_a_bundle_holds_the_model_and_its_provenance(tmp_path: Path, toy_corpus: Path) -> None:
     path = write(tmp_path / "bundle", toy_corpus, 3)
     assert {file.name for file in path.iterdir()} == {
         "model.safetensors",
@@ -48,7 +48,7 @@ def test_a_bundle_holds_the_model_and_how_it_came_about(tmp_path: Path, toy_corp
     assert not bundle.build_model().training
 
 
-def test_a_checkpoint_or_run_folder_opens_as_its_bundle(tmp_path: Path, toy_corpus: Path) -> None:
+def test_a_run_folder_opens_as_its_bundle(tmp_path: Path, toy_corpus: Path) -> None:
     write(tmp_path / "run" / "bundle", toy_corpus, 1)
     assert open_bundle(tmp_path / "run").path == tmp_path / "run" / "bundle"
 
@@ -61,13 +61,13 @@ def test_the_average_is_the_mean_of_each_weight(tmp_path: Path, toy_corpus: Path
         torch.testing.assert_close(weight, expected, rtol=0, atol=0)
 
 
-def test_models_of_two_architectures_are_not_averaged(tmp_path: Path, toy_corpus: Path) -> None:
+def test_models_of_different_architectures_are_not_averaged(tmp_path: Path, toy_corpus: Path) -> None:
     one, other = write(tmp_path / "1", toy_corpus, 1), write(tmp_path / "2", toy_corpus, 2, "model.d_ff=32")
     with pytest.raises(DataError, match="have different architectures"):
         average_weights([open_bundle(one), open_bundle(other)])
 
 
-def test_what_is_no_bundle_is_refused(tmp_path: Path, toy_corpus: Path) -> None:
+def test_missing_incomplete_and_damaged_bundles_are_refused(tmp_path: Path, toy_corpus: Path) -> None:
     with pytest.raises(DataError, match="not a folder"):
         open_bundle(tmp_path / "none")
     with pytest.raises(DataError, match="is not a bundle: it lacks"):
@@ -96,12 +96,12 @@ def test_weights_of_another_architecture_are_refused_in_one_line(tmp_path: Path,
 
 
 def forget(path: Path, *keys: str) -> None:
-    """Leave keys out of a bundle's provenance, as in those of older versions."""
+    """Remove keys from a bundle's provenance, as in bundles of older versions."""
     provenance = json.loads((path / "provenance.json").read_text())
     (path / "provenance.json").write_text(json.dumps({k: v for k, v in provenance.items() if k not in keys}))
 
 
-def test_heads_of_another_width_are_refused_though_the_weights_would_fit(tmp_path: Path, toy_corpus: Path) -> None:
+def test_a_different_head_width_is_refused_although_the_weights_fit(tmp_path: Path, toy_corpus: Path) -> None:
     path = write(tmp_path / "bundle", toy_corpus, 1)
     config = (path / "config.yaml").read_text()
     changed = config.replace("num_heads: 2", "num_heads: 4").replace("d_k: 8", "d_k: 4").replace("d_v: 8", "d_v: 4")
@@ -111,7 +111,7 @@ def test_heads_of_another_width_are_refused_though_the_weights_would_fit(tmp_pat
 
 
 @pytest.mark.parametrize("change", [("beam_size: 4", "beam_size: two"), ("model:", "model: ["), ("", None)])
-def test_a_damaged_configuration_is_to_be_restored(
+def test_a_damaged_configuration_is_refused_with_advice(
     tmp_path: Path, toy_corpus: Path, change: tuple[str, str | None]
 ) -> None:
     path = write(tmp_path / "bundle", toy_corpus, 1)
@@ -124,7 +124,7 @@ def test_a_damaged_configuration_is_to_be_restored(
         open_bundle(path)
 
 
-def test_how_to_decode_may_be_edited(tmp_path: Path, toy_corpus: Path) -> None:
+def test_decoding_settings_may_be_edited(tmp_path: Path, toy_corpus: Path) -> None:
     path = write(tmp_path / "bundle", toy_corpus, 1)
     config = (path / "config.yaml").read_text()
     (path / "config.yaml").write_text(config.replace("beam_size: 4", "beam_size: 9"))
@@ -144,19 +144,19 @@ def test_another_tokenizer_is_refused(tmp_path: Path, toy_corpus: Path, older: b
     with pytest.raises(DataError, match=r"tokenizer\.model does not match its hash in provenance\.json"):
         open_bundle(path)
     forget(path, "files", "tokenizer_sha256")
-    if damage != b"x":  # nothing is known of it, and SentencePiece takes it
+    if damage != b"x":  # without a hash, any file that SentencePiece accepts passes
         open_bundle(path)
 
 
 @pytest.mark.parametrize("content", ["[", "[]", "3", "null", "[" * 100000, '{"a": }', ""])
-def test_a_provenance_that_is_none_is_refused(tmp_path: Path, toy_corpus: Path, content: str) -> None:
+def test_an_unreadable_provenance_is_refused(tmp_path: Path, toy_corpus: Path, content: str) -> None:
     path = write(tmp_path / "bundle", toy_corpus, 1)
     (path / "provenance.json").write_text(content)
     with pytest.raises(DataError, match=r"provenance\.json (is not readable JSON|holds a .*, not a JSON object): copy"):
         open_bundle(path)
 
 
-def test_weights_that_are_none_are_refused(tmp_path: Path, toy_corpus: Path) -> None:
+def test_unreadable_weights_are_refused(tmp_path: Path, toy_corpus: Path) -> None:
     path = write(tmp_path / "bundle", toy_corpus, 1)
     forget(path, "files")
     for content in (b"", b"x" * 4096):
@@ -176,7 +176,7 @@ def test_all_files_follow_the_umask(tmp_path: Path, toy_corpus: Path, mask: int)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.yaml", "tokenizer.model", "provenance.json", "."])
-def test_what_another_user_may_not_read_is_said_in_one_line(toy_corpus: Path, name: str) -> None:
+def test_files_without_read_permission_are_reported(toy_corpus: Path, name: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become another user")
     with tempfile.TemporaryDirectory() as folder:
@@ -191,7 +191,7 @@ def test_what_another_user_may_not_read_is_said_in_one_line(toy_corpus: Path, na
             os.seteuid(0)
 
 
-def test_a_model_of_shapes_draws_no_random_number() -> None:
+def test_a_model_on_the_meta_device_draws_no_random_numbers() -> None:
     config = load_config("base", SMALL).model
     before = torch.get_rng_state()
     with meta_device():

@@ -28,7 +28,7 @@ def _compiled() -> None:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing, keys: Packing, shape: ops.HeadShape) -> Tensor:
-    """Sentence by sentence, by PyTorch."""
+    """Attention by PyTorch, sentence by sentence."""
     outputs = []
     for part, key_part in zip(packing.cu.int().unfold(0, 2, 1), keys.cu.int().unfold(0, 2, 1), strict=True):
         rows, key_rows = slice(*part.tolist()), slice(*key_part.tolist())
@@ -98,7 +98,7 @@ def test_long_sentences_and_more_threads_than_sentences(causal: bool) -> None:
 
 
 @pytest.mark.parametrize("over_memory", [False, True])
-def test_attention_neither_reads_nor_leaves_anything_in_filler(over_memory: bool) -> None:
+def test_attention_ignores_filler_and_leaves_it_zero(over_memory: bool) -> None:
     shape, packing, keys = (
         ops.HeadShape(2, 16, 16, False),
         from_lengths([3, 16, 2]),
@@ -137,7 +137,7 @@ def test_residual_norm(dtype: torch.dtype, tolerance: float, dropout: float) -> 
     out.backward(grad)
     x, y, gain, bias = map(exact, tensors)
     assert tensors[1].grad is not None
-    kept = (tensors[1].grad != 0).double()  # the gradient meets the mask of the output
+    kept = (tensors[1].grad != 0).double()  # the gradient has the same mask as the output
     expected = F.layer_norm(x + y * kept / (1 - dropout), (64,), gain, bias, 1e-6)
     expected.backward(grad.double())
     assert_near(out, expected, tolerance)
@@ -146,7 +146,7 @@ def test_residual_norm(dtype: torch.dtype, tolerance: float, dropout: float) -> 
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
-def test_the_mask_drops_the_share_asked_for_and_follows_the_seed(dropout: float) -> None:
+def test_the_dropout_mask_has_the_given_rate_and_follows_the_seed(dropout: float) -> None:
     def masks(seed: int) -> list[Tensor]:
         torch.manual_seed(seed)
         drawn = []
@@ -181,7 +181,7 @@ def test_cross_entropy(dtype: torch.dtype, tolerance: float, pieces: int) -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_not_a_number_stays_so(dtype: torch.dtype) -> None:
+def test_nan_propagates(dtype: torch.dtype) -> None:
     broken = torch.full((4, 64), float("nan"), dtype=dtype)
     sound = torch.ones(4, 64, dtype=dtype)
     normed = cpu_rows.residual_norm(broken, sound, sound[0], sound[0], 1e-6, 0.1)
@@ -193,7 +193,7 @@ def test_what_is_not_a_number_stays_so(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_a_model_trains_alike_with_them_and_without(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_trains_alike_with_and_without_kernels(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Transformer(tiny_config(d_model=32, dropout=0.0, norm=norm), VOCAB, 0.1)
 
     def compute() -> tuple[Tensor, list[Tensor]]:
@@ -206,7 +206,7 @@ def test_a_model_trains_alike_with_them_and_without(norm: str, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("changes", [{}, {"d_k": 4, "d_v": 20}], ids=str)
-def test_the_search_finds_the_same_with_them_and_without(
+def test_beam_search_finds_the_same_with_and_without_kernels(
     changes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(2)
@@ -223,7 +223,7 @@ def test_the_search_finds_the_same_with_them_and_without(
         assert [hypothesis.score for hypothesis in ours] == pytest.approx([h.score for h in theirs], abs=1e-4)
 
 
-def test_results_do_not_depend_on_threads() -> None:
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
     shape, packing = ops.HeadShape(4, 16, 16, True), from_lengths(LENGTHS)
     qkv, logits = torch.randn(packing.tokens, 192), torch.randn(40, 1000)
     targets = torch.randint(0, 1000, (40,))
@@ -249,7 +249,7 @@ def test_results_do_not_depend_on_threads() -> None:
 
 
 @pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
-def test_pytorchs_default_precision_changes_nothing(default: torch.dtype) -> None:
+def test_the_default_dtype_of_pytorch_changes_nothing(default: torch.dtype) -> None:
     shape, packing = ops.HeadShape(4, 16, 16, True), from_lengths(LENGTHS)
     qkv, weights = draw(packing.tokens, 192, dtype=torch.float32), draw(192, 192, dtype=torch.float32)
     memory, ones, targets = torch.randn(packing.tokens, 128), torch.ones(192), torch.arange(packing.tokens)
@@ -292,7 +292,7 @@ def test_best_pieces(dtype: torch.dtype, pieces: int, first: int, end: int) -> N
     torch.testing.assert_close(log_mass, logits.float().logsumexp(1))
 
 
-def test_of_equal_pieces_the_first_are_best() -> None:
+def test_ties_go_to_the_first_pieces() -> None:
     best, places, _ = cpu_rows.best_pieces(torch.zeros(1, 100), 5, 100, 4)
     assert places.tolist() == [[5, 6, 7, 8]]
     assert best.tolist() == [[0.0] * 4]

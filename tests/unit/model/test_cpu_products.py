@@ -1,4 +1,4 @@
-"""Products with weights on a CPU, and the filler that makes their sizes few."""
+"""Matrix products with weights on a CPU, and the filler that limits their sizes to a few."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _compiled() -> None:
 
 
 def watch_kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of those that run."""
+    """Record the names of the kernels that run."""
     names, call = [], cpu_products.call
 
     def watch(kernel: str, like: Tensor, *arguments: Tensor | int | float) -> None:
@@ -55,7 +55,7 @@ def test_linear(
     wide = [exact(tensor) for tensor in tensors]
     expected = F.linear(*wide)
     assert_near(out, F.relu(expected) if relu else expected, tolerance)
-    # Where rounding decides which side of 0 an element is on, so does the product that was rounded.
+    # Rounding may decide the sign of an element near 0, so the rounded product gives the mask.
     (torch.where(out > 0, expected, 0.0) if relu else expected).backward(grad.double())
     for tensor, reference in zip(tensors, wide, strict=True):
         assert_near(tensor.grad, reference.grad, tolerance)
@@ -87,7 +87,7 @@ def test_gradient_of_weights(monkeypatch: pytest.MonkeyPatch, rows: int, outs: i
         (5, 256, 32, torch.float32, False),
     ],
 )
-def test_gradient_of_weights_by_pytorch(
+def test_gradient_of_weights_falls_back_to_pytorch(
     monkeypatch: pytest.MonkeyPatch, rows: int, outs: int, ins: int, dtype: torch.dtype, outruns_mkl: bool
 ) -> None:
     monkeypatch.setattr(cpu_products, "outruns_mkl", lambda: outruns_mkl)
@@ -106,7 +106,7 @@ def test_gradient_of_weights_by_pytorch(
         ("GenuineIntel", "sse avx2 avx512f", False),
     ],
 )
-def test_processors_with_gradients_of_weights_of_their_own(
+def test_processors_that_use_our_weight_gradient(
     monkeypatch: pytest.MonkeyPatch, maker: str, flags: str, outruns: bool
 ) -> None:
     lines = {"vendor_id": [f"vendor_id\t: {maker}"], "flags": [f"flags\t\t: {flags}"]}
@@ -129,9 +129,7 @@ def test_linear_on_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("width", [16, 20])
 @pytest.mark.parametrize("onednn", [True, False])
-def test_what_is_not_a_number_passes_relu(
-    monkeypatch: pytest.MonkeyPatch, onednn: bool, width: int, dtype: torch.dtype
-) -> None:
+def test_nan_passes_relu(monkeypatch: pytest.MonkeyPatch, onednn: bool, width: int, dtype: torch.dtype) -> None:
     if not onednn:
         monkeypatch.setattr(cpu_products, "_has_onednn", lambda _: False)
     x, weight = draw(8, 16, dtype=dtype), draw(width, 16, dtype=dtype)
@@ -176,10 +174,10 @@ def test_filler_changes_nothing(kernels: str, attention_dropout: float, monkeypa
 
 
 @pytest.mark.slow
-def test_products_meet_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """oneDNN keeps code for each of them for as long as the process lives."""
+def test_products_have_few_distinct_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN caches code for each number of rows for the life of the process."""
     if not cpu_products._has_onednn(torch.float32):
-        pytest.skip("this PyTorch has no products of oneDNN")
+        pytest.skip("this PyTorch has no oneDNN products")
     met, multiply = set(), cpu_products._onednn_linear
 
     def record(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

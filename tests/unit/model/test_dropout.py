@@ -13,7 +13,7 @@ def test_the_mask_keeps_the_right_share_and_the_mean(p: float) -> None:
     mask = keep_mask(torch.Size((1000, 1001)), p, torch.float32)
     assert mask.unique().tolist() == pytest.approx([0.0, 1 / (1 - p)])
     assert (mask == 0).float().mean().item() == pytest.approx(p, abs=0.002)
-    for shift in (1, 2, 3, 4):  # neighbours that come from one random word are independent too
+    for shift in (1, 2, 3, 4):  # neighbours from one random word are independent too
         dropped = (mask == 0).flatten()
         both = (dropped[:-shift] & dropped[shift:]).float().mean().item()
         assert both == pytest.approx(p * p, abs=0.003)

@@ -11,7 +11,7 @@ from dstransformer.model import LengthSums, Transformer, training_flops
 
 VOCABULARY = 50
 SENTENCES = 8
-SRC, TGT = 5, 8  # tokens of every sentence, its end included: nothing is padded
+SRC, TGT = 5, 8  # tokens per sentence, including its end token; nothing is padded
 
 SMALL = ["model.d_model=32", "model.d_ff=24", "model.num_heads=2", "model.d_k=12", "model.d_v=20", "model.num_layers=2"]
 
@@ -32,9 +32,9 @@ def lengths(*values: int) -> np.ndarray:
     ["model.dropout=0.1", "model.attention_dropout=0.1", "model.activation_dropout=0.1", "model.num_layers=1"],
     ["model.vocab_multiple=64", "model.num_heads=3"],
 ])  # fmt: skip
-def test_the_formula_is_what_pytorch_counts(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forward and backward of the model, whose products PyTorch counts one by one as they are computed."""
-    monkeypatch.setenv("DST_CPU_KERNELS", "0")  # their products are not counted
+def test_the_formula_equals_what_pytorch_counts(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forward and backward pass of the model, whose products PyTorch counts one by one."""
+    monkeypatch.setenv("DST_CPU_KERNELS", "0")  # the FLOP counter does not see their products
     config = small_config(*changes)
     src, tgt = lengths(*[SRC - 1] * SENTENCES), lengths(*[TGT - 1] * SENTENCES)
     ids = [np.full(int(sides.sum()), 7, dtype=np.int32) for sides in (src, tgt)]
@@ -46,7 +46,7 @@ def test_the_formula_is_what_pytorch_counts(changes: list[str], monkeypatch: pyt
         model(*batch).loss.backward()
     rows = config.embedding_rows(VOCABULARY)
     assert model.softmax_weight.shape[0] == rows
-    # PyTorch computes what the causal mask hides. It is no work of the model.
+    # PyTorch also computes what the causal mask hides, which does not count as work of the model.
     hidden = SENTENCES * (TGT * TGT - TGT * (TGT + 1) // 2)
     masked = 3 * 2 * config.num_layers * config.num_heads * (config.d_k + config.d_v) * hidden
     counted = training_flops(config, rows, LengthSums.of(src + 1, tgt + 1))
@@ -64,15 +64,15 @@ def test_parts_add_up_to_the_whole() -> None:
     parts = [LengthSums.of(*drawn[:, start : start + 125]) for start in range(0, 1000, 125)]
     whole = training_flops(config, 56, LengthSums.of(*drawn))
     assert sum(training_flops(config, 56, part) for part in parts) == whole
-    assert isinstance(whole, int), "totals of a long training exceed what a float counts exactly"
+    assert isinstance(whole, int), "a float cannot hold the total of a long training exactly"
 
 
-def test_long_corpora_do_not_overflow() -> None:
+def test_large_corpora_do_not_overflow() -> None:
     many = np.full(10_000_000, 1000, dtype=np.int32)
     assert LengthSums.of(many, many).src_src == 10**13
 
 
-def test_six_operations_per_weight_and_token_and_little_else() -> None:
+def test_there_are_about_six_operations_per_weight_and_token() -> None:
     """The rule of thumb of Kaplan et al. (2020), for the base model with one sentence of 25 tokens on each side."""
     config = load_config("base").model
     with torch.device("meta"):

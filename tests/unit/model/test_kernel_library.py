@@ -1,4 +1,4 @@
-"""The library of C++ kernels is compiled once, shared, and done without where there is no compiler."""
+"""The library of C++ kernels is compiled once, shared, and not needed where there is no compiler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOAD = [sys.executable, "-c", "from dstransformer.model.ops import library; asse
 
 @pytest.fixture
 def quick_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A g++ that does not optimise, for tests of when it compiles."""
+    """A g++ that does not optimise, for tests of when it is called."""
     (tmp_path / "bin").mkdir()
     compiler = tmp_path / "bin" / "g++"
     compiler.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} "$@" -O0\n')
@@ -32,14 +32,14 @@ def quick_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quick_compiler: None) -> Iterator[Path]:
-    """An empty cache of compiled kernels, and nothing loaded yet."""
+    """An empty cache of compiled kernels, with nothing loaded yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     library._load.cache_clear()
     yield tmp_path / "cache"
     library._load.cache_clear()
 
 
-def test_a_compiler_that_is_no_command_is_named(
+def test_an_invalid_cxx_is_reported_and_ignored(
     cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("CXX", "g++ '")
@@ -48,7 +48,7 @@ def test_a_compiler_that_is_no_command_is_named(
 
 
 @pytest.mark.parametrize("compiles", [None, False], ids=["none", "fails"])
-def test_without_a_compiler_pytorch_takes_their_place(
+def test_without_a_compiler_pytorch_replaces_the_kernels(
     compiles: bool | None,
     cache: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -69,7 +69,7 @@ def test_without_a_compiler_pytorch_takes_their_place(
     assert not list(cache.rglob("*.so"))
 
 
-def test_where_the_named_compiler_fails_another_is_tried(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_compiler_is_tried_if_cxx_fails(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "false -Wall")
     assert library.can_compute(torch.ones(1))
     assert len(list(cache.rglob("*.so"))) == 1
@@ -80,7 +80,7 @@ def test_a_damaged_library_is_compiled_again(cache: Path) -> None:
     assert library.kernels() is not None
     (compiled,) = cache.rglob("*.so")
     whole = compiled.stat().st_size
-    compiled.unlink()  # this process has it open
+    compiled.unlink()  # this process has the file open
     compiled.write_bytes(b"the first bytes before a power cut")
     processes = [subprocess.Popen(LOAD) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]

@@ -51,7 +51,7 @@ def test_loss_and_gradients_equal_pytorchs_cross_entropy(
 
 @pytest.mark.usefixtures("chunked")
 @pytest.mark.parametrize("kernels", ["0", "1"])
-def test_rows_beyond_the_targets_count_for_nothing(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_beyond_the_targets_are_ignored(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     hidden, weight, targets = draw()
     expected = (
@@ -74,7 +74,7 @@ def test_perfect_prediction_has_the_entropy_of_the_smoothed_target() -> None:
     torch.testing.assert_close(loss, -(target * target.log()).sum())
 
 
-def test_an_fp16_gradient_survives_a_loss_scale_beyond_fp16() -> None:
+def test_an_fp16_gradient_survives_a_loss_scale_beyond_the_fp16_range() -> None:
     hidden, weight, targets = (t.detach().half() if t.is_floating_point() else t.detach() for t in draw())
     hidden.requires_grad_()
     loss, _ = smoothed_cross_entropy(hidden, weight, targets, 0.1)
@@ -106,7 +106,7 @@ def test_a_frequent_piece_does_not_overflow_the_gradient_of_fp16_weights() -> No
     torch.testing.assert_close(actual.float(), expected, rtol=2e-3, atol=1e-2)
 
 
-def test_no_gradient_is_computed_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_computed_only_if_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = []
     cross_entropy = ops.cross_entropy
 
@@ -126,7 +126,7 @@ def test_no_gradient_is_computed_where_none_is_wanted(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("kernels", ["0", "1"])
-def test_only_one_chunk_of_logits_is_held(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_chunk_of_logits_is_held_in_memory(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", 5 * ROWS)
     prepare_linear, held = ops.prepare_linear, []

@@ -15,7 +15,7 @@ LENGTH = st.integers(1, 60)
 
 
 @given(st.lists(st.tuples(LENGTH, LENGTH), min_size=1, max_size=80))
-def test_groups_hold_every_sentence_once_and_hardly_any_padding(lengths: list[tuple[int, int]]) -> None:
+def test_groups_hold_every_sentence_once_with_little_padding(lengths: list[tuple[int, int]]) -> None:
     queries, keys = zip(*lengths, strict=True)
     groups = group_lengths(queries, keys)
     assert sorted(number for group in groups for number in group) == list(range(len(lengths)))
@@ -25,7 +25,7 @@ def test_groups_hold_every_sentence_once_and_hardly_any_padding(lengths: list[tu
 
 
 @given(st.lists(LENGTH, min_size=1, max_size=80))
-def test_a_packing_is_made_of_lengths(lengths: list[int]) -> None:
+def test_from_lengths_sets_every_field(lengths: list[int]) -> None:
     for packing in (Packing.from_lengths(lengths), Packing.from_lengths(np.array(lengths, dtype=np.int32))):
         assert packing.cu.dtype == torch.int32
         assert packing.cu.tolist() == [sum(lengths[:number]) for number in range(len(lengths) + 1)]
@@ -38,7 +38,7 @@ def test_sentences_of_one_length_are_one_group() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_was_split_is_joined_again(seed: int) -> None:
+def test_join_reverses_split(seed: int) -> None:
     lengths = np.random.default_rng(seed).integers(1, 30, 40)
     packing = Packing.from_lengths(lengths)
     order = packing.group(packing).queries
@@ -55,8 +55,8 @@ def test_what_was_split_is_joined_again(seed: int) -> None:
     assert torch.equal(x.grad, weights)  # type: ignore[arg-type]
 
 
-def test_a_grouping_keeps_its_keys() -> None:
-    """Otherwise another packing, made where those were in memory, would get their grouping."""
+def test_a_grouping_keeps_its_keys_alive() -> None:
+    """Otherwise a new packing at the same address in memory would get their grouping."""
     queries, keys = Packing.from_lengths([3, 2]), Packing.from_lengths([3, 2])
     alive = weakref.ref(keys)
     queries.group(queries)
@@ -65,12 +65,12 @@ def test_a_grouping_keeps_its_keys() -> None:
     assert alive() is not None
     alone = weakref.ref(queries)
     del queries
-    assert alone() is None, "a cycle holds it"
+    assert alone() is None, "a reference cycle keeps it alive"
     assert alive() is None
 
 
 @pytest.mark.parametrize("counts", [16, 128])
-def test_rounded_rows_are_few_and_little_more(counts: int) -> None:
+def test_rounding_rows_adds_little_and_gives_few_distinct_values(counts: int) -> None:
     rounded = [round_rows(rows, counts) for rows in range(1 << 14)]
     assert all(0 <= more - rows < max(8, rows / counts) for rows, more in enumerate(rounded))
     for power in range(14):

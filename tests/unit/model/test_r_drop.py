@@ -48,14 +48,14 @@ def test_loss_and_gradients_equal_the_formula(logits: int, monkeypatch: pytest.M
     assert not nll.requires_grad
 
 
-def test_fp16_does_not_overflow_with_a_heavy_divergence() -> None:
+def test_fp16_does_not_overflow_with_a_large_divergence() -> None:
     hidden, weight, targets = draw(torch.float16)
     loss, _ = r_drop_cross_entropy(hidden, weight, targets, EPSILON, 100.0)
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (hidden, weight)))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_near_the_formula(dtype: torch.dtype) -> None:
+def test_half_precision_is_close_to_the_formula(dtype: torch.dtype) -> None:
     hidden, weight, targets = draw(dtype)
     exact = [tensor.detach().float().requires_grad_() for tensor in (hidden, weight)]
     expected = formula(*exact, targets)
@@ -66,7 +66,7 @@ def test_half_precision_is_near_the_formula(dtype: torch.dtype) -> None:
         assert (actual.float() - wanted).norm() < 0.03 * wanted.norm()
 
 
-def test_two_equal_passes_have_the_loss_and_the_gradient_of_one() -> None:
+def test_two_equal_passes_have_the_loss_and_gradients_of_one() -> None:
     hidden, weight, targets = draw()
     single = hidden.detach()[:TOKENS].requires_grad_()
     expected = smoothed_cross_entropy(single, weight, targets, EPSILON)
@@ -78,7 +78,7 @@ def test_two_equal_passes_have_the_loss_and_the_gradient_of_one() -> None:
     )
 
 
-def test_a_packing_twice_holds_each_sentence_twice() -> None:
+def test_twice_repeats_every_sentence_of_a_packing() -> None:
     packing = Packing.from_lengths([3, 1, 5])
     assert packing.twice().cu.tolist() == [0, 3, 4, 9, 12, 13, 18]
     assert (packing.twice().tokens, packing.twice().max_len) == (18, 5)

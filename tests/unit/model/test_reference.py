@@ -1,4 +1,4 @@
-"""The reference against the formulas of the paper, written out."""
+"""The reference implementation against the formulas of the paper, written out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_residual_norm_is_the_norm_of_the_sum() -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 1024.0])
-def test_cross_entropy_is_against_the_smoothed_target(scale: float) -> None:
+def test_cross_entropy_uses_the_smoothed_target(scale: float) -> None:
     logits, targets, epsilon = torch.randn(7, 9), torch.randint(0, 9, (5,)), 0.1
     smoothed = torch.full((5, 9), epsilon / 9)
     smoothed[range(5), targets] += 1 - epsilon

@@ -53,7 +53,7 @@ def copy_into_reference(model: Transformer, reference: nn.Transformer) -> None:
 
 
 def reference_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """The same function on a padded batch, through ``torch.nn.Transformer``."""
+    """The same logits, from ``torch.nn.Transformer`` on a padded batch."""
     config = model.config
     reference = nn.Transformer(
         config.d_model, config.num_heads, config.num_layers, config.num_layers, config.d_ff,
@@ -110,7 +110,7 @@ def test_packed_equals_one_sentence_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_the_future_cannot_leak(norm: str) -> None:
+def test_future_tokens_do_not_leak(norm: str) -> None:
     pairs = draw_pairs()
     model = Transformer(tiny_config(norm=norm), VOCAB).eval()
     before = model_logits(model, pairs)
@@ -122,7 +122,7 @@ def test_the_future_cannot_leak(norm: str) -> None:
     assert torch.equal(before[7:], after[7:])
 
 
-def test_half_precision_product_equals_the_fused_one() -> None:
+def test_bf16_logits_are_close_to_fp32() -> None:
     pairs = draw_pairs()
     model = Transformer(tiny_config(), VOCAB).eval()
     expected = model_logits(model, pairs)
@@ -175,7 +175,7 @@ def test_incremental_decoding_follows_reordered_and_dropped_rows(
 
 
 @pytest.mark.parametrize(("d_k", "d_v"), [(8, 8), (4, 16)])
-def test_glorot_bounds_are_those_of_each_projection(d_k: int, d_v: int) -> None:
+def test_each_projection_has_its_own_glorot_bound(d_k: int, d_v: int) -> None:
     config = tiny_config(d_k=d_k, d_v=d_v)
     attention = Transformer(config, VOCAB).encoder[0].self_attention
     widths = [config.num_heads * d_k, config.num_heads * d_k, config.num_heads * d_v]

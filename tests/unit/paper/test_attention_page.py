@@ -1,4 +1,4 @@
-"""The page by itself, and in a browser."""
+"""The attention page, as text and in a browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def page(tmp_path: Path) -> Path:
 
 
 def lines_of(view: View, layer: int, heads: tuple[int, ...]) -> set[tuple[int, int, int]]:
-    """Head, query and key of each line that is dark enough."""
+    """Head, query and key of each line that is dark enough to be drawn."""
     return {(head, *map(int, place)) for head in heads
             for place in np.argwhere(view.weights[layer - 1, head - 1] >= FAINTEST)}  # fmt: skip
 
@@ -46,15 +46,15 @@ def point_at(word: str) -> str:
     return f'document.getElementById("{word}").dispatchEvent(new PointerEvent("pointerover", {{bubbles: true}}));'
 
 
-def test_it_needs_nothing_else(page: Path) -> None:
+def test_the_page_is_self_contained(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert re.findall(r"https?://[^\"'\s]+", text) == ["http://www.w3.org/2000/svg"]  # a name, not an address
+    assert re.findall(r"https?://[^\"'\s]+", text) == ["http://www.w3.org/2000/svg"]  # a namespace, not a link
     assert not re.search(r"<link|@import|\bsrc=|\bhref=|url\(|fetch\(|XMLHttpRequest", text)
     assert text.count("</script>") == 2
     assert "<b>" not in text
 
 
-def test_it_opens_with_the_choice(page: Path, tmp_path: Path) -> None:
+def test_it_opens_with_the_chosen_view(page: Path, tmp_path: Path) -> None:
     dom = open_page(page, tmp_path)
     assert drawn(dom) == lines_of(VIEWS["cross"], 2, (1, 3))
     assert [word["id"] for word in elements(dom, "g") if "word" in word.get("class", "")] == [
@@ -79,12 +79,12 @@ def test_a_line_has_its_weight_and_colour(page: Path, tmp_path: Path) -> None:
     assert [len(of_head) for of_head in colours.values()] == [1, 1]
 
 
-def test_the_address_chooses(page: Path, tmp_path: Path) -> None:
+def test_the_address_selects_the_view(page: Path, tmp_path: Path) -> None:
     dom = open_page(page, tmp_path, address="#decoder/1/2")
     assert drawn(dom) == lines_of(VIEWS["decoder"], 1, (2,))
 
 
-def test_clicks_choose(page: Path, tmp_path: Path) -> None:
+def test_clicks_select_the_view(page: Path, tmp_path: Path) -> None:
     clicks = [f"document.querySelector('[name={name}][value=\"{value}\"]').click();"
               for name, value in (("kind", "decoder"), ("layer", 1), ("head", 1), ("head", 2))]  # fmt: skip
     dom = open_page(page, tmp_path, then="".join(clicks))
@@ -93,7 +93,7 @@ def test_clicks_choose(page: Path, tmp_path: Path) -> None:
     assert drawn(dom) == lines_of(VIEWS["cross"], 2, (1, 2, 3))
 
 
-def test_pointing_at_a_word_leaves_its_lines_and_says_its_weights(page: Path, tmp_path: Path) -> None:
+def test_pointing_at_a_word_shows_only_its_lines_and_weights(page: Path, tmp_path: Path) -> None:
     view = VIEWS["cross"]
     dom = open_page(page, tmp_path, then=point_at("query-1"))
     assert drawn(dom) == {line for line in lines_of(view, 2, (1, 3)) if line[1] == 1}
@@ -106,7 +106,7 @@ def test_pointing_at_a_word_leaves_its_lines_and_says_its_weights(page: Path, tm
     assert drawn(dom) == {line for line in lines_of(view, 2, (1, 3)) if line[2] == 2}
 
 
-def test_named_words_are_chosen_until_escape(page: Path, tmp_path: Path) -> None:
+def test_chosen_words_stay_selected_until_escape(page: Path, tmp_path: Path) -> None:
     every = lines_of(VIEWS["encoder"], 1, (1, 2, 3))
     dom = open_page(page, tmp_path, address="#encoder/1/1,2,3")
     assert drawn(dom) == {line for line in every if line[1] == 1}

@@ -1,4 +1,4 @@
-"""The pictures hold what was chosen."""
+"""The pictures show the chosen layer, heads and words."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_lines_are_the_weights_of_the_chosen_layer_and_heads() -> None:
     assert min(png_size(images["png"])) > 100
 
 
-def test_lines_say_what_they_show() -> None:
+def test_lines_are_labelled() -> None:
     found = texts(draw_lines(made_up_view(WORDS, KEYS), 2, [1, 3])["svg"])
     assert "encoder-decoder attention, layer 2 of 2" in found
     assert {"1", "3", "heads", "Straßenbahn", "$x_1$", "$1", "word being written"} <= set(found)
     assert found.count("&lt;/s&gt;") == 2
 
 
-def test_only_lines_of_the_chosen_words() -> None:
+def test_only_lines_of_the_chosen_words_are_drawn() -> None:
     view = made_up_view(WORDS, KEYS, chosen=(1,))
     found = strokes(draw_lines(view, 1, [2])["svg"])
     assert len(found) == (view.weights[0, 1, 1] >= FAINTEST).sum()
@@ -73,13 +73,13 @@ def test_the_same_picture_has_the_same_bytes() -> None:
         assert draw(view, 1, [1]) == draw(view, 1, [1])
 
 
-def test_a_long_sentence_has_a_png_that_viewers_open() -> None:
+def test_the_png_of_a_long_sentence_stays_within_the_size_limit() -> None:
     words = tuple(f"word{number}" for number in range(256))
     width, height = png_size(draw_lines(made_up_view(words, words), 1, [1])["png"])
     assert max(width, height) <= MOST_DOTS + 1
 
 
-def test_letters_that_the_font_lacks_are_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_characters_missing_from_the_font_are_named(caplog: pytest.LogCaptureFixture) -> None:
     warn_of_missing_letters([made_up_view(WORDS, KEYS)])
     assert not caplog.records
     warn_of_missing_letters([made_up_view(("中文", "Haus"), KEYS)])

@@ -29,7 +29,7 @@ def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
     ("ʘ 🦊 中文", "ʘ 🦊 中文"),
     ("...", ". . ."),
 ])  # fmt: skip
-def test_words(text: str, words: str) -> None:
+def test_text_is_split_into_words(text: str, words: str) -> None:
     assert " ".join(split(text).words) == f"<s> {words} </s>"
 
 
@@ -43,7 +43,7 @@ def test_pieces_belong_to_words(text: str) -> None:
     assert (np.diff(sentence.word_of) >= 0).all()
 
 
-def test_a_name_finds_all_pieces_of_its_word() -> None:
+def test_find_returns_all_pieces_of_a_word() -> None:
     sentence = split("Viktor jagen viktor.")
     found = sentence.find("VIKTOR")
     assert {sentence.words[sentence.word_of[i]] for i in found} == {"Viktor", "viktor"}
@@ -55,7 +55,7 @@ def test_a_name_finds_all_pieces_of_its_word() -> None:
     assert sentence.find("nowhere") == []
 
 
-def test_merging_is_the_formula() -> None:
+def test_merging_follows_the_formula() -> None:
     queries, keys = split("Zwölf Boxkämpfer jagen."), split("The quick brown fox jumps.")
     weights = draw(np.random.default_rng(1), 2, len(queries.pieces), len(keys.pieces))
     merged = merge_weights(weights, queries, keys)
@@ -79,12 +79,12 @@ def test_merged_rows_sum_to_one(seed: int, queries: list[int], keys: list[int]) 
     np.testing.assert_allclose(merged.sum(-1), 1.0, rtol=1e-5)
 
 
-def test_words_of_one_piece_are_left_alone() -> None:
+def test_words_of_one_piece_are_unchanged() -> None:
     sentence = Sentence(("a", "b"), ("a", "b"), np.arange(2))
     weights = draw(np.random.default_rng(2), 1, 2, 2)
     np.testing.assert_array_equal(merge_weights(weights, sentence, sentence), weights)
 
 
-def test_heads_have_colours_of_their_own() -> None:
+def test_each_head_has_its_own_colour() -> None:
     assert len({head_colour(head) for head in range(1, 25)}) == 24
     assert all(len(head_colour(head)) == 7 for head in range(1, 25))

@@ -11,7 +11,7 @@ from dstransformer.paper.schedules import draw_schedules, load_schedules
 OWN = "extends: base\nmodel: {d_model: 256}\nschedule: {warmup_steps: 100, scale: 2.0}\n"
 
 
-def test_curves_are_equation_3_with_their_peaks(tmp_path: Path) -> None:
+def test_curves_follow_equation_3_and_mark_their_peaks(tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text(OWN)
     schedules = load_schedules(["base", "big", str(tmp_path / "my.yaml")])
     axes = draw_schedules(schedules, 10_000).axes[0]
@@ -33,7 +33,7 @@ def test_curves_are_equation_3_with_their_peaks(tmp_path: Path) -> None:
     assert "peak 0.0125 at update 100" in str(curves[2].get_label())
 
 
-def test_the_range_is_the_users_or_five_warm_ups() -> None:
+def test_the_range_defaults_to_five_warm_ups() -> None:
     schedules = load_schedules(["base"])
     assert draw_schedules(schedules).axes[0].get_xlim() == (0, 20_001)
     before_the_peak = draw_schedules(schedules, 1_000).axes[0]
@@ -41,7 +41,7 @@ def test_the_range_is_the_users_or_five_warm_ups() -> None:
     assert max(before_the_peak.lines[0].get_xdata()) == 1_000
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_presets_and_ranges_are_refused() -> None:
     with pytest.raises(ConfigError, match="unknown preset 'bsae'"):
         load_schedules(["base", "bsae"])
     with pytest.raises(UserError, match="named twice"):

@@ -1,4 +1,4 @@
-"""What Table 1 counts, against the graphs and the programs that it describes."""
+"""The counts of Table 1 against graphs and real layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Sources = Callable[[int, int], Iterable[int]]  # (layer, position) -> the positi
 
 
 def layers_until_connected(n: int, sources: Sources, pairs: Iterable[tuple[int, int]]) -> int:
-    """The layers of a stack until each pair's output depends on its input: breadth-first search from the outputs."""
+    """The layers until each pair's output depends on its input, by breadth-first search from the outputs."""
     return max(_height(sources, n, start, end) for start, end in pairs)
 
 
@@ -48,7 +48,7 @@ def dilated_sources(k: int) -> Sources:
 
 @pytest.mark.parametrize("r", [3, 4, 5, 8])
 @pytest.mark.parametrize("n", [2, 3, 7, 12])
-def test_the_path_of_restricted_attention_is_that_of_its_graph(n: int, r: int) -> None:
+def test_restricted_path_length_is_that_of_its_graph(n: int, r: int) -> None:
     before, after = formulas.window(r)
     assert before + after + 1 == r
     found = layers_until_connected(n, lambda _, high: range(high - before, high + after + 1), all_pairs(n))
@@ -57,7 +57,7 @@ def test_the_path_of_restricted_attention_is_that_of_its_graph(n: int, r: int) -
 
 @pytest.mark.parametrize("k", [2, 3, 5])
 @pytest.mark.parametrize("n", [2, 3, 8, 9, 10, 25, 26, 28])
-def test_the_path_of_convolutions_is_that_of_their_graph(n: int, k: int) -> None:
+def test_convolutional_path_lengths_are_those_of_their_graphs(n: int, k: int) -> None:
     ends = [(0, n - 1)]
     dilated = layers_until_connected(n, dilated_sources(k), ends)
     contiguous = layers_until_connected(n, lambda _, high: range(high, high - k, -1), ends)
@@ -72,7 +72,7 @@ def test_a_dilated_stack_connects_every_earlier_position(n: int) -> None:
         assert _inputs_of(dilated_sources(3), n, height, end) == set(range(end + 1))
 
 
-def test_the_orders_of_the_paper_are_those_of_the_counts() -> None:
+def test_counts_grow_with_the_orders_of_the_paper() -> None:
     powers = {1: 1, 3: 1, 4: 2, 9: 2, 10: 3, 27: 3, 28: 4, 3**12: 12, 3**12 + 1: 13}
     for n, layers in powers.items():
         assert formulas.dilated_path_length(n, 3) == layers
@@ -96,11 +96,11 @@ def longest_chain(node: Node | None) -> int:
 
 
 @pytest.mark.parametrize("kind", formulas.LAYER_TYPES, ids=lambda kind: kind.name)
-def test_sequential_operations_grow_as_the_chain_of_operations_does(kind: LayerType) -> None:
+def test_sequential_operations_grow_like_the_longest_chain(kind: LayerType) -> None:
     sizes = [Size(n, 4, 3, 3) for n in (3, 4, 6)]
     counted = [kind.sequential_operations(size) for size in sizes]
     chains = [longest_chain(build_layer(kind, size, 1, CPU).forward().grad_fn) for size in sizes]
-    step = chains[1] - chains[0]  # operations of one position that wait for the position before
+    step = chains[1] - chains[0]  # operations of one position that wait for the previous one
     assert (step > 0) == (kind is formulas.RECURRENT)
     assert chains[2] - chains[1] == 2 * step
     assert counted == ([3, 4, 6] if step else [1, 1, 1])
@@ -126,11 +126,11 @@ def flops(kind: LayerType, size: Size) -> int:
 def test_multiply_adds_are_those_that_pytorch_computes(size: Size) -> None:
     for kind in (formulas.SELF_ATTENTION, formulas.PROJECTED_ATTENTION, formulas.RECURRENT):
         assert 2 * kind.multiply_adds(size) == flops(kind, size)
-    padded = size._replace(n=size.n + size.k - 1)  # nn.Conv1d computes outputs beyond the end too
+    padded = size._replace(n=size.n + size.k - 1)  # nn.Conv1d also computes outputs beyond the end
     assert 2 * formulas.CONVOLUTIONAL.multiply_adds(padded) == flops(formulas.CONVOLUTIONAL, size)
 
 
-def test_restricted_attention_costs_twice_its_pairs_and_not_those_of_the_whole_matrix() -> None:
+def test_restricted_attention_costs_twice_its_pairs_not_the_whole_matrix() -> None:
     size = Size(64, 8, 3, 4)
     computed = flops(formulas.RESTRICTED_ATTENTION, size)
     assert computed == 2 * 2 * 64 * (2 * 4 - 1) * 8

@@ -39,7 +39,7 @@ def test_restricted_attention_is_full_attention_with_a_mask(n: int, r: int) -> N
 
 
 @pytest.mark.parametrize("kind", LAYER_TYPES, ids=lambda kind: kind.name)
-def test_every_layer_trains_all_that_it_has(kind: LayerType) -> None:
+def test_every_leaf_of_a_layer_gets_a_gradient(kind: LayerType) -> None:
     layer = build_layer(kind, Size(10, 4, 3, 4), 2, CPU)
     out = layer.forward()
     assert out.shape == layer.leaves[0].shape
@@ -49,7 +49,7 @@ def test_every_layer_trains_all_that_it_has(kind: LayerType) -> None:
 
 
 @pytest.mark.parametrize(("kind", "axis", "reach"), [(RECURRENT, 1, 7), (CONVOLUTIONAL, 2, 2)])
-def test_recurrence_and_convolution_look_back(kind: LayerType, axis: int, reach: int) -> None:
+def test_recurrence_and_convolution_only_look_back(kind: LayerType, axis: int, reach: int) -> None:
     layer = build_layer(kind, Size(8, 4, 3, 4), 1, CPU)
     x = layer.leaves[0]
     last = layer.forward().select(axis, 7)
@@ -59,10 +59,10 @@ def test_recurrence_and_convolution_look_back(kind: LayerType, axis: int, reach:
     assert depends.tolist() == [7 - position <= reach for position in range(8)]
 
 
-def test_peak_memory_is_what_the_allocator_gave() -> None:
+def test_peak_memory_matches_the_allocations() -> None:
     x = torch.randn(1000, 1000, requires_grad=True)
     cost = measure(Layer(lambda: x.exp().exp(), (x,)), 1, CPU)
-    # Two results; in the backward pass two gradients, of which the first can go before its result does.
+    # Two results, and in the backward pass two gradients, the first of which can be freed before its result.
     assert 3 * x.nbytes <= cost.peak_bytes <= 4 * x.nbytes
     assert cost.forward_seconds > 0
     assert cost.backward_seconds > 0

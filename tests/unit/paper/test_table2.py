@@ -30,7 +30,7 @@ def row_of(text: str, run: Path) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_the_papers_own_costs_follow_from_its_times() -> None:
+def test_the_papers_costs_follow_from_its_training_times() -> None:
     """12 hours for 100,000 steps of the base model, 3.5 days for the big one, on eight P100 (section 5.2)."""
     costs = {row.model: row.flops_de for row in PAPER}
     assert cost_by_time(8 * 12, 9.5) == pytest.approx(costs["Transformer (base model)"], rel=0.01)
@@ -41,11 +41,11 @@ def test_the_papers_own_costs_follow_from_its_times() -> None:
     (P100, 9.5), ("Tesla K80", 2.8), ("Tesla K40m", 3.7), ("Tesla K40", 3.7), ("Tesla M40 24GB", 6.0),
     ("NVIDIA H100 80GB HBM3", None), ("AMD EPYC 9554 64-Core Processor", None),
 ])  # fmt: skip
-def test_devices_that_the_paper_knows(device: str, tflops: float | None) -> None:
+def test_sustained_tflops_of_the_papers_devices(device: str, tflops: float | None) -> None:
     assert sustained_tflops_of(device) == tflops
 
 
-def test_a_finished_run_stands_below_the_paper(tmp_path: Path) -> None:
+def test_a_finished_run_is_listed_below_the_paper(tmp_path: Path) -> None:
     first, last = {**FINAL, "bleu": 1.0, "bleu_compound_split": 1.0}, {**COST, "device_hours": 12 * 8}
     run = write_run(tmp_path / "run", {**COST, "flops": 1.0}, first, FINAL, last)
     text = format_table([read_run(run)])
@@ -66,7 +66,7 @@ def test_french_has_its_own_columns_and_sacrebleus_score(tmp_path: Path) -> None
     assert "an earlier version" not in text
 
 
-def test_a_device_that_the_paper_does_not_know_needs_its_tflops(tmp_path: Path) -> None:
+def test_other_devices_need_sustained_tflops(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", FINAL, COST, hardware={"device": "NVIDIA H100"})
     text = format_table([read_run(run)])
     assert row_of(text, run)[3] == "no TFLOPS known"
@@ -74,7 +74,7 @@ def test_a_device_that_the_paper_does_not_know_needs_its_tflops(tmp_path: Path) 
     assert row_of(format_table([read_run(run, 400.0)]), run)[3] == "1.4e20"
 
 
-def test_what_a_run_lacks_is_a_dash_and_a_note(tmp_path: Path) -> None:
+def test_missing_figures_are_a_dash_and_a_note(tmp_path: Path) -> None:
     older = write_run(tmp_path / "older", {key: FINAL[key] for key in ("kind", "step", "bleu", "bleu_signature")})
     text = format_table([read_run(older)])
     assert row_of(text, older)[1:] == ["26.40", "–", "–", "–", "–"]
@@ -90,7 +90,7 @@ def test_what_a_run_lacks_is_a_dash_and_a_note(tmp_path: Path) -> None:
     assert "no test split, so it has no test score; on validation BLEU 26.40 (tok:13a)" in text
 
 
-def test_figures_that_do_not_belong_together_are_pointed_out(tmp_path: Path) -> None:
+def test_mismatched_figures_are_noted(tmp_path: Path) -> None:
     final = {"kind": "final_test", "step": 9, "bleu_first_500": 26.4, "bleu_compound_split_first_500": 27.0}
     run = write_run(tmp_path / "run", final, {**COST, "step": 12, "uncounted_updates": 5.0})
     text = format_table([read_run(run)])
@@ -99,7 +99,7 @@ def test_figures_that_do_not_belong_together_are_pointed_out(tmp_path: Path) -> 
     assert "its cost lacks the first 5 updates" in text
 
 
-def test_another_text_is_warned_of(tmp_path: Path) -> None:
+def test_a_corpus_other_than_wmt14_causes_a_warning(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", FINAL, COST, sources=["files"])
     assert f"warning: {run}: its corpus (source files) is not WMT14" in format_table([read_run(run)])
     swapped = write_run(tmp_path / "swapped", FINAL, COST, src_lang="de", tgt_lang="en")
@@ -108,7 +108,7 @@ def test_another_text_is_warned_of(tmp_path: Path) -> None:
     assert row_of(text, swapped)[1:5] == ["–"] * 4
 
 
-def test_an_older_runs_corpus_is_asked_what_it_was_made_from(tmp_path: Path) -> None:
+def test_the_source_of_an_older_run_is_read_from_its_corpus(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     run = write_run(tmp_path / "run", FINAL, COST, corpus=str(corpus))
     path = run / "bundle" / "provenance.json"
@@ -122,7 +122,7 @@ def test_an_older_runs_corpus_is_asked_what_it_was_made_from(tmp_path: Path) -> 
         assert read_run(run).sources == ("wmt14",)
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", FINAL, COST)
     with pytest.raises(UserError, match=r"nowhere is not a folder: name the folder that was given to dst train"):
         read_run(tmp_path / "nowhere")
@@ -152,6 +152,6 @@ def test_json_has_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("tflops", ["0", "-1", "nan", "much"])
-def test_tflops_that_are_none_are_refused(tflops: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_tflops_are_refused(tflops: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table2", "run", "--sustained-tflops", tflops]) == 2
     assert "--sustained-tflops" in capsys.readouterr().err

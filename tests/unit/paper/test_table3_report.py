@@ -33,12 +33,12 @@ TABLE = Table(
 )
 
 
-def test_pairs_that_the_paper_orders_are_counted() -> None:
+def test_agreement_counts_the_pairs_that_the_paper_orders() -> None:
     assert agreement([(1.0, 5.0), (2.0, 6.0), (2.0, 7.0), (3.0, 5.5)]) == (3, 5)
-    assert agreement([(1.0, 5.0), (2.0, 5.0)]) == (0, 1)  # equal here, though not in the paper
+    assert agreement([(1.0, 5.0), (2.0, 5.0)]) == (0, 1)  # equal here, but not in the paper
 
 
-def test_the_table_has_the_papers_figures_beside_ours_in_the_papers_order() -> None:
+def test_the_table_shows_our_figures_beside_the_papers_in_its_order() -> None:
     text = to_markdown(TABLE)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     heading, _, base, layers, big = rows
@@ -53,16 +53,16 @@ def test_the_table_has_the_papers_figures_beside_ours_in_the_papers_order() -> N
     assert "perplexity +0.50, like the paper (+1.19); BLEU +1.0, not like the paper (-2.1)" in text
 
 
-def test_scores_of_the_first_sentences_are_called_so() -> None:
+def test_scores_on_the_first_sentences_are_labelled() -> None:
     table = Table(SETTINGS, {"base": result(9.0, 20.0, bleu_name="bleu_first_100")})
     assert "| BLEU (first 100) |" in to_markdown(table)
 
 
-def test_a_picture_is_drawn_of_what_is_done() -> None:
+def test_a_picture_is_drawn_of_finished_rows() -> None:
     assert draw(TABLE).startswith(b"\x89PNG")
 
 
-def test_a_table_is_read_back(tmp_path: Path) -> None:
+def test_a_table_round_trips_through_json(tmp_path: Path) -> None:
     path = tmp_path / "table3.json"
     path.write_text(json.dumps(TABLE.to_json()))
     assert read_table(path) == TABLE

@@ -1,4 +1,4 @@
-"""The rows of Table 3: the paper's figures, the presets, and the same variations at another scale."""
+"""The rows of Table 3: the paper's figures, the presets, and the same variations at other scales."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write(tree: dict[str, Any], path: Path) -> str:
     return str(path)
 
 
-def test_there_are_the_twenty_rows_of_the_paper() -> None:
+def test_there_are_twenty_rows_as_in_the_paper() -> None:
     assert len({row.name for row in ROWS}) == 20
     assert [sum(row.group == group for row in ROWS) for group in ("base", "A", "B", "C", "D", "E", "big")] == [
         1, 4, 2, 7, 4, 1, 1
@@ -31,16 +31,16 @@ def test_there_are_the_twenty_rows_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.parameters and row.name != "big"], ids=lambda row: row.name)
-def test_parameters_are_the_papers_to_the_million(row: Row) -> None:
+def test_parameter_counts_are_the_papers_to_the_million(row: Row) -> None:
     config = load_config(row.preset).model
     assert row.parameters is not None
     assert parameter_count(config, 40_960) / MILLION == pytest.approx(row.parameters, abs=0.53)
-    # With one embedding of 41,008 to 41,208 rows every printed figure comes out rounded as it stands.
+    # With a shared embedding of 41,008 to 41,208 rows, every count rounds to the paper's figure.
     for vocabulary in (41_008, 41_208):
         assert round(parameter_count(config, vocabulary) / MILLION) == row.parameters
 
 
-def test_the_figure_for_big_needs_a_smaller_vocabulary_than_the_other_rows() -> None:
+def test_the_count_of_big_needs_a_smaller_vocabulary_than_the_other_rows() -> None:
     config = load_config("big").model
     assert round(parameter_count(config, 37_000) / MILLION) == 214
     assert round(parameter_count(config, 40_960) / MILLION) == 218
@@ -86,7 +86,7 @@ def test_all_rows_exist_at_each_scale(scale: str, tmp_path: Path) -> None:
         assert config.model.num_heads == wanted.model.num_heads
 
 
-def test_a_row_at_small_scale_has_the_factor_of_the_paper(tmp_path: Path) -> None:
+def test_small_rows_scale_by_the_factors_of_the_paper(tmp_path: Path) -> None:
     config = load_config(write(scale_row(BY_NAME["c_layers_4"], "small", updates=70), tmp_path / "row.yaml"))
     assert (config.model.num_layers, config.training.max_updates) == (2, 70)
     config = load_config(write(scale_row(BY_NAME["c_d_model_1024"], "small"), tmp_path / "row.yaml"))
@@ -95,7 +95,7 @@ def test_a_row_at_small_scale_has_the_factor_of_the_paper(tmp_path: Path) -> Non
     assert (config.model.d_ff, config.training.max_updates, config.checkpoint.average_last) == (512, 210, 1)
 
 
-def test_a_number_that_would_not_be_whole_is_refused() -> None:
+def test_a_value_that_would_not_be_whole_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"--scale toy: c_layers_2: model.num_layers would be 2 x 2 / 6 = 0.67"):
         scale_row(BY_NAME["c_layers_2"], "toy")
 
@@ -105,9 +105,7 @@ def test_a_row_that_would_equal_its_base_is_refused() -> None:
         scale_row(BY_NAME["d_dropout_0.2"], "toy")
 
 
-def test_a_file_that_takes_the_place_of_base_is_found_from_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_preset_file_in_place_of_base_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.yaml").write_text("extends: table3/small\nmodel:\n  d_ff: 512\n")
     monkeypatch.chdir(tmp_path)
     tree = scale_row(BY_NAME["c_d_ff_1024"], "mine.yaml")

@@ -24,7 +24,7 @@ def valid(step: int, bleu: float) -> dict[str, object]:
     return {"kind": "valid", "step": step, "time": 1.0, "bleu": bleu, "bleu_signature": "nrefs:1"}
 
 
-def test_curves_are_the_numbers_of_training_and_validation(tmp_path: Path) -> None:
+def test_curves_hold_training_and_validation_metrics(tmp_path: Path) -> None:
     path = lines(
         tmp_path / "metrics.jsonl",
         train(10, 3.0),
@@ -41,7 +41,7 @@ def test_curves_are_the_numbers_of_training_and_validation(tmp_path: Path) -> No
     assert curves["valid/bleu"] == ([20], [5.0])
 
 
-def test_what_a_resumed_run_computed_again_counts_once(tmp_path: Path) -> None:
+def test_updates_repeated_after_a_resume_count_once(tmp_path: Path) -> None:
     path = lines(
         tmp_path / "metrics.jsonl",
         *(train(10, 4.0), train(20, 3.0), valid(20, 5.0), train(30, 2.0), train(40, 1.0), valid(40, 9.0)),
@@ -70,14 +70,14 @@ def test_a_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
     assert read_curves(path, skip_damaged=True)["train/loss"] == ([10, 20], [4.0, 3.0])
 
 
-def test_a_last_line_that_is_being_written_is_ignored(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
     path = lines(tmp_path / "metrics.jsonl", train(10, 4.0))
     with path.open("a") as file:
         file.write('{"kind": "train", "st')
     assert read_curves(path)["train/loss"] == ([10], [4.0])
 
 
-def test_runs_are_named_as_shortly_as_they_can_be(tmp_path: Path) -> None:
+def test_run_names_are_as_short_as_possible(tmp_path: Path) -> None:
     for name in ("a/base", "b/base", "big"):
         write_run(tmp_path / name)
     runs = read_runs([tmp_path / "a/base", tmp_path / "b/base", tmp_path / "big"])
@@ -85,7 +85,7 @@ def test_runs_are_named_as_shortly_as_they_can_be(tmp_path: Path) -> None:
     assert [run.name for run in read_runs([tmp_path / "b/base"])] == ["base"]
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     (tmp_path / "link").symlink_to(run)
     (tmp_path / "folder").mkdir()
@@ -105,7 +105,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
             read_runs(folders)
 
 
-def test_a_moving_average_leaves_gaps_open() -> None:
+def test_a_moving_average_keeps_gaps() -> None:
     nan = math.nan
     means = moving_average([1.0, 3.0, nan, 5.0, 1e308, 1e308], 2)
     assert means[:2] == [1.0, 2.0]

@@ -29,7 +29,7 @@ def test_names_tell_runs_corpora_and_models_apart() -> None:
     assert model_name(replace(run, run_name="a/b: 1.5"), RUN) == "a-b- 1-5 en-de"
 
 
-def test_a_description_says_what_came_out_and_how_to_use_it(tmp_path: Path) -> None:
+def test_a_description_shows_results_and_usage(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     bundle.mkdir()
     (bundle / "provenance.json").write_text(
@@ -69,13 +69,13 @@ def test_a_description_has_the_papers_score_and_the_cost() -> None:
         ("failed", "Failed after update 7 of 100,000."),
     ],
 )
-def test_a_description_without_a_bundle_says_how_far_the_run_came(status: None, said: str) -> None:
+def test_a_description_without_a_bundle_says_how_far_the_run_got(status: None, said: str) -> None:
     text = describe(make_start(), RUN, Outcome(status, 7))
     assert text.startswith(f"{said}\n\n| | |")
     assert "bundle" not in text
 
 
-def test_how_to_open_is_a_command_and_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instructions_give_a_command_and_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = "#/experiments/3/runs/r?workflowType=machine_learning"
     assert page_instructions(f"sqlite:///{tmp_path}/my runs/mlflow.db", "3", "r") == (

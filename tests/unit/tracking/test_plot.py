@@ -1,4 +1,4 @@
-"""The picture of runs: what its axes hold."""
+"""The picture of runs: the contents of its panels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_one_run_has_its_curves_in_six_panels(tmp_path: Path) -> None:
     assert legend(figure) == ["training", "validation"]
 
 
-def test_several_runs_are_told_apart_by_colour_and_name(tmp_path: Path) -> None:
+def test_several_runs_differ_in_colour_and_name(tmp_path: Path) -> None:
     folders = [write_run(tmp_path / name, loss=loss) for name, loss in (("a/x", 5.0), ("b/x", 6.0), ("_$y$", 7.0))]
     figure = draw_runs(read_runs(folders))
     shown = panels(figure)
@@ -59,7 +59,7 @@ def test_several_runs_are_told_apart_by_colour_and_name(tmp_path: Path) -> None:
     assert figure.get_suptitle() == ""
 
 
-def test_many_runs_have_as_many_colours(tmp_path: Path) -> None:
+def test_many_runs_have_different_colours(tmp_path: Path) -> None:
     figure = draw_runs(read_runs([write_run(tmp_path / str(number), updates=20) for number in range(25)]))
     assert len({line.get_color() for line in figure.axes[3].lines}) == 25
 
@@ -73,7 +73,7 @@ def test_smoothing_keeps_the_records_and_the_learning_rate(tmp_path: Path) -> No
     assert legend(figure)[0] == "training, mean of 2 records"
 
 
-def test_bleu_says_on_how_many_sentences(tmp_path: Path) -> None:
+def test_the_bleu_panel_names_the_number_of_sentences(tmp_path: Path) -> None:
     first = write_run(tmp_path / "first", bleu="bleu_first_500")
     everything = write_run(tmp_path / "all")
     titles = [
@@ -92,14 +92,14 @@ def test_a_wide_range_has_a_logarithmic_axis(tmp_path: Path) -> None:
         figure.draw_without_rendering()
 
 
-def test_numbers_that_no_axis_can_hold_are_gaps(tmp_path: Path) -> None:
+def test_values_too_large_for_an_axis_are_gaps(tmp_path: Path) -> None:
     figure = draw_runs(read_runs([write_run(tmp_path / "diverged", loss=9000.0)]))  # perplexity 2^900
     shown = panels(figure)["perplexity"].lines[0].get_ydata()
     assert [math.isnan(value) for value in shown] == [True, True] + 8 * [False]
     figure.draw_without_rendering()
 
 
-def test_curves_are_drawn_from_whatever_there_is(tmp_path: Path) -> None:
+def test_incomplete_metrics_are_drawn(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.touch()
     assert draw_training(path, "nothing").startswith(b"\x89PNG")

@@ -21,7 +21,7 @@ def test_records_outlive_the_process_and_keep_their_order(tmp_path: Path) -> Non
     assert operations(Spool(tmp_path)) == ["start", "finish"]
 
 
-def test_neighbouring_metrics_travel_together(tmp_path: Path) -> None:
+def test_consecutive_metrics_are_batched(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for record in (metrics(1), metrics(2), {"op": "tags"}, metrics(3)):
         spool.put(record)
@@ -30,7 +30,7 @@ def test_neighbouring_metrics_travel_together(tmp_path: Path) -> None:
     assert [len(record.get("metrics", [])) for _, record in batches] == [2, 0, 1]
 
 
-def test_a_batch_is_no_larger_than_mlflow_takes(tmp_path: Path) -> None:
+def test_a_batch_is_no_larger_than_mlflow_accepts(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for step in range(3):
         spool.put(metrics(step, METRICS_PER_BATCH // 2))
@@ -64,7 +64,7 @@ def test_a_closed_spool_leaves_no_folder_unless_something_is_pending(tmp_path: P
     assert operations(spool) == ["tags"]
 
 
-def test_a_record_cut_short_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_truncated_record_is_skipped_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spool = Spool(tmp_path)
     spool.put({"op": "start"})
     spool.put({"op": "finish"})
@@ -73,7 +73,7 @@ def test_a_record_cut_short_is_left_out_with_a_warning(tmp_path: Path, caplog: p
     assert "is damaged" in caplog.text
 
 
-def test_what_was_sent_is_pending_again_before_what_is_pending_now(tmp_path: Path) -> None:
+def test_requeued_records_come_before_pending_ones(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for record in ({"op": "start"}, metrics(1), {"op": "text"}):
         spool.put(record)

@@ -23,13 +23,13 @@ from dstransformer.tracking.sqlite_store import UnusableStoreError, find_problem
 
 @pytest.fixture(scope="module")
 def processes() -> ForkServerContext:
-    """Starts processes that have MLflow loaded already."""
+    """Starts processes in which MLflow is already loaded."""
     return fork_server()
 
 
 @pytest.fixture
 def store(empty_store: Path, tmp_path: Path) -> Path:
-    """A copy of a sound store, which a test may break."""
+    """A copy of a valid store, for tests to break."""
     return Path(shutil.copy(empty_store, tmp_path / "mlflow.db"))
 
 
@@ -62,7 +62,7 @@ def test_four_processes_at_once_make_one_store(processes: ForkServerContext, tmp
     assert found == {"Default", *(f"experiment {number}" for number in range(4))}
 
 
-def test_a_process_killed_at_any_moment_leaves_no_half_a_store(
+def test_a_process_killed_at_any_moment_leaves_no_partial_store(
     processes: ForkServerContext, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "mlflow.db"
@@ -81,7 +81,7 @@ def test_a_process_killed_at_any_moment_leaves_no_half_a_store(
     assert caplog.text == ""
 
 
-def test_a_sound_store_is_left_as_it_is(store: Path) -> None:
+def test_a_valid_store_is_left_unchanged(store: Path) -> None:
     before = store.stat()
     prepare_store(store)
     assert store.stat() == before
@@ -117,9 +117,7 @@ def test_a_broken_store_is_recognised(store: Path, fault: str, said: str) -> Non
 
 
 @pytest.mark.parametrize("fault", ["interrupted migration", "truncated"])
-def test_a_broken_store_is_kept_aside_and_a_new_one_made(
-    store: Path, fault: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_store_is_moved_aside_and_replaced(store: Path, fault: str, caplog: pytest.LogCaptureFixture) -> None:
     break_store(store, fault)
     broken = store.read_bytes()
     prepare_and_use(store, "translation")
@@ -130,7 +128,7 @@ def test_a_broken_store_is_kept_aside_and_a_new_one_made(
     assert str(kept) in warning
 
 
-def test_a_store_that_another_program_is_making_is_waited_for(store: Path, processes: ForkServerContext) -> None:
+def test_it_waits_for_a_store_that_another_program_creates(store: Path, processes: ForkServerContext) -> None:
     whole = store.read_bytes()
     os.truncate(store, 0)
     process = processes.Process(target=prepare_store, args=(store,), kwargs={"settle_seconds": LIMIT})
@@ -172,12 +170,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("needs root and a tmpfs, for a disk that is full")
+        pytest.skip("mounting a small tmpfs needs root")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_a_full_disk_leaves_no_half_a_store(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_leaves_no_partial_store(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = small_disk / "mlflow.db"
     with pytest.raises(Exception, match="disk is full"):
         prepare_store(path)
@@ -205,5 +203,5 @@ def test_the_file_of_a_sqlite_address(uri: str, path: Path | None) -> None:
 
 
 @pytest.fixture(autouse=True)
-def only_our_warnings(caplog: pytest.LogCaptureFixture) -> None:
+def capture_warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)

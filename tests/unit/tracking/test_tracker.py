@@ -37,7 +37,7 @@ from dstransformer.tracking.mlflow_tracker import flatten, manifest_digest
 
 
 def drive(tracker: Tracker, folder: Path) -> None:
-    """Everything that a run may say."""
+    """Call every event of a tracker."""
     tracker.start(make_start())
     tracker.log_train(1, {"loss": 2.0})
     tracker.log_eval("valid", 1, evaluation_of(bleu=1.0, signature="s", samples=[Sample("a", "b", "c")]))
@@ -70,26 +70,26 @@ def test_rank_0_without_mlflow_writes_metrics_and_progress(tmp_path: Path, capfd
 
 
 class Broken(Tracker):
-    """Fails at the start or at training figures, and remembers what it heard."""
+    """A tracker that fails in one of its events, and records its calls."""
 
     def __init__(self, at: str) -> None:
         self.at = at
         self.name = f"the tracker of test {at}"
-        self.heard: list[object] = []
+        self.calls: list[object] = []
 
     def start(self, run: RunStart) -> None:
-        self._hear("start", run.run_name)
+        self._record("start", run.run_name)
 
     def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._hear("log_train", (step, metrics["loss"]))
+        self._record("log_train", (step, metrics["loss"]))
 
-    def _hear(self, method: str, what: object) -> None:
-        self.heard.append(what)
+    def _record(self, method: str, what: object) -> None:
+        self.calls.append(what)
         if method == self.at:
             raise OSError(errno.ENOSPC, "no space left on device", "metrics.jsonl")
 
 
-def test_a_listener_that_fails_is_reported_once_and_stops_nobody(
+def test_a_failing_tracker_is_reported_once_and_stops_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken, unstarted = Broken("log_train"), Broken("start")
@@ -97,8 +97,8 @@ def test_a_listener_that_fails_is_reported_once_and_stops_nobody(
     tracker.start(make_start())
     for step in range(3):
         tracker.log_train(step, {"loss": 1.0})
-    assert broken.heard == ["base-seed1", (0, 1.0), (1, 1.0), (2, 1.0)]
-    assert unstarted.heard == ["base-seed1"]
+    assert broken.calls == ["base-seed1", (0, 1.0), (1, 1.0), (2, 1.0)]
+    assert unstarted.calls == ["base-seed1"]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
     assert [record.getMessage() for record in caplog.records] == [
         "the tracker of test start failed, training continues without it: metrics.jsonl: no space left on device",
@@ -110,7 +110,7 @@ def read_lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_metrics_log_writes_an_object_a_line(tmp_path: Path) -> None:
+def test_metrics_log_writes_one_object_per_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path)
     log.start(make_start())
@@ -133,7 +133,7 @@ def test_a_resumed_metrics_log_has_every_step_once(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         first.log_train(step, {"loss": 1.0})
     with path.open("a") as file:
-        file.write('{"kind": "train", "step": 4')  # the process died while it wrote
+        file.write('{"kind": "train", "step": 4')  # the process died while writing
     second = MetricsLog(path)
     second.start(make_start(resume_step=20))
     second.log_train(30, {"loss": 0.5})
@@ -141,14 +141,14 @@ def test_a_resumed_metrics_log_has_every_step_once(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_a_run_from_the_start_begins_a_new_metrics_log(tmp_path: Path) -> None:
+def test_a_fresh_run_starts_a_new_metrics_log(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"kind": "valid", "step": 0}\n')
     MetricsLog(path).start(make_start())
     assert path.read_text() == ""
 
 
-def test_progress_without_a_terminal_is_a_plain_line_an_interval() -> None:
+def test_progress_without_a_terminal_is_plain_lines() -> None:
     text = io.StringIO()
     progress = ConsoleProgress(200, Console(file=text, width=40))
     progress.start(make_start(resume_step=100))
@@ -171,7 +171,7 @@ def test_progress_without_a_terminal_is_a_plain_line_an_interval() -> None:
     ]
 
 
-def test_the_final_bundle_is_told_with_its_scores(tmp_path: Path) -> None:
+def test_the_final_bundle_is_reported_with_its_scores(tmp_path: Path) -> None:
     text, path = io.StringIO(), tmp_path / "metrics.jsonl"
     tracker = FanOut([ConsoleProgress(200, Console(file=text, width=40)), MetricsLog(path)])
     tracker.say("1.0 epochs")
@@ -209,7 +209,7 @@ def test_flatten_names_nested_values_with_dots() -> None:
     }
 
 
-def test_the_digest_stands_for_the_shards_and_nothing_else() -> None:
+def test_the_digest_depends_on_the_shards_only() -> None:
     digest = manifest_digest(make_manifest())
     assert len(digest) == 32
     assert manifest_digest(make_manifest(command="dst-prep build --workers 9")) == digest
@@ -225,7 +225,7 @@ def test_the_digest_stands_for_the_shards_and_nothing_else() -> None:
         ("postgresql+psycopg2://host/db", None, "postgresql+psycopg2://host/db"),
     ],
 )
-def test_the_store_is_configured_or_from_the_environment_or_a_file(
+def test_the_store_is_configured_or_from_the_environment_or_the_default(
     monkeypatch: pytest.MonkeyPatch, configured: str | None, environment: str | None, expected: str
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -235,7 +235,7 @@ def test_the_store_is_configured_or_from_the_environment_or_a_file(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_an_address_of_no_store_is_an_error_on_every_rank(tmp_path: Path, rank: int) -> None:
+def test_an_invalid_store_address_is_an_error_on_every_rank(tmp_path: Path, rank: int) -> None:
     for uri in ("./mlruns", "http://", "https:///path", "http://[::1"):
         config = load_config("base", [f"tracking.uri='{uri}'"]).tracking
         with pytest.raises(
@@ -280,7 +280,7 @@ class Shouting:
 
 
 @pytest.mark.parametrize("model_input", [["a dog", "a cat"], pd.DataFrame(["a dog", "a cat"])])
-def test_a_logged_bundle_takes_a_list_or_what_mlflow_makes_of_it(model_input: list[str] | pd.DataFrame) -> None:
+def test_a_logged_bundle_accepts_a_list_or_a_data_frame(model_input: list[str] | pd.DataFrame) -> None:
     assert BundleModel(Shouting()).predict(model_input) == ["A DOG", "A CAT"]
 
 
@@ -289,7 +289,7 @@ def test_importing_the_package_does_not_load_mlflow() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_records_of_a_run_that_trains_are_its_own_to_send(tmp_path: Path) -> None:
+def test_records_of_a_run_in_training_are_left_to_it(tmp_path: Path) -> None:
     TrackingState(f"sqlite:///{tmp_path}/mlflow.db", "translation", "0123").save(tmp_path)
     with (
         hold_lock(tmp_path / ".lock", "busy", keep=True),

@@ -15,12 +15,12 @@ MODEL = CONFIG.model
 SUMS = LengthSums.of(np.array([3, 9], dtype=np.int32), np.array([4, 8], dtype=np.int32))
 
 
-def test_updates_add_up_and_devices_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cost_adds_up_over_updates_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     meter = CostMeter(CONFIG, 397, devices=8)
     assert meter.total == Cost()
-    now = 200.0  # starting up is not counted
+    now = 200.0  # start-up is not counted
     meter.start_clock()
     meter.add(SUMS)
     meter.add(SUMS)
@@ -28,7 +28,7 @@ def test_updates_add_up_and_devices_count(monkeypatch: pytest.MonkeyPatch) -> No
     assert meter.total == Cost(flops=2 * training_flops(MODEL, 400, SUMS), device_seconds=80.0)
 
 
-def test_a_resumed_run_goes_on_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_continues_counting(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 5.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     meter = CostMeter(CONFIG, 400, devices=2)
@@ -39,14 +39,14 @@ def test_a_resumed_run_goes_on_counting(monkeypatch: pytest.MonkeyPatch) -> None
     assert meter.total == Cost(10**18 + training_flops(MODEL, 400, SUMS), 66.0, 7)
 
 
-def test_the_two_passes_of_r_drop_count_twice() -> None:
+def test_both_passes_of_r_drop_count() -> None:
     meter = CostMeter(load_config("toy", ["loss.r_drop=5"]), 400, devices=1)
     meter.add(SUMS)
     assert meter.total.flops == 2 * training_flops(MODEL, 400, SUMS)
 
 
-def test_totals_for_logs() -> None:
-    # A petaflop per second, for a day, on 24 devices for an hour each.
+def test_metrics_are_in_pflop_days_and_device_hours() -> None:
+    # 1 PFLOP/s for a day; 24 devices for an hour each.
     totals = Cost(flops=round(8.64e19), device_seconds=24 * 3600).metrics()
     assert totals == {"flops": 8.64e19, "pflop_days": pytest.approx(1.0), "device_hours": pytest.approx(24.0)}
     assert Cost(uncounted_updates=3).metrics()["uncounted_updates"] == 3.0

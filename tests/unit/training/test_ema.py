@@ -6,12 +6,12 @@ import torch
 from dstransformer.training.ema import WeightAverage, ema_weight
 
 
-def test_the_share_grows_to_the_decay() -> None:
+def test_the_weight_of_the_average_grows_to_the_decay() -> None:
     assert [ema_weight(0.999, updates) for updates in (1, 2, 90)] == pytest.approx([2 / 11, 3 / 12, 91 / 100])
     assert ema_weight(0.999, 10_000) == 0.999
 
 
-def test_the_average_follows_its_formula_and_leaves_the_weights_alone() -> None:
+def test_the_average_follows_its_formula_and_leaves_the_weights_unchanged() -> None:
     torch.manual_seed(1)
     weights = [torch.randn(3, 2), torch.randn(5)]
     average = WeightAverage(weights, 0.3)
@@ -29,7 +29,7 @@ def test_the_average_follows_its_formula_and_leaves_the_weights_alone() -> None:
         torch.testing.assert_close(weights, held, rtol=0, atol=0)
 
 
-def test_a_failure_inside_puts_the_weights_back() -> None:
+def test_the_weights_are_restored_after_a_failure() -> None:
     weights = [torch.zeros(2)]
     average = WeightAverage(weights, 0.5)
     weights[0] += 1
@@ -39,7 +39,7 @@ def test_a_failure_inside_puts_the_weights_back() -> None:
     assert average.state()[0].tolist() == [0, 0]
 
 
-def test_a_state_goes_on_where_it_was() -> None:
+def test_a_loaded_state_continues_the_average() -> None:
     weights = [torch.ones(2)]
     one, other = WeightAverage(weights, 0.5), WeightAverage(weights, 0.5)
     weights[0] += 4

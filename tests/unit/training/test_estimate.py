@@ -12,7 +12,7 @@ from dstransformer.training.estimate import approximate_updates_per_epoch, bytes
 from dstransformer.training.setup import Setup
 
 
-def test_base_with_37000_rows_has_63_million() -> None:
+def test_base_with_37000_rows_has_63_million_parameters() -> None:
     assert parameter_count(load_config("base").model, 37_000) == pytest.approx(63e6, abs=0.5e6)
 
 
@@ -23,7 +23,9 @@ def test_base_with_37000_rows_has_63_million() -> None:
 def test_memory_by_stage(precision: Precision, expected: list[float]) -> None:
     assert [bytes_per_parameter(stage, 8, precision) for stage in range(4)] == expected
     more = [bytes_per_parameter(stage, 8, precision, averaged=True) for stage in range(4)]
-    assert more == [expected[0] + 4, *(figure + 4 / 8 for figure in expected[1:])], "the moving average"
+    assert more == [expected[0] + 4, *(figure + 4 / 8 for figure in expected[1:])], (
+        "the moving average adds 4 bytes per parameter"
+    )
 
 
 def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:
@@ -57,7 +59,7 @@ def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:
     (["model.max_positions=2048"], 200.0, ["model.max_positions = 2048 has no effect with model.positions = sinus"]),
     (["model.max_positions=2048", "model.positions=learned"], 200.0, []),
 ])  # fmt: skip
-def test_odd_plans_are_said_to_be(changes: list[str], updates_per_epoch: float, parts: list[str]) -> None:
+def test_odd_plans_cause_warnings(changes: list[str], updates_per_epoch: float, parts: list[str]) -> None:
     warnings = plan_warnings(load_config("toy", changes), updates_per_epoch)
     assert len(warnings) == len(parts)
     for part, warning in zip(parts, warnings, strict=True):

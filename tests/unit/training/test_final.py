@@ -1,4 +1,4 @@
-"""Which weights become the bundle of a run: arithmetic on checkpoints that need not be there."""
+"""Which weights become the bundle of a run. The checkpoints need not exist on disk."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_average_takes_nothing_from_the_warmup() -> None:
     assert "average" not in find(checkpoints, config(warmup=500)).checkpoints
 
 
-def test_all_there_are_is_a_whole_window() -> None:
+def test_fewer_checkpoints_than_the_window_are_all_averaged() -> None:
     found = find([checkpoint(50), checkpoint(100, 1.0)], config(warmup=50, average_last=5))
     assert found.steps("average") == (50, 100)
     assert found.all_past_warmup
@@ -55,11 +55,11 @@ def test_last_and_best() -> None:
     assert find(checkpoints, config(warmup=1)).known == {}, "scores of other sentences are computed again"
 
 
-def test_scores_of_different_sentences_do_not_compare() -> None:
+def test_scores_on_different_sentences_are_not_compared() -> None:
     part, whole = checkpoint(1, 60.0, "bleu_first_100"), checkpoint(2, 30.0)
     older = checkpoint(3, 40.0, None)
     assert rank_by_score([part, whole]) == [whole]
-    assert rank_by_score([older, checkpoint(4, 35.0)])[0] == older, "an earlier version wrote it"
+    assert rank_by_score([older, checkpoint(4, 35.0)])[0] == older, "earlier versions stored no metric"
     assert select_kept([part, whole, checkpoint(5)], keep_last=1, keep_best=1)[0] == whole
 
 
@@ -74,13 +74,15 @@ SCORES = {"average": 14.1, "last": 29.9, "best": 29.9}
     ("best_on_validation", True, {"average": 30.0, "last": 30.0, "best": 30.0}, "average"),
     ("average", False, {"last": 1.0, "best": 2.0}, "best"),
 ])  # fmt: skip
-def test_the_configuration_decides(final: str, whole: bool, scores: dict[str, float], chosen: str) -> None:
+def test_the_choice_follows_configuration_and_scores(
+    final: str, whole: bool, scores: dict[str, float], chosen: str
+) -> None:
     name, reason = choose(final, Candidates({}, whole, {}), scores, 2000)
     assert name == chosen
     assert ("schedule.warmup_steps = 2000" in reason) == (final == "average" and not whole)
 
 
-def test_the_choice_in_words() -> None:
+def test_the_choice_is_described() -> None:
     steps = {"average": [4, 8, 12], "last": [12], "best": [8]}
     choice = Choice("average", "checkpoint.final = average", "bleu", {**SCORES, "best": 31.5}, steps)
     assert choice.lines() == [
@@ -91,5 +93,5 @@ def test_the_choice_in_words() -> None:
 
 
 @pytest.mark.parametrize(("sentences", "name"), [(0, "bleu"), (40, "bleu"), (50, "bleu"), (39, "bleu_first_39")])
-def test_a_score_of_a_part_says_so_in_its_name(sentences: int, name: str) -> None:
+def test_the_name_of_a_partial_score_says_so(sentences: int, name: str) -> None:
     assert score_name("bleu", sentences, total=40) == name

@@ -7,7 +7,7 @@ from dstransformer.errors import ConfigError
 from dstransformer.training.optimizer import learning_rate
 
 
-def test_the_rate_of_the_base_model() -> None:
+def test_the_learning_rate_of_base() -> None:
     schedule = load_config("base").schedule
     peak = learning_rate(4000, 512, schedule)
     assert peak == pytest.approx(512**-0.5 * 4000**-0.5)
@@ -17,7 +17,7 @@ def test_the_rate_of_the_base_model() -> None:
     assert learning_rate(16000, 512, schedule) == pytest.approx(peak / 2)
 
 
-def test_a_peak_sets_the_height_whatever_the_width() -> None:
+def test_a_peak_sets_the_learning_rate_at_any_width() -> None:
     schedule = load_config("base", ["schedule.warmup_steps=10", "schedule.peak=0.001"]).schedule
     rates = [[learning_rate(step, width, schedule) for step in (1, 5, 10, 40)] for width in (64, 1024)]
     assert rates[0] == rates[1] == pytest.approx([1e-4, 5e-4, 1e-3, 5e-4])
@@ -25,7 +25,7 @@ def test_a_peak_sets_the_height_whatever_the_width() -> None:
         load_config("base", ["schedule.scale=2.0", "schedule.peak=0.001"])
 
 
-def test_it_rises_until_the_warmup_ends_and_falls_after() -> None:
+def test_the_learning_rate_rises_in_the_warmup_and_falls_after() -> None:
     schedule = load_config("base", ["schedule.warmup_steps=10", "schedule.scale=3.0"]).schedule
     rates = [learning_rate(step, 64, schedule) for step in range(1, 31)]
     assert rates[:10] == sorted(rates[:10])

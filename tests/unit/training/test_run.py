@@ -31,7 +31,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run of four updates, by its checkpoint."""
+    """A run with a checkpoint at update 4."""
     corpus = Corpus.open(write_corpus(tmp_path / "corpus", ROWS), verify=False)
     folder = CheckpointFolder(tmp_path / "run" / "checkpoints")
     bundle = folder.begin(4) / "bundle"
@@ -59,14 +59,14 @@ def test_a_dry_run_refuses_what_the_run_would(run: Path, changes: list[str], res
         plan(run, *changes, resume=resume)
 
 
-def test_a_dry_run_that_may_go_on_changes_nothing(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dry_run_that_could_resume_changes_nothing(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = sorted(run.parent.rglob("*"))
     assert plan(run, "training.log_every=2").setup.config.model.d_model == 32
     assert caplog.messages == ["from update 5 on training.log_every is 2; it was 1"]
     assert sorted(run.parent.rglob("*")) == before
 
 
-def test_an_accelerator_that_is_not_supported_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_accelerator_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "tpu")
     with pytest.raises(DstError, match="DS_ACCELERATOR is 'tpu', but training runs on cpu or cuda: unset it"):
         plan(run)

@@ -21,14 +21,14 @@ def lock_in(folder: Path, age: float) -> Path:
     return lock
 
 
-def test_a_lock_that_was_left_behind_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stale_lock_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lock = lock_in(tmp_path, age=3600)
     wait_for_operator_builds(tmp_path)
     assert not lock.exists()
     assert str(lock.parent) in caplog.text
 
 
-def test_a_build_is_waited_for(tmp_path: Path) -> None:
+def test_it_waits_for_a_build_in_progress(tmp_path: Path) -> None:
     lock = lock_in(tmp_path, age=0)
     waiting = threading.Thread(target=wait_for_operator_builds, args=(tmp_path,))
     waiting.start()
@@ -39,6 +39,6 @@ def test_a_build_is_waited_for(tmp_path: Path) -> None:
     waiting.join()
 
 
-def test_nothing_is_said_where_nothing_is_built(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_logged_without_a_build(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     wait_for_operator_builds(tmp_path / "not-there")
     assert not caplog.records
