@@ -76,7 +76,7 @@ def check_format_version(version: object, newest: int, path: object) -> None:
         DataError: The version is newer than ``newest``, or is not a version number.
     """
     if type(version) is not int or version < 1:
-        raise DataError(f"{path} is damaged: its format version is {shown(version)}")
+        raise DataError(f"{path} is damaged (its format version is {shown(version)}): restore it")
     if version > newest:
         raise NewerFormatError(
             f"{path} has format version {version}, but this dstransformer reads versions up to {newest}: "

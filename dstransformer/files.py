@@ -100,8 +100,31 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
         sync(path.parent)
 
 
-def replace_folder(target: Path, write: Callable[[Path], None], *, full: str = RESUME_ADVICE) -> None:
-    """Write a folder beside ``target``, then move it there. The old folder stays until the new one is complete."""
+def replace_folder(
+    target: Path, write: Callable[[Path], None], *, overwrite: bool = True, full: str = RESUME_ADVICE
+) -> None:
+    """Write a folder beside ``target``, then move it there. The old folder stays until the new one is complete.
+
+    Args:
+        target: The folder.
+        write: Writes the content into a new folder.
+        overwrite: Whether ``target`` may exist and hold something.
+        full: What to do about a full disk.
+
+    Raises:
+        UserError: Another process writes the folder, or has written it although ``overwrite`` is false.
+        StorageError: The folder cannot be written.
+    """
+    with storage_errors(target, full=full):
+        lock = target.with_name(f".{target.name}.lock")
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with hold_lock(lock, f"another process writes {target} ({{owner}}): wait for it, or choose another folder"):
+            if not overwrite and target.is_dir() and any(target.iterdir()):
+                raise UserError(f"{target} already exists: choose another folder, or replace it with --overwrite")
+            _replace_folder(target, write, full)
+
+
+def _replace_folder(target: Path, write: Callable[[Path], None], full: str) -> None:
     aside, old = target.with_name(f".{target.name}.partial"), target.with_name(f".{target.name}.old")
     with storage_errors(target, full=full):
         if old.exists() and not target.exists():  # a process was killed between the two renames below

@@ -50,6 +50,8 @@ def average_run(
     if number is not None and number < 1:
         raise DataError(f"{option} {number}: average at least one checkpoint")
     checkpoints = CheckpointFolder(run / "checkpoints").checkpoints()
+    if not checkpoints and any((run / "checkpoints").glob("step-*")):
+        raise DataError(f"every checkpoint in {run / 'checkpoints'} is damaged: restore one of them")
     if not checkpoints:
         raise DataError(f"{run} has no checkpoints: name a folder that `dst train --run` wrote")
     check_bundle_folder(out, "--out", overwrite=overwrite)
@@ -70,7 +72,7 @@ def average_run(
                 "or include earlier ones with --include-warmup"
             )
     with _suggest_other_checkpoints():
-        write_average(chosen, out)
+        write_average(chosen, out, overwrite=overwrite)
     return chosen
 
 
@@ -122,7 +124,11 @@ def _count(checkpoints: int) -> str:
 
 
 def write_average(
-    checkpoints: Sequence[Checkpoint], out: Path, extra_provenance: Mapping[str, Any] | None = None
+    checkpoints: Sequence[Checkpoint],
+    out: Path,
+    extra_provenance: Mapping[str, Any] | None = None,
+    *,
+    overwrite: bool = True,
 ) -> None:
     """Write a bundle with the average of checkpoints. An existing bundle is replaced once the new one is complete.
 
@@ -130,13 +136,19 @@ def write_average(
         checkpoints: Checkpoints of one run, oldest first. The weights of a single one are written unchanged.
         out: The folder of the bundle.
         extra_provenance: Provenance entries to add beside ``averaged_steps``.
+        overwrite: Whether the bundle may exist.
     """
     bundles = [open_bundle(checkpoint.bundle) for checkpoint in checkpoints]
     weights = average_weights(bundles)
     newest = bundles[-1]
     steps = [checkpoint.state.step for checkpoint in checkpoints]
     provenance = {**newest.provenance, "averaged_steps": steps, **(extra_provenance or {})}
-    replace_folder(out, lambda folder: _save_with(folder, weights, newest, provenance), full=_FULL_ADVICE)
+    replace_folder(
+        out,
+        lambda folder: _save_with(folder, weights, newest, provenance),
+        overwrite=overwrite,
+        full=_FULL_ADVICE,
+    )
 
 
 def annotate_bundle(source: Path, out: Path, extra_provenance: Mapping[str, Any]) -> None:

@@ -203,6 +203,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
+    if not folder.exists():
+        raise DataError(f"{folder} does not exist")
     if not path.is_file():
         raise DataError(f"{folder} is not a checkpoint: it has no {MANIFEST}")
     try:

@@ -102,13 +102,15 @@ def _how_to_have(name: str, value: object) -> str:
 
 def _check_layout(checkpoint: Checkpoint, config: Config, start: TrainState, corpus: Path) -> None:
     stored = checkpoint.state
-    for name in ("world_size", "zero_stage", "precision"):
-        before, now = getattr(stored, name), getattr(start, name)
-        if before != now:
-            raise DataError(
-                f"cannot resume from {checkpoint.path}: it was written with {name} {before}, "
-                f"this run has {name} {now}; {_how_to_have(name, before)}"
-            )
+    names = ("world_size", "zero_stage", "precision")
+    before, now = ({name: getattr(state, name) for name in names} for state in (stored, start))
+    different = [name for name in names if before[name] != now[name]]
+    if different:
+        had, have = (" and ".join(f"{name} {state[name]}" for name in different) for state in (before, now))
+        advice = "; ".join(_how_to_have(name, before[name]) for name in different)
+        raise DataError(
+            f"cannot resume from {checkpoint.path}: it was written with {had}, this run has {have}; {advice}"
+        )
     if stored.corpus != start.corpus:
         raise DataError(
             f"cannot resume from {checkpoint.path}: it was trained on another corpus than {corpus} "

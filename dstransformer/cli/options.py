@@ -83,7 +83,7 @@ def add_experiment(parser: Parser) -> None:
 
 def add_decoding(parser: Parser, *, output: str = "--output") -> None:
     """Add the options of commands that translate with a bundle; ``output`` is the option that names what they write."""
-    parser.add_argument("bundle", metavar="BUNDLE", help="folder of a bundle, a checkpoint or a run")
+    parser.add_argument("bundle", metavar="BUNDLE", type=folder, help="folder of a bundle, a checkpoint or a run")
     parser.add_argument("--beam", type=int, metavar="N", help="beam size, 1 to 1000 (the bundle's)")
     parser.add_argument("--length-penalty", type=float, metavar="ALPHA", help="length penalty, 0 to 10 (the bundle's)")
     parser.add_argument(
@@ -111,7 +111,7 @@ def add_decoding(parser: Parser, *, output: str = "--output") -> None:
     )
 
 
-def load_translator(options: argparse.Namespace, bundle: str | Bundle) -> Translator:
+def load_translator(options: argparse.Namespace, bundle: Path | Bundle) -> Translator:
     """Load a translator with the options of :func:`add_decoding`."""
     from dstransformer.decoding import commands
 

@@ -56,9 +56,21 @@ def _improve(message: str, arguments: Sequence[str]) -> str:
     commands = {module.__name__.rpartition(".")[2].replace("_", "-") for module in COMMANDS}
     if arguments and arguments[0] in commands:
         message = message.replace("see `dst --help`", f"see `dst {arguments[0]} --help`")
+    if "arguments are required" in message and (unknown := _find_unknown_option(arguments)) is not None:
+        return f"unrecognized arguments: {unknown}; see `dst {arguments[0]} --help`"
     for option in ("--set", "--ds"):
         message = message.replace(f"{option}: expected one argument", f"{option}: expected at least one value")
     return message.replace("required: PRESET", "required: PRESET (one of `dst presets`, or a .yaml file; before --ds)")
+
+
+def _find_unknown_option(arguments: Sequence[str]) -> str | None:
+    """The first option that the command does not have, by which another may seem to be missing."""
+    (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    if not arguments or arguments[0] not in commands.choices:
+        return None
+    known = commands.choices[arguments[0]]._option_string_actions
+    given = (word.partition("=")[0] for word in arguments[1:] if word.startswith("--") and word != "--")
+    return next((option for option in given if option not in known), None)
 
 
 def build_parser() -> Parser:

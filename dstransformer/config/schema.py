@@ -137,7 +137,8 @@ class CheckpointConfig(Section):
         if self.average_last > self.keep_last:
             raise ValueError(
                 f"average_last {self.average_last} is more than keep_last {self.keep_last}: "
-                "the checkpoints to average would be deleted; raise checkpoint.keep_last"
+                "the checkpoints to average would be deleted; raise checkpoint.keep_last, or lower "
+                "checkpoint.average_last"
             )
         return self
 

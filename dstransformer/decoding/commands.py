@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
+from pathlib import Path
 
 from dstransformer.config import DecodingConfig, complete_config
 from dstransformer.decoding.translator import Progress, Translator
@@ -14,7 +15,7 @@ from dstransformer.textfiles import iter_arriving, iter_lines, writing_lines
 
 
 def load_translator(
-    bundle: str | Bundle,
+    bundle: str | Path | Bundle,
     *,
     beam_size: int | None = None,
     length_penalty: float | None = None,

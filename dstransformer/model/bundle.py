@@ -165,11 +165,14 @@ def open_bundle(path: str | Path) -> Bundle:
     try:
         folder = given / "bundle" if (given / "bundle").is_dir() else given
         if not folder.is_dir():
-            raise DataError(f"{given} is not a folder: expected a bundle with {WEIGHTS}, {CONFIG} and {TOKENIZER}")
+            what = "is not a folder" if given.exists() else "does not exist"
+            raise DataError(f"{given} {what}: expected a bundle with {WEIGHTS}, {CONFIG} and {TOKENIZER}")
         present = {path.name for path in folder.iterdir() if path.is_file()}
     except OSError as error:
         raise DataError(f"cannot read {given}: {error.strerror}") from None
     missing = [name for name in (WEIGHTS, CONFIG, TOKENIZER, PROVENANCE) if name not in present]
+    if missing and {WEIGHTS, CONFIG} <= present:
+        raise DataError(f"{given} lacks {', '.join(missing)}: restore it, or copy the bundle again")
     if missing:
         raise DataError(
             f"{given} is not a bundle: it lacks {', '.join(missing)}; `dst average RUN --out BUNDLE` makes one"

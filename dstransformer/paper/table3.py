@@ -334,7 +334,7 @@ def _check_out(out: Path) -> None:
     with storage_errors(out):
         names = {path.name for path in out.iterdir()} if out.is_dir() else set()
         others = sorted(name for name in names - set(_OWN) if not name.startswith(".table3"))
-        if others and not (out / STATE_NAME).is_file():  # looked for last: another worker may be making it
+        if others and not names & {".table3.lock"} and not (out / STATE_NAME).is_file():
             raise UserError(
                 f"--out {out} holds {others[0]}, which is not part of a table: choose a new or empty folder"
             )

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, shown
 from dstransformer.paper.table3_rows import ROWS
 
 FORMAT_VERSION = 1
@@ -90,5 +90,8 @@ def read_table(path: Path) -> Table:
             for row, stored in rows.items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} cannot be read as a table ({error!r}): move it, or choose another folder") from None
+        raise DataError(
+            f"{path} cannot be read as a table ({shown(error, quote=False)}): restore it, or move it away and give the "
+            "same command again: the rows stay"
+        ) from None
     return Table(settings, results)

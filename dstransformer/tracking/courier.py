@@ -159,7 +159,9 @@ def send_pending(run_folder: Path) -> int:
             f"{run_folder} is not the folder of a tracked run: name one that `dst train` wrote with tracking enabled"
         )
     with hold_lock(
-        run_folder / ".lock", f"a training runs in {run_folder} ({{owner}}) and sends its records", keep=True
+        run_folder / ".lock",
+        f"another process ({{owner}}) sends the records of {run_folder}, a training or `dst track`: wait for it",
+        keep=True,
     ):
         return _send_pending(state, run_folder)
 

@@ -278,7 +278,7 @@ class TestBadInput:
 
     def test_a_bundle_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "model").touch()
-        assert_refused(run_dst("translate", "model", cwd=tmp_path), "model is not a folder: expected a bundle")
+        assert_refused(run_dst("translate", "model", cwd=tmp_path), "model does not exist: expected a bundle")
 
     @pytest.mark.parametrize(("arguments", "parts"), [
         (["ds-config", "base", "--world-size", "0"], ["0 processes cannot train"]),

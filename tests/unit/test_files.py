@@ -129,3 +129,29 @@ def test_a_file_system_without_locks_causes_a_warning(
         with hold_lock(tmp_path / ".lock", "busy", keep=True):
             pass
     assert [f"{tmp_path} cannot be locked" in message for message in caplog.messages] == [True, True]
+
+
+def test_replace_folder_refuses_what_appeared_meanwhile(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    replace_folder(tmp_path / "out", lambda folder: write_letter(folder, "first"), overwrite=False)
+    with pytest.raises(UserError, match=r"out already exists: choose another folder, or replace it with --overwrite"):
+        replace_folder(tmp_path / "out", lambda folder: write_letter(folder, "second"), overwrite=False)
+    assert (tmp_path / "out" / "letter.txt").read_text() == "first"
+    replace_folder(tmp_path / "out", lambda folder: write_letter(folder, "second"))
+    assert (tmp_path / "out" / "letter.txt").read_text() == "second"
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+
+
+def test_replace_folder_does_not_mix_two_writers(tmp_path: Path) -> None:
+    def write(folder: Path) -> None:
+        write_letter(folder, "first")
+        with pytest.raises(UserError, match=r"another process writes .*out \(process \d+ on "):
+            replace_folder(tmp_path / "out", lambda other: write_letter(other, "second"))
+
+    replace_folder(tmp_path / "out", write)
+    assert (tmp_path / "out" / "letter.txt").read_text() == "first"
+
+
+def write_letter(folder: Path, text: str) -> None:
+    folder.mkdir()
+    (folder / "letter.txt").write_text(text)

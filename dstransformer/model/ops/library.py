@@ -18,6 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dstransformer.errors import ConfigError, shown
+
 logger = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).with_name("kernels")
@@ -61,8 +63,17 @@ def kernels() -> ctypes.CDLL | None:
     """The kernels, or None if they cannot be compiled or ``DST_CPU_KERNELS=0`` is set.
 
     Without them PyTorch computes the same in more time, though not to the last bit, and draws other dropout masks.
+
+    Raises:
+        ConfigError: ``DST_CPU_KERNELS`` is neither 0 nor 1.
     """
-    return None if os.environ.get("DST_CPU_KERNELS") == "0" else _load()
+    switch = os.environ.get("DST_CPU_KERNELS", "")
+    if switch not in ("", "0", "1"):
+        raise ConfigError(
+            f"the environment variable DST_CPU_KERNELS is {shown(switch)}: set it to 0 to do without the CPU kernels, "
+            "or unset it"
+        )
+    return None if switch == "0" else _load()
 
 
 def can_compute(*tensors: Tensor) -> bool:

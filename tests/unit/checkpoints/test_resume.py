@@ -28,9 +28,7 @@ def test_advice_fits_the_resume_option(tmp_path: Path, caplog: pytest.LogCapture
         find(tmp_path, "never")
     with pytest.raises(DataError, match=rf"^--resume {path}: .*bundle/lost is missing or damaged; name another"):
         find(tmp_path, str(path))
-    with pytest.raises(
-        DataError, match=r"^--resume \w+: .* is not a checkpoint: it has no manifest.json; name another"
-    ):
+    with pytest.raises(DataError, match=r"^--resume \w+: .* does not exist; name another"):
         find(tmp_path, "nowhere")
     with pytest.raises(DataError, match=r"every checkpoint in .* is damaged, .* start a new run with another --run"):
         find(tmp_path, "auto")

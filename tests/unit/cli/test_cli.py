@@ -60,6 +60,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("evaluate nowhere --src a --ref b --beam-siz 2", "--beam-siz 2; see `dst evaluate --help`"),
     ("translate nowhere --over", "unrecognized arguments: --over"),
     ("nonsense", "invalid choice: 'nonsense'"),
+    ("train toy --corp c --run r", "unrecognized arguments: --corp; see `dst train --help`"),
+    ("translate", "the following arguments are required: BUNDLE"),
+    ("translate ", "argument BUNDLE: the name is empty: is a variable unset?"),
     ("translate nowhere --beam many", "argument --beam: invalid int value: 'many'; see `dst translate --help`"),
 ])  # fmt: skip
 def test_invalid_command_lines_are_refused(capsys: pytest.CaptureFixture[str], arguments: str, message: str) -> None:

@@ -68,7 +68,7 @@ def test_models_of_different_architectures_are_not_averaged(tmp_path: Path, toy_
 
 
 def test_missing_incomplete_and_damaged_bundles_are_refused(tmp_path: Path, toy_corpus: Path) -> None:
-    with pytest.raises(DataError, match="not a folder"):
+    with pytest.raises(DataError, match="does not exist"):
         open_bundle(tmp_path / "none")
     with pytest.raises(DataError, match="is not a bundle: it lacks"):
         open_bundle(tmp_path)
