@@ -81,9 +81,21 @@ def add_experiment(parser: Parser) -> None:
     )
 
 
-def add_decoding(parser: Parser, *, output: str = "--output") -> None:
-    """Add the options of commands that translate with a bundle; ``output`` is the option that names what they write."""
-    parser.add_argument("bundle", metavar="BUNDLE", type=folder, help="folder of a bundle, a checkpoint or a run")
+def add_decoding(parser: Parser, *, output: str = "--output", required: bool = True) -> None:
+    """Add the options of commands that translate with a bundle.
+
+    Args:
+        parser: The parser of the command.
+        output: The option that names what the command writes.
+        required: Whether a bundle must be named.
+    """
+    parser.add_argument(
+        "bundle",
+        metavar="BUNDLE",
+        type=folder,
+        nargs=None if required else "?",
+        help="folder of a bundle, a checkpoint or a run",
+    )
     parser.add_argument("--beam", type=int, metavar="N", help="beam size, 1 to 1000 (the bundle's)")
     parser.add_argument("--length-penalty", type=float, metavar="ALPHA", help="length penalty, 0 to 10 (the bundle's)")
     parser.add_argument(

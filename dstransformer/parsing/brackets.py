@@ -1,0 +1,222 @@
+"""Labelled bracketing scores as EVALB computes them (Sekine and Collins, 1997, with the parameters ``COLLINS.prm``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from itertools import zip_longest
+from typing import Any
+
+from dstransformer.errors import DataError
+from dstransformer.parsing.trees import EMPTY, TOP, Located, Tree, plain_label
+
+#: Labels that do not count: phrases are passed over, words left out as if they were not there.
+DELETED = frozenset({TOP, EMPTY, ",", ":", "``", "''", "."})
+
+#: Labels that count as another.
+EQUAL = {"PRT": "ADVP"}
+
+#: Longest sentence of the second table, in words that count.
+CUTOFF = 40
+
+SIGNATURE = "evalb|COLLINS.prm|deleted:TOP -NONE- , : `` '' .|ADVP=PRT|tags:{tags}"
+
+# A bracket: label, first word, word after its last.
+Bracket = tuple[str, int, int]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one sentence, or several, add to the scores.
+
+    Attributes:
+        sentences: Sentences that were compared.
+        failed: Sentences that could not be, because their words differ: they add nothing else.
+        gold: Brackets of the gold tree.
+        parsed: Brackets of the parsed tree.
+        matched: Brackets that both have.
+        complete: Sentences whose brackets are all right.
+        crossing: Parsed brackets that cross a gold one.
+        uncrossed: Sentences without any of these.
+        words: Words that count.
+        tagged: Words with the right tag.
+    """
+
+    sentences: int = 0
+    failed: int = 0
+    gold: int = 0
+    parsed: int = 0
+    matched: int = 0
+    complete: int = 0
+    crossing: int = 0
+    uncrossed: int = 0
+    words: int = 0
+    tagged: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
+    @property
+    def precision(self) -> float:
+        """Share of the parsed brackets that are right, in percent; NaN without any."""
+        return _percent(self.matched, self.parsed)
+
+    @property
+    def recall(self) -> float:
+        """Share of the gold brackets that were found, in percent; NaN without any."""
+        return _percent(self.matched, self.gold)
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of precision and recall, in percent; 0 if nothing is right."""
+        return 200.0 * self.matched / (self.gold + self.parsed) if self.gold + self.parsed else float("nan")
+
+    def metrics(self) -> dict[str, float]:
+        """The scores by name, in percent, but for ``crossing``: crossing brackets per sentence."""
+        return {
+            "f1": self.f1,
+            "precision": self.precision,
+            "recall": self.recall,
+            "complete_match": _percent(self.complete, self.sentences),
+            "tagging_accuracy": _percent(self.tagged, self.words),
+            "crossing": self.crossing / self.sentences if self.sentences else float("nan"),
+            "no_crossing": _percent(self.uncrossed, self.sentences),
+        }
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100.0 * part / whole if whole else float("nan")
+
+
+@dataclass(frozen=True)
+class BracketScores:
+    """The scores of a test set.
+
+    Attributes:
+        all: Over all sentences.
+        short: Over those of at most ``CUTOFF`` words.
+        signature: How they were computed. Only scores with equal signatures are comparable.
+    """
+
+    all: Counts
+    short: Counts
+    signature: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``--json``."""
+        return {
+            "sentences": self.all.sentences,
+            "failed": self.all.failed,
+            "metrics": self.all.metrics(),
+            f"metrics_up_to_{CUTOFF}_words": self.short.metrics(),
+            "signature": self.signature,
+        }
+
+    def __str__(self) -> str:
+        """A table of both, and the signature."""
+        rows = [(f"all {self.all.sentences:,} sentences", self.all)]
+        rows += [(f"{self.short.sentences:,} of at most {CUTOFF} words", self.short)]
+        lines = ["{:32} {:>6} {:>9} {:>6} {:>8} {:>7}".format("", "F1", "precision", "recall", "complete", "tagging")]
+        for name, counts in rows:
+            found = counts.metrics()
+            names = ("f1", "precision", "recall", "complete_match", "tagging_accuracy")
+            f1, precision, recall, complete, tagging = (found[metric] for metric in names)
+            lines.append(f"{name:32} {f1:6.2f} {precision:9.2f} {recall:6.2f} {complete:8.2f} {tagging:7.2f}")
+        failed = f"\n{self.all.failed:,} more failed: their words differ from the gold words" if self.all.failed else ""
+        return "\n".join(lines) + failed + f"\n{self.signature}"
+
+
+def score_files(gold: Iterable[Located], parsed: Iterable[Located], *, gold_tags: bool = False) -> BracketScores:
+    """Score parsed trees against gold trees, one by one.
+
+    Args:
+        gold: The gold trees.
+        parsed: The parser's, in the same order.
+        gold_tags: Give the parsed words their gold tags, before those that do not count are left out.
+
+    Raises:
+        DataError: One side has more trees, or not one sentence could be compared.
+    """
+    everything, short = Counts(), Counts()
+    last: tuple[Located | None, Located | None] = (None, None)
+    for count, (ours, theirs) in enumerate(zip_longest(gold, parsed)):
+        if ours is None or theirs is None:
+            more, fewer = ("parsed", "gold") if ours is None else ("gold", "parsed")
+            extra = theirs if ours is None else ours
+            assert extra is not None
+            raise DataError(
+                f"{extra.place}: this {more} tree has no {fewer} one: there are only {count:,}; give the trees of the "
+                "same sentences, in the same order"
+            )
+        counts = score_tree(ours.tree, theirs.tree, gold_tags=gold_tags)
+        everything += counts
+        if counts.words <= CUTOFF:
+            short += counts
+        last = (ours, theirs)
+    if not everything.sentences:
+        where = f": {last[0].place} and {last[1].place}" if last[0] is not None and last[1] is not None else ""
+        raise DataError(f"no gold tree has the words of its parsed tree{where}: give the trees of the same sentences")
+    return BracketScores(everything, short, SIGNATURE.format(tags="gold" if gold_tags else "parsed"))
+
+
+def score_tree(gold: Tree, parsed: Tree, *, gold_tags: bool = False) -> Counts:
+    """Compare two trees of one sentence; see :func:`score_files`."""
+    if gold_tags:
+        parsed = _retag(parsed, gold)
+    gold_words, gold_brackets = _flatten(gold)
+    parsed_words, parsed_brackets = _flatten(parsed)
+    if not gold_words or [word for word, _ in gold_words] != [word for word, _ in parsed_words]:
+        return Counts(failed=1)
+    matched = (Counter(gold_brackets) & Counter(parsed_brackets)).total()
+    spans = {(first, end) for _, first, end in gold_brackets}
+    crossing = sum(
+        any(a < first < b < end or first < a < end < b for a, b in spans) for _, first, end in parsed_brackets
+    )
+    return Counts(
+        sentences=1,
+        gold=len(gold_brackets),
+        parsed=len(parsed_brackets),
+        matched=matched,
+        complete=int(matched == len(gold_brackets) == len(parsed_brackets)),
+        crossing=crossing,
+        uncrossed=int(not crossing),
+        words=len(gold_words),
+        tagged=sum(ours == theirs for (_, ours), (_, theirs) in zip(gold_words, parsed_words, strict=True)),
+    )
+
+
+def _flatten(tree: Tree) -> tuple[list[tuple[str, str]], list[Bracket]]:
+    """The words that count with their tags, and the brackets around them."""
+    words: list[tuple[str, str]] = []
+    brackets: list[Bracket] = []
+
+    def visit(node: Tree) -> None:
+        label = plain_label(node.label)
+        if node.word is not None:
+            if label not in DELETED:
+                words.append((node.word, label))
+            return
+        first = len(words)
+        for child in node.children:
+            visit(child)
+        if label not in DELETED and len(words) > first:
+            brackets.append((EQUAL.get(label, label), first, len(words)))
+
+    visit(tree)
+    return words, brackets
+
+
+def _retag(tree: Tree, gold: Tree) -> Tree:
+    """A tree with the tags of another over the same words; unchanged over other words."""
+    leaves = [leaf for leaf in gold.leaves() if leaf.label != EMPTY]
+    if [leaf.word for leaf in leaves] != tree.words():
+        return tree
+    tags = iter(leaves)
+
+    def visit(node: Tree) -> Tree:
+        if node.word is not None:
+            return Tree(next(tags).label, word=node.word)
+        return Tree(node.label, tuple(visit(child) for child in node.children))
+
+    return visit(tree)

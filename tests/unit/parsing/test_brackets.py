@@ -1,0 +1,132 @@
+"""Scores by hand, by the definition of EVALB."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from dstransformer.cli.program import run
+from dstransformer.errors import DataError
+from dstransformer.parsing.brackets import Counts, score_files, score_tree
+from dstransformer.parsing.trees import Located, Tree, iter_trees
+
+GOLD = "(TOP (S (NP (DT the) (NN cat)) (VP (VBD sat) (PP (IN on) (NP (DT a) (NN mat)))) (. .)))"
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Reader:
+    return Reader(tmp_path / "a.mrg")
+
+
+class Reader:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, text: str) -> Tree:
+        self._path.write_text(text)
+        (found,) = iter_trees(self._path)
+        return found.tree
+
+
+def test_a_tree_equals_itself(read: Reader) -> None:
+    counts = score_tree(read(GOLD), read(GOLD))
+    # S, NP, VP, PP, NP: the outermost bracket and the full stop do not count.
+    assert counts == Counts(sentences=1, gold=5, parsed=5, matched=5, complete=1, uncrossed=1, words=6, tagged=6)
+    assert (counts.precision, counts.recall, counts.f1) == (100, 100, 100)
+
+
+def test_missing_wrong_and_crossing_brackets(read: Reader) -> None:
+    parsed = "(TOP (S (NP (DT the) (NN cat)) (VP (VP (VBD sat) (IN on)) (NP (DT a) (VB mat))) (. .)))"
+    counts = score_tree(read(GOLD), read(parsed))
+    # Right: S, NP, VP, NP. The inner VP is wrong, and crosses PP. PP is missing.
+    assert (counts.matched, counts.gold, counts.parsed, counts.crossing) == (4, 5, 5, 1)
+    assert (counts.complete, counts.uncrossed, counts.tagged) == (0, 0, 5)
+    assert counts.f1 == pytest.approx(80)
+
+
+def test_each_gold_bracket_matches_once(read: Reader) -> None:
+    gold, parsed = read("(S (NP (NN a)) (VP (VB b)))"), read("(S (NP (NP (NN a))) (VP (VB b)))")
+    counts = score_tree(gold, parsed)
+    assert (counts.matched, counts.gold, counts.parsed) == (3, 3, 4)
+    assert counts.precision == pytest.approx(75)
+
+
+def test_punctuation_does_not_move_brackets_and_adverbs_are_particles(read: Reader) -> None:
+    gold = read("(S (NP (NN a) (, ,)) (VP (VB b) (PRT (RP up)) (: -)) (`` ``))")
+    parsed = read("(S (NP (NN a)) (, ,) (VP (VB b) (ADVP (RB up))) (: -) (`` ``))")
+    counts = score_tree(gold, parsed)
+    assert (counts.matched, counts.gold, counts.parsed, counts.words, counts.tagged) == (4, 4, 4, 3, 2)
+
+
+def test_brackets_around_nothing_that_counts_are_passed_over(read: Reader) -> None:
+    counts = score_tree(read("(S (NP (-NONE- *)) (VP (VB go)) (X (. .)))"), read("(S (VP (VB go)) (. .))"))
+    assert (counts.matched, counts.gold, counts.parsed) == (2, 2, 2)
+
+
+def test_other_words_fail_and_add_nothing(read: Reader) -> None:
+    assert score_tree(read(GOLD), read(GOLD.replace("cat", "dog"))) == Counts(failed=1)
+    assert score_tree(read(GOLD), read("(())")) == Counts(failed=1)
+    # A full stop tagged as a word is a word more.
+    assert score_tree(read(GOLD), read(GOLD.replace("(. .)", "(NN .)"))) == Counts(failed=1)
+    fixed = score_tree(read(GOLD), read(GOLD.replace("(. .)", "(NN .)")), gold_tags=True)
+    assert (fixed.f1, fixed.tagged) == (100, 6)
+
+
+def locate(*trees: Tree) -> list[Located]:
+    return [Located(tree, f"x.mrg, line {number}") for number, tree in enumerate(trees, 1)]
+
+
+def test_files_are_scored_by_their_sums(read: Reader) -> None:
+    good, bad = read(GOLD), read("(S (NP (DT the) (NN cat) (VBD sat) (IN on) (DT a) (NN mat)) (. .))")
+    long = Tree("S", tuple(Tree("NN", word=str(number)) for number in range(41)))
+    scores = score_files(locate(good, good, long, good), locate(good, bad, long, read("(())")))
+    assert (scores.all.sentences, scores.all.failed, scores.short.sentences) == (3, 1, 2)
+    assert (scores.short.matched, scores.short.gold, scores.short.parsed) == (6, 10, 7)
+    assert scores.short.f1 == pytest.approx(200 * 6 / 17)
+    assert scores.all.f1 == pytest.approx(200 * 7 / 19)
+    found = scores.to_json()
+    assert found["metrics"]["complete_match"] == pytest.approx(100 * 2 / 3)
+    assert "COLLINS.prm" in found["signature"]
+    assert "tags:parsed" in found["signature"]
+    assert "1 more failed: their words differ from the gold words" in str(scores)
+
+
+def test_sides_that_do_not_belong_together_are_refused(read: Reader) -> None:
+    good, other = read(GOLD), read(GOLD.replace("cat", "dog"))
+    with pytest.raises(DataError, match=r"x.mrg, line 2: this gold tree has no parsed one: there are only 1;"):
+        score_files(locate(good, good), locate(good))
+    with pytest.raises(DataError, match=r"x.mrg, line 1: this parsed tree has no gold one: there are only 0;"):
+        score_files([], locate(good))
+    with pytest.raises(DataError, match="no gold tree has the words of its parsed tree: x"):
+        score_files(locate(good), locate(other))
+
+
+def test_scores_of_nothing_are_nan() -> None:
+    assert all(math.isnan(value) for value in Counts().metrics().values())
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "gold.mrg").write_text(GOLD)
+    (tmp_path / "parsed.mrg").write_text(GOLD.replace("(PP", "(NP"))
+    files = ["--gold", str(tmp_path / "gold.mrg"), "--trees", str(tmp_path / "parsed.mrg")]
+    assert run(["evaluate", "--task", "parsing", *files, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["f1"] == pytest.approx(80)
+    assert run(["evaluate", "--task", "parsing", *files]) == 0
+    assert "all 1 sentences" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ("--task parsing --gold a", "--task parsing needs --trees; see `dst evaluate --help`"),
+    ("--src a --ref b", "--task translation needs BUNDLE"),
+    ("model --src a --ref b --gold c", "--task translation does not take --gold, which is for --task parsing"),
+    ("model --task parsing --gold a --trees b", "--task parsing does not take BUNDLE, which is for --task translation"),
+    ("--task parsing --gold nowhere --trees b", "nowhere does not exist"),
+])  # fmt: skip
+def test_options_of_the_other_task_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: str, message: str
+) -> None:
+    assert run(["evaluate", *arguments.split()]) == 2
+    assert message in capsys.readouterr().err
