@@ -1,0 +1,70 @@
+"""Trees as sequences of brackets and tags (Vinyals et al., 2015, section 3), and back. The words are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dstransformer.parsing.trees import TOP, Tree
+
+#: The tag of every word, if tags are not kept.
+ANY_TAG = "XX"
+
+
+@dataclass(frozen=True)
+class Linearisation:
+    """How trees are written.
+
+    Attributes:
+        tags: ``keep`` the part-of-speech tag of each word, or write ``XX`` for all.
+        closing: Closing brackets carry their ``label`` (``)NP``), or are ``bare``.
+    """
+
+    tags: Literal["keep", "xx"] = "keep"
+    closing: Literal["label", "bare"] = "label"
+
+    def write(self, tree: Tree) -> list[str]:
+        """``(S (NP DT NN )NP (VP VBZ )VP )S`` for a tree. An outermost ``TOP`` over one phrase is left out."""
+        symbols: list[str] = []
+        self._write(_without_top(tree), symbols)
+        return symbols
+
+    def _write(self, tree: Tree, symbols: list[str]) -> None:
+        if tree.word is not None:
+            symbols.append(tree.label if self.tags == "keep" else ANY_TAG)
+            return
+        symbols.append(f"({tree.label}")
+        for child in tree.children:
+            self._write(child, symbols)
+        symbols.append(f"){tree.label}" if self.closing == "label" else ")")
+
+    def read(self, symbols: Sequence[str], words: Sequence[str]) -> Tree:
+        """The tree, with these words.
+
+        Raises:
+            ValueError: The brackets are not balanced, a phrase is empty, or there are more or fewer tags than words.
+        """
+        open_nodes: list[tuple[str, list[Tree]]] = [(TOP, [])]
+        rest = iter(words)
+        for place, symbol in enumerate(symbols):
+            if symbol.startswith("(") and len(symbol) > 1:
+                open_nodes.append((symbol[1:], []))
+            elif symbol.startswith(")"):
+                label, children = open_nodes.pop()
+                if not open_nodes or not children or (self.closing == "label" and symbol != f"){label}"):
+                    raise ValueError(f"symbol {place}, {symbol!r}, closes no phrase")
+                open_nodes[-1][1].append(Tree(label, tuple(children)))
+            else:
+                word = next(rest, None)
+                if word is None:
+                    raise ValueError(f"symbol {place}, {symbol!r}, has no word: there are {len(words)}")
+                open_nodes[-1][1].append(Tree(symbol, word=word))
+        if len(open_nodes) > 1 or not open_nodes[0][1] or next(rest, None) is not None:
+            raise ValueError("a bracket is open, or words are left")
+        parts = tuple(open_nodes[0][1])
+        return parts[0] if len(parts) == 1 and parts[0].label == TOP else Tree(TOP, parts)
+
+
+def _without_top(tree: Tree) -> Tree:
+    return tree.children[0] if tree.label == TOP and len(tree.children) == 1 else tree

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dstransformer.parsing.linearise import Linearisation
+from dstransformer.parsing.trees import TOP, Tree, normalise, read_trees
+
+SAMPLE = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data")) / "treebank"
+ALL = [Linearisation(tags, closing) for tags in ("keep", "xx") for closing in ("label", "bare")]  # type: ignore[arg-type]
+
+labels = st.sampled_from(["S", "NP", "VP", "WHNP"])
+leaves = st.builds(
+    lambda tag, word: Tree(tag, word=word), st.sampled_from(["NN", "-LRB-", ",", "PRP$"]), st.sampled_from("abc")
+)
+phrases = st.recursive(
+    leaves,
+    lambda parts: st.builds(lambda label, children: Tree(label, tuple(children)), labels, st.lists(parts, min_size=1)),
+)
+trees = st.builds(lambda *children: Tree(TOP, children), phrases) | st.builds(
+    lambda children: Tree(TOP, tuple(children)), st.lists(phrases, min_size=2, max_size=3)
+)
+
+
+def with_any_tag(tree: Tree) -> Tree:
+    if tree.word is not None:
+        return Tree("XX", word=tree.word)
+    return Tree(tree.label, tuple(map(with_any_tag, tree.children)))
+
+
+def test_the_four_forms() -> None:
+    tree = Tree(TOP, (Tree("S", (Tree("NP", (Tree("NN", word="cats"),)), Tree("VBP", word="sit"))),))
+    forms = {(form.tags, form.closing): " ".join(form.write(tree)) for form in ALL}
+    assert forms == {
+        ("keep", "label"): "(S (NP NN )NP VBP )S",
+        ("keep", "bare"): "(S (NP NN ) VBP )",
+        ("xx", "label"): "(S (NP XX )NP XX )S",
+        ("xx", "bare"): "(S (NP XX ) XX )",
+    }
+
+
+@pytest.mark.parametrize("form", ALL)
+@given(tree=trees)
+def test_reading_inverts_writing(form: Linearisation, tree: Tree) -> None:
+    expected = tree if form.tags == "keep" else with_any_tag(tree)
+    assert form.read(form.write(tree), tree.words()) == expected
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> list[Tree]:
+    archive = SAMPLE / "wsj_sample.tar.gz"
+    if not archive.is_file():
+        pytest.skip(f"no {archive}; set DST_SHARED_DATA")
+    folder = tmp_path_factory.mktemp("treebank")
+    with tarfile.open(archive) as file:
+        file.extractall(folder, filter="data")
+    found = [normalise(located.tree) for located in read_trees(str(folder))]
+    assert len(found) > 3000
+    return [tree for tree in found if tree is not None]
+
+
+@pytest.mark.parametrize("form", ALL)
+def test_reading_inverts_writing_for_every_tree_of_the_sample(form: Linearisation, sample: list[Tree]) -> None:
+    for tree in sample:
+        expected = tree if form.tags == "keep" else with_any_tag(tree)
+        assert form.read(form.write(tree), tree.words()) == expected
+
+
+@pytest.mark.parametrize(("symbols", "message"), [
+    ("(S NN", "a bracket is open, or words are left"),
+    ("(S NN )S NN", "has no word: there are 1"),
+    ("(S NN )NP", "closes no phrase"),
+    ("(S (NP )NP NN )S", "symbol 2, '\\)NP', closes no phrase"),
+    (")S", "closes no phrase"),
+    ("", "a bracket is open, or words are left"),
+])  # fmt: skip
+def test_symbols_that_are_no_tree_are_refused(symbols: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Linearisation().read(symbols.split(), ["a"])
