@@ -115,20 +115,22 @@ def replace_folder(
         UserError: Another process writes the folder, or has written it although ``overwrite`` is false.
         StorageError: The folder cannot be written.
     """
+    place = Path(os.path.realpath(target))  # a link stays
     with storage_errors(target, full=full):
-        lock = target.with_name(f".{target.name}.lock")
-        lock.parent.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = place.with_name(f".{place.name}.lock")
         with hold_lock(lock, f"another process writes {target} ({{owner}}): wait for it, or choose another folder"):
-            if not overwrite and target.is_dir() and any(target.iterdir()):
+            old = place.with_name(f".{place.name}.old")
+            if old.exists() and not place.exists():  # a process was killed between the two renames below
+                old.rename(place)
+            if not overwrite and place.is_dir() and any(place.iterdir()):
                 raise UserError(f"{target} already exists: choose another folder, or replace it with --overwrite")
-            _replace_folder(target, write, full)
+            _replace_folder(place, write, full)
 
 
 def _replace_folder(target: Path, write: Callable[[Path], None], full: str) -> None:
     aside, old = target.with_name(f".{target.name}.partial"), target.with_name(f".{target.name}.old")
     with storage_errors(target, full=full):
-        if old.exists() and not target.exists():  # a process was killed between the two renames below
-            old.rename(target)
         for stale in (aside, old):
             if stale.exists():
                 shutil.rmtree(stale)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -16,17 +16,23 @@ from dstransformer.corpus.reader import Int32
 Pairs = tuple[Int32, Int32, Int32, Int32]
 Word = tuple[int, ...]
 
-#: Words, each with the merges that are left out, whose pieces are remembered.
-_REMEMBERED = 1 << 18
+#: Words, each with the merges that are left out, whose pieces are remembered: at most some 60 MB.
+_REMEMBERED = 1 << 17
+
+#: Longest word, in stored pieces, that is remembered. Text without spaces has longer ones, which never come again.
+_LONGEST_WORD = 12
+
+#: Keeps the random numbers apart from those that shuffle an epoch, which are seeded by seed and epoch.
+_STREAM = 1
 
 
 class BpeDropout:
     """Divides the words of a micro-batch into pieces anew, each merge left out with some probability.
 
-    The pieces are a function of the seed, the update and the micro-batch, and so the same in any layout of ranks and on
-    every machine. (SentencePiece can sample too, but its draws differ from process to process, whatever the seed.)
-    Which sentences an update holds follows from their stored pieces, so that updates exceed the budget by as much as
-    the sentences grow.
+    The pieces are a function of the seed, the epoch, the update and the micro-batch, and so the same in any layout of
+    ranks, with one version of NumPy. (SentencePiece can sample too, but its draws differ from process to process,
+    whatever the seed.) Which sentences an update holds follows from their stored pieces, so updates exceed the budget
+    by as much as the sentences grow.
 
     Args:
         tokenizer: The BPE model of the corpus.
@@ -43,7 +49,7 @@ class BpeDropout:
         self._probability = probability
         self._seed = seed
         self._longest = longest
-        self._divide = lru_cache(maxsize=_REMEMBERED)(self._divide_anew)
+        self._divide = lru_cache(maxsize=_REMEMBERED)(self._divide_checked)
 
     def sample(self, pairs: Pairs, epoch: int, update: int, micro_batch: int) -> Pairs:
         """The pairs of a micro-batch in sampled pieces.
@@ -54,7 +60,7 @@ class BpeDropout:
             update: The update within the epoch.
             micro_batch: The micro-batch within the update.
         """
-        random = np.random.default_rng((self._seed, epoch, update, micro_batch))
+        random = np.random.default_rng((self._seed, epoch, update, micro_batch, _STREAM))
         src_ids, src_lengths, tgt_ids, tgt_lengths = pairs
         return *self._sample(src_ids, src_lengths, random), *self._sample(tgt_ids, tgt_lengths, random)
 
@@ -83,6 +89,8 @@ class BpeDropout:
             yield from random.geometric(self._probability, size=1024).tolist()
 
     def _sample_word(self, word: Word, gaps: Iterator[int]) -> Word:
+        if len(word) > _LONGEST_WORD:
+            return self._sample_long_word(word, gaps)
         left_out = 0
         pieces, possible = self._divide(word, left_out)
         following = next(gaps) - 1
@@ -92,18 +100,41 @@ class BpeDropout:
             following += next(gaps)
         return pieces
 
-    def _divide_anew(self, word: Word, left_out: int) -> tuple[Word, int]:
-        """Divide a word by BPE, leaving out merges as SentencePiece does.
+    def _sample_long_word(self, word: Word, gaps: Iterator[int]) -> Word:
+        following = next(gaps) - 1
 
-        Merges come in the order of their scores, those of equal scores from left to right. One that is left out is gone
-        until a neighbour has merged.
+        def is_left_out(merge: int) -> bool:
+            nonlocal following
+            if merge < following:
+                return False
+            following += next(gaps)
+            return True
+
+        if self._divide_anew(word, lambda _: False)[0] != word:
+            return word
+        return self._divide_anew(word, is_left_out)[0]
+
+    def _divide_checked(self, word: Word, left_out: int) -> tuple[Word, int]:
+        """Divide a word by BPE.
 
         Args:
-            word: The stored pieces. They are the result if one of them is a byte or unknown.
+            word: The stored pieces. They are the result, and no merge is possible, if this program cannot reproduce
+                them: with pieces that are bytes, unknown, defined by the user or not used by the model.
             left_out: Its bit ``n`` says whether to leave out the ``n``-th merge that is possible.
 
         Returns:
             The pieces, and the number of merges that were possible on the way.
+        """
+        if not left_out:
+            pieces, possible = self._divide_anew(word, lambda _: False)
+            return (pieces, possible) if pieces == word else (word, 0)
+        return self._divide_anew(word, lambda merge: bool(left_out >> merge & 1))
+
+    def _divide_anew(self, word: Word, is_left_out: Callable[[int], bool]) -> tuple[Word, int]:
+        """Merge the characters of a word as SentencePiece does, leaving out some merges.
+
+        Merges come in the order of their scores, those of equal scores from left to right. One that is left out is gone
+        until a neighbour has merged.
         """
         if any(token not in self._text for token in word):
             return word, 0
@@ -124,9 +155,8 @@ class BpeDropout:
             _, left, right, text = heapq.heappop(agenda)
             if not symbols[left] or not symbols[right] or symbols[left] + symbols[right] != text:
                 continue  # one of the two has merged with its other neighbour
-            is_left_out = left_out >> possible & 1
             possible += 1
-            if is_left_out:
+            if is_left_out(possible - 1):
                 continue
             symbols[left], symbols[right] = text, ""
             after[left] = after[right]

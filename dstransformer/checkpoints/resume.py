@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 #: Sections that determine what an update computes. They must not change during a run.
 FIXED_SECTIONS = ("model", "loss", "optimizer", "batch")
+FIXED_KEYS = ("training.seed", "training.bpe_dropout")
 
 
 def find_checkpoint(resume: str, run: Path, config: Config, start: TrainState, corpus: Path) -> Checkpoint | None:
@@ -90,14 +91,18 @@ def _check_without_checkpoints(run: Path, resume: str) -> None:
         )
 
 
-def _how_to_have(name: str, value: object) -> str:
+def _how_to_have(different: Sequence[str], stored: TrainState) -> str:
     """How to start a run with the layout of a checkpoint."""
-    if name == "world_size":
-        return (
-            f"start {value} of them with deepspeed --num_gpus {value}, torchrun or srun; for a dry run set "
-            f"WORLD_SIZE={value}"
+    advice = []
+    if "world_size" in different:
+        count = stored.world_size
+        advice.append(
+            f"start {count} processes with deepspeed --num_gpus {count}, torchrun or srun; for a dry run set "
+            f"WORLD_SIZE={count}"
         )
-    return f"name the fragment {f'zero{value}' if name == 'zero_stage' else value} with --ds"
+    if "zero_stage" in different or "precision" in different:
+        advice.append(f"give --ds zero{stored.zero_stage} {stored.precision}")
+    return "; ".join(advice)
 
 
 def _check_layout(checkpoint: Checkpoint, config: Config, start: TrainState, corpus: Path) -> None:
@@ -107,7 +112,7 @@ def _check_layout(checkpoint: Checkpoint, config: Config, start: TrainState, cor
     different = [name for name in names if before[name] != now[name]]
     if different:
         had, have = (" and ".join(f"{name} {state[name]}" for name in different) for state in (before, now))
-        advice = "; ".join(_how_to_have(name, before[name]) for name in different)
+        advice = _how_to_have(different, stored)
         raise DataError(
             f"cannot resume from {checkpoint.path}: it was written with {had}, this run has {have}; {advice}"
         )
@@ -126,7 +131,7 @@ def _check_layout(checkpoint: Checkpoint, config: Config, start: TrainState, cor
 
 def _check_fixed_values(checkpoint: Checkpoint, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     for key in new:
-        fixed = key.partition(".")[0] in FIXED_SECTIONS or key == "training.seed"
+        fixed = key.partition(".")[0] in FIXED_SECTIONS or key in FIXED_KEYS
         if fixed and old[key] != new[key]:
             raise ConfigError(
                 f"{key} is {new[key]}, but {checkpoint.path} was trained with {old[key]}: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dstransformer.config import uses_cpu_kernels
 from dstransformer.errors import UserError, shown
 
 #: The DeepSpeed accelerators that training supports.
@@ -65,9 +66,10 @@ def check_environment(environment: Mapping[str, str]) -> None:
     """Check the variables that PyTorch, OpenMP and DeepSpeed read later, where a mistake is hard to recognise.
 
     Raises:
-        UserError: ``DS_ACCELERATOR`` is neither ``cpu`` nor ``cuda``, ``MASTER_PORT`` is not a port, or
-            ``OMP_NUM_THREADS`` is not a number of threads.
+        UserError: ``DS_ACCELERATOR`` is neither ``cpu`` nor ``cuda``, ``MASTER_PORT`` is not a port,
+            ``OMP_NUM_THREADS`` is not a number of threads, or ``DST_CPU_KERNELS`` is not 0 or 1.
     """
+    uses_cpu_kernels(environment)
     for name, largest in (("MASTER_PORT", 65535), ("OMP_NUM_THREADS", 2**16)):
         value = environment.get(name, "1").partition(",")[0].strip()
         if not (value.isascii() and value.isdecimal()) or not 1 <= int(value) <= largest:

@@ -18,6 +18,7 @@ from dstransformer.config.loading import (
     preset_summary,
     read_config,
     read_yaml,
+    uses_cpu_kernels,
     write_config,
 )
 from dstransformer.config.schema import (
@@ -60,6 +61,7 @@ __all__ = [
     "preset_summary",
     "read_config",
     "read_yaml",
+    "uses_cpu_kernels",
     "write_config",
     "zero_stage",
 ]

@@ -270,3 +270,18 @@ def _suggest(location: Sequence[str | int]) -> str:
         known = known.get(section, {})
     near = get_close_matches(key, list(known), n=1)
     return f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+
+
+def uses_cpu_kernels(environment: Mapping[str, str]) -> bool:
+    """Whether ``DST_CPU_KERNELS`` leaves the CPU kernels on; ``0`` turns them off.
+
+    Raises:
+        ConfigError: It is neither 0 nor 1.
+    """
+    switch = environment.get("DST_CPU_KERNELS", "")
+    if switch not in ("", "0", "1"):
+        raise ConfigError(
+            f"the environment variable DST_CPU_KERNELS is {shown(switch)}: set it to 0 to do without the CPU kernels, "
+            "or unset it"
+        )
+    return switch != "0"

@@ -122,6 +122,7 @@ class Validator:
         """This rank's share of a split, in batches of similar target length."""
         src_lengths, tgt_lengths = training_lengths(split)
         own = np.lexsort((src_lengths, tgt_lengths))[self._world.rank :: self._world.world_size]
+        # The lengths include the end, which is then counted twice; without it, empty targets would be left out.
         for batch in plan_batches(tgt_lengths[own].tolist(), self._config.decoding.batch_tokens):
             yield own[batch]
 

@@ -135,7 +135,12 @@ def draw_attention(
         {"source": source, "target": written, "model": str(bundle.path)},
         kind=choice.kinds[0], layer=layer, heads=heads, whole_words=choice.whole_words,
     )  # fmt: skip
-    replace_folder(out, lambda folder: _write(folder, files, pair, weights), full="make room, or choose another folder")
+    replace_folder(
+        out,
+        lambda folder: _write(folder, files, pair, weights),
+        overwrite=overwrite,
+        full="make room, or choose another folder",
+    )
     empty = tuple(kind for kind, view in drawn.items() if view.chosen == ())
     return Drawn(source, written, layer, bundle.model.num_layers, heads, pictures, empty)
 

@@ -28,7 +28,7 @@ from dstransformer.model import parameter_count
 from dstransformer.paper.child import Ended, run_dst
 from dstransformer.paper.table3_report import draw, to_markdown
 from dstransformer.paper.table3_results import Result, Table, read_table
-from dstransformer.paper.table3_rows import Row, differences, scale_preset, scale_row, select_rows
+from dstransformer.paper.table3_rows import ROWS, Row, differences, scale_preset, scale_row, select_rows
 from dstransformer.products import enclosing_product
 from dstransformer.terminal import Stopped, stopped_by_signals
 from dstransformer.tracking import PARENT_TAG, RunGroup, RunStatus, TrackingState, resolve_tracking_uri
@@ -333,8 +333,11 @@ def _check_out(out: Path) -> None:
             raise UserError(f"--out {out}: {folder} is a file; name a folder")
     with storage_errors(out):
         names = {path.name for path in out.iterdir()} if out.is_dir() else set()
-        others = sorted(name for name in names - set(_OWN) if not name.startswith(".table3"))
-        if others and not names & {".table3.lock"} and not (out / STATE_NAME).is_file():
+        own = (
+            {*_OWN, *(row.name for row in ROWS)} if ".table3.lock" in names else set(_OWN)
+        )  # the rows stay if the state is moved away
+        others = sorted(name for name in names - own if not name.startswith(".table3"))
+        if others and not (out / STATE_NAME).is_file():  # looked for last: another worker may be making it
             raise UserError(
                 f"--out {out} holds {others[0]}, which is not part of a table: choose a new or empty folder"
             )

@@ -91,7 +91,7 @@ def read_table(path: Path) -> Table:
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path} cannot be read as a table ({shown(error, quote=False)}): restore it, or move it away and give the "
-            "same command again: the rows stay"
+            f"{path} cannot be read as a table ({type(error).__name__}: {shown(error, quote=False)}): restore it, "
+            "or move it away and give the same command again, which keeps the trained rows"
         ) from None
     return Table(settings, results)

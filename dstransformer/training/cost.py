@@ -10,7 +10,7 @@ from dstransformer.model import LengthSums, training_flops
 
 
 class CostMeter:
-    """Adds up the cost of a run. It needs no messages between ranks, because every rank knows the plan.
+    """Adds up the cost of a run. It needs no messages between ranks, as every rank knows the lengths of an update.
 
     Args:
         config: The experiment.

@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights (Polyak and Juditsky, 1992, with a window that forgets)."""
+"""An exponential moving average of the weights (Polyak and Juditsky, 1992, with exponentially decaying shares)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 def ema_weight(decay: float, updates: int) -> float:
     """The share of the average that stays after update ``updates``, from 1: ``min(decay, (1 + n) / (10 + n))``.
 
-    The average starts at the initial weights, which the smaller share of the first updates makes it forget.
+    The average starts at the initial weights. The smaller shares of the first updates let it forget them.
     """
     return min(decay, (1 + updates) / (10 + updates))
 
 
 class WeightAverage:
-    """The moving average of the fp32 weights that this rank updates: all of them, or its partition in ZeRO.
+    """The moving average, in fp32, of the weights that this rank updates: all of them, or its partition in ZeRO.
 
     Args:
         masters: The weights that the optimizer updates in place.
@@ -27,7 +27,7 @@ class WeightAverage:
 
     def __init__(self, masters: Sequence[Tensor], decay: float) -> None:
         self._masters = [master.detach() for master in masters]
-        self._averages = [master.clone() for master in self._masters]
+        self._averages = [master.float().clone() for master in self._masters]
         self._decay = decay
 
     @torch.no_grad()
@@ -37,23 +37,21 @@ class WeightAverage:
         Args:
             updates: Number of updates applied so far.
         """
-        torch._foreach_lerp_(self._averages, self._masters, 1.0 - ema_weight(self._decay, updates))
+        weights = [master.float() for master in self._masters]
+        torch._foreach_lerp_(self._averages, weights, 1.0 - ema_weight(self._decay, updates))
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
-        """Put the average in the place of the weights for a while."""
-        self._swap()
+        """Put the average in the place of the weights for a while. CPU memory holds the weights meanwhile."""
+        with torch.no_grad():
+            held = [master.to("cpu", copy=True) for master in self._masters]
+            torch._foreach_copy_(self._masters, self._averages)
         try:
             yield
         finally:
-            self._swap()
-
-    @torch.no_grad()
-    def _swap(self) -> None:
-        for master, average in zip(self._masters, self._averages, strict=True):
-            held = master.clone()
-            master.copy_(average)
-            average.copy_(held)
+            with torch.no_grad():
+                for master, weights in zip(self._masters, held, strict=True):
+                    master.copy_(weights)
 
     def state(self) -> list[Tensor]:
         """The average, in the layout of the masters; copies in CPU memory."""

@@ -31,6 +31,10 @@ logger = logging.getLogger(__name__)
 #: DeepSpeed's checkpoint tag: the subfolder that holds its state.
 _TAG = "state"
 
+#: Where DeepSpeed's optimizers keep a rank's partition of the fp32 weights: ZeRO 3, ZeRO 1 and 2, and bf16 with
+#: gradients accumulated in fp32.
+_PARTITIONS = ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition")
+
 #: Training has diverged after this many updates in a row were skipped because of NaN or infinite gradients. Not used in
 #: fp16, which lowers its loss scale instead.
 MAX_SKIPPED_UPDATES = 20
@@ -113,13 +117,21 @@ class Engine:
         return WeightAverage(self._fp32_masters(), self._config.optimizer.ema_decay)
 
     def _fp32_masters(self) -> list[Tensor]:
-        """The fp32 weights that the optimizer updates in place on this rank."""
-        if self._stage == 3:
-            return list(self._optimizer.fp32_partitioned_groups_flat)
-        if self._stage:
-            return list(self._optimizer.single_partition_of_fp32_groups)
-        masters = self._fp32_weights_without_zero()
-        return [masters.get(parameter, parameter) for parameter in self._engine.module.parameters()]
+        """The weights that the optimizer updates in place on this rank, by DeepSpeed's class of optimizer.
+
+        Raises:
+            ConfigError: DeepSpeed keeps them in another place.
+        """
+        if not self._stage:
+            masters = self._fp32_weights_without_zero()
+            return [masters.get(parameter, parameter) for parameter in self._engine.module.parameters()]
+        for name in _PARTITIONS:
+            if hasattr(self._optimizer, name):
+                return list(getattr(self._optimizer, name))
+        raise _RejectedConfigError(
+            f"optimizer.ema_decay cannot be used with DeepSpeed's {type(self._optimizer).__name__}: set "
+            "optimizer.ema_decay=0, or use the fragments of ds_configs"
+        )
 
     def _build_scheduler(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
         # LambdaLR counts applied updates from 0; skipped updates do not count.

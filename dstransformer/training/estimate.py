@@ -25,8 +25,8 @@ class Estimate:
         pairs: Sentence pairs of the training split.
         updates_per_epoch: Updates of the first epoch; other epochs differ by a few.
         epochs: Number of epochs in ``training.max_updates``.
-        src_tokens_per_update: Mean source tokens per update of the first epoch, as they are stored; BPE dropout makes
-            them more, and so do the operations below.
+        src_tokens_per_update: Mean source tokens per update of the first epoch, as they are stored. BPE dropout
+            increases them, and with them the operations below.
         tgt_tokens_per_update: Mean target tokens per update of the first epoch.
         pairs_per_update: Mean sentence pairs per update of the first epoch.
         accumulation_steps: Micro-batches that each process computes per update.
@@ -34,7 +34,8 @@ class Estimate:
         flops_per_update: Mean operations per update of the first epoch, see
             :func:`dstransformer.model.training_flops`.
         flops: Operations of all updates of the run.
-        model_state_gib: Weights, gradients and Adam states per process in GiB, by ZeRO stage; without activations.
+        model_state_gib: Weights, gradients, Adam states and the moving average, if any, per process in GiB, by ZeRO
+            stage; without activations.
     """
 
     pairs: int
@@ -115,6 +116,17 @@ def plan_warnings(config: Config, updates_per_epoch: float) -> list[str]:
             f"the last {config.checkpoint.average_last} checkpoints reach back to update {first}, into the warm-up "
             f"(schedule.warmup_steps = {warmup}), so the final bundle will be the best on validation instead of "
             "their average: lower schedule.warmup_steps, checkpoint.average_last or checkpoint.every_updates"
+        )
+    if config.training.bpe_dropout:
+        warnings.append(
+            f"training.bpe_dropout = {config.training.bpe_dropout} makes sentences longer than they are stored: "
+            "updates hold more tokens than planned, and take more operations and memory"
+        )
+    if config.optimizer.ema_decay and config.checkpoint.final == "average" and config.checkpoint.average_last > 1:
+        warnings.append(
+            f"the final bundle averages {config.checkpoint.average_last} checkpoints that are moving averages already "
+            f"(optimizer.ema_decay = {config.optimizer.ema_decay}): for the last moving average alone set "
+            "checkpoint.average_last=1"
         )
     model, default = config.model, load_config("base").model.max_positions
     if model.positions == "sinusoidal" and model.max_positions != default:

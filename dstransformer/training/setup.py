@@ -110,7 +110,8 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
 
     Raises:
         DataError: A split is missing, a shard is damaged, or a sentence pair does not fit into an update.
-        ConfigError: A sentence is longer than the table of learned positions.
+        ConfigError: A sentence is longer than the table of learned positions, or BPE dropout is asked of a tokenizer
+            that is not BPE.
     """
     config, corpus = setup.config, setup.corpus
     for split in ("train", "validation"):
@@ -121,8 +122,9 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
     check_lengths(*training_lengths(corpus.split("train")), build_budget(config.batch))
     if config.training.bpe_dropout and corpus.tokenizer.model_type != "bpe":
         raise ConfigError(
-            f"training.bpe_dropout = {config.training.bpe_dropout}, but the tokenizer of {corpus.path} is no BPE model "
-            f"(but {corpus.tokenizer.model_type}): set training.bpe_dropout=0, or build the corpus with a BPE tokenizer"
+            f"training.bpe_dropout = {config.training.bpe_dropout}, but the tokenizer of {corpus.path} is a "
+            f"{corpus.tokenizer.model_type} model, not BPE: set training.bpe_dropout=0, or build the corpus with a BPE "
+            "tokenizer"
         )
     if config.model.positions == "learned":
         splits = corpus.manifest.splits.values()

@@ -155,3 +155,19 @@ def test_replace_folder_does_not_mix_two_writers(tmp_path: Path) -> None:
 def write_letter(folder: Path, text: str) -> None:
     folder.mkdir()
     (folder / "letter.txt").write_text(text)
+
+
+def test_replace_folder_writes_where_a_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for text in ("first", "second"):
+        replace_folder(tmp_path / "link", lambda folder, text=text: write_letter(folder, text))
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "real" / "letter.txt").read_text() == text
+
+
+def test_replace_folder_keeps_what_a_killed_process_had_moved_aside(tmp_path: Path) -> None:
+    write_letter(tmp_path / ".out.old", "first")
+    with pytest.raises(UserError, match="out already exists"):
+        replace_folder(tmp_path / "out", lambda folder: write_letter(folder, "second"), overwrite=False)
+    assert (tmp_path / "out" / "letter.txt").read_text() == "first"

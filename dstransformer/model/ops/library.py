@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dstransformer.errors import ConfigError, shown
+from dstransformer.config import uses_cpu_kernels
 
 logger = logging.getLogger(__name__)
 
@@ -67,13 +67,7 @@ def kernels() -> ctypes.CDLL | None:
     Raises:
         ConfigError: ``DST_CPU_KERNELS`` is neither 0 nor 1.
     """
-    switch = os.environ.get("DST_CPU_KERNELS", "")
-    if switch not in ("", "0", "1"):
-        raise ConfigError(
-            f"the environment variable DST_CPU_KERNELS is {shown(switch)}: set it to 0 to do without the CPU kernels, "
-            "or unset it"
-        )
-    return None if switch == "0" else _load()
+    return _load() if uses_cpu_kernels(os.environ) else None
 
 
 def can_compute(*tensors: Tensor) -> bool:

@@ -54,7 +54,7 @@ def test_pieces_depend_on_seed_epoch_update_and_micro_batch() -> None:
         assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
     assert len({one[0].tobytes() for one in found}) == len(found)
     both = build().sample((*encode(SENTENCES), *encode(SENTENCES)), 0, 0, 0)
-    assert rows(*both[:2]) != rows(*both[2:]), "each side has its own seed"
+    assert rows(*both[:2]) != rows(*both[2:]), "the two sides differ"
 
 
 def test_without_dropout_pieces_are_those_of_sentencepiece() -> None:
@@ -62,7 +62,7 @@ def test_without_dropout_pieces_are_those_of_sentencepiece() -> None:
     for text in [*TEXT, "Zwölf quirlige Boxer the of over Männer", "a", "  übermäßig  "]:
         for word in text.split():
             stored = tuple(tokenizer.encode([word])[0])
-            assert dropout._divide(stored, 0)[0] == stored
+            assert dropout._divide_anew(stored, lambda _: False)[0] == stored
 
 
 def test_each_merge_is_dropped_with_the_given_probability() -> None:
@@ -108,6 +108,34 @@ def test_sentences_that_would_grow_too_long_and_byte_pieces_are_kept() -> None:
     ids = np.array([*foreign[0], UNK_ID], dtype=np.int32)
     unknown = (ids, np.array([len(ids)], dtype=np.int32))
     assert rows(*build(0.9).sample((*unknown, *before), 0, 0, 0)[:2]) == [ids.tolist()]
+
+
+def test_symbols_that_a_user_defined_stay_whole() -> None:
+    model = train_model(user_defined_symbols=["[NUM]", "<2de>"], vocab_size=344)
+    tokenizer = Tokenizer(model)
+    texts = ["<2de> Zwei Männer unterhalten sich [NUM] vor [NUM]x Haus."] * 50
+    stored = tokenizer.encode(texts)
+    ids, lengths = np.concatenate(stored).astype(np.int32), np.array([len(row) for row in stored], dtype=np.int32)
+    sampled = rows(*BpeDropout(tokenizer, 0.3, 1, None).sample((ids, lengths, ids, lengths), 0, 0, 0)[:2])
+    symbols = [tokenizer.pieces([token])[0] for row in sampled for token in row]
+    assert symbols.count("[NUM]") == 100
+    assert symbols.count("<2de>") == 50
+    assert sampled != stored
+    never = BpeDropout(tokenizer, 1e-12, 1, None).sample((ids, lengths, ids, lengths), 0, 0, 0)
+    assert rows(*never[:2]) == stored
+
+
+def test_words_too_long_to_be_remembered_are_sampled_alike() -> None:
+    text = "".join(SENTENCES).replace(" ", "").replace("▁", "")
+    ids, lengths = encode([text[:400]] * 300)
+    dropout = build(0.1)
+    _, grown, _, _ = dropout.sample((ids, lengths, ids[:0], lengths * 0), 0, 0, 0)
+    assert dropout._divide.cache_info().currsize == 0
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=train_model()).encode(
+        [text[:400]] * 300, enable_sampling=True, alpha=0.1, nbest_size=-1
+    )
+    assert grown.sum() == pytest.approx(sum(map(len, theirs)), rel=0.02)
+    assert grown.sum() > 1.05 * lengths.sum()
 
 
 def test_empty_sentences_stay_empty() -> None:

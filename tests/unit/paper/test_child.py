@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -21,7 +20,7 @@ from pathlib import Path
 from dstransformer.paper import child
 before, found, _ = child._MAIN.partition("runpy.run_module(")
 assert found
-child._MAIN = before + "import time; time.sleep(600)"
+child._MAIN = before + f"import time; open({sys.argv[2]!r}, 'w').close(); time.sleep(600)"
 print(child.run_dst([], Path(sys.argv[1]), {}), flush=True)
 """
 
@@ -61,12 +60,13 @@ def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_child_ends_with_its_parent(tmp_path: Path, number: signal.Signals) -> None:
     parent = subprocess.Popen(
-        [sys.executable, "-c", WAITING, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+        [sys.executable, "-c", WAITING, str(tmp_path / "log"), str(tmp_path / "ready")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
     )
-    wait_until(lambda: bool(psutil.Process(parent.pid).children()))
+    wait_until((tmp_path / "ready").exists)
     (child,) = psutil.Process(parent.pid).children()
-    wait_until(lambda: child.cpu_times().user + child.cpu_times().system > 0 and child.status() == "sleeping")
-    time.sleep(0.5)  # it has asked the kernel by now
     parent.send_signal(number)
     printed, _ = parent.communicate()
     assert not psutil.wait_procs([child], timeout=60)[1]

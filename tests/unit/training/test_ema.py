@@ -50,3 +50,18 @@ def test_a_loaded_state_continues_the_average() -> None:
     torch.testing.assert_close(one.state(), other.state(), rtol=0, atol=0)
     with pytest.raises(ValueError, match=r"argument 2 is shorter"):
         other.load([])
+
+
+def test_the_average_of_half_precision_weights_is_fp32() -> None:
+    weights = [torch.ones(3, dtype=torch.bfloat16)]
+    average = WeightAverage(weights, 0.999)
+    weights[0].fill_(1.5)
+    for update in range(10_000, 13_000):
+        average.add(update)
+    assert average.state()[0].dtype == torch.float32
+    assert average.state()[0].tolist() == pytest.approx([1.5 - 0.5 * 0.999**3000] * 3, rel=1e-4)
+    before = average.state()
+    with average.in_place_of_weights():
+        assert weights[0].dtype == torch.bfloat16
+    torch.testing.assert_close(average.state(), before, rtol=0, atol=0)
+    assert weights[0].tolist() == [1.5] * 3
