@@ -333,9 +333,8 @@ def _check_out(out: Path) -> None:
             raise UserError(f"--out {out}: {folder} is a file; name a folder")
     with storage_errors(out):
         names = {path.name for path in out.iterdir()} if out.is_dir() else set()
-        own = (
-            {*_OWN, *(row.name for row in ROWS)} if ".table3.lock" in names else set(_OWN)
-        )  # the rows stay if the state is moved away
+        rows = [row.name for row in ROWS] if ".table3.lock" in names else []  # rows stay if the state is moved away
+        own = {*_OWN, *rows}
         others = sorted(name for name in names - own if not name.startswith(".table3"))
         if others and not (out / STATE_NAME).is_file():  # looked for last: another worker may be making it
             raise UserError(

@@ -27,6 +27,12 @@ def test_a_tokenizer_with_standard_ids(tmp_path: Path, text: WriteText) -> None:
     assert (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) == (-1, 0, 1, 2)
     out = tmp_path / "corpus"
     assert build(*options, "--tokenizer-model", model, "--out", out) == 0
+    sampled = run_dst(
+        "train", "toy", "--corpus", str(out), "--run", str(tmp_path / "run"), "--dry-run", "--set", *TINY,
+        "training.bpe_dropout=0.1",
+    )  # fmt: skip
+    assert sampled.returncode == 2
+    assert "is a unigram model, not BPE: set training.bpe_dropout=0" in sampled.stderr
     corpus = Corpus.open(out)
     assert (out / "tokenizer.model").read_bytes() == model.read_bytes()
     assert corpus.tokenizer.vocab_size == corpus.manifest.tokenizer.vocab_size == 91

@@ -104,10 +104,15 @@ def test_a_row_that_fails_does_not_stop_the_others(toy_corpus: Path, tmp_path: P
     refused = run_dst(*options(toy_corpus, out))
     assert refused.returncode == 2
     assert "table3.json cannot be read as a table" in refused.stderr
+    assert "move it away and give the same command again, which keeps the trained rows" in refused.stderr
     (out / "table3.json").unlink()
     (out / "base").rename(tmp_path / "base")
     first = run_dst(*options(toy_corpus, out, ["e_learned_positions"]), "tracking.enabled=false")
     assert first.returncode == 0, first.stderr
+    (out / "table3.json").unlink()
+    again = run_dst(*options(toy_corpus, out, ["e_learned_positions"]), "tracking.enabled=false")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == first.stdout, "the row is trained already"
     (tmp_path / "base").rename(out / "base")
     done = run_dst(*options(toy_corpus, out, ["base", "e_learned_positions"]), "tracking.enabled=false")
     assert done.returncode == 1

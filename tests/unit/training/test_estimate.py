@@ -58,6 +58,9 @@ def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:
     (["checkpoint.every_updates=0", "checkpoint.every_minutes=1"], 200.0, []),
     (["model.max_positions=2048"], 200.0, ["model.max_positions = 2048 has no effect with model.positions = sinus"]),
     (["model.max_positions=2048", "model.positions=learned"], 200.0, []),
+    (["training.bpe_dropout=0.1"], 200.0, ["training.bpe_dropout = 0.1 makes sentences longer than they are stored"]),
+    (["optimizer.ema_decay=0.999"], 200.0, ["averages 3 checkpoints that are moving averages already"]),
+    (["optimizer.ema_decay=0.999", "checkpoint.average_last=1"], 200.0, []),
 ])  # fmt: skip
 def test_odd_plans_cause_warnings(changes: list[str], updates_per_epoch: float, parts: list[str]) -> None:
     warnings = plan_warnings(load_config("toy", changes), updates_per_epoch)
