@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from support.ranks import run_ranks
 
+from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
+from dstransformer.model import open_bundle
+
 WORKER = Path(__file__).with_name("worker.py")
 LAYOUTS = [f"zero{stage}-{precision}" for stage in range(4) for precision in ("bf16", "fp32")]
 
@@ -55,7 +58,9 @@ def test_an_update_with_an_infinite_gradient_is_skipped_and_counted(runs: Path, 
 
 @pytest.mark.slow
 def test_a_checkpoint_is_saved_after_a_skipped_update(runs: Path) -> None:
-    assert (runs / LAYOUTS[0] / "checkpoints" / "step-00000003" / "manifest.json").is_file()
+    checkpoint = read_checkpoint(runs / LAYOUTS[0] / "checkpoints" / "step-00000003")
+    verify_checkpoint(checkpoint)
+    assert all(weight.isfinite().all() for weight in open_bundle(checkpoint.bundle).load_weights().values())
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 
 import dstransformer.cli
 from dstransformer.cli import main
+from dstransformer.cli.program import COMMANDS
 from dstransformer.errors import DataError
 from dstransformer.terminal import exit_on_sigterm, run_guarded
 
@@ -97,7 +98,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "train", "translate", "evaluate", "track", "plot", "table1", "presets", "ds-config"]
+    "command", ["", *(module.__name__.rpartition(".")[2].replace("_", "-") for module in COMMANDS)]
 )
 def test_every_option_has_a_help_text(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
