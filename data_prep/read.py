@@ -61,7 +61,7 @@ def _hold_out(folder: Path, sizes: dict[str, int], seed: int, workers: int, prog
     candidates = np.sort(rows[np.unique(keys[rows], return_index=True)[1]])
     wanted = sum(sizes.values())
     if not len(candidates):
-        raise UserError("cleaning left none of the training pairs: check that both files hold text")
+        raise UserError("no training pair has text on both sides: check that both files hold text")
     if wanted >= len(candidates):
         raise UserError(
             f"cannot hold {wanted} pairs out of a training text of {len(candidates)} distinct source sentences: "
