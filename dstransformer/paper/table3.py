@@ -334,7 +334,7 @@ def _check_out(out: Path) -> None:
     with storage_errors(out):
         names = {path.name for path in out.iterdir()} if out.is_dir() else set()
         rows = [row.name for row in ROWS] if ".table3.lock" in names else []  # rows stay if the state is moved away
-        own = {*_OWN, *rows}
+        own = {*_OWN, *rows, *(f".{row}.lock" for row in rows)}
         others = sorted(name for name in names - own if not name.startswith(".table3"))
         if others and not (out / STATE_NAME).is_file():  # looked for last: another worker may be making it
             raise UserError(

@@ -196,7 +196,7 @@ class TestBadInput:
         (["train", "toy", "--set", "training.seed=one"], "training.seed = 'one'"),
         (["train", "toy", "--ds", "zero9"], "unknown DeepSpeed fragment 'zero9'"),
         (["train", "toy", "--set", "batch.src_tokens=20"], "src tokens, more than an update may hold"),
-        (["train", "toy", "--resume", "nowhere"], "nowhere is not a checkpoint"),
+        (["train", "toy", "--resume", "nowhere"], "nowhere does not exist; name another"),
     ])  # fmt: skip
     def test_invalid_train_options(self, toy_corpus: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
         done = run_dst(*arguments, "--corpus", str(toy_corpus), "--run", str(tmp_path / "run"))
@@ -278,7 +278,7 @@ class TestBadInput:
 
     def test_a_bundle_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "model").touch()
-        assert_refused(run_dst("translate", "model", cwd=tmp_path), "model does not exist: expected a bundle")
+        assert_refused(run_dst("translate", "model", cwd=tmp_path), "model is not a folder: expected a bundle")
 
     @pytest.mark.parametrize(("arguments", "parts"), [
         (["ds-config", "base", "--world-size", "0"], ["0 processes cannot train"]),
