@@ -139,7 +139,7 @@ def score_files(gold: Iterable[Located], parsed: Iterable[Located], *, gold_tags
         DataError: One side has more trees, or not one sentence could be compared.
     """
     everything, short = Counts(), Counts()
-    last: tuple[Located | None, Located | None] = (None, None)
+    differing = ""
     for count, (ours, theirs) in enumerate(zip_longest(gold, parsed)):
         if ours is None or theirs is None:
             more, fewer = ("parsed", "gold") if ours is None else ("gold", "parsed")
@@ -153,10 +153,12 @@ def score_files(gold: Iterable[Located], parsed: Iterable[Located], *, gold_tags
         everything += counts
         if counts.words <= CUTOFF:
             short += counts
-        last = (ours, theirs)
+        if counts.failed and not differing:
+            differing = f": first {ours.place} and {theirs.place}"
     if not everything.sentences:
-        where = f": {last[0].place} and {last[1].place}" if last[0] is not None and last[1] is not None else ""
-        raise DataError(f"no gold tree has the words of its parsed tree{where}: give the trees of the same sentences")
+        raise DataError(
+            f"no gold tree has the words of its parsed tree{differing}; give the trees of the same sentences"
+        )
     return BracketScores(everything, short, SIGNATURE.format(tags="gold" if gold_tags else "parsed"))
 
 

@@ -177,7 +177,7 @@ def _send_pending(state: TrackingState, run_folder: Path) -> int:
     except StoreUnreachableError as error:
         left = len(spool.pending())
         raise StorageError(
-            f"{run_folder}: {max(0, before - left)} records sent, {left} still pending: "
+            f"{run_folder}: {max(0, before - left - spool.damaged)} records sent, {left} still pending: "
             f"{public_address(state.tracking_uri)} does not accept them ({error}); try again later"
         ) from None
     except OSError as error:
@@ -190,4 +190,9 @@ def _send_pending(state: TrackingState, run_folder: Path) -> int:
             f"{public_address(state.tracking_uri)} refused them; the warnings above say why"
         )
     spool.close()
+    if spool.damaged:
+        raise StorageError(
+            f"{run_folder}: {sent} records sent; {spool.damaged} damaged ones are kept beside them as .broken: restore "
+            "them from a copy, or delete them"
+        )
     return sent

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, shown
 from dstransformer.figures import short_names
 from dstransformer.products import is_run
 from dstransformer.tracking.jsonl import METRICS_NAME, Record, read_records
@@ -65,7 +65,7 @@ def read_runs(folders: Sequence[Path]) -> list[RunCurves]:
             what = "is not the folder of a run" if folder.exists() else "does not exist"
             raise DataError(f"{folder} {what}: name a folder that `dst train` wrote")
         metrics = folder / METRICS_NAME
-        run = RunCurves(name, read_curves(metrics) if metrics.is_file() else {})
+        run = RunCurves(name, read_curves(metrics) if metrics.exists() else {})
         if not run.curves:
             raise DataError(
                 f"the run {folder} has no metrics yet: its first record comes after training.log_every updates"
@@ -88,8 +88,15 @@ def read_curves(metrics: Path, *, skip_damaged: bool = False) -> dict[str, Curve
     curves: dict[str, Curve] = {}
     for record in without_repeats(read_records(metrics, skip_damaged=skip_damaged)):
         for name, value in record.items():
-            if name in ("kind", "step", "time") or not (value is None or _is_number(value)):
+            if name in ("kind", "step", "time") or name.endswith("_signature"):
                 continue
+            if value is not None and not _is_number(value):
+                if skip_damaged:
+                    continue
+                raise DataError(
+                    f"{metrics}: the {record['kind']} record of step {record['step']} is damaged: {name} is "
+                    f"{shown(value)}, not a number; delete its line"
+                )
             curve = curves.setdefault(f"{record['kind']}/{name}", Curve([], []))
             curve.steps.append(record["step"])
             curve.values.append(_drawable(value))

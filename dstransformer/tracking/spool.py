@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ class Spool:
         self._folder = run_folder / FOLDER_NAME
         self._sent = run_folder / SENT_NAME
         self._numbers = itertools.count()
+        #: Records found damaged so far.
+        self.damaged = 0
 
     def put(self, record: Record) -> None:
         """Add a record.
@@ -144,15 +147,17 @@ class Spool:
         with replacing(path, durable=False) as aside:  # training waits for it; a record cut short is skipped
             aside.write_text(json.dumps(record), encoding="utf-8")
 
-    @staticmethod
-    def _read(path: Path) -> Record | None:
+    def _read(self, path: Path) -> Record | None:
         try:
             record = json.loads(path.read_bytes())
         except FileNotFoundError:  # sent by another process in the meantime
             return None
         except ValueError:  # truncated by a power failure
-            logger.warning("%s is damaged; this tracking record is lost", path)
-            path.unlink(missing_ok=True)
+            aside = path.with_suffix(".broken")
+            logger.warning("%s is damaged: this tracking record is not sent, and kept as %s", path, aside.name)
+            with suppress(FileNotFoundError):
+                path.rename(aside)
+            self.damaged += 1
             return None
         return record if isinstance(record, dict) else None
 

@@ -114,3 +114,11 @@ def test_a_moving_average_keeps_gaps() -> None:
     assert means[4:] == [pytest.approx(5e307), pytest.approx(1e308)]
     assert moving_average([1.0, 2.0, 6.0], 10**9) == [1.0, 1.5, pytest.approx(3.0)]
     assert moving_average([1.0, 2.0], 1) == [1.0, 2.0]
+
+
+def test_text_in_the_place_of_a_number_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"kind": "train", "step": 10, "loss": "high"}\n')
+    with pytest.raises(DataError, match=r"the train record of step 10 is damaged: loss is 'high', not a number"):
+        read_curves(path)
+    assert read_curves(path, skip_damaged=True) == {}

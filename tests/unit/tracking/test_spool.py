@@ -71,6 +71,7 @@ def test_a_truncated_record_is_skipped_with_a_warning(tmp_path: Path, caplog: py
     spool.pending()[0].write_bytes(b"")
     assert operations(spool) == ["finish"]
     assert "is damaged" in caplog.text
+    assert spool.damaged == len(list((tmp_path / "tracking-pending").glob("*.broken"))) > 0, "it is kept"
 
 
 def test_requeued_records_come_before_pending_ones(tmp_path: Path) -> None:
