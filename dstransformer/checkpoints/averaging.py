@@ -98,10 +98,10 @@ def _choose_newest(run: Path, newest: Sequence[Checkpoint], number: int, warmup_
         )
     chosen = past_warmup(newest[-number:], warmup_steps)
     if len(chosen) < number:
+        advice = f"lower --last to {len(chosen)}" if chosen else "train longer"
         raise DataError(
             f"--last {number}: {len(chosen)} of the newest {_count(number)} of {run} are past its warm-up "
-            f"(schedule.warmup_steps = {warmup_steps}): lower --last, or include earlier ones with "
-            "--include-warmup"
+            f"(schedule.warmup_steps = {warmup_steps}): {advice}, or include earlier ones with --include-warmup"
         )
     return chosen
 
