@@ -226,4 +226,4 @@ def write_folder(table: Table1, out: Path) -> None:
         for name, content in contents.items():
             write_durably(folder / name, content)
 
-    replace_folder(Path(os.path.realpath(out)), write, full="make room, or choose another folder")
+    replace_folder(out, write, full="make room, or choose another folder")

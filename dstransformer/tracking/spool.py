@@ -153,13 +153,15 @@ class Spool:
         except FileNotFoundError:  # sent by another process in the meantime
             return None
         except ValueError:  # truncated by a power failure
-            aside = path.with_suffix(".broken")
-            logger.warning("%s is damaged: this tracking record is not sent, and kept as %s", path, aside.name)
-            with suppress(FileNotFoundError):
-                path.rename(aside)
-            self.damaged += 1
-            return None
-        return record if isinstance(record, dict) else None
+            record = None
+        if isinstance(record, dict):
+            return record
+        aside = path.with_suffix(".broken")
+        logger.warning("%s is damaged: this tracking record is not sent, and kept as %s", path, aside.name)
+        with suppress(FileNotFoundError):
+            path.rename(aside)
+        self.damaged += 1
+        return None
 
 
 def unix_ms() -> int:

@@ -64,11 +64,12 @@ def test_a_closed_spool_leaves_no_folder_unless_something_is_pending(tmp_path: P
     assert operations(spool) == ["tags"]
 
 
-def test_a_truncated_record_is_skipped_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("content", [b"", b"[]", b"junk"])
+def test_a_damaged_record_is_skipped_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
     spool = Spool(tmp_path)
     spool.put({"op": "start"})
     spool.put({"op": "finish"})
-    spool.pending()[0].write_bytes(b"")
+    spool.pending()[0].write_bytes(content)
     assert operations(spool) == ["finish"]
     assert "is damaged" in caplog.text
     assert spool.damaged == len(list((tmp_path / "tracking-pending").glob("*.broken"))) > 0, "it is kept"
