@@ -7,6 +7,7 @@ A stage is written to ``<name>.partial`` and renamed when it is complete. A work
 import errno
 import hashlib
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -182,8 +183,10 @@ def check_workspace(folder: Path, after: str = "") -> None:
         after: The stage that should be finished in it, if any.
 
     Raises:
-        UserError: It is neither.
+        UserError: It is neither, or the stage's folder does not exist.
     """
+    if after and not os.path.lexists(folder):
+        raise UserError(f"--work {folder} does not exist: name the folder that `dst-prep {after} --work` filled")
     if folder.is_dir() and not is_workspace(folder) and (entries := _names(folder)):
         advice = f"name the folder that `dst-prep {after} --work` filled" if after else "choose a new or an empty one"
         raise UserError(f"--work {folder} is not a work folder but holds {list_names(entries)}: {advice}")

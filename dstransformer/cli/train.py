@@ -7,9 +7,11 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import Answer, Commands, add_experiment, folder, run_name, run_tag
+from dstransformer.errors import UserError
 from dstransformer.terminal import Parser
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def run(options: argparse.Namespace) -> Answer:
         fragments=options.ds,
         resume=options.resume,
         name=options.name,
-        tags=dict(options.tags),
+        tags=_tags(options.tags),
     )
     is_rank0 = read_processes(os.environ, require_rank=not options.dry_run).rank == 0
     if options.dry_run:
@@ -66,6 +68,14 @@ def run(options: argparse.Namespace) -> Answer:
         outcome = train(request)
     text = json.dumps(outcome.to_json(), indent=2) if options.json else _describe_outcome(outcome)
     return Answer(text if is_rank0 else "", 0 if outcome.stopped_by is None else STOPPED_BY_SIGNAL)
+
+
+def _tags(given: Sequence[tuple[str, str]]) -> dict[str, str]:
+    tags = dict(given)
+    for name, value in given:
+        if tags[name] != value:
+            raise UserError(f"--tag {name} is given twice, as {value!r} and {tags[name]!r}: choose one")
+    return tags
 
 
 def _describe_dry_run(planned: DryRun) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from dstransformer.cli.options import Answer, Commands, add_decoding, load_translator
+from dstransformer.errors import UserError
 from dstransformer.terminal import Parser, exit_on_sigterm
 
 
@@ -26,6 +28,11 @@ def run(options: argparse.Namespace) -> Answer:
     from dstransformer.progress import reporting
 
     exit_on_sigterm()
+    if options.file and options.bundle.is_file() and Path(options.file).is_dir():
+        raise UserError(
+            f"the bundle {options.bundle} is a file and the text {options.file} a folder: are they swapped? "
+            "Write `dst translate BUNDLE FILE`"
+        )
     bar = options.output not in (None, "-") or sys.stdout is None or not sys.stdout.isatty()
     with reporting("lines", bar=bar) as progress:
         translate_files(

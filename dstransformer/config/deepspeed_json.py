@@ -48,6 +48,9 @@ DEPRECATED_NAMES = {
     "zero_optimization.cpu_offload_param": "zero_optimization.offload_param",
 }
 
+#: More processes than any machine has: a limit against typing errors.
+MAX_WORLD_SIZE = 1_000_000
+
 #: The lowest ZeRO stage at which each can be offloaded to CPU memory.
 OFFLOAD_STAGES = {"offload_optimizer": 1, "offload_param": 3}
 
@@ -75,7 +78,9 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
     """
     merged: dict[str, Any] = {}
     stated_by: dict[tuple[str, ...], str] = {}
-    for name in config.deepspeed:
+    for position, name in enumerate(config.deepspeed):
+        if name in config.deepspeed[:position]:
+            raise ConfigError(f"the DeepSpeed fragment {shown(name)} is named twice: name it once")
         fragment, origin = _read_fragment(name)
         _check_allowed_values(fragment, origin)
         for path, value in _iter_values(fragment):
@@ -97,10 +102,12 @@ def accumulation_steps(micro_batches: int, world_size: int) -> int:
     """The number of micro-batches that each process computes per update.
 
     Raises:
-        ConfigError: ``world_size`` is below 1 or does not divide ``micro_batches``.
+        ConfigError: ``world_size`` is below 1, above ``MAX_WORLD_SIZE`` or does not divide ``micro_batches``.
     """
     if world_size < 1:
         raise ConfigError(f"{world_size} processes cannot train: the world size is 1 or more")
+    if world_size > MAX_WORLD_SIZE:
+        raise ConfigError(f"a world size of {world_size} is more than {MAX_WORLD_SIZE:,}: is it a typing error?")
     if micro_batches % world_size:
         divisors = [n for n in range(1, micro_batches + 1) if micro_batches % n == 0]
         raise ConfigError(
@@ -137,6 +144,8 @@ def _read_fragment(name: str) -> tuple[dict[str, Any], str]:
     is_path = name.endswith(".json") or "/" in name
     path = Path(name) if is_path else packaged
     origin = str(path) if is_path else f"fragment {name!r}"
+    if not name.strip():
+        raise ConfigError("the name of a DeepSpeed fragment is empty: is a variable unset?")
     if not os.path.lexists(path):
         if is_path:
             raise ConfigError(f"DeepSpeed JSON {shown(name, quote=False, limit=200)} does not exist")
@@ -150,10 +159,12 @@ def _read_fragment(name: str) -> tuple[dict[str, Any], str]:
             "or the path of a .json file"
         )
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         fragment = json.loads(text, parse_constant=_refuse_constant)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}, byte {error.start + 1}: not UTF-8; convert it") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{origin} is not readable JSON: {shown(error, quote=False)}") from None
     if not isinstance(fragment, dict):

@@ -39,7 +39,7 @@ def load_config(preset: str, overrides: Sequence[str] = (), fragments: Sequence[
     """Load a preset and apply overrides.
 
     Args:
-        preset: A name from :func:`preset_names`, or a path ending in ``.yaml``.
+        preset: A name from :func:`preset_names`, or a path ending in ``.yaml`` or ``.yml``.
         overrides: ``section.key=value`` strings; the value is read as YAML.
         fragments: DeepSpeed fragments. If not empty, they replace the preset's ``deepspeed`` list.
 
@@ -153,16 +153,25 @@ def _keys(tree: Mapping[str, Any]) -> set[str]:
 
 
 def _find_preset(preset: str, folder: Path) -> Path:
+    if not preset.strip():
+        raise ConfigError("the name of the preset is empty: is a variable unset?")
     path = folder / preset
     if preset.endswith((".yaml", ".yml")):
-        if not os.path.lexists(path):
-            raise ConfigError(f"preset file {shown(path, quote=False, limit=200)} does not exist")
-        return path
+        if os.path.lexists(path):
+            return path
+        name = preset.rpartition(".")[0]
+        hint = f": leave out the ending for the preset {name!r} of the package" if name in preset_names() else ""
+        raise ConfigError(f"preset file {shown(path, quote=False, limit=200)} does not exist{hint}")
     if preset not in preset_names():
         near = get_close_matches(preset, preset_names(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        if os.path.lexists(f"{path}.yaml"):
-            hint = f"did you mean the file {preset}.yaml? "
+        if os.path.lexists(path):
+            hint = f"the name of a preset file ends in .yaml; rename it to {preset}.yaml, or name a preset: "
+            if path.is_dir():
+                hint = "it is a folder here; name a .yaml file in it, or a preset: "
+        for ending in (".yaml", ".yml"):
+            if os.path.lexists(f"{path}{ending}"):
+                hint = f"did you mean the file {preset}{ending}? "
         raise ConfigError(f"unknown preset {shown(preset)}: {hint}`dst presets` lists all presets")
     return PRESETS / f"{preset}.yaml"
 

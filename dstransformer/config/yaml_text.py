@@ -46,6 +46,8 @@ def parse_yaml(text: str, name: str) -> Any:
         mark = error.problem_mark or error.context_mark
         where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
         problem = error.problem or error.context or "unreadable"
+        if "'\\t'" in problem:
+            problem = "a tab; indent with spaces"
         if problem.startswith("repeated key"):
             raise ConfigError(f"{name}{where}: {shown(problem, quote=False)}: state it once") from None
         raise ConfigError(f"{name}{where} is not valid YAML: {shown(problem, quote=False)}") from None

@@ -8,12 +8,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.errors import DataError, StorageError
+from dstransformer.errors import DataError, StorageError, UserError
 from dstransformer.files import hold_lock
 from dstransformer.tracking.jsonl import METRICS_NAME, logged_metrics
-from dstransformer.tracking.location import TrackingState, sqlite_path
+from dstransformer.tracking.location import STATE_NAME, TrackingState, sqlite_path
 from dstransformer.tracking.page import public_address
-from dstransformer.tracking.spool import Spool
+from dstransformer.tracking.spool import FOLDER_NAME, SENT_NAME, Spool
 
 if TYPE_CHECKING:
     from dstransformer.tracking.mlflow_store import MlflowStore
@@ -45,6 +45,8 @@ class Courier:
         self._spool = spool
         self._store: MlflowStore | None = None
         self._refused: set[Path] = set()
+        #: The store does not know the run, and no records are left to create it again.
+        self.lost = False
 
     @property
     def run_id(self) -> str | None:
@@ -118,6 +120,7 @@ class Courier:
                 "%s does not know run %s: sending all its %d records again",
                 public_address(self._state.tracking_uri), self._state.run_id, count,
             )  # fmt: skip
+        self.lost = lost and not self._spool.pending()
         self._store = store
 
     def _open(self) -> MlflowStore:
@@ -127,8 +130,6 @@ class Courier:
         from dstransformer.tracking.sqlite_store import prepare_store, update_artifact_paths
 
         if path := sqlite_path(self._state.tracking_uri):
-            if path.is_dir():
-                raise StorageError(f"{path} is a folder: move it")
             prepare_store(path)
             update_artifact_paths(path)
         return MlflowStore(self._state, self._run_folder)
@@ -149,15 +150,11 @@ def send_pending(run_folder: Path) -> int:
         The number of records sent.
 
     Raises:
-        DataError: The run was never tracked.
+        DataError: The run was never tracked, or its records are damaged or gone.
         UserError: The run is being trained.
         StorageError: The tracking server does not accept all records, or the run folder cannot be written.
     """
-    state = TrackingState.load(run_folder)
-    if state is None:
-        raise DataError(
-            f"{run_folder} is not the folder of a tracked run: name one that `dst train` wrote with tracking enabled"
-        )
+    state = _load_state(run_folder)
     with hold_lock(
         run_folder / ".lock",
         f"another process ({{owner}}) sends the records of {run_folder}, a training or `dst track`: wait for it",
@@ -166,28 +163,63 @@ def send_pending(run_folder: Path) -> int:
         return _send_pending(state, run_folder)
 
 
+def _load_state(run_folder: Path) -> TrackingState:
+    if not run_folder.exists():
+        raise DataError(f"{run_folder} does not exist: name the folder of a run that `dst train` wrote")
+    pending = run_folder / FOLDER_NAME
+    if os.path.lexists(pending) and not pending.is_dir():
+        raise DataError(f"{pending} is not a folder, as it should be to hold the pending records: move it away")
+    state = TrackingState.load(run_folder)
+    if state is not None:
+        return state
+    if pending.is_dir():
+        raise DataError(
+            f"{run_folder / STATE_NAME}, which names the tracking server, is missing: restore it from a copy, or "
+            "resume the run with `dst train`, which writes it and sends the pending records"
+        )
+    raise DataError(
+        f"{run_folder} is not the folder of a tracked run: name one that `dst train` wrote with tracking enabled"
+    )
+
+
 def _send_pending(state: TrackingState, run_folder: Path) -> int:
     spool = Spool(run_folder)
     courier = Courier(state, run_folder, spool)
     before = len(spool.pending())
+    address = public_address(state.tracking_uri)
+    if state.run_id is None and not before:
+        raise DataError(
+            f"{run_folder}: {address} has never received this run, and no records are pending in {FOLDER_NAME}: "
+            f"restore that folder from a copy; the metrics are still in {METRICS_NAME}"
+        )
+    path = sqlite_path(state.tracking_uri)
+    if path and path.is_dir():
+        raise StorageError(f"the tracking store {path} is a folder: move it away, and `dst track` creates a new store")
+    if path and not path.exists():
+        logger.warning("the tracking store %s does not exist: creating it", path)
     try:
-        if sqlite_path(state.tracking_uri):
+        if path:
             courier.connect()  # also repairs a moved or broken store when nothing is pending
         sent = courier.deliver()
     except StoreUnreachableError as error:
         left = len(spool.pending())
         raise StorageError(
             f"{run_folder}: {max(0, before - left - spool.damaged)} records sent, {left} still pending: "
-            f"{public_address(state.tracking_uri)} does not accept them ({error}); try again later"
+            f"{address} does not accept them ({error}){'' if _is_settings(error) else '; try again later'}"
         ) from None
     except OSError as error:
         raise StorageError(
             f"cannot delete sent records, {error.filename}: {error.strerror}; make {run_folder} writable"
         ) from None
+    if courier.lost:
+        raise DataError(
+            f"{address} does not know run {state.run_id}, and no records are left to create it again: restore the "
+            f"store, or {run_folder / SENT_NAME}, from a copy"
+        )
     if courier.refused:
         raise StorageError(
             f"{run_folder}: {sent} records sent, {courier.refused} still pending: "
-            f"{public_address(state.tracking_uri)} refused them; the warnings above say why"
+            f"{address} refused them; the warnings above say why"
         )
     spool.close()
     if spool.damaged:
@@ -196,3 +228,8 @@ def _send_pending(state: TrackingState, run_folder: Path) -> int:
             "them from a copy, or delete them"
         )
     return sent
+
+
+def _is_settings(error: StoreUnreachableError) -> bool:
+    """Whether a setting is at fault rather than the store, so that trying again does not help."""
+    return isinstance(error.__cause__, UserError | ValueError | ImportError)

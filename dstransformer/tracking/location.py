@@ -47,7 +47,9 @@ class TrackingState:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except IsADirectoryError:
-            raise DataError(f"{path} is a folder: move it, and the run is tracked as a new one") from None
+            raise DataError(
+                f"{path} is a folder: move it away, and the next `dst train` there tracks the run anew"
+            ) from None
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}; check its permissions") from None
         except TypeError:
@@ -56,7 +58,7 @@ class TrackingState:
             ) from None
         except ValueError as error:
             raise DataError(f"{path} is damaged ({error}): {_START_OVER}") from None
-        if not isinstance(state.tracking_uri, str) or _scheme(state.tracking_uri) not in SCHEMES:
+        if not isinstance(state.tracking_uri, str) or not _is_store(state.tracking_uri):
             raise DataError(f"{path} is damaged (tracking_uri is {state.tracking_uri!r}): {_START_OVER}")
         return replace(state, tracking_uri=_find_moved_store(state.tracking_uri, run_folder))
 
@@ -79,7 +81,7 @@ def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
     from_environment = os.environ.get("MLFLOW_TRACKING_URI")
     uri = configured or from_environment or f"sqlite:///{run_folder.absolute().parent / 'mlflow.db'}"
     origin = "tracking.uri" if configured else "MLFLOW_TRACKING_URI"
-    if _scheme(uri) not in SCHEMES or _is_host_missing(uri):
+    if not _is_store(uri):
         raise ConfigError(
             f"{origin} is {uri!r}, which is not the address of a tracking store: "
             "use an address such as http://host:5000 or sqlite:////path/mlflow.db"
@@ -102,11 +104,11 @@ def artifact_location(tracking_uri: str) -> str | None:
     return None if path is None else (path.parent / ARTIFACTS_FOLDER).as_uri()
 
 
-def _is_host_missing(uri: str) -> bool:
+def _is_store(uri: str) -> bool:
     try:
-        return _scheme(uri) in ("http", "https") and not urlsplit(uri).hostname
+        return _scheme(uri) in SCHEMES and (_scheme(uri) not in ("http", "https") or bool(urlsplit(uri).hostname))
     except ValueError:  # an unmatched bracket
-        return True
+        return False
 
 
 def _scheme(uri: str) -> str:

@@ -240,6 +240,7 @@ class TestBadInput:
         assert_refused(run_dst("translate", str(trained), str(bad)), f"{bad}, line 2")
         assert_refused(run_dst("translate", str(trained), str(tmp_path / "none")), "cannot read")
         assert_refused(run_dst("translate", str(tmp_path), str(bad)), "is not a bundle")
+        assert_refused(run_dst("translate", str(bad), str(trained)), "a folder: are they swapped?")
 
     def test_files_of_different_length(self, trained: Path, tmp_path: Path) -> None:
         src, ref = tmp_path / "a.en", tmp_path / "a.de"
@@ -292,7 +293,7 @@ class TestBadInput:
         ([], ["COMMAND", "`dst --help`"]),
         (["track", "."], [". is not the folder of a tracked run"]),
         (["track", "wrong.json"], ["wrong.json is not the folder of a tracked run"]),
-        (["track", "nowhere"], ["nowhere is not the folder of a tracked run: name one that `dst train` wrote"]),
+        (["track", "nowhere"], ["nowhere does not exist: name the folder of a run that `dst train` wrote"]),
     ])  # fmt: skip
     def test_invalid_command_lines(self, tmp_path: Path, arguments: list[str], parts: list[str]) -> None:
         (tmp_path / "wrong.json").write_text('{"zero_optimization": {"stage": 7}}')

@@ -218,7 +218,7 @@ def test_every_preset_composes(preset: str) -> None:
     ('{"bf16": {"enabled": true,\n\n "enabled" : false}}', "line 3: repeated key 'enabled'"),
     ('{"vocabulary_size": NaN}', "NaN is not a JSON number"),
     ("[" * 100000, "is not readable JSON"),
-    ("\xff", "is not readable JSON"),
+    ("\xff", "not UTF-8; convert it"),
 ])  # fmt: skip
 def test_unknown_keys_bad_values_and_bad_json_are_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.json"
@@ -247,3 +247,25 @@ def test_a_missing_path_is_reported(tmp_path: Path) -> None:
         compose(with_fragments(str(tmp_path / "none.json")), 1)
     with pytest.raises(ConfigError, match=r"cannot read .*Is a directory"):
         compose(with_fragments(f"{tmp_path}/"), 1)
+
+
+def test_a_fragment_with_a_byte_order_mark_is_read_and_another_encoding_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "zero.json"
+    path.write_bytes(b'\xef\xbb\xbf{"zero_optimization": {"stage": 2}}')
+    assert zero_stage(compose(load_config("toy", fragments=[str(path), "bf16"]), 1)) == 2
+    path.write_bytes(json.dumps({"zero_optimization": {"stage": 2}}).encode("utf-16"))
+    with pytest.raises(ConfigError, match=rf"{path}, byte 1: not UTF-8; convert it"):
+        compose(load_config("toy", fragments=[str(path), "bf16"]), 1)
+
+
+@pytest.mark.parametrize(
+    ("fragments", "world_size", "message"),
+    [
+        (["zero1", "bf16", "bf16"], 1, "fragment 'bf16' is named twice"),
+        (["zero1", ""], 1, "the name of a DeepSpeed fragment is empty"),
+        (["zero1", "bf16"], 10**20, "more than 1,000,000"),
+    ],
+)
+def test_slips_of_the_command_line_are_named(fragments: list[str], world_size: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose(load_config("toy", fragments=fragments), world_size)

@@ -232,3 +232,26 @@ def test_unusable_overrides_are_refused_in_one_line(override: str, message: str)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 350
+
+
+@pytest.mark.parametrize(
+    ("preset", "message"),
+    [
+        ("", "the name of the preset is empty"),
+        ("base.yaml", "leave out the ending for the preset 'base' of the package"),
+        ("mine", r"ends in \.yaml; rename it to mine\.yaml"),
+        ("folder", r"it is a folder here; name a \.yaml file in it"),
+        ("short", r"did you mean the file short\.yml\?"),
+        ("tab.yaml", r"tab\.yaml, line 2, column 1 is not valid YAML: a tab; indent with spaces"),
+    ],
+)
+def test_a_preset_that_cannot_be_found_is_answered_with_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "short.yml").touch()
+    (tmp_path / "tab.yaml").write_text("model:\n\td_model: 8\n")
+    with pytest.raises(ConfigError, match=message):
+        load_config(preset)
