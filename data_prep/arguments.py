@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from data_prep.recipe import (
-    VOCAB_DEFAULTS,
+    SOURCE_DEFAULTS,
     CleanOptions,
     EncodeOptions,
     FilesOptions,
@@ -23,15 +23,21 @@ from data_prep.recipe import (
     SourceOptions,
     TextFile,
     ToyOptions,
+    TreesOptions,
     VocabOptions,
     Wmt14Options,
-    with_vocab_defaults,
+    with_source_defaults,
 )
 from dstransformer.errors import UserError
 
-Model = TypeVar("Model")
+Model = TypeVar("Model", bound=BaseModel)
 
-_SOURCES: dict[str, type[SourceOptions]] = {"toy": ToyOptions, "files": FilesOptions, "wmt14": Wmt14Options}
+_SOURCES: dict[str, type[SourceOptions]] = {
+    "toy": ToyOptions,
+    "files": FilesOptions,
+    "wmt14": Wmt14Options,
+    "trees": TreesOptions,
+}
 _Processes = Annotated[int, Ge(1), Le(1024)]
 
 
@@ -52,17 +58,17 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 def add_clean(parser: argparse.ArgumentParser) -> None:
     """Add the options of cleaning."""
-    _add_options(parser, CleanOptions)
+    _add_options(parser, CleanOptions, SOURCE_DEFAULTS["clean"])
 
 
 def add_vocab(parser: argparse.ArgumentParser) -> None:
     """Add the options of the vocabulary."""
-    _add_options(parser, VocabOptions, VOCAB_DEFAULTS)
+    _add_options(parser, VocabOptions, SOURCE_DEFAULTS["vocab"])
 
 
 def add_encode(parser: argparse.ArgumentParser) -> None:
     """Add the options of encoding."""
-    _add_options(parser, EncodeOptions)
+    _add_options(parser, EncodeOptions, SOURCE_DEFAULTS["encode"])
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
@@ -128,28 +134,20 @@ def read_source(arguments: argparse.Namespace) -> SourceOptions:
     return _validate(_SOURCES[arguments.source], _given(arguments, _source_names()))
 
 
-def read_clean(arguments: argparse.Namespace) -> CleanOptions:
-    """Build the options of cleaning."""
-    return _validate(CleanOptions, _given(arguments, CleanOptions.model_fields))
+def read_stage(arguments: argparse.Namespace, kind: type[Model], stage: str, read: Mapping[str, object]) -> Model:
+    """Build the options of a stage: ``clean``, ``vocab`` or ``encode``.
 
-
-def read_vocab(arguments: argparse.Namespace, source: str, pair: object) -> VocabOptions:
-    """Build the options of the vocabulary for text of a source; ``pair`` is its language pair or None.
+    Args:
+        arguments: The command line.
+        kind: The model of the stage's options.
+        stage: The stage.
+        read: The options with which the source was read; some defaults depend on it.
 
     Raises:
         UserError: Options do not go together.
     """
-    given = _given(arguments, VocabOptions.model_fields)
-    return _validate(VocabOptions, with_vocab_defaults(given, source, pair))
-
-
-def read_encode(arguments: argparse.Namespace) -> EncodeOptions:
-    """Build the options of encoding.
-
-    Raises:
-        UserError: A shard would be too large.
-    """
-    return _validate(EncodeOptions, _given(arguments, EncodeOptions.model_fields))
+    given = _given(arguments, kind.model_fields)
+    return _validate(kind, with_source_defaults(given, stage, str(read["source"]), read.get("pair")))
 
 
 class _Once(argparse.Action):
@@ -168,7 +166,7 @@ def _add_options(
     group = parser.add_argument_group(model.model_config.get("title"))
     for name, field in model.model_fields.items():
         defaults = [f"default: {words}"] if (words := _default_words(field)) else []
-        defaults += [f"for {source}: {own[name]}" for source, own in (by_source or {}).items() if name in own]
+        defaults += [f"for {source}: {_words(own[name])}" for source, own in (by_source or {}).items() if name in own]
         _add_option(group, name, field, _with_note(field.description, defaults))
 
 
@@ -225,10 +223,12 @@ def _default_words(field: FieldInfo) -> str:
     if isinstance(field.json_schema_extra, dict):
         return str(field.json_schema_extra["default"])
     value = field.default
-    if field.is_required() or value is None or value is False:
-        return ""
-    if value is True:
-        return "yes"
+    return "" if field.is_required() or value is None or value is False else _words(value)
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -108,12 +108,14 @@ def _read(arguments: argparse.Namespace) -> None:
 def _clean(arguments: argparse.Namespace) -> None:
     from data_prep.clean import CleanReport
     from data_prep.pipeline import run_clean
+    from data_prep.recipe import CleanOptions
     from data_prep.report import show_cleaning
     from data_prep.workspace import open_workspace
     from dstransformer.progress import build_progress
 
     with open_workspace(arguments.work, build_progress(), after="read") as space:
-        run_clean(space, options.read_clean(arguments), arguments.workers)
+        given = options.read_stage(arguments, CleanOptions, "clean", space.finished("read").options)
+        run_clean(space, given, arguments.workers)
         report = space.report("clean", CleanReport)
     with printing(f"; the stage in {arguments.work} is finished"):
         show_cleaning(report.cleaning)
@@ -121,17 +123,18 @@ def _clean(arguments: argparse.Namespace) -> None:
 
 def _vocab(arguments: argparse.Namespace) -> None:
     from data_prep.pipeline import run_vocab
+    from data_prep.recipe import VocabOptions
     from data_prep.workspace import open_workspace
     from dstransformer.progress import build_progress
 
     with open_workspace(arguments.work, build_progress(), after="read") as space:
-        read = space.finished("read").options
-        run_vocab(space, options.read_vocab(arguments, str(read["source"]), read.get("pair")))
+        run_vocab(space, options.read_stage(arguments, VocabOptions, "vocab", space.finished("read").options))
 
 
 def _encode(arguments: argparse.Namespace) -> None:
     from data_prep.output import check_places, resolve_output
     from data_prep.pipeline import run_encode
+    from data_prep.recipe import EncodeOptions
     from data_prep.report import show_manifest
     from data_prep.workspace import open_workspace
     from dstransformer.progress import build_progress
@@ -139,9 +142,8 @@ def _encode(arguments: argparse.Namespace) -> None:
     out = resolve_output(arguments.out)
     check_places(out, arguments.work)
     with open_workspace(arguments.work, build_progress(), after="read") as space:
-        manifest = run_encode(
-            space, options.read_encode(arguments), out, workers=arguments.workers, overwrite=arguments.overwrite
-        )
+        given = options.read_stage(arguments, EncodeOptions, "encode", space.finished("read").options)
+        manifest = run_encode(space, given, out, workers=arguments.workers, overwrite=arguments.overwrite)
     with printing(f"; the corpus {arguments.out} is whole"):
         show_manifest(arguments.out, manifest)
 

@@ -8,6 +8,8 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 import dstransformer
 from data_prep.clean import CleanReport, clean_text
 from data_prep.encode import encode_held_out, encode_train
@@ -39,6 +41,7 @@ from dstransformer.corpus import (
 from dstransformer.corpus.manifest import TOKENIZER_NAME
 from dstransformer.errors import DataError, StorageError, UserError
 from dstransformer.files import file_sha256, storage_errors
+from dstransformer.parsing.linearise import Linearisation
 from dstransformer.progress import Progress
 
 # Shares above which a warning is printed: of held-out sentences in the training text, of unknown tokens.
@@ -127,7 +130,7 @@ def run_vocab(space: Workspace, options: VocabOptions) -> StageRecord:
 
     def make(folder: Path) -> TokenizerInfo:
         train = space.folder / "clean" / "train.arrow"
-        return make_tokenizer(train, folder / TOKENIZER_NAME, options, rule, space.progress)
+        return make_tokenizer(train, folder / TOKENIZER_NAME, options, rule, space.progress, _linearisation(space))
 
     return space.run("vocab", clean.key, _vocab_content(options), options.record(), make)
 
@@ -154,7 +157,7 @@ def _inputs(recipe: Recipe) -> list[Path | None]:
     source = recipe.source
     if isinstance(source, Wmt14Options):
         return [source.hub_path, recipe.vocab.tokenizer_model]
-    files = [value for _, value in source if isinstance(value, Path) and not value.is_dir()]
+    files = [value for _, value in source if isinstance(value, Path) and value.is_file()]
     return [*files, recipe.vocab.tokenizer_model]
 
 
@@ -168,14 +171,15 @@ def _write_corpus(
     tokenizer = _load_tokenizer(space)
     writer = CorpusWriter(folder, tokenizer, shard_rows=options.shard_rows)
     train = space.folder / "clean" / "train.arrow"
+    trees = _linearisation(space)
     info, too_many = encode_train(
-        train, writer, tokenizer, max_tokens=options.max_tokens, workers=workers, progress=space.progress
+        train, writer, tokenizer, trees, max_tokens=options.max_tokens, workers=workers, progress=space.progress
     )
     splits = {"train": info}
     for split in read_report.pairs:
         if split != "train":
             path = space.folder / "read" / f"{split}.arrow"
-            splits[split] = encode_held_out(path, writer, tokenizer, workers=workers, progress=space.progress)
+            splits[split] = encode_held_out(path, writer, tokenizer, trees, workers=workers, progress=space.progress)
     given = {name: value for record in records for name, value in record.options.items()} | options.record()
     manifest = Manifest(
         format_version=FORMAT_VERSION,
@@ -183,6 +187,7 @@ def _write_corpus(
         src_lang=str(read.options["src_lang"]),
         tgt_lang=str(read.options["tgt_lang"]),
         tokenizer=space.report("vocab", TokenizerInfo),
+        trees=trees,
         splits=splits,
         sources=(read_report.source,),
         cleaning=CleaningReport(
@@ -196,6 +201,14 @@ def _write_corpus(
     writer.close(manifest)
     _warn_of_unknown(manifest, space.progress)
     return manifest
+
+
+def _linearisation(space: Workspace) -> Linearisation | None:
+    """How the trees of the source are written; None if it is no treebank."""
+    read = space.finished("read").options
+    if read["source"] != "trees":
+        return None
+    return TypeAdapter(Linearisation).validate_python({name: read[name] for name in ("tags", "closing")})
 
 
 def _load_tokenizer(space: Workspace) -> Tokenizer:

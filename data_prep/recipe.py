@@ -62,6 +62,26 @@ def _check_utf8(path: Path) -> Path:
     return path
 
 
+def _check_splits(how: str) -> str:
+    kind, _, shares = how.partition(":")
+    if how in ("wsj", "none"):
+        return how
+    try:
+        numbers = [float(share) for share in shares.split(",")]
+    except ValueError:
+        numbers = []
+    if (
+        kind not in ("files", "random")
+        or len(numbers) != 2
+        or not all(0 <= n < 1 for n in numbers)
+        or sum(numbers) >= 1
+    ):
+        raise ValueError(
+            f"{how[:40]!r} is none of wsj, files:DEV,TEST, random:DEV,TEST and none, with shares such as 0.05,0.1"
+        )
+    return how
+
+
 Language = Annotated[str, AfterValidator(_check_language), Placeholder("CODE")]
 TextFile = Annotated[Path, BeforeValidator(_to_path), Placeholder("FILE")]
 Folder = Annotated[Path, BeforeValidator(_to_path), AfterValidator(_check_utf8), Placeholder("DIR")]
@@ -151,7 +171,37 @@ class Wmt14Options(_Options):
     offline: bool = Field(False, description="use the cache only")
 
 
-SourceOptions = ToyOptions | FilesOptions | Wmt14Options
+class TreesOptions(_Options):
+    """Constituency trees: a corpus for a parser, whose source side is the words and whose target side the tree."""
+
+    model_config = ConfigDict(title="source trees: files in the format of the Penn Treebank, for a parser")
+
+    source: Literal["trees"] = "trees"
+    src_lang: Language = Field("en", description="language code of the source side, for example en")
+    tgt_lang: Literal["tree"] = Field("tree", description="always tree")
+    trees: TextFile | None = Field(
+        None, description="a treebank: a .mrg file, a folder of them, or a pattern in quotes; may be gzipped"
+    )
+    splits: Annotated[str, AfterValidator(_check_splits), Placeholder("HOW")] = Field(
+        "wsj",
+        description="how the treebank is divided: wsj (sections 02 to 21, 22, 23 by file name), files:DEV,TEST (the "
+        "last files, as shares), random:DEV,TEST (sentences, as shares), or none",
+    )
+    valid_trees: TextFile | None = Field(None, description="trees for validation, instead of a part of the treebank")
+    test_trees: TextFile | None = Field(None, description="trees for the test, instead of a part of the treebank")
+    machine_trees: TextFile | None = Field(
+        None, description="trees of a parser, added to the training trees (semi-supervised)"
+    )
+    repeat: PositiveCount = Field(1, description="how often the treebank's training trees are used in an epoch")
+    phrases: Count = Field(
+        0, description="also train on the phrases of 2 to N words inside the treebank's training trees, for small ones"
+    )
+    tags: Literal["keep", "xx"] = Field("keep", description="part-of-speech tags: keep them, or write XX for all")
+    closing: Literal["label", "bare"] = Field("label", description="closing brackets: with their label, or bare")
+    seed: Seed = Field(1, description="seed of random splits")
+
+
+SourceOptions = ToyOptions | FilesOptions | Wmt14Options | TreesOptions
 
 
 class CleanOptions(_Options):
@@ -173,7 +223,7 @@ class CleanOptions(_Options):
 
 
 class VocabOptions(_Options):
-    """How the joint tokenizer is trained, or which one is reused. ``VOCAB_DEFAULTS`` has defaults by source."""
+    """How the joint tokenizer is trained, or which one is reused."""
 
     model_config = ConfigDict(title="vocabulary, joint for both languages")
 
@@ -200,27 +250,6 @@ class VocabOptions(_Options):
         return {"tokenizer_model": printable_name(self.tokenizer_model)} if self.tokenizer_model else super().record()
 
 
-#: Defaults of `VocabOptions` that hold for one source, or for one pair of it.
-VOCAB_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "toy": {"vocab_size": 2000},
-    "wmt14": {"character_coverage": 0.9998},
-    "wmt14 fr-en": {"vocab_size": 32_000, "tokenizer": "unigram"},
-}
-
-
-def with_vocab_defaults(given: Mapping[str, Any], source: str, pair: object) -> dict[str, Any]:
-    """Complete the options ``given`` for the vocabulary with the source's own defaults.
-
-    Args:
-        given: Options of ``VocabOptions`` by name.
-        source: The name of the source.
-        pair: Its language pair, if it has several.
-    """
-    if given.get("tokenizer_model"):
-        return dict(given)
-    return {**VOCAB_DEFAULTS.get(source, {}), **VOCAB_DEFAULTS.get(f"{source} {pair}", {}), **given}
-
-
 class EncodeOptions(_Options):
     """How pairs are encoded and stored."""
 
@@ -241,18 +270,47 @@ class EncodeOptions(_Options):
         return self
 
 
+#: Defaults that hold for one source, or for one pair of it, by stage. Trees are no translations: a tree is longer than
+#: its sentence, and no character or repetition may be lost.
+SOURCE_DEFAULTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "clean": {"trees": {"normalise": "none", "max_words": 10_000, "max_ratio": 1000.0, "dedup": False}},
+    "vocab": {
+        "toy": {"vocab_size": 2000},
+        "wmt14": {"character_coverage": 0.9998},
+        "wmt14 fr-en": {"vocab_size": 32_000, "tokenizer": "unigram"},
+        "trees": {"vocab_size": 16_000},
+    },
+    "encode": {"trees": {"max_tokens": 1000}},
+}
+
+
+def with_source_defaults(given: Mapping[str, Any], stage: str, source: str, pair: object) -> dict[str, Any]:
+    """Complete the options ``given`` for a stage with the source's own defaults.
+
+    Args:
+        given: Options by name.
+        stage: The stage: ``clean``, ``vocab`` or ``encode``.
+        source: The name of the source.
+        pair: Its language pair, if it has several.
+    """
+    if given.get("tokenizer_model"):
+        return dict(given)
+    defaults = SOURCE_DEFAULTS[stage]
+    return {**defaults.get(source, {}), **defaults.get(f"{source} {pair}", {}), **given}
+
+
 class Recipe(_Options):
-    """The options of all stages."""
+    """The options of all stages. ``SOURCE_DEFAULTS`` has defaults by source."""
 
     source: SourceOptions = Field(discriminator="source")
-    clean: CleanOptions = CleanOptions()
+    clean: CleanOptions = Field({}, validate_default=True)
     vocab: VocabOptions = Field({}, validate_default=True)
-    encode: EncodeOptions = EncodeOptions()
+    encode: EncodeOptions = Field({}, validate_default=True)
 
-    @field_validator("vocab", mode="before")
+    @field_validator("clean", "vocab", "encode", mode="before")
     @classmethod
     def _fill_in_by_source(cls, given: Any, info: ValidationInfo) -> Any:
         source = info.data.get("source")
         if source is None or not isinstance(given, Mapping):
             return given
-        return with_vocab_defaults(given, source.source, getattr(source, "pair", None))
+        return with_source_defaults(given, str(info.field_name), source.source, getattr(source, "pair", None))

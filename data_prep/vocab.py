@@ -15,6 +15,8 @@ from data_prep.recipe import VocabOptions
 from data_prep.workers import run_in_process
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, TokenizerInfo
 from dstransformer.errors import DataError, UserError
+from dstransformer.parsing.linearise import Linearisation
+from dstransformer.parsing.trees import parse_tree
 from dstransformer.progress import Progress
 
 # Unigram training sums floats per thread, so the number of threads decides the last bits, and the model file records
@@ -22,8 +24,12 @@ from dstransformer.progress import Progress
 _THREADS = 16
 
 
-def make_tokenizer(train: Path, target: Path, options: VocabOptions, rule: str, progress: Progress) -> TokenizerInfo:
+def make_tokenizer(
+    train: Path, target: Path, options: VocabOptions, rule: str, progress: Progress, trees: Linearisation | None = None
+) -> TokenizerInfo:
     """Train a tokenizer on a file of pairs, or take the given one, and save it as ``target``.
+
+    For trees it is trained on the words only, and has a piece for every symbol that trees are written with.
 
     Args:
         train: A file of pairs, cleaned.
@@ -31,37 +37,53 @@ def make_tokenizer(train: Path, target: Path, options: VocabOptions, rule: str, 
         options: Kind, size and sample.
         rule: SentencePiece's name for the Unicode normalisation that the model applies.
         progress: Shows that training is under way.
+        trees: How the trees of the target side are written; None if it is text.
 
     Raises:
         UserError: The text cannot fill the vocabulary, or does not fit into it.
         DataError: The given model cannot be used.
     """
+    symbols = collect_symbols(train, trees) if trees else []
     if options.tokenizer_model:
         tokenizer = Tokenizer.load(options.tokenizer_model)
+        if missing := [symbol for symbol in symbols if symbol not in tokenizer.symbols]:
+            raise DataError(
+                f"--tokenizer-model {options.tokenizer_model} has no piece {missing[0]!r}, with which these trees are "
+                "written: take the tokenizer of a corpus of such trees, or train one"
+            )
         kind = "given"
     else:
         with progress.task(f"train a {options.tokenizer} vocabulary of {options.vocab_size:,}") as advance:
-            lines = count_pairs(train) * 2
-            tokenizer = Tokenizer(run_in_process(partial(_train, train, lines, options, rule)))
+            lines = count_pairs(train) * (1 if trees else 2)
+            tokenizer = Tokenizer(run_in_process(partial(_train, train, lines, options, rule, symbols)))
             advance(min(lines, options.tokenizer_sample))
         kind = options.tokenizer
     tokenizer.save(target)
     return TokenizerInfo(kind=kind, vocab_size=tokenizer.vocab_size, sha256=tokenizer.sha256)
 
 
-def _sample_lines(train: Path, lines: int, options: VocabOptions) -> Iterator[str]:
-    """Iterate over a random sample of ``options.tokenizer_sample`` source and target sentences, in their order."""
+def collect_symbols(train: Path, trees: Linearisation) -> list[str]:
+    """The symbols that the trees of the target side are written with, in alphabetical order."""
+    symbols: set[str] = set()
+    for batch in iter_pairs(train):
+        for text in batch["tgt"].to_pylist():
+            symbols.update(trees.write(parse_tree(text)))
+    return sorted(symbols)
+
+
+def _sample_lines(train: Path, lines: int, options: VocabOptions, source_only: bool = False) -> Iterator[str]:
+    """Iterate over a random sample of ``options.tokenizer_sample`` sentences of both sides or one, in their order."""
     chosen = np.ones(lines, dtype=bool)
     if options.tokenizer_sample < lines:
         rng = np.random.default_rng(options.tokenizer_seed)
         chosen[rng.choice(lines, lines - options.tokenizer_sample, replace=False, shuffle=False)] = False
     begin = 0
     for batch in iter_pairs(train):
-        pairs = zip(batch["src"].to_pylist(), batch["tgt"].to_pylist(), strict=True)
-        sentences = (sentence for pair in pairs for sentence in pair)
-        wanted = chosen[begin : begin + 2 * batch.num_rows].tolist()
+        sides = [batch["src"].to_pylist()] if source_only else [batch["src"].to_pylist(), batch["tgt"].to_pylist()]
+        sentences = [sentence for pair in zip(*sides, strict=True) for sentence in pair]
+        wanted = chosen[begin : begin + len(sentences)].tolist()
         yield from (sentence for sentence, take in zip(sentences, wanted, strict=True) if take)
-        begin += 2 * batch.num_rows
+        begin += len(sentences)
 
 
 def _count_words(sentences: Iterator[str]) -> Iterator[str]:
@@ -72,8 +94,8 @@ def _count_words(sentences: Iterator[str]) -> Iterator[str]:
     return (f"{word}\t{count}" for word, count in counts.items())
 
 
-def _train(train: Path, lines: int, options: VocabOptions, rule: str) -> bytes:
-    sentences = _sample_lines(train, lines, options)
+def _train(train: Path, lines: int, options: VocabOptions, rule: str, symbols: list[str]) -> bytes:
+    sentences = _sample_lines(train, lines, options, source_only=bool(symbols))
     # SentencePiece keeps its whole input in memory. BPE depends on word counts only, so these give the same pieces;
     # unigram finds its first candidates in running text.
     words_only = options.tokenizer == "bpe"
@@ -88,6 +110,7 @@ def _train(train: Path, lines: int, options: VocabOptions, rule: str) -> bytes:
             character_coverage=options.character_coverage,
             normalization_rule_name=rule,
             byte_fallback=True,
+            user_defined_symbols=symbols,
             pad_id=PAD_ID,
             unk_id=UNK_ID,
             bos_id=BOS_ID,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from data_prep.pairs import SCHEMA
-from data_prep.recipe import FilesOptions, SourceOptions, ToyOptions
+from data_prep.recipe import FilesOptions, SourceOptions, ToyOptions, TreesOptions
 from dstransformer.corpus import SourceInfo
 from dstransformer.errors import UserError
 
@@ -38,6 +38,10 @@ def open_source(options: SourceOptions) -> Source:
         from data_prep.sources.files import open_files
 
         return open_files(options)
+    if isinstance(options, TreesOptions):
+        from data_prep.sources.trees import open_trees
+
+        return open_trees(options)
     from data_prep.sources.wmt14 import open_wmt14
 
     return open_wmt14(options)

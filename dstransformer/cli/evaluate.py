@@ -1,4 +1,4 @@
-"""``dst evaluate``: translate a test set and score it, or score trees."""
+"""``dst evaluate``: translate or parse a test set and score it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import Answer, Commands, add_decoding, load_translator
+from dstransformer.cli.options import Answer, Commands, add_decoding, load_parser, load_translator
 from dstransformer.errors import UserError
 from dstransformer.terminal import Parser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.model import Bundle
+    from dstransformer.parsing.brackets import Tags
 
 logger = logging.getLogger(__name__)
 
 
 def add_parser(commands: Commands[Parser]) -> None:
     """Add the parser of ``dst evaluate``."""
-    parser = commands.add_parser("evaluate", help="translate a test set and score it with sacrebleu, or score trees")
+    parser = commands.add_parser(
+        "evaluate", help="translate a test set and score it with sacrebleu, or parse one and score its brackets"
+    )
     add_decoding(parser, required=False)
     parser.add_argument(
         "--task", choices=("translation", "parsing"), default="translation", help="what is scored (translation)"
@@ -30,9 +33,16 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.add_argument("--src", metavar="FILE", help="source text, one sentence per line")
     parser.add_argument("--ref", metavar="FILE", help="reference translations, line by line")
     parser.add_argument("--gold", metavar="TREES", help="parsing: gold trees, a .mrg file, a folder or a pattern")
-    parser.add_argument("--trees", metavar="TREES", help="parsing: any parser's trees of the same sentences")
-    parser.add_argument("--gold-tags", action="store_true", help="parsing: score with the gold part-of-speech tags")
-    parser.add_argument("--output", metavar="FILE", help="file for the translations, gzipped if it ends in .gz")
+    parser.add_argument(
+        "--trees", metavar="TREES", help="parsing: any parser's trees of the same sentences, in place of BUNDLE"
+    )
+    parser.add_argument(
+        "--tags",
+        choices=("parsed", "punctuation", "gold"),
+        help="parsing: what is punctuation is decided by the parser's tags, by the gold ones, or all tags are the gold "
+        "ones (punctuation for BUNDLE, parsed for --trees)",
+    )
+    parser.add_argument("--output", metavar="FILE", help="file for the outputs, gzipped if it ends in .gz")
     parser.add_argument("--json", action="store_true", help="print the scores as JSON")
     parser.set_defaults(handler=run)
 
@@ -41,7 +51,7 @@ def run(options: argparse.Namespace) -> Answer:
     """Evaluate a bundle on a test set, or score trees."""
     _check_options(options)
     if options.task == "parsing":
-        return _score_trees(options)
+        return _score_trees(options) if options.bundle is None else _parse_and_score(options)
     from dstransformer.evaluation.testset import evaluate_test_set, read_test_set
     from dstransformer.model import open_bundle
     from dstransformer.progress import reporting
@@ -72,7 +82,8 @@ def run(options: argparse.Namespace) -> Answer:
     return Answer("\n".join(lines))
 
 
-_NEEDED = {"translation": ("bundle", "src", "ref"), "parsing": ("gold", "trees")}
+_NEEDED = {"translation": ("bundle", "src", "ref"), "parsing": ("gold",)}
+_TAKEN = {"translation": {"bundle", "src", "ref", "output"}, "parsing": {"bundle", "gold", "trees", "tags", "output"}}
 
 
 def _check_options(options: argparse.Namespace) -> None:
@@ -82,23 +93,51 @@ def _check_options(options: argparse.Namespace) -> None:
         UserError: One is missing, or belongs to the other task.
     """
     names = {"bundle": "BUNDLE"}
-    missing = [names.get(name, f"--{name}") for name in _NEEDED[options.task] if getattr(options, name) is None]
-    if missing:
-        raise UserError(f"--task {options.task} needs {', '.join(missing)}; see `dst evaluate --help`")
     other = "translation" if options.task == "parsing" else "parsing"
-    surplus = [names.get(name, f"--{name}") for name in _NEEDED[other] if getattr(options, name) is not None]
-    surplus += ["--gold-tags"] if options.gold_tags and other == "parsing" else []
-    surplus += ["--output"] if options.output is not None and other == "translation" else []
+    given = {name for name in _TAKEN[other] | _TAKEN[options.task] if getattr(options, name) is not None}
+    surplus = [f"--{name}" for name in sorted(given - _TAKEN[options.task])]
     if surplus:
         raise UserError(f"--task {options.task} does not take {surplus[0]}, which is for --task {other}")
+    missing = [names.get(name, f"--{name}") for name in _NEEDED[options.task] if name not in given]
+    if options.task == "parsing" and not given & {"bundle", "trees"}:
+        missing.append("BUNDLE or --trees")
+    if missing:
+        raise UserError(f"--task {options.task} needs {', '.join(missing)}; see `dst evaluate --help`")
+    if options.task == "parsing" and options.trees is not None and given & {"bundle", "output"}:
+        both = names.get("bundle") if "bundle" in given else "--output"
+        raise UserError(f"--trees and {both} do not go together: score either these trees or those of a bundle")
 
 
 def _score_trees(options: argparse.Namespace) -> Answer:
     from dstransformer.parsing.brackets import score_files
     from dstransformer.parsing.trees import read_trees
 
-    scores = score_files(read_trees(options.gold), read_trees(options.trees), gold_tags=options.gold_tags)
+    scores = score_files(read_trees(options.gold), read_trees(options.trees), options.tags or "parsed")
     return Answer(json.dumps(scores.to_json(), indent=2) if options.json else str(scores))
+
+
+def _parse_and_score(options: argparse.Namespace) -> Answer:
+    from dstransformer.evaluation.treebank import evaluate_treebank
+    from dstransformer.model import open_bundle
+    from dstransformer.parsing.trees import read_trees
+    from dstransformer.progress import reporting
+
+    exit_on_sigterm()
+    gold = read_trees(options.gold)
+    with _writing_output(options) as write:
+        bundle = open_bundle(options.bundle)
+        parser = load_parser(options, bundle)
+        with reporting("sentences", len(gold)) as progress:
+            tags: Tags = options.tags or "punctuation"
+            found = evaluate_treebank(gold, parser, tags=tags, write=write, progress=progress)
+    search = parser.describe()
+    if options.json:
+        record = {**found.scores.to_json(), "seconds": found.seconds, "bundle": str(bundle.path), **search}
+        return Answer(json.dumps(record, indent=2))
+    return Answer(
+        f"{found.scores}\n{len(gold)} sentences in {found.seconds:.1f} s, beam {search['beam_size']}, "
+        f"length penalty {search['length_penalty']}, {search['precision']} on {search['device']}"
+    )
 
 
 def _warn_of_swapped_sides(options: argparse.Namespace, bundle: Bundle) -> None:
@@ -112,13 +151,14 @@ def _warn_of_swapped_sides(options: argparse.Namespace, bundle: Bundle) -> None:
 
 @contextlib.contextmanager
 def _writing_output(options: argparse.Namespace) -> Iterator[Callable[[str], None] | None]:
-    """Open ``--output`` and yield a function that writes a translation to it; None without that option."""
+    """Open ``--output`` and yield a function that writes an output to it; None without that option."""
     from dstransformer.textfiles import is_stdout, writing_lines
 
     if options.output is None:
         yield None
         return
     if is_stdout(options.output):
-        raise UserError("--output - would mix the translations with the scores on stdout: name a file")
-    with writing_lines(options.output, overwrite=options.overwrite, inputs=(options.src, options.ref)) as write:
+        raise UserError("--output - would mix the outputs with the scores on stdout: name a file")
+    inputs = [name for name in (options.src, options.ref, options.gold) if name is not None]
+    with writing_lines(options.output, overwrite=options.overwrite, inputs=inputs) as write:
         yield write

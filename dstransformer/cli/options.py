@@ -12,7 +12,9 @@ from dstransformer.errors import UserError, shown
 from dstransformer.terminal import Parser
 
 if TYPE_CHECKING:
-    from dstransformer.decoding.translator import Translator
+    from dstransformer.decoding import Parser as ConstituencyParser
+    from dstransformer.decoding import Translator
+    from dstransformer.decoding.commands import Decoder
     from dstransformer.model import Bundle
 
 Commands = argparse._SubParsersAction
@@ -125,10 +127,24 @@ def add_decoding(parser: Parser, *, output: str = "--output", required: bool = T
 
 def load_translator(options: argparse.Namespace, bundle: Path | Bundle) -> Translator:
     """Load a translator with the options of :func:`add_decoding`."""
+    from dstransformer.decoding import Translator
+
+    return _load(options, bundle, Translator)
+
+
+def load_parser(options: argparse.Namespace, bundle: Path | Bundle) -> ConstituencyParser:
+    """Load a parser with the options of :func:`add_decoding`."""
+    from dstransformer.decoding import Parser
+
+    return _load(options, bundle, Parser)
+
+
+def _load(options: argparse.Namespace, bundle: Path | Bundle, kind: type[Decoder]) -> Decoder:
     from dstransformer.decoding import commands
 
     return commands.load_translator(
         bundle,
+        kind,
         beam_size=options.beam,
         length_penalty=options.length_penalty,
         max_input_tokens=options.max_input_tokens,

@@ -16,6 +16,7 @@ from dstransformer.cli import (
     average,
     ds_config,
     evaluate,
+    parse,
     plot,
     presets,
     table1,
@@ -29,7 +30,21 @@ from dstransformer.cli.options import Answer, Handler, split_values
 from dstransformer.errors import UserError
 from dstransformer.terminal import Parser, run_guarded, say
 
-COMMANDS = (train, translate, evaluate, average, track, plot, attention, table1, table2, table3, presets, ds_config)
+COMMANDS = (
+    train,
+    translate,
+    parse,
+    evaluate,
+    average,
+    track,
+    plot,
+    attention,
+    table1,
+    table2,
+    table3,
+    presets,
+    ds_config,
+)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

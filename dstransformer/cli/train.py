@@ -110,7 +110,7 @@ def _describe_outcome(outcome: Outcome) -> str:
     scores = [
         f"{split} {score}"
         for split, evaluation in outcome.evaluations.items()
-        for score in (evaluation.bleu, evaluation.paper_bleu)
+        for score in (evaluation.main, evaluation.paper_bleu)
         if score is not None
     ]
     cost = f"training cost: {format_cost(outcome.cost.metrics())}"

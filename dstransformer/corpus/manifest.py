@@ -18,10 +18,11 @@ from pydantic import (
 )
 
 from dstransformer.errors import DataError, check_format_version
+from dstransformer.parsing.linearise import Linearisation
 
 #: 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's. 3: ``sources``
-#: in place of ``source``. A version reads every one before it.
-FORMAT_VERSION = 3
+#: in place of ``source``. 4: ``trees``. A version reads every one before it.
+FORMAT_VERSION = 4
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"
 
@@ -151,7 +152,8 @@ class Overlap(_Record):
 class Manifest(_Record):
     """Everything about a corpus except its tokens. ``build_key`` is a hash of the inputs and options that made it.
 
-    ``overlap`` has an entry for each held-out split; it is None in corpora of format version 1.
+    ``overlap`` has an entry for each held-out split; it is None in corpora of format version 1. ``trees`` says how the
+    trees of a corpus for a parser are written as tokens; it is None if the target side is text.
     """
 
     format_version: int
@@ -159,6 +161,7 @@ class Manifest(_Record):
     src_lang: str
     tgt_lang: str
     tokenizer: TokenizerInfo
+    trees: Linearisation | None = None
     splits: Annotated[dict[PlainName, SplitInfo], Field(min_length=1)]
     sources: Annotated[tuple[SourceInfo, ...], Field(min_length=1)]
     cleaning: CleaningReport

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +92,26 @@ class Tokenizer:
         kind = formats.ModelProto.FromString(self._model).trainer_spec.model_type
         return str(formats.TrainerSpec.ModelType.Name(kind)).lower()
 
+    @cached_property
+    def symbols(self) -> dict[str, int]:
+        """Ids of the pieces that training the model was told to have (user-defined symbols), by their text."""
+        from sentencepiece import sentencepiece_model_pb2 as formats
+
+        user_defined = formats.ModelProto.SentencePiece.USER_DEFINED
+        pieces = formats.ModelProto.FromString(self._model).pieces
+        return {
+            piece.piece: self._id_of_piece[number] for number, piece in enumerate(pieces) if piece.type == user_defined
+        }
+
     def scores(self) -> dict[str, tuple[int, float]]:
         """Id and score of every ordinary piece, by its text. BPE merges in the order of the scores, highest first."""
         model = self._processor
         return {
             model.id_to_piece(piece): (token, model.get_score(piece))
             for token, piece in enumerate(self._piece_of_id)
-            if token > EOS_ID and not (model.is_byte(piece) or model.is_control(piece) or model.is_unused(piece))
+            if token > EOS_ID
+            and not (model.is_byte(piece) or model.is_control(piece) or model.is_unused(piece))
+            and model.id_to_piece(piece) not in self.symbols
         }
 
     def _ids(self, pieces: list[list[int]]) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -39,7 +39,14 @@ class Hypothesis:
 
 @torch.inference_mode()
 def beam_search(
-    model: Transformer, src: Tensor, packing: Packing, settings: DecodingConfig, *, vocab_size: int, n_best: int = 1
+    model: Transformer,
+    src: Tensor,
+    packing: Packing,
+    settings: DecodingConfig,
+    *,
+    vocab_size: int,
+    n_best: int = 1,
+    constraint: Constraint | None = None,
 ) -> list[list[Hypothesis]]:
     """Translate ``n`` sentences.
 
@@ -60,6 +67,8 @@ def beam_search(
         settings: Beam size, length penalty and limit.
         vocab_size: Number of pieces of the tokenizer; rows of the embedding beyond it are never an output.
         n_best: Hypotheses to return per sentence, at most ``beam_size``.
+        constraint: What an output may be; anything if it is None. The pieces that it excludes keep their share of the
+            probability.
 
     Returns:
         The hypotheses of each sentence, best first: ``n_best``, or fewer if the search finished fewer. None at all only
@@ -68,10 +77,37 @@ def beam_search(
     if not 1 <= n_best <= settings.beam_size:
         raise ValueError(f"n_best is {n_best}, but the beam has {settings.beam_size} hypotheses")
     decoder = IncrementalDecoder(model, src, packing, settings.beam_size)
-    search = _Search(_limits(model, packing, settings), settings, n_best, src.device, ragged=decoder.ragged)
+    limits = _limits(model, packing, settings, constraint)
+    search = _Search(limits, settings, n_best, src.device, ragged=decoder.ragged, constraint=constraint)
     while (rows := search.choose_rows()) is not None:
-        search.advance(best_next_pieces(decoder.step(*rows), vocab_size, 2 * settings.beam_size))
+        logits = decoder.step(*rows)
+        if constraint is None:
+            following = best_next_pieces(logits, vocab_size, 2 * settings.beam_size)
+        else:
+            following = best_allowed_pieces(logits, constraint.pieces, search.allowed(), 2 * settings.beam_size)
+        search.advance(following)
     return search.results
+
+
+class Constraint(Protocol):
+    """What the outputs of a batch of sentences may be. It keeps a state for each hypothesis.
+
+    Attributes:
+        pieces: The only pieces that can be in an output, the end first, ``(symbols,)``.
+        least: Tokens of the shortest output of each sentence, with its end.
+    """
+
+    pieces: Tensor
+    least: list[int]
+
+    def allowed(self, left: Tensor) -> Tensor:
+        """Which pieces may follow, ``(n, beam, symbols)``, if the sentences may have ``left`` more tokens, ``(n,)``."""
+
+    def advance(self, parents: Tensor, tokens: Tensor) -> None:
+        """Continue the hypotheses ``parents`` with ``tokens``, ``(n, beam)`` each."""
+
+    def keep(self, sentences: Tensor) -> None:
+        """Drop all sentences but these."""
 
 
 class NextPieces(NamedTuple):
@@ -95,9 +131,26 @@ def best_next_pieces(logits: Tensor, vocab_size: int, count: int) -> NextPieces:
     return NextPieces(best - log_sum[:, None], tokens, logits[:, EOS_ID].float() - log_sum)
 
 
-def _limits(model: Transformer, packing: Packing, settings: DecodingConfig) -> list[int]:
+def best_allowed_pieces(logits: Tensor, pieces: Tensor, allowed: Tensor, count: int) -> NextPieces:
+    """The ``count`` most probable pieces of each row among those that a constraint allows, or all of them.
+
+    Args:
+        logits: ``(rows, vocabulary)``.
+        pieces: See :class:`Constraint`.
+        allowed: ``(rows, symbols)``.
+        count: How many.
+    """
+    _, _, log_sum = ops.best_pieces(logits, FIRST_PIECE, logits.shape[1], 1)
+    scores = logits.index_select(1, pieces).float().masked_fill(~allowed, _NEVER) - log_sum[:, None]
+    best, columns = scores.topk(min(count, pieces.numel()))
+    return NextPieces(best, pieces[columns], scores[:, 0])
+
+
+def _limits(model: Transformer, packing: Packing, settings: DecodingConfig, constraint: Constraint | None) -> list[int]:
     """Most tokens of each sentence's output, end included, because the length of the source includes its end too."""
     limits: list[int] = (packing.lengths + settings.max_extra_tokens).tolist()
+    if constraint is not None:
+        limits = list(map(max, limits, constraint.least))
     if model.config.positions == "learned":
         limits = [min(limit, model.config.max_positions) for limit in limits]
     return limits
@@ -113,13 +166,21 @@ class _Search:
     """
 
     def __init__(
-        self, limits: list[int], settings: DecodingConfig, n_best: int, device: torch.device, *, ragged: bool
+        self,
+        limits: list[int],
+        settings: DecodingConfig,
+        n_best: int,
+        device: torch.device,
+        *,
+        ragged: bool,
+        constraint: Constraint | None = None,
     ) -> None:
         n, beam = len(limits), settings.beam_size
         self.results: list[list[Hypothesis]] = [[] for _ in limits]
         self._beam = beam
         self._alpha = settings.length_penalty
         self._ragged = ragged
+        self._constraint = constraint
         self._length = 0  # of every live hypothesis
         self._limits = torch.tensor(limits, device=device)
         self._limit_penalties = torch.tensor([length_penalty(limit, self._alpha) for limit in limits], device=device)
@@ -156,6 +217,12 @@ class _Search:
         tokens, rows = self._last_tokens.flatten(), self._rows.flatten()
         return (tokens[self._chosen], rows[self._chosen]) if self._ragged else (tokens, rows)
 
+    def allowed(self) -> Tensor:
+        """Which pieces of the constraint may follow each of the chosen rows, ``(rows, symbols)``."""
+        assert self._constraint is not None
+        allowed = self._constraint.allowed(self._limits - self._length).flatten(0, 1)
+        return allowed[self._chosen] if self._ragged else allowed
+
     def advance(self, following: NextPieces) -> None:
         """Take one step with the continuations of the chosen hypotheses."""
         log_probability, tokens, parents = self._candidates(self._spread(following))
@@ -169,6 +236,8 @@ class _Search:
         self._live_tokens = _rows_of(self._live_tokens, parents)
         self._live_tokens[:, :, self._length - 1] = self._last_tokens
         self._rows = (self._chosen.cumsum(0) - 1).view_as(parents).gather(1, parents)
+        if self._constraint is not None:
+            self._constraint.advance(parents, self._last_tokens)
 
     def _spread(self, following: NextPieces) -> NextPieces:
         """Continuations of all live hypotheses, ``n * beam`` rows; impossible ones where none were computed."""
@@ -194,6 +263,8 @@ class _Search:
 
     def _keep(self, sentences: Tensor) -> None:
         """Drop all sentences but these."""
+        if self._constraint is not None:
+            self._constraint.keep(sentences)
         self._limits, self._limit_penalties = self._limits[sentences], self._limit_penalties[sentences]
         self._numbers = self._numbers[sentences]
         self._live, self._live_tokens = self._live[sentences], self._live_tokens[sentences]

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from dstransformer.config import DecodingConfig, complete_config
 from dstransformer.decoding.translator import Progress, Translator
@@ -13,9 +14,12 @@ from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import DTYPES, Bundle, open_bundle
 from dstransformer.textfiles import iter_arriving, iter_lines, writing_lines
 
+Decoder = TypeVar("Decoder", bound=Translator)
+
 
 def load_translator(
     bundle: str | Path | Bundle,
+    kind: type[Decoder] = Translator,  # type: ignore[assignment]
     *,
     beam_size: int | None = None,
     length_penalty: float | None = None,
@@ -24,13 +28,13 @@ def load_translator(
     batch_tokens: int | None = None,
     device: str | None = None,
     precision: str | None = None,
-) -> Translator:
-    """The translator of a bundle.
+) -> Decoder:
+    """The translator of a bundle, or its parser if that is the ``kind``.
 
     None keeps the bundle's own setting; for device and precision see :meth:`Translator.load`.
 
     Raises:
-        DataError: The folder is not a valid bundle.
+        DataError: The folder is not a valid bundle, or one of the other kind.
         ConfigError: A setting is out of bounds, or the precision or the device does not exist.
     """
     if precision is not None and precision not in DTYPES:
@@ -45,7 +49,7 @@ def load_translator(
         max_extra_tokens=max_extra_tokens,
         batch_tokens=batch_tokens,
     )
-    return Translator.load(opened, device=device, dtype=dtype, settings=settings)
+    return kind.load(opened, device=device, dtype=dtype, settings=settings)
 
 
 def translate_files(

@@ -15,7 +15,7 @@ from dstransformer.batching import plan_batches
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import EOS_ID, Tokenizer
 from dstransformer.corpus.tokenizer import plain_spaces
-from dstransformer.decoding.beam import beam_search
+from dstransformer.decoding.beam import Constraint, beam_search
 from dstransformer.errors import ConfigError, DataError, DstError, shown
 from dstransformer.model import Bundle, Packing, Transformer, open_bundle, ops
 
@@ -69,7 +69,18 @@ class Translator:
         opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
         chosen = choose_device(device)
         half_or_full = dtype or (torch.bfloat16 if chosen.type == "cuda" else torch.float32)
-        return cls(opened.build_model(chosen, half_or_full), opened.tokenizer, settings or opened.decoding)
+        return cls.from_bundle(opened, opened.build_model(chosen, half_or_full), settings or opened.decoding)
+
+    @classmethod
+    def from_bundle(cls, opened: Bundle, model: Transformer, settings: DecodingConfig) -> Self:
+        """Put a bundle's model and tokenizer together.
+
+        Raises:
+            DataError: The bundle is a parser.
+        """
+        if opened.trees is not None:
+            raise DataError(f"{opened.path} is a parser: use `dst parse`, or name the bundle of a translation model")
+        return cls(model, opened.tokenizer, settings)
 
     def translate(self, sentences: Sequence[str], progress: Progress | None = None, *, first: int = 1) -> list[str]:
         """The best translation of each sentence, detokenised and on one line; empty for an empty sentence.
@@ -111,9 +122,17 @@ class Translator:
         return {**self.settings.model_dump(), "device": str(weight.device), "precision": precision}
 
     def translate_ids(
-        self, src: Sequence[Sequence[int]], progress: Progress | None = None, *, first: int = 1
+        self,
+        src: Sequence[Sequence[int]],
+        progress: Progress | None = None,
+        *,
+        first: int = 1,
+        constrain: Callable[[Sequence[int]], Constraint] | None = None,
     ) -> list[list[int]]:
-        """As :meth:`translate`, on token ids without begin and end on both sides; in batches of similar length."""
+        """As :meth:`translate`, on token ids without begin and end on both sides; in batches of similar length.
+
+        ``constrain`` makes the constraint of a batch from the places of its sentences in ``src``.
+        """
         src = self._cut(src, first)
         self._check_lengths(src, first)
         results: list[list[int]] = [[] for _ in src]
@@ -123,7 +142,9 @@ class Translator:
         )
         with _evaluating(self.model), memory_errors():
             for batch in plan_batches([len(ids) for ids in src], batch_tokens):
-                for number, tokens in zip(batch, self._search_batch([src[number] for number in batch]), strict=True):
+                constraint = None if constrain is None else constrain(batch)
+                found = self._search_batch([src[number] for number in batch], constraint)
+                for number, tokens in zip(batch, found, strict=True):
                     results[number] = tokens or []
                     if tokens is None:
                         lost.append(first + number)
@@ -133,18 +154,19 @@ class Translator:
             progress(empty)
         if lost:
             logger.warning(
-                "%d of %d sentences have no translation; the first is sentence %d: the model computes NaN for them in "
+                "%d of %d sentences have no output; the first is sentence %d: the model computes NaN for them in "
                 "%s; try another --precision; if that does not help, the weights are damaged",
                 len(lost), len(src), min(lost), str(self.model.softmax_weight.dtype).removeprefix("torch."),
             )  # fmt: skip
         return results
 
-    def _search_batch(self, src: list[Sequence[int]]) -> list[list[int] | None]:
+    def _search_batch(self, src: list[Sequence[int]], constraint: Constraint | None) -> list[list[int] | None]:
         """The best hypothesis of each sentence; None if the search found none."""
         device = self.model.softmax_weight.device
         packed = torch.tensor([token for ids in src for token in (*ids, EOS_ID)], device=device)
         packing = Packing.from_lengths([len(ids) + 1 for ids in src]).to(device)
-        found = beam_search(self.model, packed, packing, self.settings, vocab_size=self.tokenizer.vocab_size)
+        vocab_size = self.tokenizer.vocab_size
+        found = beam_search(self.model, packed, packing, self.settings, vocab_size=vocab_size, constraint=constraint)
         return [hypotheses[0].tokens if hypotheses else None for hypotheses in found]
 
     def _cut(self, src: Sequence[Sequence[int]], first: int) -> list[Sequence[int]]:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-_LABELS = {"bleu": "BLEU", "chrf": "chrF2", "bleu_compound_split": "BLEU (compound-split)"}
+_LABELS = {
+    "bleu": "BLEU",
+    "chrf": "chrF2",
+    "bleu_compound_split": "BLEU (compound-split)",
+    "f1": "F1",
+    "precision": "precision",
+    "recall": "recall",
+    "complete_match": "complete match",
+    "tagging_accuracy": "tagging accuracy",
+}
 
 
 @dataclass(frozen=True)
@@ -23,11 +32,16 @@ class Score:
     signature: str = ""
 
     @property
+    def metric(self) -> str:
+        """The metric for display, whatever sentences it covers: ``BLEU``, ``F1``."""
+        metric = self.name.partition("_first_")[0]
+        return _LABELS.get(metric, metric)
+
+    @property
     def label(self) -> str:
         """The name for display: ``BLEU``, ``chrF2``, ``BLEU (first 500 sentences)``."""
-        metric, _, sentences = self.name.partition("_first_")
-        label = _LABELS.get(metric, metric)
-        return f"{label} (first {sentences} sentences)" if sentences else label
+        sentences = self.name.partition("_first_")[2]
+        return f"{self.metric} (first {sentences} sentences)" if sentences else self.metric
 
     def __str__(self) -> str:
         return f"{self.label} {self.value:.2f} ({self.signature})"
@@ -35,7 +49,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sentence of a held-out set, its reference and the model's translation, as detokenised text."""
+    """One sentence of a held-out set, its reference and the model's output: detokenised text, or a tree on one line."""
 
     source: str
     reference: str
@@ -47,13 +61,14 @@ class Evaluation:
     """The scores of a model on a held-out set.
 
     Attributes:
-        scores: Scores of the translations, BLEU first.
+        scores: Scores of the outputs; the first, BLEU or F1, ranks checkpoints.
         sentences: Number of sentences translated.
         seconds: Translation time.
         loss: Label-smoothed cross-entropy in nats per target token; None if not computed.
         perplexity: Perplexity of the references without label smoothing; None if not computed.
-        samples: The first sentences with their translations.
-        translations: All translations, for scores that are computed later; empty if they were not kept.
+        samples: The first sentences with their outputs.
+        are_trees: Whether the outputs are trees, on one line each.
+        translations: All outputs, for scores that are computed later; empty if they were not kept.
     """
 
     scores: tuple[Score, ...]
@@ -62,12 +77,13 @@ class Evaluation:
     loss: float | None = None
     perplexity: float | None = None
     samples: tuple[Sample, ...] = ()
+    are_trees: bool = False
     translations: tuple[str, ...] = field(default=(), repr=False)
 
     @property
-    def bleu(self) -> Score:
-        """The BLEU score, of all sentences or of the first ones."""
-        return next(score for score in self.scores if score.name == "bleu" or score.name.startswith("bleu_first_"))
+    def main(self) -> Score:
+        """The score that ranks checkpoints, of all sentences or of the first ones: BLEU, or F1 of a parser."""
+        return self.scores[0]
 
     @property
     def paper_bleu(self) -> Score | None:

@@ -1,4 +1,4 @@
-"""Loss, perplexity and BLEU on a held-out split. Each rank evaluates its share on a plain copy of the model."""
+"""Loss, perplexity and scores on a held-out split. Each rank evaluates its share on a plain copy of the model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dstransformer.batching import build_batch, plan_batches, training_lengths
 from dstransformer.cluster.world import World
 from dstransformer.config import Config, Precision
 from dstransformer.corpus import Split, Tokenizer
-from dstransformer.decoding import Translator
-from dstransformer.evaluation.bleu import compound_split_bleu, score
+from dstransformer.evaluation.bleu import compound_split_bleu
 from dstransformer.evaluation.result import Evaluation, Sample
+from dstransformer.evaluation.task import Task
 from dstransformer.model import DTYPES, Transformer
 from dstransformer.model.transformer import meta_device
 
@@ -61,9 +61,10 @@ class Validator:
         tokenizer: The tokenizer of the corpus.
         world: The process group.
         precision: The training precision, in which a GPU evaluates. A CPU evaluates in fp32.
+        task: What the model learns.
     """
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, world: World, precision: Precision) -> None:
+    def __init__(self, config: Config, tokenizer: Tokenizer, world: World, precision: Precision, task: Task) -> None:
         dtype = DTYPES[precision] if world.device.type == "cuda" else torch.float32
         self._config = config
         self._tokenizer = tokenizer
@@ -73,7 +74,8 @@ class Validator:
                 config.model, tokenizer.vocab_size, config.loss.label_smoothing, config.training.attention_backend
             )
         self._model = model.to(dtype).to_empty(device=world.device).eval()
-        self._translator = Translator(self._model, tokenizer, config.decoding)
+        self._task = task
+        self._translator = task.decoder(self._model, tokenizer, config.decoding)
 
     @torch.no_grad()
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -99,13 +101,14 @@ class Validator:
         return Evaluation(
             scores=tuple(
                 replace(found, name=score_name(found.name, sentences, len(split)))
-                for found in score(translations, references)
+                for found in self._task.score(translations, references)
             ),
             sentences=count,
             seconds=seconds,
             loss=loss / tokens,
             perplexity=math.exp(min(nll / tokens, 700.0)),
             samples=tuple(Sample(*sample) for sample in islice(shown, self._config.validation.samples)),
+            are_trees=self._task.trees is not None,
             translations=tuple(translations),
         )
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import yaml
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -27,14 +28,15 @@ from dstransformer.errors import ConfigError, DataError, check_format_version, s
 from dstransformer.files import file_sha256
 from dstransformer.model.ops import Backend
 from dstransformer.model.transformer import Transformer, meta_device
+from dstransformer.parsing.linearise import Linearisation
 
 WEIGHTS, CONFIG, TOKENIZER, PROVENANCE = "model.safetensors", "config.yaml", "tokenizer.model", "provenance.json"
 
 _DAMAGED = "if the file is damaged, restore it or copy the bundle again"
 
 #: 1: ``config.yaml`` is the configuration of the training, without a version. 2: it holds what using the model takes,
-#: and the provenance has the configuration of the training. A version reads every one before it.
-FORMAT_VERSION = 2
+#: and the provenance has the configuration of the training. 3: ``trees``. A version reads every one before it.
+FORMAT_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Bundle:
         tokenizer: The tokenizer.
         src_lang: Code of the source language, None if it is not recorded.
         tgt_lang: Code of the target language, None if it is not recorded.
+        trees: How the model writes trees, if it is a parser; None if it translates.
         provenance: The record of how the model was trained.
     """
 
@@ -57,6 +60,7 @@ class Bundle:
     tokenizer: Tokenizer
     src_lang: str | None
     tgt_lang: str | None
+    trees: Linearisation | None
     provenance: dict[str, Any]
 
     def training_config(self) -> Config:
@@ -181,6 +185,7 @@ def open_bundle(path: str | Path) -> Bundle:
     content = _read_config(folder / CONFIG)
     version = content.pop("format_version", 1)
     check_format_version(version, FORMAT_VERSION, folder / CONFIG)
+    trees = None
     if version == 1:
         recorded = {"model": provenance["model"]} if "model" in provenance else {}
         languages = (provenance.get("src_lang"), provenance.get("tgt_lang"))
@@ -188,13 +193,20 @@ def open_bundle(path: str | Path) -> Bundle:
         provenance["config"] = config.model_dump() | recorded
     else:
         languages = (content.pop("src_lang", None), content.pop("tgt_lang", None))
+        trees = _read_trees(content.pop("trees", None), folder / CONFIG)
         config = _complete(content, folder / CONFIG)
     _check_model(config.model, provenance, folder / CONFIG)
     _check_hash(folder / TOKENIZER, provenance)
     src_lang, tgt_lang = (code if isinstance(code, str) else None for code in languages)
-    return Bundle(
-        folder, config.model, config.decoding, Tokenizer.load(folder / TOKENIZER), src_lang, tgt_lang, provenance
-    )
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    return Bundle(folder, config.model, config.decoding, tokenizer, src_lang, tgt_lang, trees, provenance)
+
+
+def _read_trees(stored: object, path: Path) -> Linearisation | None:
+    try:
+        return TypeAdapter(Linearisation | None).validate_python(stored)
+    except ValidationError:
+        raise DataError(f"{path}: trees is {shown(stored)}, not tags and closing; {_DAMAGED}") from None
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -252,6 +264,7 @@ def save_bundle(
         "format_version": FORMAT_VERSION,
         "src_lang": provenance.get("src_lang"),
         "tgt_lang": provenance.get("tgt_lang"),
+        "trees": provenance.get("trees"),
         "model": config.model.model_dump(),
         "decoding": config.decoding.model_dump(),
     }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Literal
 
 from dstransformer.errors import DataError
 from dstransformer.parsing.trees import EMPTY, TOP, Located, Tree, plain_label
@@ -21,6 +21,14 @@ EQUAL = {"PRT": "ADVP"}
 CUTOFF = 40
 
 SIGNATURE = "evalb|COLLINS.prm|deleted:TOP -NONE- , : `` '' .|ADVP=PRT|tags:{tags}"
+
+#: Which tags of the gold tree the parsed words get before those that do not count are left out. ``parsed``: none, as in
+#: EVALB; a sentence fails if only one side tags one of its words as punctuation. ``punctuation``: the gold tree says
+#: what is punctuation, as Collins advises to prepare a parser's output for EVALB; then none fails. ``gold``: all.
+Tags = Literal["parsed", "punctuation", "gold"]
+
+#: The tag of a word that only the parser takes for punctuation: a wrong one.
+_WRONG = "wrong"
 
 # A bracket: label, first word, word after its last.
 Bracket = tuple[str, int, int]
@@ -127,19 +135,32 @@ class BracketScores:
         return "\n".join(lines) + failed + f"\n{self.signature}"
 
 
-def score_files(gold: Iterable[Located], parsed: Iterable[Located], *, gold_tags: bool = False) -> BracketScores:
+def score_files(gold: Iterable[Located], parsed: Iterable[Located], tags: Tags = "parsed") -> BracketScores:
     """Score parsed trees against gold trees, one by one.
 
     Args:
         gold: The gold trees.
         parsed: The parser's, in the same order.
-        gold_tags: Give the parsed words their gold tags, before those that do not count are left out.
+        tags: Which tags of the gold tree the parsed words get first.
 
     Raises:
         DataError: One side has more trees, or not one sentence could be compared.
     """
-    everything, short = Counts(), Counts()
-    differing = ""
+    scores, differing = _score(_pairs(gold, parsed), tags)
+    if not scores.all.sentences:
+        raise DataError(
+            f"no gold tree has the words of its parsed tree{differing}; give the trees of the same sentences"
+        )
+    return scores
+
+
+def score_trees(gold: Sequence[Tree], parsed: Sequence[Tree], tags: Tags = "parsed") -> BracketScores:
+    """As :func:`score_files`, even if not one sentence can be compared."""
+    pairs = zip(gold, parsed, strict=True)
+    return _score(((Located(ours, ""), Located(theirs, "")) for ours, theirs in pairs), tags)[0]
+
+
+def _pairs(gold: Iterable[Located], parsed: Iterable[Located]) -> Iterator[tuple[Located, Located]]:
     for count, (ours, theirs) in enumerate(zip_longest(gold, parsed)):
         if ours is None or theirs is None:
             more, fewer = ("parsed", "gold") if ours is None else ("gold", "parsed")
@@ -149,23 +170,27 @@ def score_files(gold: Iterable[Located], parsed: Iterable[Located], *, gold_tags
                 f"{extra.place}: this {more} tree has no {fewer} one: there are only {count:,}; give the trees of the "
                 "same sentences, in the same order"
             )
-        counts = score_tree(ours.tree, theirs.tree, gold_tags=gold_tags)
+        yield ours, theirs
+
+
+def _score(pairs: Iterable[tuple[Located, Located]], tags: Tags) -> tuple[BracketScores, str]:
+    """The scores, and the places of the first trees that differ in words."""
+    everything, short = Counts(), Counts()
+    differing = ""
+    for ours, theirs in pairs:
+        counts = score_tree(ours.tree, theirs.tree, tags)
         everything += counts
         if counts.words <= CUTOFF:
             short += counts
         if counts.failed and not differing:
             differing = f": first {ours.place} and {theirs.place}"
-    if not everything.sentences:
-        raise DataError(
-            f"no gold tree has the words of its parsed tree{differing}; give the trees of the same sentences"
-        )
-    return BracketScores(everything, short, SIGNATURE.format(tags="gold" if gold_tags else "parsed"))
+    return BracketScores(everything, short, SIGNATURE.format(tags=tags)), differing
 
 
-def score_tree(gold: Tree, parsed: Tree, *, gold_tags: bool = False) -> Counts:
+def score_tree(gold: Tree, parsed: Tree, tags: Tags = "parsed") -> Counts:
     """Compare two trees of one sentence; see :func:`score_files`."""
-    if gold_tags:
-        parsed = _retag(parsed, gold)
+    if tags != "parsed":
+        parsed = _retag(parsed, gold, tags)
     gold_words, gold_brackets = _flatten(gold)
     parsed_words, parsed_brackets = _flatten(parsed)
     if not gold_words or [word for word, _ in gold_words] != [word for word, _ in parsed_words]:
@@ -209,16 +234,21 @@ def _flatten(tree: Tree) -> tuple[list[tuple[str, str]], list[Bracket]]:
     return words, brackets
 
 
-def _retag(tree: Tree, gold: Tree) -> Tree:
-    """A tree with the tags of another over the same words; unchanged over other words."""
+def _retag(tree: Tree, gold: Tree, tags: Tags) -> Tree:
+    """A tree with tags of another over the same words; unchanged over other words."""
     leaves = [leaf for leaf in gold.leaves() if leaf.label != EMPTY]
     if [leaf.word for leaf in leaves] != tree.words():
         return tree
-    tags = iter(leaves)
+    rest = iter(leaves)
+
+    def choose(own: str, right: str) -> str:
+        if tags == "gold" or plain_label(right) in DELETED:
+            return right
+        return _WRONG if plain_label(own) in DELETED else own
 
     def visit(node: Tree) -> Tree:
         if node.word is not None:
-            return Tree(next(tags).label, word=node.word)
+            return Tree(choose(node.label, next(rest).label), word=node.word)
         return Tree(node.label, tuple(visit(child) for child in node.children))
 
     return visit(tree)

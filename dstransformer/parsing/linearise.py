@@ -1,4 +1,8 @@
-"""Trees as sequences of brackets and tags (Vinyals et al., 2015, section 3), and back. The words are left out."""
+"""Trees as sequences of brackets and tags (Vinyals et al., 2015, section 3), and back. The words are left out.
+
+There are three kinds of symbols: ``(NP`` opens a phrase, ``)NP`` or ``)`` closes it, ``(DT)`` is a word with its tag.
+No word of a treebank has a bracket in it, so a symbol is never part of a sentence.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ class Linearisation:
     """How trees are written.
 
     Attributes:
-        tags: ``keep`` the part-of-speech tag of each word, or write ``XX`` for all.
+        tags: ``keep`` the part-of-speech tag of each word, or write ``(XX)`` for all.
         closing: Closing brackets carry their ``label`` (``)NP``), or are ``bare``.
     """
 
@@ -25,14 +29,14 @@ class Linearisation:
     closing: Literal["label", "bare"] = "label"
 
     def write(self, tree: Tree) -> list[str]:
-        """``(S (NP DT NN )NP (VP VBZ )VP )S`` for a tree. An outermost ``TOP`` over one phrase is left out."""
+        """``(S (NP (DT) (NN) )NP (VP (VBZ) )VP )S`` for a tree. An outermost ``TOP`` over one phrase is left out."""
         symbols: list[str] = []
         self._write(_without_top(tree), symbols)
         return symbols
 
     def _write(self, tree: Tree, symbols: list[str]) -> None:
         if tree.word is not None:
-            symbols.append(tree.label if self.tags == "keep" else ANY_TAG)
+            symbols.append(f"({tree.label if self.tags == 'keep' else ANY_TAG})")
             return
         symbols.append(f"({tree.label}")
         for child in tree.children:
@@ -48,9 +52,9 @@ class Linearisation:
         open_nodes: list[tuple[str, list[Tree]]] = [(TOP, [])]
         rest = iter(words)
         for place, symbol in enumerate(symbols):
-            if symbol.startswith("(") and len(symbol) > 1:
+            if opens_phrase(symbol):
                 open_nodes.append((symbol[1:], []))
-            elif symbol.startswith(")"):
+            elif closes_phrase(symbol):
                 label, children = open_nodes.pop()
                 if not open_nodes or not children or (self.closing == "label" and symbol != f"){label}"):
                     raise ValueError(f"symbol {place}, {symbol!r}, closes no phrase")
@@ -59,11 +63,21 @@ class Linearisation:
                 word = next(rest, None)
                 if word is None:
                     raise ValueError(f"symbol {place}, {symbol!r}, has no word: there are {len(words)}")
-                open_nodes[-1][1].append(Tree(symbol, word=word))
+                open_nodes[-1][1].append(Tree(symbol[1:-1], word=word))
         if len(open_nodes) > 1 or not open_nodes[0][1] or next(rest, None) is not None:
             raise ValueError("a bracket is open, or words are left")
         parts = tuple(open_nodes[0][1])
         return parts[0] if len(parts) == 1 and parts[0].label == TOP else Tree(TOP, parts)
+
+
+def opens_phrase(symbol: str) -> bool:
+    """Whether a symbol is ``(NP``."""
+    return symbol.startswith("(") and not symbol.endswith(")")
+
+
+def closes_phrase(symbol: str) -> bool:
+    """Whether a symbol is ``)NP`` or ``)``."""
+    return symbol.startswith(")")
 
 
 def _without_top(tree: Tree) -> Tree:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,8 @@ _COMMENT = "*x*"
 
 #: Deepest nesting of brackets; the treebank's deepest tree has 36.
 _MAX_DEPTH = 400
+
+_BRACKETS = str.maketrans({"(": "-LRB-", ")": "-RRB-", "{": "-LCB-", "}": "-RCB-", "[": "-LSB-", "]": "-RSB-"})
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
@@ -52,9 +54,18 @@ class Tree:
         return [leaf.word for leaf in self.leaves() if leaf.word is not None]
 
     def __str__(self) -> str:
-        """The tree on one line, with brackets."""
+        """The tree on one line, with brackets; ``(())`` if it has no words."""
+        if self.word is None and not self.children:
+            return "(())"
         inside = self.word if self.word is not None else " ".join(map(str, self.children))
         return f"({self.label} {inside})"
+
+    def draw(self) -> str:
+        """The tree over several lines: a phrase of nothing but words on one, other parts indented."""
+        if self.word is not None or not any(child.children for child in self.children):
+            return str(self)
+        parts = [f"  {line}" for child in self.children for line in child.draw().splitlines()]
+        return "\n".join([f"({self.label}", *parts]) + ")"
 
 
 @dataclass(frozen=True)
@@ -98,12 +109,28 @@ def iter_trees(file: Path) -> Iterator[Located]:
     Raises:
         DataError: As :func:`read_trees`.
     """
+    return _parse_lines(iter_lines(file), str(file))
+
+
+def parse_tree(text: str) -> Tree:
+    """The tree that a text holds.
+
+    Raises:
+        DataError: It holds no tree, or several.
+    """
+    trees = [located.tree for located in _parse_lines([text], shown(text))]
+    if len(trees) != 1:
+        raise DataError(f"{shown(text)} holds {len(trees)} trees, not one")
+    return trees[0]
+
+
+def _parse_lines(lines: Iterable[str], name: str) -> Iterator[Located]:
     open_nodes: list[_OpenNode] = []
-    for number, line in enumerate(iter_lines(file), 1):
+    for number, line in enumerate(lines, 1):
         if line.startswith(_COMMENT):
             continue
         for token in _TOKEN.findall(line):
-            place = f"{file}, line {number}"
+            place = f"{name}, line {number}"
             if token == "(":
                 if len(open_nodes) == _MAX_DEPTH:
                     raise DataError(f"{place}: more than {_MAX_DEPTH} brackets are open: is one never closed?")
@@ -148,6 +175,11 @@ class _OpenNode:
             raise DataError(f"{place}: ({' '.join(texts)}) is neither a tag with one word nor a phrase with parts")
         wrong = f"text beside its parts, {shown(texts[1])}" if texts else "no label"
         raise DataError(f"{self.place}: a phrase has {wrong}: write (LABEL (TAG word) …)")
+
+
+def escape_brackets(text: str) -> str:
+    """Write brackets as the treebank does: -LRB- and -RRB-, -LCB- and -RCB-, -LSB- and -RSB-."""
+    return text.translate(_BRACKETS)
 
 
 def normalise(tree: Tree) -> Tree | None:

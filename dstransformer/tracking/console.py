@@ -40,7 +40,7 @@ class ConsoleProgress(Tracker):
             transient=True,
         )
         self._task: TaskID | None = None
-        self._bleu = ""
+        self._score = ""
         self._first_step = 0
         self._start_time = time.monotonic()
 
@@ -57,8 +57,8 @@ class ConsoleProgress(Tracker):
     def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
         """Advance the bar, or print a line."""
         parts = _format_train_metrics(metrics)
-        if self._bleu:
-            parts.append(self._bleu)
+        if self._score:
+            parts.append(self._score)
         parts.append(f"elapsed {_format_time(self._elapsed())}")
         if (left := self._seconds_left(step)) is not None:
             parts.append(f"ETA {_format_time(left)}")
@@ -69,7 +69,7 @@ class ConsoleProgress(Tracker):
 
     def log_eval(self, split: str, step: int, evaluation: Evaluation) -> None:
         """Print the scores and the first sample."""
-        self._bleu = f"BLEU {evaluation.bleu.value:.2f} @{step}"
+        self._score = f"{evaluation.main.metric} {evaluation.main.value:.2f} @{step}"
         self.say("  ".join([f"update {step}  {split}", *_format_eval_metrics(evaluation.metrics)]))
         for sample in evaluation.samples[:1]:
             self.say(f"  source       {sample.source}")

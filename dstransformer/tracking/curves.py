@@ -44,9 +44,9 @@ class RunCurves:
         return [self.curves[name] for name in names if name in self.curves]
 
     @property
-    def bleu_names(self) -> list[str]:
-        """The names of validation BLEU: of the whole set, of its first sentences, or both after a change."""
-        return [name for name in self.curves if name == "valid/bleu" or name.startswith("valid/bleu_first_")]
+    def score_names(self) -> list[str]:
+        """The names of validation BLEU or F1: of the whole set, of its first sentences, or both after a change."""
+        return [name for name in self.curves if name.partition("_first_")[0] in ("valid/bleu", "valid/f1")]
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunCurves]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from dstransformer.config import dump_config
 from dstransformer.corpus import Manifest
 from dstransformer.evaluation import Evaluation, Sample
+from dstransformer.parsing.trees import parse_tree
 from dstransformer.tracking.courier import Courier, StoreUnreachableError
 from dstransformer.tracking.location import TrackingState
 from dstransformer.tracking.page import (
@@ -143,7 +144,11 @@ class MlflowTracker(Tracker):
             self._logged_signatures[split] = signatures
             self._put("text", file=f"signatures/{split}.json", text=json.dumps(signatures, indent=2) + "\n")
         if evaluation.samples:
-            self._put("text", file=f"samples/{split}-step-{step:08d}.csv", text=_samples_csv(evaluation.samples))
+            name = f"samples/{split}-step-{step:08d}"
+            if evaluation.are_trees:
+                self._put("text", file=f"{name}.txt", text=_draw_samples(evaluation.samples))
+            else:
+                self._put("text", file=f"{name}.csv", text=_samples_csv(evaluation.samples))
 
     def log_cost(self, step: int, totals: Mapping[str, float]) -> None:
         """Log ``cost/<name>`` metrics."""
@@ -300,6 +305,15 @@ def _profile(manifest: Manifest) -> dict[str, Any]:
         "src_tokens": {name: split.src_tokens for name, split in manifest.splits.items()},
         "tgt_tokens": {name: split.tgt_tokens for name, split in manifest.splits.items()},
     }
+
+
+def _draw_samples(samples: Sequence[Sample]) -> str:
+    """Sentences with the gold tree and the parser's, drawn by indentation."""
+    blocks = []
+    for sample in samples:
+        gold, parsed = (parse_tree(text).draw() for text in (sample.reference, sample.translation))
+        blocks.append(f"{sample.source}\n\ngold:\n{gold}\n\nparsed:\n{parsed}\n")
+    return "\n\n".join(blocks)
 
 
 def _samples_csv(samples: Sequence[Sample]) -> str:

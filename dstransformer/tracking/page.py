@@ -97,15 +97,17 @@ def public_address(tracking_uri: str) -> str:
 def _format_scores(outcome: Outcome) -> str:
     scores, papers, signatures = [], [], []
     for split, evaluation in sorted(outcome.evaluations.items()):  # test before validation
-        bleu = evaluation.bleu
-        partial = "" if bleu.name == "bleu" else f" (its first {bleu.name.removeprefix('bleu_first_')} sentences)"
-        scores.append(f"**{bleu.value:.2f}** on {split.removeprefix('final_')}{partial}")
-        signatures.append(bleu.signature)
+        main = evaluation.main
+        sentences = main.name.partition("_first_")[2]
+        partial = f" (its first {sentences} sentences)" if sentences else ""
+        scores.append(f"**{main.value:.2f}** on {split.removeprefix('final_')}{partial}")
+        signatures.append(main.signature)
         if (paper := evaluation.paper_bleu) is not None:
             papers.append(f"**{paper.value:.2f}** on {split.removeprefix('final_')}{partial}, `{paper.signature}`")
     if not scores:
         return ""
-    line = f"BLEU {', '.join(scores)}; sacrebleu `{' '.join(dict.fromkeys(signatures))}`"
+    scorer = "" if evaluation.are_trees else "sacrebleu "
+    line = f"{main.metric} {', '.join(scores)}; {scorer}`{' '.join(dict.fromkeys(signatures))}`"
     return f"{line}\n\nBLEU as in the paper's tables (compounds split) {'; '.join(papers)}" if papers else line
 
 

@@ -87,21 +87,23 @@ def draw_runs(runs: Sequence[RunCurves], smooth: int = 1) -> Figure:
 
 
 def _panels(runs: Sequence[RunCurves]) -> list[Panel]:
-    bleu = sorted({name for run in runs for name in run.bleu_names})
+    scores = sorted({name for run in runs for name in run.score_names})
     return [
         Panel("loss (nats per token)", "train/loss", ("valid/loss",)),
         Panel("perplexity", "train/perplexity", ("valid/perplexity",), log=True),
-        Panel(f"validation BLEU{_sentences(bleu)}", "", tuple(bleu)),
+        Panel(f"validation {_describe(scores)}", "", tuple(scores)),
         Panel("learning rate", "train/lr", smoothed=False, from_zero=True),
         Panel("gradient norm", "train/grad_norm", log=True),
         Panel("tokens per second (source and target)", "train/tokens_per_second", from_zero=True),
     ]
 
 
-def _sentences(bleu: Sequence[str]) -> str:
-    """Which sentences BLEU was computed on; of different sets the scores are not comparable."""
-    kinds = [f"first {name.partition('_first_')[2]}" if "_first_" in name else "all" for name in bleu]
-    return "" if kinds in ([], ["all"]) else f", {' or '.join(kinds)} sentences"
+def _describe(scores: Sequence[str]) -> str:
+    """Which scores they are, and of which sentences; of different sets they are not comparable."""
+    metrics = dict.fromkeys("F1" if name.startswith("valid/f1") else "BLEU" for name in scores)
+    kinds = [f"first {name.partition('_first_')[2]}" if "_first_" in name else "all" for name in scores]
+    sentences = "" if kinds in ([], ["all"]) else f", {' or '.join(kinds)} sentences"
+    return (" or ".join(metrics) or "BLEU") + sentences
 
 
 def _training_label(smooth: int) -> str:

@@ -18,6 +18,7 @@ from dstransformer.checkpoints.retention import CheckpointFolder, rank_by_score
 from dstransformer.cluster.world import World
 from dstransformer.config import Config
 from dstransformer.evaluation import Evaluation
+from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator, add_paper_bleu, score_name
 from dstransformer.files import storage_errors
 from dstransformer.model import open_bundle
@@ -39,7 +40,7 @@ class Choice:
     Attributes:
         chosen: ``average``, ``last`` or ``best``.
         reason: The reason, for messages.
-        metric: The validation score used to compare the candidates: ``bleu``, ``bleu_first_500``.
+        metric: The validation score used to compare the candidates: ``bleu``, ``bleu_first_500``, ``f1``.
         scores: The score of each candidate, by name.
         steps: The steps of the checkpoints that each candidate averages, by name.
     """
@@ -200,12 +201,14 @@ class _Comparison:
         self._world = world
         self._validator = validator
         self._sentences = setup.config.validation.final_sentences
-        self.metric = score_name("bleu", self._sentences, len(setup.corpus.split("validation")))
+        self.metric = score_name(
+            Task(setup.corpus.manifest.trees).metric, self._sentences, len(setup.corpus.split("validation"))
+        )
         self._evaluations: dict[Steps, Evaluation] = {}
 
     def add(self, step: int, evaluation: Evaluation) -> None:
         """Reuse an evaluation of the weights after an update, if it covers the same sentences."""
-        if evaluation.bleu.name == self.metric:
+        if evaluation.main.name == self.metric:
             self._evaluations[step,] = evaluation
 
     def score(self, candidates: Candidates, name: str, bundle: Path) -> float:
@@ -214,7 +217,7 @@ class _Comparison:
         if steps not in candidates.known:
             self._load(bundle)
             self._evaluations[steps] = self._validator.evaluate(self._corpus.split("validation"), self._sentences)
-            candidates.known[steps] = self._evaluations[steps].bleu.value
+            candidates.known[steps] = self._evaluations[steps].main.value
         return candidates.known[steps]
 
     def evaluate_bundle(self, bundle: Path, steps: Steps) -> dict[str, Evaluation]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ def describe_origin(request: TrainRequest, setup: Setup, world: World) -> dict[s
         "sources": [source.name for source in manifest.sources],
         "src_lang": manifest.src_lang,
         "tgt_lang": manifest.tgt_lang,
+        "trees": None if manifest.trees is None else asdict(manifest.trees),
         "tokenizer_sha256": manifest.tokenizer.sha256,
         "hardware": _hardware(world),
     }

@@ -18,6 +18,7 @@ from dstransformer.cluster.preemption import StopRequest
 from dstransformer.cluster.world import World
 from dstransformer.errors import DIVERGED_ADVICE, DivergedError
 from dstransformer.evaluation import Evaluation, Score
+from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator
 from dstransformer.model import LengthSums
 from dstransformer.tracking import Tracker
@@ -54,7 +55,8 @@ class Trainer:
             bpe_dropout=_build_bpe_dropout(setup),
         )
         self.engine = Engine(config, setup.ds_config, corpus.tokenizer.vocab_size, world)
-        self.validator = Validator(config, corpus.tokenizer, world, setup.precision)
+        task = Task(corpus.manifest.trees)
+        self.validator = Validator(config, corpus.tokenizer, world, setup.precision, task)
         self._folder = CheckpointFolder(
             setup.run / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_best
         )
@@ -193,15 +195,15 @@ class Trainer:
         split = self._setup.corpus.split("validation")
         evaluation = self.validator.evaluate(split, self._config.validation.bleu_sentences)
         self._evaluated = (self.step, evaluation)
-        self._scored = (self.step, evaluation.bleu)
+        self._scored = (self.step, evaluation.main)
         self._lose_or_gain_patience(evaluation)
         self._tracker.log_eval("valid", self.step, evaluation)
         self._metrics.pause()
 
     def _lose_or_gain_patience(self, evaluation: Evaluation) -> None:
-        config, bleu = self._config.validation, evaluation.bleu
+        config, main = self._config.validation, evaluation.main
         name, score = (
-            (bleu.name, bleu.value) if config.patience_metric == "bleu" else ("loss", -evaluation.metrics["loss"])
+            (main.name, main.value) if config.patience_metric == "bleu" else ("loss", -evaluation.metrics["loss"])
         )
         self._state = replace(self._state, patience=self._state.patience.after(name, score))
         if self._is_out_of_patience:

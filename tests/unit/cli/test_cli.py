@@ -155,7 +155,7 @@ def test_evaluate_refuses_to_overwrite_inputs_or_mix_its_output(
     src.write_text("dog\n")
     ref.write_text("Hund\n")
     command = ["evaluate", "nowhere", "--src", str(src), "--ref", str(ref), "--overwrite", "--output"]
-    assert "--output - would mix the translations with the scores" in refused(capsys, *command, "-")
+    assert "--output - would mix the outputs with the scores" in refused(capsys, *command, "-")
     assert "ref is an input of this command" in refused(capsys, *command, str(ref))
     assert "src is an input of this command" in refused(capsys, *command, str(src))
     assert (src.read_text(), ref.read_text()) == ("dog\n", "Hund\n")

@@ -16,6 +16,7 @@ from support.corpora import Rows, write_corpus
 from dstransformer.corpus import FORMAT_VERSION, Corpus, Manifest
 from dstransformer.errors import DataError
 from dstransformer.files import file_sha256
+from dstransformer.parsing.linearise import Linearisation
 
 ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11]), ([12, 13], [14, 15, 16]), ([300], [17]), ([18, 19], [20])]
 
@@ -151,7 +152,7 @@ def test_a_corpus_of_the_first_format_opens(tmp_path: Path) -> None:
     assert corpus.split("train").gather(np.array([0]))[0].tolist() == [5, 6, 7]
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_a_manifest_of_each_released_format_opens(tmp_path: Path, version: int) -> None:
     stored = Path(__file__).parent / "formats" / f"{version}.json"
     shutil.copy(stored, tmp_path / "manifest.json")
@@ -160,6 +161,7 @@ def test_a_manifest_of_each_released_format_opens(tmp_path: Path, version: int) 
     assert manifest.splits["train"].pairs == manifest.cleaning.kept == 300
     assert manifest.splits["train"].src_unknown == (None if version == 1 else 0)
     assert (manifest.overlap is None) == (version == 1)
+    assert manifest.trees == (Linearisation("keep", "label") if version == 4 else None)
     assert manifest.build_key == json.loads(stored.read_text())["build_key"]
     assert json.loads(manifest.to_json())["format_version"] == FORMAT_VERSION
 

@@ -387,7 +387,7 @@ class TestInputs:
         assert "tokenizer.model is damaged or gone: remove work/vocab" in message
 
     def test_a_stage_without_a_work_folder_creates_none(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "has no finished stage 'read'" in refuses(capsys, main(["clean", "--work", "work"]))
+        assert "--work work does not exist" in refuses(capsys, main(["clean", "--work", "work"]))
         assert not Path("work").exists()
 
     def test_names_that_are_too_long_are_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:

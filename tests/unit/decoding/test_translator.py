@@ -138,7 +138,7 @@ def test_a_broken_model_gives_empty_translations_and_a_warning(
     with torch.no_grad():
         translator.model.softmax.weight.fill_(float("nan"))
     assert translator.translate(["", "dog", "fox"]) == ["", "", ""]
-    assert "2 of 3 sentences have no translation; the first is sentence 2" in caplog.text
+    assert "2 of 3 sentences have no output; the first is sentence 2" in caplog.text
     assert "the model computes NaN for them in float64; try another --precision" in caplog.text
 
 

@@ -12,7 +12,7 @@ def test_tracker_json_and_terminal_show_the_same_values() -> None:
     evaluation = Evaluation(SCORES, sentences=500, seconds=2.5, loss=1.5, perplexity=3.0, samples=(sample,))
     assert evaluation.metrics == {"loss": 1.5, "perplexity": 3.0, "bleu_first_500": 33.456, "chrf": 60.0}
     assert evaluation.signatures == {"bleu_first_500": "nrefs:1", "chrf": "nc:6"}
-    assert str(evaluation.bleu) == "BLEU (first 500 sentences) 33.46 (nrefs:1)"
+    assert str(evaluation.main) == "BLEU (first 500 sentences) 33.46 (nrefs:1)"
     assert json.loads(json.dumps(evaluation.to_json())) == {
         "sentences": 500,
         "seconds": 2.5,

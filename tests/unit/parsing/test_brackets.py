@@ -71,8 +71,18 @@ def test_other_words_fail_and_add_nothing(read: Reader) -> None:
     assert score_tree(read(GOLD), read("(())")) == Counts(failed=1)
     # A full stop tagged as a word is a word more.
     assert score_tree(read(GOLD), read(GOLD.replace("(. .)", "(NN .)"))) == Counts(failed=1)
-    fixed = score_tree(read(GOLD), read(GOLD.replace("(. .)", "(NN .)")), gold_tags=True)
+    fixed = score_tree(read(GOLD), read(GOLD.replace("(. .)", "(NN .)")), "gold")
     assert (fixed.f1, fixed.tagged) == (100, 6)
+
+
+def test_the_gold_tree_can_decide_what_is_punctuation(read: Reader) -> None:
+    gold = read(GOLD)
+    for parsed in (GOLD.replace("(. .)", "(NN .)"), GOLD):
+        counts = score_tree(gold, read(parsed), "punctuation")
+        assert (counts.f1, counts.words, counts.tagged, counts.failed) == (100, 6, 6, 0)
+    # A word that only the parser takes for punctuation is a word with a wrong tag.
+    counts = score_tree(gold, read(GOLD.replace("(VBD sat)", "(, sat)")), "punctuation")
+    assert (counts.f1, counts.words, counts.tagged, counts.failed) == (100, 6, 5, 0)
 
 
 def locate(*trees: Tree) -> list[Located]:
@@ -119,10 +129,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ("--task parsing --gold a", "--task parsing needs --trees; see `dst evaluate --help`"),
+    ("--task parsing --gold a", "--task parsing needs BUNDLE or --trees; see `dst evaluate --help`"),
     ("--src a --ref b", "--task translation needs BUNDLE"),
     ("model --src a --ref b --gold c", "--task translation does not take --gold, which is for --task parsing"),
-    ("model --task parsing --gold a --trees b", "--task parsing does not take BUNDLE, which is for --task translation"),
+    ("model --task parsing --gold a --trees b", "--trees and BUNDLE do not go together"),
     ("--task parsing --gold nowhere --trees b", "nowhere does not exist"),
 ])  # fmt: skip
 def test_options_of_the_other_task_are_refused(

@@ -37,10 +37,10 @@ def test_the_four_forms() -> None:
     tree = Tree(TOP, (Tree("S", (Tree("NP", (Tree("NN", word="cats"),)), Tree("VBP", word="sit"))),))
     forms = {(form.tags, form.closing): " ".join(form.write(tree)) for form in ALL}
     assert forms == {
-        ("keep", "label"): "(S (NP NN )NP VBP )S",
-        ("keep", "bare"): "(S (NP NN ) VBP )",
-        ("xx", "label"): "(S (NP XX )NP XX )S",
-        ("xx", "bare"): "(S (NP XX ) XX )",
+        ("keep", "label"): "(S (NP (NN) )NP (VBP) )S",
+        ("keep", "bare"): "(S (NP (NN) ) (VBP) )",
+        ("xx", "label"): "(S (NP (XX) )NP (XX) )S",
+        ("xx", "bare"): "(S (NP (XX) ) (XX) )",
     }
 
 
@@ -72,10 +72,10 @@ def test_reading_inverts_writing_for_every_tree_of_the_sample(form: Linearisatio
 
 
 @pytest.mark.parametrize(("symbols", "message"), [
-    ("(S NN", "a bracket is open, or words are left"),
-    ("(S NN )S NN", "has no word: there are 1"),
-    ("(S NN )NP", "closes no phrase"),
-    ("(S (NP )NP NN )S", "symbol 2, '\\)NP', closes no phrase"),
+    ("(S (NN)", "a bracket is open, or words are left"),
+    ("(S (NN) )S (NN)", "has no word: there are 1"),
+    ("(S (NN) )NP", "closes no phrase"),
+    ("(S (NP )NP (NN) )S", "symbol 2, '\\)NP', closes no phrase"),
     (")S", "closes no phrase"),
     ("", "a bracket is open, or words are left"),
 ])  # fmt: skip

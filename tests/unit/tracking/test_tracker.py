@@ -185,7 +185,7 @@ def test_the_final_bundle_is_reported_with_its_scores(tmp_path: Path) -> None:
     (line,) = read_lines(path)
     assert (line["kind"], line["step"], line["bleu_first_500"]) == ("final_validation", 200, 33.0)
     assert line["bleu_first_500_signature"] == "nrefs:1"
-    assert (scores.bleu.name, scores.bleu.value) == ("bleu_first_500", 33.0)
+    assert (scores.main.name, scores.main.value) == ("bleu_first_500", 33.0)
 
 
 def test_progress_on_a_terminal_shows_a_bar() -> None:

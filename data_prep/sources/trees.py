@@ -1,0 +1,138 @@
+"""Constituency trees as pairs for a parser: the words, and the tree on one line in the format of the treebank."""
+
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice, pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from data_prep.pairs import SCHEMA
+from data_prep.recipe import TreesOptions, printable_name
+from data_prep.sources import Source
+from dstransformer.corpus import InputFile, SourceInfo
+from dstransformer.errors import DataError, UserError
+from dstransformer.files import file_sha256
+from dstransformer.parsing.trees import TOP, Tree, find_tree_files, iter_trees, normalise
+
+Trees = Iterator[Tree]
+
+_BATCH_TREES = 10_000
+
+#: A file of the Wall Street Journal by its name: ``wsj_0203.mrg`` is the file 03 of section 02.
+_SECTION = re.compile(r"wsj_?(\d\d)\d\d", re.IGNORECASE)
+
+#: The sections of each split, as everyone divides them since Collins (1997).
+WSJ_SECTIONS = {"train": range(2, 22), "validation": range(22, 23), "test": range(23, 24)}
+
+
+def open_trees(options: TreesOptions) -> Source:
+    """Find the files, and divide the treebank into splits.
+
+    Raises:
+        UserError: The options do not go together, or a split would be empty.
+        DataError: A file is missing.
+    """
+    if not options.trees and not options.machine_trees:
+        raise UserError("--trees is missing: name a treebank, a .mrg file, a folder of them or a pattern in quotes")
+    files = find_tree_files(str(options.trees)) if options.trees else []
+    own = {name: path for name, path in (("validation", options.valid_trees), ("test", options.test_trees)) if path}
+    given = {name: find_tree_files(str(path)) for name, path in own.items()}
+    machine = find_tree_files(str(options.machine_trees)) if options.machine_trees else []
+    splits = _divide(files, options, given)
+    splits["train"] = partial(_read_train, splits["train"], options.repeat, options.phrases, machine)
+    splits |= {name: partial(_read, paths) for name, paths in given.items()}
+    every = [*files, *(path for paths in given.values() for path in paths), *machine]
+    return Source(
+        info=SourceInfo(name="trees", revision=None, inputs=tuple(map(_identify, dict.fromkeys(every)))),
+        splits={name: partial(_tables, splits[name]) for name in ("train", "validation", "test") if name in splits},
+    )
+
+
+def _identify(path: Path) -> InputFile:
+    try:
+        return InputFile(name=printable_name(path), sha256=file_sha256(path))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _divide(files: list[Path], options: TreesOptions, given: dict[str, list[Path]]) -> dict[str, Callable[[], Trees]]:
+    """The treebank's splits. Those that other files are given for are left out, and so are their trees."""
+    kind, _, shares = options.splits.partition(":")
+    if kind == "none" or not files:
+        return {"train": partial(_read, files)}
+    if kind == "wsj":
+        chosen = _divide_by_section(files, options)
+        return {name: partial(_read, paths) for name, paths in chosen.items() if name not in given}
+    dev, test = (float(share) for share in shares.split(","))
+    if kind == "random":
+        borders = {"test": (0.0, test), "validation": (test, test + dev), "train": (test + dev, 1.0)}
+        return {
+            name: partial(_read_randomly, files, options.seed, low, high)
+            for name, (low, high) in borders.items()
+            if high > low and name not in given
+        }
+    tests, devs = round(test * len(files)), round(dev * len(files))
+    cuts = (0, len(files) - tests - devs, len(files) - tests, len(files))
+    parts = dict(zip(("train", "validation", "test"), pairwise(cuts), strict=True))
+    for name, (low, high) in parts.items():
+        if low == high and {"validation": dev, "test": test}.get(name, 1):
+            raise UserError(f"--splits {options.splits} leaves no file for {name}: {options.trees} has {len(files)}")
+    return {
+        name: partial(_read, files[low:high]) for name, (low, high) in parts.items() if high > low and name not in given
+    }
+
+
+def _divide_by_section(files: list[Path], options: TreesOptions) -> dict[str, list[Path]]:
+    sections = {path: int(found[1]) for path in files if (found := _SECTION.search(path.name))}
+    chosen = {name: [path for path in files if sections.get(path) in wanted] for name, wanted in WSJ_SECTIONS.items()}
+    for name, wanted in WSJ_SECTIONS.items():
+        if not chosen[name]:
+            there = sorted(set(sections.values()))
+            has = f"only sections {', '.join(f'{n:02}' for n in there)}" if there else "no files named wsj_0203.mrg"
+            raise UserError(
+                f"--splits wsj needs sections {wanted.start:02} to {wanted.stop - 1:02} for {name}, but "
+                f"{options.trees} has {has}: choose --splits files:0.05,0.1 or another way"
+            )
+    return chosen
+
+
+def _read(files: list[Path]) -> Trees:
+    for file in files:
+        for located in iter_trees(file):
+            tree = normalise(located.tree)
+            if tree is not None:
+                yield tree
+
+
+def _read_randomly(files: list[Path], seed: int, low: float, high: float) -> Trees:
+    """The sentences whose random number, one for each, is in ``[low, high)``."""
+    random = np.random.default_rng(seed)
+    return (tree for tree in _read(files) if low <= random.random() < high)
+
+
+def _read_train(treebank: Callable[[], Trees], times: int, most_words: int, machine: list[Path]) -> Trees:
+    for _ in range(times):
+        for tree in treebank():
+            yield tree
+            if most_words:
+                yield from phrases(tree, most_words)
+    yield from _read(machine)
+
+
+def phrases(tree: Tree, most_words: int) -> Trees:
+    """The phrases of two to ``most_words`` words inside a tree, of several over the same words the outermost."""
+    parts = [child for child in tree.children if child.word is None]
+    for part in parts:
+        if len(tree.children) > 1 and 2 <= len(part.words()) <= most_words:
+            yield Tree(TOP, (part,))
+        yield from phrases(part, most_words)
+
+
+def _tables(trees: Callable[[], Trees]) -> Iterator[pa.Table]:
+    stream = trees()
+    while batch := list(islice(stream, _BATCH_TREES)):
+        src, tgt = [" ".join(tree.words()) for tree in batch], list(map(str, batch))
+        yield pa.table([pa.array(src, pa.string()), pa.array(tgt, pa.string())], schema=SCHEMA)

@@ -1,0 +1,90 @@
+"""Parsing with a trained model: sentences in, trees out (section 6.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from dstransformer.config import DecodingConfig
+from dstransformer.corpus import Tokenizer
+from dstransformer.corpus.tokenizer import plain_spaces
+from dstransformer.decoding.beam import Constraint
+from dstransformer.decoding.constraint import SymbolTable, TreeConstraint
+from dstransformer.decoding.translator import Progress, Translator
+from dstransformer.errors import DataError
+from dstransformer.model import Bundle, Transformer
+from dstransformer.parsing.linearise import Linearisation
+from dstransformer.parsing.trees import TOP, Tree, escape_brackets
+
+
+class Parser(Translator):
+    """Parses sentences. Its outputs are trees on one line, in the format of the Penn Treebank.
+
+    The search is constrained: every output is a tree over exactly the words of its sentence.
+
+    Args:
+        model: The model, see :class:`Translator`.
+        tokenizer: The tokenizer, with a piece for every symbol that trees are written with.
+        settings: Beam size, length penalty and limits.
+        trees: How trees are written.
+
+    Attributes:
+        split: Divides a sentence into words, at its spaces unless another function is set: see :func:`penn_words`.
+            Brackets in words are then written as the treebank does, -LRB- and -RRB-.
+    """
+
+    split: Callable[[str], Sequence[str]]
+
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, settings: DecodingConfig, trees: Linearisation
+    ) -> None:
+        super().__init__(model, tokenizer, settings)
+        self.trees = trees
+        self.split = str.split
+        self._names = {number: name for name, number in tokenizer.symbols.items()}
+
+    @classmethod
+    def from_bundle(cls, opened: Bundle, model: Transformer, settings: DecodingConfig) -> Self:
+        """See :meth:`Translator.from_bundle`.
+
+        Raises:
+            DataError: The bundle is a translator.
+        """
+        if opened.trees is None:
+            raise DataError(
+                f"{opened.path} is not a parser but translates {opened.src_lang} to {opened.tgt_lang}: "
+                "use `dst translate`, or name the bundle of a model trained on trees"
+            )
+        return cls(model, opened.tokenizer, settings, opened.trees)
+
+    def translate(self, sentences: Sequence[str], progress: Progress | None = None, *, first: int = 1) -> list[str]:
+        """The best tree of each sentence, ``(())`` for one without words.
+
+        Args:
+            sentences: The sentences.
+            progress: Called after each batch with the number of its sentences.
+            first: Number of the first sentence in warnings and errors.
+
+        Raises:
+            DataError: A sentence is longer than the positions that the model has learned, or than memory allows.
+        """
+        words = [list(map(escape_brackets, self.split(plain_spaces(sentence)))) for sentence in sentences]
+        table = SymbolTable(self.tokenizer.symbols, self.model.softmax_weight.device)
+
+        def constrain(batch: Sequence[int]) -> Constraint:
+            return TreeConstraint(table, [len(words[number]) for number in batch], self.settings.beam_size)
+
+        texts = [" ".join(row) for row in words]
+        found = self.translate_ids(self.tokenizer.encode(texts), progress, first=first, constrain=constrain)
+        return [str(self._read(*pair)) for pair in zip(found, words, strict=True)]
+
+    def _read(self, tokens: Sequence[int], words: Sequence[str]) -> Tree:
+        return self.trees.read([self._names[token] for token in tokens], words) if tokens else Tree(TOP)
+
+
+def penn_words(sentence: str) -> list[str]:
+    """Divide raw English text into words as the Penn Treebank does: ``can't`` is ``ca n't``, quotes are ```` and ''."""
+    from nltk.tokenize.destructive import NLTKWordTokenizer
+
+    words: list[str] = NLTKWordTokenizer().tokenize(sentence, convert_parentheses=True)
+    return words

@@ -1,0 +1,115 @@
+"""A parser from a treebank to F1: data, training, parsing, scoring, through the commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+from support.launching import run_dst
+from support.mlflow_runs import tracked_run
+from support.prep import build
+from support.trees import write_treebank
+
+from dstransformer.model import open_bundle
+from dstransformer.parsing.linearise import Linearisation
+from dstransformer.parsing.trees import read_trees
+
+SMALL = [
+    "model.num_layers=1",
+    "model.d_model=32",
+    "model.d_ff=64",
+    "model.num_heads=2",
+    "model.dropout=0.0",
+    "batch.src_tokens=400",
+    "batch.tgt_tokens=400",
+    "schedule.warmup_steps=20",
+    "training.max_updates=30",
+    "training.log_every=10",
+    "validation.every=15",
+    "checkpoint.every_updates=15",
+    "checkpoint.average_last=1",
+    "decoding.beam_size=3",
+    "decoding.max_extra_tokens=40",
+    "tracking.system_metrics=false",
+]
+
+
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_treebank(tmp_path_factory.mktemp("treebank") / "wsj")
+
+
+@pytest.fixture(scope="module")
+def corpus(treebank: Path) -> Path:
+    out = treebank.parent / "corpus"
+    options = ["--source", "trees", "--trees", treebank, "--splits", "files:0.1,0.1", "--vocab-size", "330"]
+    assert build(*options, "--out", out) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Path) -> Path:
+    """A parser trained by two ranks for thirty updates."""
+    folder = corpus.parent / "runs" / "parser"
+    command = ["train", "parser_sample", "--corpus", str(corpus), "--run", str(folder), "--set", *SMALL]
+    done = run_dst(*command, ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert "test F1 " in done.stdout
+    return folder
+
+
+def test_f1_is_tracked_in_the_place_of_bleu(run: Path, tmp_path: Path) -> None:
+    client, tracked = tracked_run(run)
+    assert {"valid/f1", "valid/tagging_accuracy", "final_test/f1"} <= set(tracked.data.metrics)
+    assert not any("bleu" in name for name in tracked.data.metrics)
+    assert [metric.step for metric in client.get_metric_history(tracked.info.run_id, "valid/f1")] == [15, 30]
+    samples = read_artifact(client, tracked.info.run_id, "samples/valid-step-00000030.txt", tmp_path)
+    assert "gold:\n(TOP\n  (S\n    (NP (DT " in samples
+    assert "COLLINS.prm" in read_artifact(client, tracked.info.run_id, "signatures/valid.json", tmp_path)
+    assert "F1 **" in tracked.data.tags["mlflow.note.content"]
+
+
+def read_artifact(client: MlflowClient, run_id: str, name: str, folder: Path) -> str:
+    return Path(client.download_artifacts(run_id, name, str(folder))).read_text()
+
+
+def test_the_bundle_knows_how_trees_are_written(run: Path) -> None:
+    bundle = open_bundle(run / "bundle")
+    assert (bundle.tgt_lang, bundle.trees) == ("tree", Linearisation())
+
+
+def test_text_becomes_trees_over_its_words(run: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The cat (the old one) can't see a dog.\n\na\nan unseen word\n")
+    for options, words in (
+        ([], ["The cat -LRB- the old one -RRB- ca n't see a dog .", "", "a", "an unseen word"]),
+        (["--tokenised"], ["The cat -LRB-the old one-RRB- can't see a dog.", "", "a", "an unseen word"]),
+    ):
+        out = tmp_path / f"{len(options)}.mrg"
+        done = run_dst("parse", str(run), str(text), "--output", str(out), *options)
+        assert done.returncode == 0, done.stderr
+        assert [" ".join(located.tree.words()) for located in read_trees(str(out))] == words
+        assert out.read_text().splitlines()[1] == "(())"
+
+
+def test_a_bundle_is_evaluated_on_gold_trees(run: Path, treebank: Path, tmp_path: Path) -> None:
+    gold, out = treebank / "wsj_1919.mrg", tmp_path / "out.mrg"
+    done = run_dst("evaluate", str(run), "--task", "parsing", "--gold", str(gold), "--output", str(out), "--json")
+    assert done.returncode == 0, done.stderr
+    scores = json.loads(done.stdout)
+    assert (scores["sentences"], scores["failed"], scores["beam_size"]) == (10, 0, 3)
+    assert "tags:punctuation" in scores["signature"]
+    again = run_dst(
+        "evaluate", "--task", "parsing", "--gold", str(gold), "--trees", str(out), "--tags", "punctuation", "--json"
+    )
+    assert json.loads(again.stdout)["metrics"] == scores["metrics"]
+
+
+def test_a_parser_is_no_translator(run: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a cat\n")
+    refused = run_dst("translate", str(run), str(text))
+    assert refused.returncode == 2
+    assert "is a parser: use `dst parse`" in refused.stderr

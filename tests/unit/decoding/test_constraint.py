@@ -1,0 +1,167 @@
+"""Constrained search: what it can write is a tree over the words, and every such tree can be written."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.packed import model_logits, pack, tiny_config
+from torch import Tensor
+
+from dstransformer.config import DecodingConfig
+from dstransformer.corpus import BOS_ID, EOS_ID
+from dstransformer.decoding import Hypothesis, beam_search, length_penalty
+from dstransformer.decoding.constraint import MAX_DEPTH, SymbolTable, TreeConstraint
+from dstransformer.model import Transformer
+from dstransformer.parsing.linearise import Linearisation
+from dstransformer.parsing.trees import TOP, Tree
+
+LABELS = ("NP", "S", "VP")
+TAGS = ("DT", ",", "-LRB-")
+CPU = torch.device("cpu")
+
+
+def symbol_ids(form: Linearisation, labels: Sequence[str] = LABELS, tags: Sequence[str] = TAGS) -> dict[str, int]:
+    """Ids of the symbols of these labels and tags, from 4 on."""
+    closing = [f"){label}" for label in labels] if form.closing == "label" else [")"]
+    words = [f"({tag})" for tag in tags] if form.tags == "keep" else ["(XX)"]
+    return {name: number for number, name in enumerate([*(f"({label}" for label in labels), *closing, *words], 4)}
+
+
+forms = st.builds(Linearisation, st.sampled_from(["keep", "xx"]), st.sampled_from(["label", "bare"]))
+
+
+@given(form=forms, words=st.integers(1, 9), spare=st.integers(0, 40), seed=st.integers(0, 2**32))
+def test_whatever_is_allowed_becomes_a_tree_over_the_words(
+    form: Linearisation, words: int, spare: int, seed: int
+) -> None:
+    ids = symbol_ids(form)
+    names = {number: name for name, number in ids.items()}
+    draw = random.Random(seed)
+    constraint = TreeConstraint(SymbolTable(ids, CPU), [words], 1)
+    limit = constraint.least[0] + spare
+    written: list[str] = []
+    while True:
+        allowed = constraint.allowed(torch.tensor([limit - len(written)]))[0, 0]
+        tokens = constraint.pieces[allowed].tolist()
+        assert tokens, "a hypothesis has no way on"
+        # Openings are drawn more often, to try the limits of length and depth.
+        token = draw.choice(tokens + [number for number in tokens if names.get(number, "").startswith("(N")] * 3)
+        if token == EOS_ID:
+            break
+        written.append(names[token])
+        constraint.advance(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[token]]))
+    assert len(written) + 1 <= limit
+    tree = form.read(written, [f"w{number}" for number in range(words)])
+    assert tree.words() == [f"w{number}" for number in range(words)]
+    assert form.write(tree) == written
+
+
+def test_no_more_brackets_are_open_than_the_limit() -> None:
+    form = Linearisation()
+    ids = symbol_ids(form)
+    constraint = TreeConstraint(SymbolTable(ids, CPU), [1], 1)
+    opening = torch.tensor([[ids["(S"]]])
+    for _ in range(MAX_DEPTH):
+        assert bool(constraint.allowed(torch.tensor([10_000]))[0, 0, constraint.pieces == ids["(S"]])
+        constraint.advance(torch.zeros(1, 1, dtype=torch.int64), opening)
+    assert constraint.pieces[constraint.allowed(torch.tensor([10_000]))[0, 0]].tolist() == [
+        ids[f"({tag})"] for tag in TAGS
+    ]
+
+
+leaves = st.builds(lambda tag: Tree(tag, word="w"), st.sampled_from(TAGS))
+phrases = st.recursive(
+    st.builds(
+        lambda label, children: Tree(label, tuple(children)), st.sampled_from(LABELS), st.lists(leaves, min_size=1)
+    ),
+    lambda parts: st.builds(
+        lambda label, children: Tree(label, tuple(children)),
+        st.sampled_from(LABELS),
+        st.lists(parts | leaves, min_size=1),
+    ),
+    max_leaves=12,
+)
+
+
+@given(form=forms, tree=st.builds(lambda part: Tree(TOP, (part,)), phrases | leaves))
+def test_every_tree_can_be_written(form: Linearisation, tree: Tree) -> None:
+    ids = symbol_ids(form)
+    symbols = form.write(tree)
+    constraint = TreeConstraint(SymbolTable(ids, CPU), [len(tree.words())], 1)
+    limit = max(len(symbols) + 1, constraint.least[0])
+    for place, token in enumerate([*(ids[symbol] for symbol in symbols), EOS_ID]):
+        allowed = constraint.allowed(torch.tensor([limit - place]))[0, 0]
+        assert token in constraint.pieces[allowed].tolist()
+        constraint.advance(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[token]]))
+
+
+def test_hypotheses_keep_their_own_state_and_sentences_can_leave() -> None:
+    ids = symbol_ids(Linearisation())
+    constraint = TreeConstraint(SymbolTable(ids, CPU), [5, 2], 2)
+    constraint.advance(torch.tensor([[0, 0], [0, 0]]), torch.tensor([[ids["(S"], ids["(NP"]], [ids["(VP"], ids["(S"]]]))
+    constraint.advance(torch.tensor([[1, 1], [0, 1]]), torch.full((2, 2), ids["(DT)"]))
+    constraint.advance(torch.tensor([[0, 1], [0, 1]]), torch.full((2, 2), ids["(DT)"]))
+    constraint.keep(torch.tensor([1]))
+    allowed = constraint.allowed(torch.tensor([30]))
+    assert [constraint.pieces[row].tolist() for row in allowed[0]] == [[ids[")VP"]], [ids[")S"]]]
+
+
+LIMIT, WORDS = 9, 2
+SMALL = symbol_ids(Linearisation(), labels=("A", "B"), tags=("t",))
+
+
+def small_trees() -> Iterator[list[str]]:
+    """Every sequence of at most ``LIMIT - 1`` symbols that is one phrase over two words, without the search's code."""
+    form = Linearisation()
+
+    def grow(symbols: list[str]) -> Iterator[list[str]]:
+        try:
+            tree = form.read(symbols, ["w"] * WORDS)
+            if len(tree.children) == 1 and tree.children[0].word is None:
+                yield symbols
+        except ValueError:
+            pass
+        if len(symbols) < LIMIT - 1:
+            for name in SMALL:
+                yield from grow([*symbols, name])
+
+    return grow([])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_a_wide_beam_finds_the_best_of_all_trees(alpha: float) -> None:
+    torch.manual_seed(1)
+    model = Transformer(tiny_config(tie_embeddings="none"), 12).eval()
+    with torch.no_grad():
+        model.softmax.weight.mul_(6.0)
+    source = torch.tensor([5, 8, EOS_ID])
+    settings = DecodingConfig(
+        beam_size=300, length_penalty=alpha, max_input_tokens=0, max_extra_tokens=LIMIT - 3, batch_tokens=100
+    )
+    table = SymbolTable(SMALL, CPU)
+    (found,) = beam_search(
+        model, *pack([source]), settings, vocab_size=12, n_best=5, constraint=TreeConstraint(table, [WORDS], 300)
+    )
+    scored = score_all(model, source, [[SMALL[name] for name in symbols] for symbols in small_trees()], alpha)
+    assert [hypothesis.tokens for hypothesis in found] == [hypothesis.tokens for hypothesis in scored[:5]]
+    for ours, theirs in zip(found, scored, strict=False):
+        assert ours.score == pytest.approx(theirs.score, abs=1e-4)
+
+
+@torch.no_grad()
+def score_all(model: Transformer, source: Tensor, outputs: list[list[int]], alpha: float) -> list[Hypothesis]:
+    targets = [torch.tensor((BOS_ID, *tokens)) for tokens in outputs]
+    logits = model_logits(model, [(source, target) for target in targets]).double()
+    log_probabilities = logits.log_softmax(-1)
+    found, begin = [], 0
+    for tokens in outputs:
+        rows = log_probabilities[begin : begin + len(tokens) + 1]
+        begin += len(tokens) + 1
+        total = float(rows.gather(1, torch.tensor([*tokens, EOS_ID])[:, None]).sum())
+        found.append(Hypothesis(tokens, total / length_penalty(len(tokens) + 1, alpha), total))
+    return sorted(found, key=lambda hypothesis: -hypothesis.score)
