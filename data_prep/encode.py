@@ -88,7 +88,10 @@ def encode_pairs(
         max_tokens: Drop pairs with more tokens on either side; None keeps every pair and its raw text.
         trees: How the trees of the target side are written, if it is no text.
     """
-    src = _column(tokenizer.encode(table["src"].to_pylist(), threads=1))
+    sources = table["src"].to_pylist()
+    if trees is not None:
+        sources = [trees.sentence(source.split(" ")) for source in sources]
+    src = _column(tokenizer.encode(sources, threads=1))
     texts = table["tgt"].to_pylist()
     tgt = _column(tokenizer.encode(texts, threads=1) if trees is None else _encode_trees(texts, tokenizer, trees))
     if max_tokens is None:

@@ -196,7 +196,9 @@ class TreesOptions(_Options):
     phrases: Count = Field(
         0, description="also train on the phrases of 2 to N words inside the treebank's training trees, for small ones"
     )
-    tags: Literal["keep", "xx"] = Field("keep", description="part-of-speech tags: keep them, or write XX for all")
+    tags: Literal["keep", "xx", "numbered"] = Field(
+        "keep", description="part-of-speech tags: keep them, write XX for all, or number the words on both sides"
+    )
     closing: Literal["label", "bare"] = Field("label", description="closing brackets: with their label, or bare")
     seed: Seed = Field(1, description="seed of random splits")
 

@@ -64,7 +64,7 @@ def make_tokenizer(
 
 def collect_symbols(train: Path, trees: Linearisation) -> list[str]:
     """The symbols that the trees of the target side are written with, in alphabetical order."""
-    symbols: set[str] = set()
+    symbols = set(trees.extra_symbols)
     for batch in iter_pairs(train):
         for text in batch["tgt"].to_pylist():
             symbols.update(trees.write(parse_tree(text)))

@@ -46,6 +46,7 @@ class BpeDropout:
         self._text = {token: text for text, (token, _) in self._scores.items()}
         self._begins_word = np.zeros(tokenizer.vocab_size, dtype=bool)
         self._begins_word[[token for token, text in self._text.items() if text.startswith("▁")]] = True
+        self._begins_word[list(tokenizer.symbols.values())] = True
         self._probability = probability
         self._seed = seed
         self._longest = longest

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dstransformer.corpus import EOS_ID
-from dstransformer.parsing.linearise import closes_phrase, opens_phrase
+from dstransformer.parsing.linearise import NUMBERS, closes_phrase, number_of, opens_phrase
 
 #: Most brackets that are open at once; the deepest tree of the Penn Treebank has 36.
 MAX_DEPTH = 64
@@ -31,6 +31,7 @@ class SymbolTable:
         pieces: The ids that can be in an output, the end among them, ``(symbols,)``.
         kinds: What each does: ends the tree, opens a phrase, is a word, closes a phrase; ``(symbols,)``.
         closers: For each that opens a phrase the column of the symbol that closes it, ``(symbols,)``.
+        numbers: The number of each that is a word by its number, -1 for any other; ``(symbols,)``.
         columns: The column of each piece in ``pieces``, ``(vocabulary up to the last symbol,)``.
     """
 
@@ -43,6 +44,8 @@ class SymbolTable:
         self.pieces = torch.tensor(pieces, device=device)
         self.kinds = torch.tensor(kinds, device=device)
         self.closers = torch.tensor([0, *closers], device=device)
+        numbers = [-1 if (number := number_of(name)) is None else number for name in names]
+        self.numbers = torch.tensor([-1, *numbers], device=device)
         self.columns = torch.zeros(max(pieces) + 1, dtype=torch.int64, device=device)
         self.columns[self.pieces] = torch.arange(len(pieces), device=device)
 
@@ -51,7 +54,8 @@ class TreeConstraint:
     """What each hypothesis of a beam search may be continued with, so that it becomes a tree.
 
     A tree has each word of its sentence once, in at least one phrase, unless it is the only word; no phrase is empty;
-    and the outermost phrase is the only one. All hypotheses are advanced and masked at once.
+    and the outermost phrase is the only one. Words that are numbered come in order. All hypotheses are advanced and
+    masked at once.
 
     Args:
         table: The symbols.
@@ -93,7 +97,8 @@ class TreeConstraint:
         innermost = self._open.gather(2, (self._depth - 1).clamp(min=0)[:, :, None])
         every = torch.arange(self.pieces.numel(), device=self.pieces.device)
         allowed = by_kind.index_select(2, self._table.kinds)
-        return allowed & ((self._table.kinds != _CLOSE) | (every == innermost))
+        allowed &= (self._table.kinds != _CLOSE) | (every == innermost)
+        return allowed & ((self._table.numbers < 0) | (self._table.numbers == (self._words % NUMBERS)[:, :, None]))
 
     def advance(self, parents: Tensor, tokens: Tensor) -> None:
         """Continue hypotheses.

@@ -74,7 +74,7 @@ class Parser(Translator):
         def constrain(batch: Sequence[int]) -> Constraint:
             return TreeConstraint(table, [len(words[number]) for number in batch], self.settings.beam_size)
 
-        texts = [" ".join(row) for row in words]
+        texts = list(map(self.trees.sentence, words))
         found = self.translate_ids(self.tokenizer.encode(texts), progress, first=first, constrain=constrain)
         return [str(self._read(*pair)) for pair in zip(found, words, strict=True)]
 

@@ -51,7 +51,7 @@ class Task:
         """
         if self.trees is None:
             return score(outputs, references)
-        return bracket_scores(outputs, references, "gold" if self.trees.tags == "xx" else "punctuation")
+        return bracket_scores(outputs, references, "punctuation" if self.trees.tags == "keep" else "gold")
 
 
 def bracket_scores(outputs: Sequence[str], references: Sequence[str], tags: Tags) -> tuple[Score, ...]:

@@ -43,5 +43,5 @@ def evaluate_treebank(
         for text in trees:
             write(text)
     gold_trees, parsed = [located.tree for located in gold], list(map(parse_tree, trees))
-    scores = score_trees(gold_trees, parsed, "gold" if parser.trees.tags == "xx" else tags)
+    scores = score_trees(gold_trees, parsed, tags if parser.trees.tags == "keep" else "gold")
     return TreebankEvaluation(scores, seconds)

@@ -18,13 +18,13 @@ class TextTranslator(Protocol):
 
 
 class BundleModel:
-    """A translator with MLflow's model interface."""
+    """A translator or a parser with MLflow's model interface."""
 
     def __init__(self, translator: TextTranslator) -> None:
         self._translator = translator
 
     def predict(self, model_input: pd.DataFrame | Sequence[str], params: dict[str, Any] | None = None) -> list[str]:
-        """Translate sentences from a list, or from a data frame with one column, to which MLflow converts lists."""
+        """Translate or parse sentences from a list, or a data frame with one column, to which MLflow converts lists."""
         del params
         sentences = model_input if isinstance(model_input, Sequence) else model_input.iloc[:, 0].tolist()
         return self._translator.translate(list(sentences))
@@ -32,6 +32,8 @@ class BundleModel:
 
 def _load_pyfunc(path: str) -> BundleModel:
     """The hook that MLflow calls. ``path`` is the folder of the bundle."""
-    from dstransformer.decoding import Translator
+    from dstransformer.decoding import Parser, Translator
+    from dstransformer.model import open_bundle
 
-    return BundleModel(Translator.load(Path(path)))
+    bundle = open_bundle(Path(path))
+    return BundleModel((Translator if bundle.trees is None else Parser).load(bundle))

@@ -1,12 +1,14 @@
 """Trees as sequences of brackets and tags (Vinyals et al., 2015, section 3), and back. The words are left out.
 
 There are three kinds of symbols: ``(NP`` opens a phrase, ``)NP`` or ``)`` closes it, ``(DT)`` is a word with its tag.
-No word of a treebank has a bracket in it, so a symbol is never part of a sentence.
+No word of a treebank has a bracket in it, so a symbol is never part of a sentence. Numbers in the place of tags are the
+exception: they stand before the words of the sentence too, so that both sides name a word alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,33 +17,50 @@ from dstransformer.parsing.trees import TOP, Tree
 #: The tag of every word, if tags are not kept.
 ANY_TAG = "XX"
 
+#: Words are numbered from 0 to one less than this, and again from 0.
+NUMBERS = 100
+
 
 @dataclass(frozen=True)
 class Linearisation:
     """How trees are written.
 
     Attributes:
-        tags: ``keep`` the part-of-speech tag of each word, or write ``(XX)`` for all.
+        tags: ``keep`` the part-of-speech tag of each word, write ``(XX)`` for all (``xx``), or the place of the word in
+            the sentence (``numbered``).
         closing: Closing brackets carry their ``label`` (``)NP``), or are ``bare``.
     """
 
-    tags: Literal["keep", "xx"] = "keep"
+    tags: Literal["keep", "xx", "numbered"] = "keep"
     closing: Literal["label", "bare"] = "label"
 
     def write(self, tree: Tree) -> list[str]:
         """``(S (NP (DT) (NN) )NP (VP (VBZ) )VP )S`` for a tree. An outermost ``TOP`` over one phrase is left out."""
         symbols: list[str] = []
-        self._write(_without_top(tree), symbols)
+        self._write(_without_top(tree), symbols, itertools.count())
         return symbols
 
-    def _write(self, tree: Tree, symbols: list[str]) -> None:
+    def _write(self, tree: Tree, symbols: list[str], places: Iterator[int]) -> None:
         if tree.word is not None:
-            symbols.append(f"({tree.label if self.tags == 'keep' else ANY_TAG})")
+            place = next(places)
+            tag = tree.label if self.tags == "keep" else ANY_TAG
+            symbols.append(number_symbol(place) if self.tags == "numbered" else f"({tag})")
             return
         symbols.append(f"({tree.label}")
         for child in tree.children:
-            self._write(child, symbols)
+            self._write(child, symbols, places)
         symbols.append(f"){tree.label}" if self.closing == "label" else ")")
+
+    def sentence(self, words: Sequence[str]) -> str:
+        """The source side: the words, separated by spaces, each after its number if words are numbered."""
+        if self.tags != "numbered":
+            return " ".join(words)
+        return " ".join(f"{number_symbol(place)[1:]} {word}" for place, word in enumerate(words))
+
+    @property
+    def extra_symbols(self) -> list[str]:
+        """Symbols that are needed whether or not the training trees have them."""
+        return [number_symbol(place) for place in range(NUMBERS)] if self.tags == "numbered" else []
 
     def read(self, symbols: Sequence[str], words: Sequence[str]) -> Tree:
         """The tree, with these words.
@@ -63,11 +82,22 @@ class Linearisation:
                 word = next(rest, None)
                 if word is None:
                     raise ValueError(f"symbol {place}, {symbol!r}, has no word: there are {len(words)}")
-                open_nodes[-1][1].append(Tree(symbol[1:-1], word=word))
+                label = ANY_TAG if self.tags == "numbered" else symbol[1:-1]
+                open_nodes[-1][1].append(Tree(label, word=word))
         if len(open_nodes) > 1 or not open_nodes[0][1] or next(rest, None) is not None:
             raise ValueError("a bracket is open, or words are left")
         parts = tuple(open_nodes[0][1])
         return parts[0] if len(parts) == 1 and parts[0].label == TOP else Tree(TOP, parts)
+
+
+def number_symbol(place: int) -> str:
+    """The symbol of a word by its place in the sentence, from 0, and the space before it."""
+    return f"\N{LOWER ONE EIGHTH BLOCK}#{place % NUMBERS:02}"
+
+
+def number_of(symbol: str) -> int | None:
+    """The number that a symbol is; None if it is another."""
+    return int(symbol[2:]) if symbol.startswith("\N{LOWER ONE EIGHTH BLOCK}#") else None
 
 
 def opens_phrase(symbol: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import mlflow.pyfunc
 import pytest
 from mlflow.tracking import MlflowClient
 from support.launching import run_dst
@@ -14,7 +15,7 @@ from support.trees import write_treebank
 
 from dstransformer.model import open_bundle
 from dstransformer.parsing.linearise import Linearisation
-from dstransformer.parsing.trees import read_trees
+from dstransformer.parsing.trees import parse_tree, read_trees
 
 SMALL = [
     "model.num_layers=1",
@@ -78,6 +79,14 @@ def read_artifact(client: MlflowClient, run_id: str, name: str, folder: Path) ->
 def test_the_bundle_knows_how_trees_are_written(run: Path) -> None:
     bundle = open_bundle(run / "bundle")
     assert (bundle.tgt_lang, bundle.trees) == ("tree", Linearisation())
+
+
+def test_the_model_in_mlflow_parses(run: Path) -> None:
+    client, tracked = tracked_run(run)
+    model = client.get_logged_model(tracked.outputs.model_outputs[-1].model_id)
+    mlflow.set_tracking_uri(f"sqlite:///{run.parent / 'mlflow.db'}")
+    trees = mlflow.pyfunc.load_model(model.model_uri).predict(["the cat sees a dog ."])
+    assert parse_tree(trees[0]).words() == ["the", "cat", "sees", "a", "dog", "."]
 
 
 def test_text_becomes_trees_over_its_words(run: Path, tmp_path: Path) -> None:

@@ -28,11 +28,11 @@ CPU = torch.device("cpu")
 def symbol_ids(form: Linearisation, labels: Sequence[str] = LABELS, tags: Sequence[str] = TAGS) -> dict[str, int]:
     """Ids of the symbols of these labels and tags, from 4 on."""
     closing = [f"){label}" for label in labels] if form.closing == "label" else [")"]
-    words = [f"({tag})" for tag in tags] if form.tags == "keep" else ["(XX)"]
+    words = {"keep": [f"({tag})" for tag in tags], "xx": ["(XX)"], "numbered": form.extra_symbols}[form.tags]
     return {name: number for number, name in enumerate([*(f"({label}" for label in labels), *closing, *words], 4)}
 
 
-forms = st.builds(Linearisation, st.sampled_from(["keep", "xx"]), st.sampled_from(["label", "bare"]))
+forms = st.builds(Linearisation, st.sampled_from(["keep", "xx", "numbered"]), st.sampled_from(["label", "bare"]))
 
 
 @given(form=forms, words=st.integers(1, 9), spare=st.integers(0, 40), seed=st.integers(0, 2**32))

@@ -12,7 +12,7 @@ from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import TOP, Tree, normalise, read_trees
 
 SAMPLE = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data")) / "treebank"
-ALL = [Linearisation(tags, closing) for tags in ("keep", "xx") for closing in ("label", "bare")]  # type: ignore[arg-type]
+ALL = [Linearisation(tags, closing) for tags in ("keep", "xx", "numbered") for closing in ("label", "bare")]  # type: ignore[arg-type]
 
 labels = st.sampled_from(["S", "NP", "VP", "WHNP"])
 leaves = st.builds(
@@ -33,7 +33,7 @@ def with_any_tag(tree: Tree) -> Tree:
     return Tree(tree.label, tuple(map(with_any_tag, tree.children)))
 
 
-def test_the_four_forms() -> None:
+def test_the_forms() -> None:
     tree = Tree(TOP, (Tree("S", (Tree("NP", (Tree("NN", word="cats"),)), Tree("VBP", word="sit"))),))
     forms = {(form.tags, form.closing): " ".join(form.write(tree)) for form in ALL}
     assert forms == {
@@ -41,6 +41,8 @@ def test_the_four_forms() -> None:
         ("keep", "bare"): "(S (NP (NN) ) (VBP) )",
         ("xx", "label"): "(S (NP (XX) )NP (XX) )S",
         ("xx", "bare"): "(S (NP (XX) ) (XX) )",
+        ("numbered", "label"): "(S (NP ▁#00 )NP ▁#01 )S",
+        ("numbered", "bare"): "(S (NP ▁#00 ) ▁#01 )",
     }
 
 
@@ -82,3 +84,10 @@ def test_reading_inverts_writing_for_every_tree_of_the_sample(form: Linearisatio
 def test_symbols_that_are_no_tree_are_refused(symbols: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Linearisation().read(symbols.split(), ["a"])
+
+
+def test_numbered_words_are_numbered_on_both_sides() -> None:
+    form = Linearisation("numbered")
+    assert form.sentence(["the", "cat"]) == "#00 the #01 cat"
+    assert form.sentence([str(place) for place in range(102)]).endswith("#99 99 #00 100 #01 101")
+    assert Linearisation().sentence(["the", "cat"]) == "the cat"
