@@ -2,11 +2,15 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data_prep import arguments as options
 from dstransformer import __version__
+from dstransformer.errors import DataError
 from dstransformer.terminal import Parser, printing
+
+if TYPE_CHECKING:
+    from dstransformer.corpus import Corpus
 
 
 def run(words: Sequence[str]) -> None:
@@ -152,7 +156,9 @@ def _info(arguments: argparse.Namespace) -> None:
     from data_prep.report import show_manifest
     from dstransformer.corpus import Corpus
 
-    manifest = Corpus.open(arguments.corpus, verify=False).manifest
+    corpus = Corpus.open(arguments.corpus, verify=False)
+    _check_files_of_datasets(corpus)
+    manifest = corpus.manifest
     with printing(needed=True):
         if arguments.json:
             print(manifest.to_json(), end="")
@@ -164,9 +170,26 @@ def _verify(arguments: argparse.Namespace) -> None:
     from dstransformer.corpus import Corpus
 
     corpus = Corpus.open(arguments.corpus)
+    _check_files_of_datasets(corpus)
     shards = sum(len(info.shards) for info in corpus.manifest.splits.values())
     with printing(needed=True):
         print(f"{arguments.corpus}: format, tokenizer and {shards} shards are as the manifest says")
+
+
+def _check_files_of_datasets(corpus: "Corpus") -> None:
+    """Check that ``datasets.load_from_disk`` finds what it needs; training does not need it.
+
+    Raises:
+        DataError: A file is missing.
+    """
+    names = ["dataset_dict.json"]
+    names += [f"{split}/{name}" for split in corpus.splits for name in ("dataset_info.json", "state.json")]
+    for name in names:
+        if not (corpus.path / name).is_file():
+            raise DataError(
+                f"{corpus.path / name} is missing: `dst train` does not need it, but `datasets` cannot open the corpus "
+                "without it; restore it or build the corpus again"
+            )
 
 
 def _text(arguments: argparse.Namespace) -> None:

@@ -98,6 +98,9 @@ def run_read(space: Workspace, options: SourceOptions, workers: int, source: Sou
 def run_clean(space: Workspace, options: CleanOptions, workers: int) -> StageRecord:
     """Run stage two on the text that stage one read."""
     read = space.finished("read")
+    if read.options["source"] == "trees" and options.normalise != "none":
+        raise UserError(f"--normalise {options.normalise} would change the words of trees: leave it out")
+    space.verify("read")
     make = partial(clean_text, space.folder / "read", options=options, workers=workers, progress=space.progress)
     record = space.run("clean", read.key, options.record(), options.record(), make)
     _warn_of_overlap(space, space.report("read", ReadReport), space.report("clean", CleanReport))
@@ -126,6 +129,7 @@ def _warn_of_unknown(manifest: Manifest, progress: Progress) -> None:
 def run_vocab(space: Workspace, options: VocabOptions) -> StageRecord:
     """Run stage three on the cleaned training text."""
     clean = _chained(space, "read", "clean")[-1]
+    space.verify("clean")
     rule = _SENTENCEPIECE_RULES[str(clean.options["normalise"])]
 
     def make(folder: Path) -> TokenizerInfo:
@@ -165,6 +169,8 @@ def _write_corpus(
     space: Workspace, records: list[StageRecord], options: EncodeOptions, folder: Path, workers: int
 ) -> Manifest:
     read, _, vocab = records
+    space.verify("read")
+    space.verify("clean")
     read_report = space.report("read", ReadReport)
     cleaned = space.report("clean", CleanReport)
     cleaning = cleaned.cleaning

@@ -32,10 +32,17 @@ def read_text(source: Source, options: SourceOptions, folder: Path, workers: int
     """
     pairs = {}
     for split, stream in source.splits.items():
+        blank = {"src": "source", "tgt": "target"}  # the sides that have had no text so far
         with progress.task(f"read {split}") as advance, PairsWriter(folder / f"{split}.arrow") as writer:
             for table in stream():
                 writer.write(table)
+                for side in list(blank):
+                    if any(map(str.strip, table[side].to_pylist())):
+                        del blank[side]
                 advance(table.num_rows)
+        if writer.rows and blank and split != "train":  # cleaning says it of the training text
+            side = next(iter(blank.values()))
+            raise DataError(f"every line of the {side} side of the {split} text is empty: check which files were named")
         if not writer.rows:
             raise DataError(f"the {split} text of the source {options.source} is empty: it has no sentence pair")
         pairs[split] = writer.rows

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dstransformer.corpus import Option
-from dstransformer.errors import StorageError, UserError
-from dstransformer.files import hold_lock, storage_errors, sync, write_durably
+from dstransformer.errors import DataError, StorageError, UserError
+from dstransformer.files import file_sha256, hold_lock, storage_errors, sync, write_durably
 from dstransformer.progress import Progress
 
 Report = TypeVar("Report", bound=BaseModel)
@@ -38,7 +38,10 @@ _IN_STAGE = re.compile(r"stage\.json|tokenizer\.model|(train|validation|test|who
 
 
 class StageRecord(BaseModel):
-    """What made a stage: ``after`` is the key of the previous stage, ``report`` what the stage found."""
+    """What made a stage: ``after`` is the key of the previous stage, ``report`` what the stage found.
+
+    ``files`` are the hashes of its tables; empty in stages made before they were recorded.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,6 +49,7 @@ class StageRecord(BaseModel):
     after: str
     options: dict[str, Option]
     report: dict[str, Any]
+    files: dict[str, str] = {}
 
 
 def stage_key(name: str, after: str, content: dict[str, Any]) -> str:
@@ -60,6 +64,7 @@ class Workspace:
     def __init__(self, folder: Path, progress: Progress) -> None:
         self.folder = folder
         self.progress = progress
+        self._made: set[str] = set()
 
     def run(
         self,
@@ -95,7 +100,9 @@ class Workspace:
         try:
             with storage_errors(self.folder, full=FULL_ADVICE):
                 report = make(partial)
-                record = StageRecord(key=key, after=after, options=options, report=report.model_dump(mode="json"))
+                files = {path.name: file_sha256(path) for path in sorted(partial.glob("*.arrow"))}
+                found = report.model_dump(mode="json")
+                record = StageRecord(key=key, after=after, options=options, report=found, files=files)
                 write_durably(partial / _RECORD_NAME, record.model_dump_json(indent=2) + "\n")
                 sync(partial)
         except BaseException:
@@ -104,7 +111,24 @@ class Workspace:
         _remove_stage(self.folder / name)
         partial.rename(self.folder / name)
         sync(self.folder)
+        self._made.add(name)
         return record
+
+    def verify(self, name: str) -> None:
+        """Compare the tables of a finished stage with their hashes, unless this process has just made them.
+
+        Raises:
+            DataError: One is damaged or gone.
+        """
+        if name in self._made:
+            return
+        for file, sha256 in self.finished(name).files.items():
+            path = self.folder / name / file
+            if not path.is_file() or file_sha256(path) != sha256:
+                raise DataError(
+                    f"{path} is damaged or gone: remove {path.parent}, then run `dst-prep {name}` or `dst-prep build` "
+                    "again"
+                )
 
     def finished(self, name: str) -> StageRecord:
         """Return the record of a stage.
@@ -187,6 +211,9 @@ def check_workspace(folder: Path, after: str = "") -> None:
     """
     if after and not os.path.lexists(folder):
         raise UserError(f"--work {folder} does not exist: name the folder that `dst-prep {after} --work` filled")
+    if folder.exists() and not folder.is_dir():
+        advice = f"the folder that `dst-prep {after} --work` filled" if after else "a new or an empty one"
+        raise UserError(f"--work {folder} is not a folder: name {advice}")
     if folder.is_dir() and not is_workspace(folder) and (entries := _names(folder)):
         advice = f"name the folder that `dst-prep {after} --work` filled" if after else "choose a new or an empty one"
         raise UserError(f"--work {folder} is not a work folder but holds {list_names(entries)}: {advice}")

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
@@ -168,11 +169,31 @@ def _discard_stdout() -> None:
     sys.stdout = nothing
 
 
+class _StoreOnce(argparse.Action):
+    """Stores a value, and refuses an option that is given again with another one, of which one would be lost."""
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self._namespace: weakref.ref[argparse.Namespace] | None = None
+
+    def __call__(
+        self, _: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        """See ``argparse.Action``."""
+        again = option is not None and self._namespace is not None and self._namespace() is namespace
+        if again and (before := getattr(namespace, self.dest)) != values:
+            raise argparse.ArgumentError(self, f"given twice, as {before} and {values}: choose one")
+        self._namespace = weakref.ref(namespace)
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
     """Reports a usage error in one line, like any other error; ``--help`` shows the usage. No abbreviated options."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **given})
+        self.register("action", None, _StoreOnce)
+        self.register("action", "store", _StoreOnce)
 
     def error(self, message: str) -> NoReturn:
         """Raise the error, in one line."""

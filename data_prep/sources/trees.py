@@ -44,16 +44,18 @@ def open_trees(options: TreesOptions) -> Source:
     splits = _divide(files, options, given)
     splits["train"] = partial(_read_train, splits["train"], options.repeat, options.phrases, machine)
     splits |= {name: partial(_read, paths) for name, paths in given.items()}
-    every = [*files, *(path for paths in given.values() for path in paths), *machine]
+    roles = {"treebank": files, **given, "machine": machine}
+    inputs = tuple(_identify(role, path) for role, paths in roles.items() for path in paths)
     return Source(
-        info=SourceInfo(name="trees", revision=None, inputs=tuple(map(_identify, dict.fromkeys(every)))),
+        info=SourceInfo(name="trees", revision=None, inputs=inputs),
         splits={name: partial(_tables, splits[name]) for name in ("train", "validation", "test") if name in splits},
     )
 
 
-def _identify(path: Path) -> InputFile:
+def _identify(role: str, path: Path) -> InputFile:
+    """The file's hash, and its name after what it is for: patterns and folders are recorded without their files."""
     try:
-        return InputFile(name=printable_name(path), sha256=file_sha256(path))
+        return InputFile(name=f"{role}/{printable_name(path)}", sha256=file_sha256(path))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -196,15 +197,22 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     content = _read_manifest(folder)
     try:
         state = TrainState.from_json(content)
-        return Checkpoint(folder, state, content["score"], content.get("metric"))
+        checkpoint = Checkpoint(folder, state, content["score"], content.get("metric"))
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{folder / MANIFEST} is damaged") from None
+    if re.fullmatch(r"step-\d{8}", folder.name) and folder.name != f"step-{state.step:08d}":
+        raise DataError(
+            f"{folder} holds the checkpoint of step {state.step}: rename it to step-{state.step:08d} or remove it"
+        )
+    return checkpoint
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not folder.exists():
         raise DataError(f"{folder} does not exist")
+    if not folder.is_dir():
+        raise DataError(f"{folder} is a file: name the folder of the checkpoint")
     if not path.is_file():
         raise DataError(f"{folder} is not a checkpoint: it has no {MANIFEST}")
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import Answer, Commands, add_decoding, load_parser, load_translator
+from dstransformer.cli.options import Answer, Commands, add_decoding, file, load_parser, load_translator
 from dstransformer.errors import UserError
 from dstransformer.terminal import Parser, exit_on_sigterm
 
@@ -30,11 +30,16 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.add_argument(
         "--task", choices=("translation", "parsing"), default="translation", help="what is scored (translation)"
     )
-    parser.add_argument("--src", metavar="FILE", help="source text, one sentence per line")
-    parser.add_argument("--ref", metavar="FILE", help="reference translations, line by line")
-    parser.add_argument("--gold", metavar="TREES", help="parsing: gold trees, a .mrg file, a folder or a pattern")
+    parser.add_argument("--src", type=file, metavar="FILE", help="source text, one sentence per line")
+    parser.add_argument("--ref", type=file, metavar="FILE", help="reference translations, line by line")
     parser.add_argument(
-        "--trees", metavar="TREES", help="parsing: any parser's trees of the same sentences, in place of BUNDLE"
+        "--gold", type=file, metavar="TREES", help="parsing: gold trees, a .mrg file, a folder or a pattern"
+    )
+    parser.add_argument(
+        "--trees",
+        type=file,
+        metavar="TREES",
+        help="parsing: any parser's trees of the same sentences, in place of BUNDLE",
     )
     parser.add_argument(
         "--tags",
@@ -42,7 +47,7 @@ def add_parser(commands: Commands[Parser]) -> None:
         help="parsing: what is punctuation is decided by the parser's tags, by the gold ones, or all tags are the gold "
         "ones (punctuation for BUNDLE, parsed for --trees)",
     )
-    parser.add_argument("--output", metavar="FILE", help="file for the outputs, gzipped if it ends in .gz")
+    parser.add_argument("--output", type=file, metavar="FILE", help="file for the outputs, gzipped if it ends in .gz")
     parser.add_argument("--json", action="store_true", help="print the scores as JSON")
     parser.set_defaults(handler=run)
 
@@ -103,6 +108,18 @@ def _check_options(options: argparse.Namespace) -> None:
         missing.append("BUNDLE or --trees")
     if missing:
         raise UserError(f"--task {options.task} needs {', '.join(missing)}; see `dst evaluate --help`")
+    searching = (
+        "beam",
+        "length_penalty",
+        "max_input_tokens",
+        "max_extra_tokens",
+        "batch_tokens",
+        "device",
+        "precision",
+    )
+    unused = [name for name in searching if options.trees is not None and getattr(options, name) is not None]
+    if unused:
+        raise UserError(f"--trees and --{unused[0].replace('_', '-')} do not go together: these trees are only scored")
     if options.task == "parsing" and options.trees is not None and given & {"bundle", "output"}:
         both = names.get("bundle") if "bundle" in given else "--output"
         raise UserError(f"--trees and {both} do not go together: score either these trees or those of a bundle")
@@ -127,6 +144,8 @@ def _parse_and_score(options: argparse.Namespace) -> Answer:
     with _writing_output(options) as write:
         bundle = open_bundle(options.bundle)
         parser = load_parser(options, bundle)
+        if parser.trees.tags != "keep" and options.tags not in (None, "gold"):
+            raise UserError(f"--tags {options.tags}: {bundle.path} writes no tags; leave it out, or give --tags gold")
         with reporting("sentences", len(gold)) as progress:
             tags: Tags = options.tags or "punctuation"
             found = evaluate_treebank(gold, parser, tags=tags, write=write, progress=progress)
@@ -159,6 +178,9 @@ def _writing_output(options: argparse.Namespace) -> Iterator[Callable[[str], Non
         return
     if is_stdout(options.output):
         raise UserError("--output - would mix the outputs with the scores on stdout: name a file")
-    inputs = [name for name in (options.src, options.ref, options.gold) if name is not None]
+    from dstransformer.parsing.trees import find_tree_files
+
+    inputs = [name for name in (options.src, options.ref) if name is not None]
+    inputs += [] if options.gold is None else map(str, find_tree_files(options.gold))
     with writing_lines(options.output, overwrite=options.overwrite, inputs=inputs) as write:
         yield write

@@ -45,6 +45,17 @@ def folder(name: str) -> Path:
     return Path(name)
 
 
+def file(name: str) -> str:
+    """The type of an option that names a file; ``-`` is a standard stream.
+
+    Raises:
+        argparse.ArgumentTypeError: The name is empty, as from an unset variable.
+    """
+    if not name:
+        raise argparse.ArgumentTypeError("the name is empty: is a variable unset?")
+    return name
+
+
 def run_name(name: str) -> str:
     """The type of ``--name``.
 
@@ -123,6 +134,19 @@ def add_decoding(parser: Parser, *, output: str = "--output", required: bool = T
     parser.add_argument(
         "--precision", choices=("fp32", "bf16", "fp16"), help="precision of the weights (bf16 on a GPU, fp32 on a CPU)"
     )
+
+
+def check_order(bundle: Path, text: str | None, command: str) -> None:
+    """Check that BUNDLE and FILE are not swapped.
+
+    Raises:
+        UserError: The bundle is a file and the text a folder.
+    """
+    if text and bundle.is_file() and Path(text).is_dir():
+        raise UserError(
+            f"the bundle {bundle} is a file and the text {text} a folder: are they swapped? "
+            f"Write `{command} BUNDLE FILE`"
+        )
 
 
 def load_translator(options: argparse.Namespace, bundle: Path | Bundle) -> Translator:

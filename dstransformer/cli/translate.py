@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-from dstransformer.cli.options import Answer, Commands, add_decoding, load_translator
-from dstransformer.errors import UserError
+from dstransformer.cli.options import Answer, Commands, add_decoding, check_order, file, load_translator
 from dstransformer.terminal import Parser, exit_on_sigterm
 
 
@@ -15,9 +13,12 @@ def add_parser(commands: Commands[Parser]) -> None:
     """Add the parser of ``dst translate``."""
     parser = commands.add_parser("translate", help="translate text, one sentence per line")
     add_decoding(parser)
-    parser.add_argument("file", nargs="?", metavar="FILE", help="text or gzip file; - is stdin (stdin)")
+    parser.add_argument("file", type=file, nargs="?", metavar="FILE", help="text or gzip file; - is stdin (stdin)")
     parser.add_argument(
-        "--output", metavar="FILE", help="file for the translations, gzipped if it ends in .gz; - is stdout (stdout)"
+        "--output",
+        type=file,
+        metavar="FILE",
+        help="file for the translations, gzipped if it ends in .gz; - is stdout (stdout)",
     )
     parser.set_defaults(handler=run)
 
@@ -28,11 +29,7 @@ def run(options: argparse.Namespace) -> Answer:
     from dstransformer.progress import reporting
 
     exit_on_sigterm()
-    if options.file and options.bundle.is_file() and Path(options.file).is_dir():
-        raise UserError(
-            f"the bundle {options.bundle} is a file and the text {options.file} a folder: are they swapped? "
-            "Write `dst translate BUNDLE FILE`"
-        )
+    check_order(options.bundle, options.file, "dst translate")
     bar = options.output not in (None, "-") or sys.stdout is None or not sys.stdout.isatty()
     with reporting("lines", bar=bar) as progress:
         translate_files(

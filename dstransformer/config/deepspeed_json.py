@@ -48,7 +48,7 @@ DEPRECATED_NAMES = {
     "zero_optimization.cpu_offload_param": "zero_optimization.offload_param",
 }
 
-#: More processes than any machine has: a limit against typing errors.
+#: More processes than any machine has: a limit against typos.
 MAX_WORLD_SIZE = 1_000_000
 
 #: The lowest ZeRO stage at which each can be offloaded to CPU memory.
@@ -107,7 +107,7 @@ def accumulation_steps(micro_batches: int, world_size: int) -> int:
     if world_size < 1:
         raise ConfigError(f"{world_size} processes cannot train: the world size is 1 or more")
     if world_size > MAX_WORLD_SIZE:
-        raise ConfigError(f"a world size of {world_size} is more than {MAX_WORLD_SIZE:,}: is it a typing error?")
+        raise ConfigError(f"a world size of {world_size} is more than {MAX_WORLD_SIZE:,}: is it a typo?")
     if micro_batches % world_size:
         divisors = [n for n in range(1, micro_batches + 1) if micro_batches % n == 0]
         raise ConfigError(

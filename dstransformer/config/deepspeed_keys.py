@@ -14,6 +14,7 @@ from dstransformer.errors import ConfigError, shown
 
 FLAG, COUNT, NUMBER, ANY = "true or false", "a whole number, 0 or more", "a number, 0 or more", "any"
 DTYPE = '"fp32", "fp16" or "bf16"'
+SECTION = "an object, in braces"
 
 
 def _keys(kind: str, names: str) -> dict[str, str]:
@@ -28,14 +29,17 @@ TOP_LEVEL_KEYS = {
         zero_force_ds_cpu_optimizer
     """),
     **_keys(DTYPE, "communication_data_type seq_parallel_communication_data_type"),
-    **_keys(ANY, """
+    **_keys(SECTION, """
         activation_checkpointing aio amp autotuning bf16 bfloat16 checkpoint comet comms_logger compile
         compression_training csv_monitor curriculum_learning data_efficiency data_types datastates_ckpt eigenvalue
-        elasticity expert_parallel flops_profiler fp16 gradient_accumulation_steps gradient_allreduce_op
-        gradient_clipping gradient_predivide_factor graph_harvesting hybrid_engine log_level
-        managed_gradient_accumulation nebula optimizer pipeline progressive_layer_drop quantize_training scheduler
-        sparse_attention sparse_gradients steps_per_print tensor_parallel tensorboard timers torch_autocast
-        train_batch_size train_micro_batch_size_per_gpu vocabulary_size wandb weight_quantization zero_optimization
+        elasticity expert_parallel flops_profiler fp16 hybrid_engine nebula optimizer progressive_layer_drop
+        quantize_training scheduler tensor_parallel tensorboard timers torch_autocast wandb weight_quantization
+        zero_optimization
+    """),
+    **_keys(ANY, """
+        gradient_accumulation_steps gradient_allreduce_op gradient_clipping gradient_predivide_factor
+        graph_harvesting log_level managed_gradient_accumulation pipeline sparse_attention sparse_gradients
+        steps_per_print train_batch_size train_micro_batch_size_per_gpu vocabulary_size
     """),
 }  # fmt: skip
 
@@ -109,6 +113,8 @@ def _check_entry(name: str, value: Any, known: Mapping[str, str], origin: str, p
 def _is_valid(kind: str, value: Any) -> bool:
     if kind == FLAG:
         return isinstance(value, bool)
+    if kind == SECTION:
+        return isinstance(value, Mapping)
     if kind == DTYPE:
         return value is None or (isinstance(value, str) and value.lower() in ("fp32", "fp16", "bf16"))
     if kind == NUMBER:

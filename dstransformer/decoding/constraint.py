@@ -30,6 +30,8 @@ class SymbolTable:
     Attributes:
         pieces: The ids that can be in an output, the end among them, ``(symbols,)``.
         kinds: What each does: ends the tree, opens a phrase, is a word, closes a phrase; ``(symbols,)``.
+        never_closes: Whether it does anything but close a phrase, ``(symbols,)``.
+        every: The columns, ``(symbols,)``.
         closers: For each that opens a phrase the column of the symbol that closes it, ``(symbols,)``.
         numbers: The number of each that is a word by its number, -1 for any other; ``(symbols,)``.
         columns: The column of each piece in ``pieces``, ``(vocabulary up to the last symbol,)``.
@@ -43,6 +45,8 @@ class SymbolTable:
         closers = [columns.get(f"){name[1:]}", columns.get(")", 0)) if opens_phrase(name) else 0 for name in names]
         self.pieces = torch.tensor(pieces, device=device)
         self.kinds = torch.tensor(kinds, device=device)
+        self.never_closes = self.kinds != _CLOSE
+        self.every = torch.arange(len(pieces), device=device)
         self.closers = torch.tensor([0, *closers], device=device)
         numbers = [-1 if (number := number_of(name)) is None else number for name in names]
         self.numbers = torch.tensor([-1, *numbers], device=device)
@@ -95,9 +99,8 @@ class TreeConstraint:
             dim=-1,
         )
         innermost = self._open.gather(2, (self._depth - 1).clamp(min=0)[:, :, None])
-        every = torch.arange(self.pieces.numel(), device=self.pieces.device)
         allowed = by_kind.index_select(2, self._table.kinds)
-        allowed &= (self._table.kinds != _CLOSE) | (every == innermost)
+        allowed &= self._table.never_closes | (self._table.every == innermost)
         return allowed & ((self._table.numbers < 0) | (self._table.numbers == (self._words % NUMBERS)[:, :, None]))
 
     def advance(self, parents: Tensor, tokens: Tensor) -> None:

@@ -9,12 +9,21 @@ from dstransformer.config import DecodingConfig
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.decoding.beam import Constraint
-from dstransformer.decoding.constraint import SymbolTable, TreeConstraint
+from dstransformer.decoding.constraint import LEAST_BRACKETS, SymbolTable, TreeConstraint
 from dstransformer.decoding.translator import Progress, Translator
 from dstransformer.errors import DataError
 from dstransformer.model import Bundle, Transformer
-from dstransformer.parsing.linearise import Linearisation
+from dstransformer.parsing.linearise import Linearisation, is_symbol
 from dstransformer.parsing.trees import TOP, Tree, escape_brackets
+
+_PLAIN_QUOTES = str.maketrans(
+    {
+        "\N{LEFT DOUBLE QUOTATION MARK}": '"',
+        "\N{RIGHT DOUBLE QUOTATION MARK}": '"',
+        "\N{LEFT SINGLE QUOTATION MARK}": "'",
+        "\N{RIGHT SINGLE QUOTATION MARK}": "'",
+    }
+)
 
 
 class Parser(Translator):
@@ -29,8 +38,8 @@ class Parser(Translator):
         trees: How trees are written.
 
     Attributes:
-        split: Divides a sentence into words, at its spaces unless another function is set: see :func:`penn_words`.
-            Brackets in words are then written as the treebank does, -LRB- and -RRB-.
+        split: Divides a sentence into words. At its spaces, unless another function is set: see :func:`penn_words` and
+            :func:`given_words`.
     """
 
     split: Callable[[str], Sequence[str]]
@@ -41,7 +50,8 @@ class Parser(Translator):
         super().__init__(model, tokenizer, settings)
         self.trees = trees
         self.split = str.split
-        self._names = {number: name for name, number in tokenizer.symbols.items()}
+        self._symbols = {name: number for name, number in tokenizer.symbols.items() if is_symbol(name)}
+        self._names = {number: name for name, number in self._symbols.items()}
 
     @classmethod
     def from_bundle(cls, opened: Bundle, model: Transformer, settings: DecodingConfig) -> Self:
@@ -68,8 +78,9 @@ class Parser(Translator):
         Raises:
             DataError: A sentence is longer than the positions that the model has learned, or than memory allows.
         """
-        words = [list(map(escape_brackets, self.split(plain_spaces(sentence)))) for sentence in sentences]
-        table = SymbolTable(self.tokenizer.symbols, self.model.softmax_weight.device)
+        words = list(map(self.split, sentences))
+        self._check_words(words, first)
+        table = SymbolTable(self._symbols, self.model.softmax_weight.device)
 
         def constrain(batch: Sequence[int]) -> Constraint:
             return TreeConstraint(table, [len(words[number]) for number in batch], self.settings.beam_size)
@@ -78,13 +89,43 @@ class Parser(Translator):
         found = self.translate_ids(self.tokenizer.encode(texts), progress, first=first, constrain=constrain)
         return [str(self._read(*pair)) for pair in zip(found, words, strict=True)]
 
+    def _check_words(self, words: Sequence[Sequence[str]], first: int) -> None:
+        """Refuse sentences whose tree has no room in the positions that the model has learned."""
+        config = self.model.config
+        for number, sentence in enumerate(words, first):
+            least = len(sentence) + LEAST_BRACKETS + 1
+            if config.positions == "learned" and least > config.max_positions:
+                raise DataError(
+                    f"sentence {number} has {len(sentence)} words; its tree takes at least {least} positions, and the "
+                    f"model has learned {config.max_positions} (model.max_positions): split the sentence"
+                )
+
+    def _cut(self, src: Sequence[Sequence[int]], first: int) -> list[Sequence[int]]:
+        """Refuse what a translator cuts: a tree has all the words of its sentence."""
+        most = self.settings.max_input_tokens
+        for number, ids in enumerate(src, first):
+            if most and len(ids) > most:
+                raise DataError(
+                    f"sentence {number} has {len(ids):,} tokens, more than --max-input-tokens {most:,}: split it, or "
+                    "raise the limit (0: none)"
+                )
+        return list(src)
+
     def _read(self, tokens: Sequence[int], words: Sequence[str]) -> Tree:
         return self.trees.read([self._names[token] for token in tokens], words) if tokens else Tree(TOP)
 
 
+def given_words(sentence: str) -> list[str]:
+    """The words of text that is divided at its spaces. Brackets in them are written as the treebank does."""
+    return list(map(escape_brackets, plain_spaces(sentence).split()))
+
+
 def penn_words(sentence: str) -> list[str]:
-    """Divide raw English text into words as the Penn Treebank does: ``can't`` is ``ca n't``, quotes are ```` and ''."""
+    """Divide raw English text into words nearly as the Penn Treebank does: ``can't`` becomes ``ca n't``.
+
+    NLTK's tokenizer does it. Unlike the treebank it divides ``AT&T``.
+    """
     from nltk.tokenize.destructive import NLTKWordTokenizer
 
-    words: list[str] = NLTKWordTokenizer().tokenize(sentence, convert_parentheses=True)
-    return words
+    plain = plain_spaces(sentence).translate(_PLAIN_QUOTES)
+    return list(map(escape_brackets, NLTKWordTokenizer().tokenize(plain, convert_parentheses=True)))

@@ -33,7 +33,12 @@ class BundleModel:
 def _load_pyfunc(path: str) -> BundleModel:
     """The hook that MLflow calls. ``path`` is the folder of the bundle."""
     from dstransformer.decoding import Parser, Translator
+    from dstransformer.decoding.parser import penn_words
     from dstransformer.model import open_bundle
 
     bundle = open_bundle(Path(path))
-    return BundleModel((Translator if bundle.trees is None else Parser).load(bundle))
+    if bundle.trees is None:
+        return BundleModel(Translator.load(bundle))
+    parser = Parser.load(bundle)
+    parser.split = penn_words
+    return BundleModel(parser)

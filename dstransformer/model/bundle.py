@@ -185,6 +185,8 @@ def open_bundle(path: str | Path) -> Bundle:
     content = _read_config(folder / CONFIG)
     version = content.pop("format_version", 1)
     check_format_version(version, FORMAT_VERSION, folder / CONFIG)
+    if version > 1 and not {"files", "weights_sha256", "tokenizer_sha256"} & provenance.keys():
+        raise DataError(f"{folder / PROVENANCE} is damaged (it has no hashes): restore it or copy the bundle again")
     trees = None
     if version == 1:
         recorded = {"model": provenance["model"]} if "model" in provenance else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,8 @@ def check_folder(out: Path, *, overwrite: bool) -> None:
         raise DataError(f"--out {out} is a file: name a folder")
     with storage_errors(out):
         place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent):
+            pass  # it can be written to
         present = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
     if not present:
         return

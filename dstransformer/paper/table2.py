@@ -108,7 +108,7 @@ def read_run(folder: Path, sustained_tflops: float | None = None) -> RunResult:
     provenance = _read_provenance(folder)
     try:
         records = (
-            list(read_records(folder / METRICS_NAME, skip_damaged=True)) if (folder / METRICS_NAME).exists() else []
+            list(read_records(folder / METRICS_NAME, skip_damaged=False)) if (folder / METRICS_NAME).exists() else []
         )
     except OSError as error:
         raise UserError(f"{folder / METRICS_NAME} cannot be read: {error.strerror}") from None
@@ -118,6 +118,12 @@ def read_run(folder: Path, sustained_tflops: float | None = None) -> RunResult:
     notes: list[str] = []
     bleu, sacrebleu = _read_bleu(last, languages, notes)
     cost = last.get("cost", {})
+    for name in ("flops", "device_hours"):
+        if not isinstance(cost.get(name), int | float | None):
+            value = shown(cost[name])
+            raise UserError(
+                f"{folder / METRICS_NAME} is damaged ({name} is {value}, not a number): restore it from a copy"
+            )
     sustained = sustained_tflops or (None if device is None else sustained_tflops_of(device))
     result = RunResult(
         run=str(folder),

@@ -297,6 +297,8 @@ def _load(request: TableRequest, preset: str, updates: int | None = None) -> Con
 
 def _open_corpus(path: Path) -> Corpus:
     corpus = Corpus.open(path, verify=False)
+    if corpus.manifest.trees is not None:
+        raise DataError(f"{path} is a corpus for a parser: Table 3 compares translations; name another corpus")
     for split in ("train", "validation"):
         if split not in corpus.splits:
             raise DataError(f"{path} has no split {split!r}, which Table 3 needs: rebuild the corpus with one")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,11 @@ def select_rows(names: Sequence[str]) -> list[Row]:
         if name not in known:
             groups = ", ".join(dict.fromkeys(row.group for row in ROWS))
             rows = ", ".join(row.name for row in ROWS if row.name not in ("base", "big"))
-            raise UserError(f"--rows {shown(name)}: Table 3 has no such row; the groups are {groups}, the rows {rows}")
+            near = get_close_matches(name, [row.name for row in ROWS], n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise UserError(
+                f"--rows {shown(name)}: Table 3 has no such row; {hint}the groups are {groups}, the rows {rows}"
+            )
     return [row for row in ROWS if not names or {row.group, row.name} & set(names)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -97,6 +98,10 @@ def _percent(part: int, whole: int) -> float:
     return 100.0 * part / whole if whole else float("nan")
 
 
+def _without_nan(metrics: dict[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else value for name, value in metrics.items()}
+
+
 @dataclass(frozen=True)
 class BracketScores:
     """The scores of a test set.
@@ -116,8 +121,8 @@ class BracketScores:
         return {
             "sentences": self.all.sentences,
             "failed": self.all.failed,
-            "metrics": self.all.metrics(),
-            f"metrics_up_to_{CUTOFF}_words": self.short.metrics(),
+            "metrics": _without_nan(self.all.metrics()),
+            f"metrics_up_to_{CUTOFF}_words": _without_nan(self.short.metrics()),
             "signature": self.signature,
         }
 
@@ -193,6 +198,8 @@ def score_tree(gold: Tree, parsed: Tree, tags: Tags = "parsed") -> Counts:
         parsed = _retag(parsed, gold, tags)
     gold_words, gold_brackets = _flatten(gold)
     parsed_words, parsed_brackets = _flatten(parsed)
+    if tags != "parsed" and gold_words and not parsed.words():  # no tree at all: nothing is right
+        return Counts(sentences=1, gold=len(gold_brackets), words=len(gold_words))
     if not gold_words or [word for word, _ in gold_words] != [word for word, _ in parsed_words]:
         return Counts(failed=1)
     matched = (Counter(gold_brackets) & Counter(parsed_brackets)).total()

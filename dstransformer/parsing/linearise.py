@@ -1,8 +1,8 @@
 """Trees as sequences of brackets and tags (Vinyals et al., 2015, section 3), and back. The words are left out.
 
 There are three kinds of symbols: ``(NP`` opens a phrase, ``)NP`` or ``)`` closes it, ``(DT)`` is a word with its tag.
-No word of a treebank has a bracket in it, so a symbol is never part of a sentence. Numbers in the place of tags are the
-exception: they stand before the words of the sentence too, so that both sides name a word alike.
+No word of a treebank has a bracket in it, so such a symbol is never part of a sentence. Numbers in place of tags are
+the exception: they stand before the words of the sentence too, so that both sides name a word alike.
 """
 
 from __future__ import annotations
@@ -98,6 +98,11 @@ def number_symbol(place: int) -> str:
 def number_of(symbol: str) -> int | None:
     """The number that a symbol is; None if it is another."""
     return int(symbol[2:]) if symbol.startswith("\N{LOWER ONE EIGHTH BLOCK}#") else None
+
+
+def is_symbol(piece: str) -> bool:
+    """Whether a piece of a tokenizer is a symbol of trees."""
+    return piece.startswith(("(", ")")) or number_of(piece) is not None
 
 
 def opens_phrase(symbol: str) -> bool:

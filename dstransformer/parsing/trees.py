@@ -21,7 +21,7 @@ EMPTY = "-NONE-"
 _COMMENT = "*x*"
 
 #: Deepest nesting of brackets; the treebank's deepest tree has 36.
-_MAX_DEPTH = 400
+_MAX_DEPTH = 200
 
 _BRACKETS = str.maketrans({"(": "-LRB-", ")": "-RRB-", "{": "-LCB-", "}": "-RCB-", "[": "-LSB-", "]": "-RSB-"})
 
@@ -100,7 +100,10 @@ def read_trees(given: str) -> list[Located]:
     Raises:
         DataError: There is no such file, it is not UTF-8, or a bracket is out of place; the message names the line.
     """
-    return [located for file in find_tree_files(given) for located in iter_trees(file)]
+    trees = [located for file in find_tree_files(given) for located in iter_trees(file)]
+    if not trees:
+        raise DataError(f"{given} holds no trees: expected trees such as (S (NP (NN cats)) (VP (VBP sleep)))")
+    return trees
 
 
 def iter_trees(file: Path) -> Iterator[Located]:
@@ -109,6 +112,8 @@ def iter_trees(file: Path) -> Iterator[Located]:
     Raises:
         DataError: As :func:`read_trees`.
     """
+    if file.is_file() and not file.stat().st_size:
+        raise DataError(f"{file} is empty: expected trees such as (S (NP (NN cats)) (VP (VBP sleep)))")
     return _parse_lines(iter_lines(file), str(file))
 
 

@@ -222,9 +222,9 @@ def _send_pending(state: TrackingState, run_folder: Path) -> int:
             f"{address} refused them; the warnings above say why"
         )
     spool.close()
-    if spool.damaged:
+    if damaged := len(spool.broken()):
         raise StorageError(
-            f"{run_folder}: {sent} records sent; {spool.damaged} damaged ones are kept beside them as .broken: restore "
+            f"{run_folder}: {sent} records sent; {damaged} damaged ones are kept in {FOLDER_NAME} as .broken: restore "
             "them from a copy, or delete them"
         )
     return sent

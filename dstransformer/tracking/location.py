@@ -35,6 +35,8 @@ class TrackingState:
     def load(cls, run_folder: Path) -> TrackingState | None:
         """Read the state of a run folder. Finds a SQLite file that was moved together with the folder.
 
+        If the folder of the SQLite file is gone too, a new one belongs beside the run.
+
         Returns:
             The state; None if the run was never tracked.
 
@@ -120,4 +122,4 @@ def _find_moved_store(tracking_uri: str, run_folder: Path) -> str:
     if path is None or path.exists():
         return tracking_uri
     beside = run_folder.absolute().parent / path.name
-    return f"sqlite:///{beside}" if beside.exists() else tracking_uri
+    return f"sqlite:///{beside}" if beside.exists() or not path.parent.exists() else tracking_uri

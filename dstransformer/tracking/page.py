@@ -59,7 +59,7 @@ def describe(run: RunStart, run_folder: Path, outcome: Outcome) -> str:
         parts.append(f"Training cost: {format_cost(outcome.cost)}.")
     parts.append(_format_facts(run, run_folder))
     if outcome.bundle is not None:
-        parts.append(_format_usage(outcome.bundle))
+        parts.append(_format_usage(outcome.bundle, run.manifest))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -152,8 +152,14 @@ def _format_facts(run: RunStart, run_folder: Path) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows.items())])
 
 
-def _format_usage(bundle: Path) -> str:
+def _format_usage(bundle: Path, manifest: Manifest) -> str:
     folder = shlex.quote(str(bundle.absolute()))
+    if manifest.trees is not None:
+        commands = [
+            f"dst parse {folder} input.txt --output output.mrg",
+            f"dst evaluate {folder} --task parsing --gold test.mrg",
+        ]
+        return "\n".join(["Use the bundle:", "", "```", *commands, "```"])
     return "\n".join(
         [
             "Use the bundle:",

@@ -101,7 +101,9 @@ def _panels(runs: Sequence[RunCurves]) -> list[Panel]:
 def _describe(scores: Sequence[str]) -> str:
     """Which scores they are, and of which sentences; of different sets they are not comparable."""
     metrics = dict.fromkeys("F1" if name.startswith("valid/f1") else "BLEU" for name in scores)
-    kinds = [f"first {name.partition('_first_')[2]}" if "_first_" in name else "all" for name in scores]
+    kinds = list(
+        dict.fromkeys(f"first {name.partition('_first_')[2]}" if "_first_" in name else "all" for name in scores)
+    )
     sentences = "" if kinds in ([], ["all"]) else f", {' or '.join(kinds)} sentences"
     return (" or ".join(metrics) or "BLEU") + sentences
 

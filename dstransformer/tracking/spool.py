@@ -54,6 +54,10 @@ class Spool:
         """The files of the pending records, oldest first."""
         return sorted(self._folder.glob("*.json"))
 
+    def broken(self) -> list[Path]:
+        """The files of the records that were found damaged, now or before."""
+        return sorted(self._folder.glob("*.broken"))
+
     def batches(self, paths: Sequence[Path]) -> Iterator[tuple[list[Path], Record]]:
         """Read records, merging consecutive metrics records up to ``METRICS_PER_BATCH`` values.
 

@@ -1,7 +1,8 @@
 """Files of every released format version open, and a run resumes from them, also after the schema has gained keys.
 
 ``tests/data/formats/1`` holds a corpus and a run with a checkpoint, written by commit c787bc4: bundles and checkpoints
-of format version 1, and a corpus of format version 2.
+of format version 1, and a corpus of format version 2. ``tests/data/formats/2`` holds the same bundle in format version 2,
+written by commit d807e0e.
 """
 
 from __future__ import annotations
@@ -65,6 +66,14 @@ def test_a_bundle_of_version_1_opens_and_translates() -> None:
     assert (bundle.src_lang, bundle.tgt_lang, bundle.model.d_model) == ("en", "de", 8)
     assert bundle.training_config().schedule.warmup_steps == 2
     assert len(Translator.load(bundle).translate(["The dog sees the cat."])) == 1
+
+
+def test_a_bundle_of_version_2_opens_and_translates_alike() -> None:
+    bundle = open_bundle(STORED.parent / "2" / "bundle")
+    assert (bundle.src_lang, bundle.tgt_lang, bundle.trees) == ("en", "de", None)
+    sentence = ["The dog sees the cat."]
+    older = Translator.load(open_bundle(STORED / "run" / "bundle"))
+    assert Translator.load(bundle).translate(sentence) == older.translate(sentence)
 
 
 def test_a_checkpoint_of_version_1_opens() -> None:

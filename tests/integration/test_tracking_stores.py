@@ -123,6 +123,5 @@ def test_dst_track_blames_a_bad_setting_and_not_the_server(run_folder: Path, mon
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "banana")
     with pytest.raises(StorageError) as refused:
         send_pending(run_folder)
-    print(refused.value)
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" in str(refused.value)
     assert "try again" not in str(refused.value)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,19 @@ def test_a_checkpoint_is_visible_only_when_it_is_complete(tmp_path: Path) -> Non
     assert steps(folder) == [100]
     assert (folder.path / "latest").read_text() == "step-00000100\n"
     assert not list(folder.path.glob(".*"))
+
+
+def test_a_copy_under_another_step_is_refused(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=2)
+    copy = tmp_path / "step-00000009"
+    shutil.copytree(write(folder, 5).path, copy)
+    with pytest.raises(DataError, match=r"step-00000009 holds the checkpoint of step 5: rename it to step-00000005"):
+        read_checkpoint(copy)
+    assert steps(folder) == [5]
+    shutil.copytree(copy, tmp_path / "kept")
+    assert read_checkpoint(tmp_path / "kept").state.step == 5
+    with pytest.raises(DataError, match=r"manifest\.json is a file: name the folder of the checkpoint"):
+        read_checkpoint(copy / "manifest.json")
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:

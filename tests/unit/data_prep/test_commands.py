@@ -380,11 +380,46 @@ class TestInputs:
             message = refuses(capsys, main(["clean", "--work", "work", "--workers", "1"]))
             assert "train.arrow is damaged or gone" in message
             assert "remove work/read, then run `dst-prep read` or `dst-prep build` again" in message
+        changed = bytearray(whole)
+        changed[len(whole) // 2] ^= 1
+        text.write_bytes(changed)
+        assert "train.arrow is damaged or gone" in refuses(capsys, main(["clean", "--work", "work", "--workers", "1"]))
         text.write_bytes(whole)
         assert main(["clean", "--work", "work"]) == main(["vocab", "--work", "work", "--vocab-size", "330"]) == 0
         Path("work/vocab/tokenizer.model").write_text("garbage")
         message = refuses(capsys, main(["encode", "--work", "work", "--out", "out"]))
         assert "tokenizer.model is damaged or gone: remove work/vocab" in message
+
+    def test_swapped_and_changed_tables_are_refused(
+        self, capsys: pytest.CaptureFixture[str], options: list[str]
+    ) -> None:
+        assert main(["read", "--work", "work", *without_vocab(options)]) == main(["clean", "--work", "work"]) == 0
+        assert main(["vocab", "--work", "work", "--vocab-size", "330"]) == 0
+        Path("work/read/validation.arrow").write_bytes(Path("work/clean/train.arrow").read_bytes())
+        capsys.readouterr()
+        message = refuses(capsys, main(["encode", "--work", "work", "--out", "out"]))
+        assert "validation.arrow is damaged or gone: remove work/read" in message
+
+    def test_a_work_folder_that_is_a_file_is_named(
+        self, capsys: pytest.CaptureFixture[str], options: list[str]
+    ) -> None:
+        message = refuses(capsys, main(["encode", "--work", options[-1], "--out", "out"]))
+        assert f"--work {options[-1]} is not a folder" in message
+
+    def test_held_out_text_without_any_text_is_refused(
+        self, capsys: pytest.CaptureFixture[str], options: list[str]
+    ) -> None:
+        Path(options[options.index("--valid-tgt") + 1]).write_text("\n" * 20)
+        message = refuses(capsys, build(*options, "--out", "out"))
+        assert "every line of the target side of the validation text is empty" in message
+
+    def test_options_given_twice_are_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+        message = refuses(capsys, build(*options, "--out", "first", "--out", "second"))
+        assert "--out: given twice, as first and second: choose one" in message
+
+    def test_files_that_datasets_needs_are_missed(self, capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
+        (corpus / "dataset_dict.json").unlink()
+        assert "dataset_dict.json is missing" in refuses(capsys, main(["verify", str(corpus)]))
 
     def test_a_stage_without_a_work_folder_creates_none(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert "--work work does not exist" in refuses(capsys, main(["clean", "--work", "work"]))

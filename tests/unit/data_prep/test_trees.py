@@ -11,6 +11,7 @@ from support.trees import write_treebank
 
 from data_prep.cli import main
 from data_prep.sources.trees import phrases
+from dstransformer.batching.bpe_dropout import BpeDropout
 from dstransformer.corpus import UNK_ID, Corpus
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree
@@ -92,7 +93,7 @@ def test_machine_trees_are_added_to_the_repeated_treebank(tmp_path: Path, treeba
     assert len(corpus.manifest.sources[0].inputs) == 24
 
 
-def test_phrases_are_those_with_brothers() -> None:
+def test_phrases_are_those_with_siblings() -> None:
     tree = parse_tree("(TOP (S (NP (NP (DT a) (NN b)) (PP (IN c) (NP (DT d) (NN e)))) (VP (VP (VB f) (RB g))) (. h)))")
     found = [str(phrase.children[0]) for phrase in phrases(tree, 3)]
     assert found == [
@@ -154,3 +155,44 @@ def test_another_tokenizer_must_have_the_symbols(
         "--tokenizer-model", model,
     )  # fmt: skip
     assert "has no piece '(XP', with which these trees are written" in refuses(capsys, status)
+
+
+def test_numbered_words_have_one_piece_on_both_sides(tmp_path: Path, treebank: Path) -> None:
+    corpus = build_trees(
+        tmp_path, "--trees", treebank, "--splits", "files:0.1,0.1", "--tags", "numbered", "--vocab-size", "430"
+    )
+    src, _, tgt, _ = corpus.split("test").gather([0])  # type: ignore[arg-type]
+    numbers = {corpus.tokenizer.symbols[f"▁#{place:02}"] for place in range(100)}
+    words = len(corpus.split("test").src_texts()[0].split())
+    ours = [[token for token in side.tolist() if token in numbers] for side in (src, tgt)]
+    assert ours[0] == ours[1] == [corpus.tokenizer.symbols[f"▁#{place:02}"] for place in range(words)]
+    pairs = BpeDropout(corpus.tokenizer, 0.5, 1, None).sample(
+        corpus.split("train").gather(range(50)),  # type: ignore[arg-type]
+        0, 0, 0,
+    )  # fmt: skip
+    plain = corpus.split("train").gather(range(50))  # type: ignore[arg-type]
+    assert len(pairs[0]) > len(plain[0])
+    assert pairs[2].tolist() == plain[2].tolist()
+
+
+def test_the_role_of_each_file_is_recorded(tmp_path: Path, treebank: Path) -> None:
+    corpus = build_trees(tmp_path, "--trees", treebank, "--splits", "none", "--valid-trees", treebank / "wsj_0000.mrg")
+    names = [file.name for file in corpus.manifest.sources[0].inputs]
+    assert names[0] == "treebank/wsj_0000.mrg"
+    assert names[-1] == "validation/wsj_0000.mrg"
+
+
+def test_words_of_trees_are_not_normalised(tmp_path: Path, treebank: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = build(
+        "--source",
+        "trees",
+        "--trees",
+        treebank,
+        "--splits",
+        "files:0.1,0.1",
+        "--normalise",
+        "nfkc",
+        "--out",
+        tmp_path / "c",
+    )
+    assert "--normalise nfkc would change the words of trees" in refuses(capsys, status)

@@ -165,3 +165,35 @@ def score_all(model: Transformer, source: Tensor, outputs: list[list[int]], alph
         total = float(rows.gather(1, torch.tensor([*tokens, EOS_ID])[:, None]).sum())
         found.append(Hypothesis(tokens, total / length_penalty(len(tokens) + 1, alpha), total))
     return sorted(found, key=lambda hypothesis: -hypothesis.score)
+
+
+def draw_model(seed: int) -> Transformer:
+    """A random model that seldom gives two trees the same score."""
+    torch.manual_seed(seed)
+    model = Transformer(tiny_config(tie_embeddings="none"), 12).eval()
+    with torch.no_grad():
+        model.softmax.weight.mul_(6.0)  # type: ignore[union-attr]
+    return model
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_batch_equals_one_sentence_at_a_time(beam_size: int) -> None:
+    model, table = draw_model(2), SymbolTable(SMALL, CPU)
+    settings = DecodingConfig(
+        beam_size=beam_size, length_penalty=0.3, max_input_tokens=0, max_extra_tokens=20, batch_tokens=100
+    )
+    words = [1, 7, 2, 12, 1, 4, 3, 9]  # they end at different steps, so that sentences leave the batch
+    sources = [torch.tensor([*(5 + number % 6 for number in range(count)), EOS_ID]) for count in words]
+
+    def parse(numbers: Sequence[int]) -> list[list[Hypothesis]]:
+        constraint = TreeConstraint(table, [words[number] for number in numbers], beam_size)
+        packed = pack([sources[number] for number in numbers])
+        return beam_search(model, *packed, settings, vocab_size=12, constraint=constraint)
+
+    together = parse(range(len(words)))
+    for number, (found,) in enumerate(together):
+        (alone,) = parse([number])[0]
+        assert found.tokens == alone.tokens
+        assert found.score == pytest.approx(alone.score, abs=1e-4)
+        names = {token: name for name, token in SMALL.items()}
+        Linearisation().read([names[token] for token in found.tokens], ["w"] * words[number])

@@ -122,6 +122,18 @@ def test_the_source_of_an_older_run_is_read_from_its_corpus(tmp_path: Path) -> N
         assert read_run(run).sources == ("wmt14",)
 
 
+@pytest.mark.parametrize(("line", "message"), [
+    ("garbage", r"line \d+ is damaged"),
+    ('{"kind": "cost", "step": 9, "flops": "many", "device_hours": 1}', "flops is 'many', not a number"),
+])  # fmt: skip
+def test_damaged_metrics_are_named(tmp_path: Path, line: str, message: str) -> None:
+    run = write_run(tmp_path / "run")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(UserError, match=message):
+        read_run(run)
+
+
 def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", FINAL, COST)
     with pytest.raises(UserError, match=r"nowhere is not a folder: name the folder that was given to dst train"):

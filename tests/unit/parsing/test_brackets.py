@@ -80,6 +80,8 @@ def test_the_gold_tree_can_decide_what_is_punctuation(read: Reader) -> None:
     for parsed in (GOLD.replace("(. .)", "(NN .)"), GOLD):
         counts = score_tree(gold, read(parsed), "punctuation")
         assert (counts.f1, counts.words, counts.tagged, counts.failed) == (100, 6, 6, 0)
+    # No tree at all is no right bracket.
+    assert score_tree(gold, read("(())"), "punctuation") == Counts(sentences=1, gold=5, words=6)
     # A word that only the parser takes for punctuation is a word with a wrong tag.
     counts = score_tree(gold, read(GOLD.replace("(VBD sat)", "(, sat)")), "punctuation")
     assert (counts.f1, counts.words, counts.tagged, counts.failed) == (100, 6, 5, 0)

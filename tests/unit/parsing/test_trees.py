@@ -90,3 +90,12 @@ def test_files_in_another_encoding_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.mrg").write_bytes("(S (NN Straße))".encode("latin-1"))
     with pytest.raises(DataError, match=r"a\.mrg"):
         read_trees(str(tmp_path / "a.mrg"))
+
+
+def test_a_file_without_trees_is_named(tmp_path: Path) -> None:
+    (tmp_path / "blank.mrg").write_text("\n\n")
+    (tmp_path / "empty.mrg").touch()
+    with pytest.raises(DataError, match=r"blank\.mrg holds no trees: expected trees such as"):
+        read_trees(str(tmp_path / "blank.mrg"))
+    with pytest.raises(DataError, match=r"empty\.mrg is empty: expected trees"):
+        read_trees(str(tmp_path / "empty.mrg"))

@@ -267,11 +267,16 @@ def test_a_damaged_tracking_state_is_named(tmp_path: Path, text: str) -> None:
 def test_a_store_that_moved_with_its_run_is_found(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    state = TrackingState("sqlite:////gone/mlflow.db", "e", "1")
+    (tmp_path / "elsewhere").mkdir()
+    state = TrackingState(f"sqlite:///{tmp_path}/elsewhere/mlflow.db", "e", "1")
     state.save(run)
-    assert TrackingState.load(run) == state
+    assert TrackingState.load(run) == state  # a new store is created there
+    beside = replace(state, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    (tmp_path / "elsewhere").rmdir()
+    assert TrackingState.load(run) == beside  # and here if that folder is gone too
+    (tmp_path / "elsewhere").mkdir()
     (tmp_path / "mlflow.db").touch()
-    assert TrackingState.load(run) == replace(state, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    assert TrackingState.load(run) == beside
 
 
 class Shouting:
