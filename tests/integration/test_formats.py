@@ -1,8 +1,8 @@
 """Files of every released format version open, and a run resumes from them, also after the schema has gained keys.
 
 ``tests/data/formats/1`` holds a corpus and a run with a checkpoint, written by commit c787bc4: bundles and checkpoints
-of format version 1, and a corpus of format version 2. ``tests/data/formats/2`` holds the same bundle in format version 2,
-written by commit d807e0e.
+of format version 1, and a corpus of format version 2. ``tests/data/formats/2`` holds the same bundle in format version
+2, written by commit d807e0e.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ def treebank(tmp_path: Path) -> Path:
 
 
 def build_trees(tmp_path: Path, *options: str | Path) -> Corpus:
-    assert build("--source", "trees", "--out", tmp_path / "corpus", *SIZE, *options) == 0
+    size = () if "--vocab-size" in options else SIZE
+    assert build("--source", "trees", "--out", tmp_path / "corpus", *size, *options) == 0
     return Corpus.open(tmp_path / "corpus")
 
 

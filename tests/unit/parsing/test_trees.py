@@ -57,7 +57,7 @@ def test_normalising_removes_empty_elements_function_tags_and_indices(tmp_path: 
     ("(S (NN))\n", "a.mrg, line 1: (NN) is neither a tag with one word"),
     ("(S x (NN a))\n", "a.mrg, line 1: a phrase has text beside its parts, 'x'"),
     ("(S ((NN a)))\n", "a.mrg, line 1: a phrase has no label"),
-    ("(" * 500, "a.mrg, line 1: more than 400 brackets are open"),
+    ("(" * 500, "a.mrg, line 1: more than 200 brackets are open"),
 ])  # fmt: skip
 def test_damaged_trees_are_refused_with_their_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError) as caught:
