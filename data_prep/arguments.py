@@ -29,6 +29,7 @@ from data_prep.recipe import (
     with_source_defaults,
 )
 from dstransformer.errors import UserError
+from dstransformer.terminal import StoreOnce
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -73,7 +74,9 @@ def add_encode(parser: argparse.ArgumentParser) -> None:
 
 def add_out(parser: argparse.ArgumentParser) -> None:
     """Add the output folder."""
-    parser.add_argument("--out", type=read_as(Folder), required=True, metavar="CORPUS", help="the corpus to make")
+    parser.add_argument(
+        "--out", type=read_as(Folder), action=StoreOnce, required=True, metavar="CORPUS", help="the corpus to make"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace another corpus at CORPUS")
 
 

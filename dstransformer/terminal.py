@@ -169,8 +169,8 @@ def _discard_stdout() -> None:
     sys.stdout = nothing
 
 
-class _StoreOnce(argparse.Action):
-    """Stores a value, and refuses an option that is given again with another one, of which one would be lost."""
+class StoreOnce(argparse.Action):
+    """For the name of an output: refuses the option if it is given again with another value, as one would be missed."""
 
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
@@ -192,8 +192,6 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **given})
-        self.register("action", None, _StoreOnce)
-        self.register("action", "store", _StoreOnce)
 
     def error(self, message: str) -> NoReturn:
         """Raise the error, in one line."""

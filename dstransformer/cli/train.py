@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import Answer, Commands, add_experiment, folder, run_name, run_tag
 from dstransformer.errors import UserError
-from dstransformer.terminal import Parser
+from dstransformer.terminal import Parser, StoreOnce
 
 if TYPE_CHECKING:
     from dstransformer.training.run import DryRun, Outcome
@@ -27,7 +27,9 @@ def add_parser(commands: Commands[Parser]) -> None:
     )
     add_experiment(parser)
     parser.add_argument("--corpus", required=True, type=folder, help="folder that dst-prep built")
-    parser.add_argument("--run", required=True, type=folder, help="run folder: checkpoints, metrics, bundle")
+    parser.add_argument(
+        "--run", required=True, type=folder, action=StoreOnce, help="run folder: checkpoints, metrics, bundle"
+    )
     parser.add_argument(
         "--resume",
         default="auto",

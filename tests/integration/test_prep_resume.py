@@ -89,7 +89,7 @@ def test_too_large_a_vocabulary_is_refused_with_the_largest_possible(
 
 def test_stages_out_of_order_are_refused(tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]) -> None:
     work = ["--work", str(tmp_path / "work")]
-    assert "has no finished stage 'read'" in refuses(capsys, main(["clean", *work]))
+    assert "work does not exist: name the folder" in refuses(capsys, main(["clean", *work]))
     assert main(["read", *work, *without_vocab(text())]) == main(["clean", *work]) == 0
     assert main(["vocab", *work, "--vocab-size", "400"]) == 0
     assert main(["clean", *work, "--no-dedup"]) == 0

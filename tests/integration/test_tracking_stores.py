@@ -104,7 +104,8 @@ def test_dst_track_says_that_it_creates_a_store_and_that_it_cannot_create_a_run(
     run_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     record_local_run(run_folder)
-    store = tmp_path / "another" / "folder" / "mlflow.db"
+    store = tmp_path / "another" / "mlflow.db"
+    store.parent.mkdir()
     state = json.loads((run_folder / STATE_NAME).read_text())
     (run_folder / STATE_NAME).write_text(json.dumps(state | {"tracking_uri": f"sqlite:///{store}"}))
     (run_folder.parent / "mlflow.db").rename(tmp_path / "kept.db")

@@ -215,7 +215,7 @@ def test_an_interrupt_during_imports_is_reported(
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["track", "a", "b"], "unrecognized arguments: b"),
-    (["ds-config", "toy", "--world-size", "1", "--world-size", "2"], "--world-size: given twice, as 1 and 2"),
+    (["train", "toy", "--corpus", "c", "--run", "r", "--run", "s"], "--run: given twice, as r and s: choose one"),
     (["translate", "bundle", ""], "the name is empty: is a variable unset?"),
     (["evaluate", "--task", "parsing", "--gold", "a", "--trees", "b", "--beam", "4"], "--trees and --beam do not go"),
     (["table3", "--corpus", "c", "--out", "o", "--rows", "c_layer_2"], "did you mean c_layers_2?"),
@@ -224,8 +224,3 @@ def test_an_interrupt_during_imports_is_reported(
 def test_slips_are_named(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
-
-
-def test_an_option_given_twice_with_one_value_is_one_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ds-config", "toy", "--world-size", "2", "--world-size", "2"]) == 0
-    assert '"gradient_accumulation_steps": 1' in capsys.readouterr().out
