@@ -171,6 +171,7 @@ def _warn_of_swapped_sides(options: argparse.Namespace, bundle: Bundle) -> None:
 @contextlib.contextmanager
 def _writing_output(options: argparse.Namespace) -> Iterator[Callable[[str], None] | None]:
     """Open ``--output`` and yield a function that writes an output to it; None without that option."""
+    from dstransformer.parsing.trees import find_tree_files
     from dstransformer.textfiles import is_stdout, writing_lines
 
     if options.output is None:
@@ -178,8 +179,6 @@ def _writing_output(options: argparse.Namespace) -> Iterator[Callable[[str], Non
         return
     if is_stdout(options.output):
         raise UserError("--output - would mix the outputs with the scores on stdout: name a file")
-    from dstransformer.parsing.trees import find_tree_files
-
     inputs = [name for name in (options.src, options.ref) if name is not None]
     inputs += [] if options.gold is None else map(str, find_tree_files(options.gold))
     with writing_lines(options.output, overwrite=options.overwrite, inputs=inputs) as write:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.corpora import Rows, train_model, write_corpus
 from support.disk import full_disk
-from support.prep import ENGLISH, GERMAN, build, refuses, sentence, without_vocab
+from support.prep import build, refuses, without_vocab
 
 from data_prep import commands
 from data_prep.cli import main
@@ -33,18 +33,6 @@ ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11]), ([12, 13], [14, 15, 16])]
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     return write_corpus(tmp_path / "corpus", ROWS)
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> list[str]:
-    """The options of a build from a small text in ``tmp_path``."""
-    given = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--vocab-size", "330"]
-    for flag, numbers in (("", range(300)), ("valid-", range(300, 320))):
-        for side, words in (("src", ENGLISH), ("tgt", GERMAN)):
-            path = tmp_path / f"{flag}{side}.txt"
-            path.write_text("".join(sentence(number, words) + "\n" for number in numbers))
-            given += [f"--{flag}{side}", str(path)]
-    return given
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -369,61 +357,6 @@ class TestInputs:
             Path(f"copy/de-en/{split}-00000-of-00001.parquet").write_text("garbage")
         options = ["--source", "wmt14", "--hub-path", "copy", "--out", "out"]
         assert "train: not readable as Parquet" in refuses(capsys, build(*options))
-
-    def test_a_damaged_work_folder_is_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
-        at = options.index("--vocab-size")
-        assert main(["read", "--work", "work", *options[:at], *options[at + 2 :]]) == 0
-        text = Path("work/read/train.arrow")
-        whole = text.read_bytes()
-        for damaged in (whole[: len(whole) // 2], b""):
-            text.write_bytes(damaged)
-            message = refuses(capsys, main(["clean", "--work", "work", "--workers", "1"]))
-            assert "train.arrow is damaged or gone" in message
-            assert "remove work/read, then run `dst-prep read` or `dst-prep build` again" in message
-        changed = bytearray(whole)
-        changed[len(whole) // 2] ^= 1
-        text.write_bytes(changed)
-        assert "train.arrow is damaged or gone" in refuses(capsys, main(["clean", "--work", "work", "--workers", "1"]))
-        text.write_bytes(whole)
-        assert main(["clean", "--work", "work"]) == main(["vocab", "--work", "work", "--vocab-size", "330"]) == 0
-        Path("work/vocab/tokenizer.model").write_text("garbage")
-        message = refuses(capsys, main(["encode", "--work", "work", "--out", "out"]))
-        assert "tokenizer.model is damaged or gone: remove work/vocab" in message
-
-    def test_swapped_and_changed_tables_are_refused(
-        self, capsys: pytest.CaptureFixture[str], options: list[str]
-    ) -> None:
-        assert main(["read", "--work", "work", *without_vocab(options)]) == main(["clean", "--work", "work"]) == 0
-        assert main(["vocab", "--work", "work", "--vocab-size", "330"]) == 0
-        Path("work/read/validation.arrow").write_bytes(Path("work/clean/train.arrow").read_bytes())
-        capsys.readouterr()
-        message = refuses(capsys, main(["encode", "--work", "work", "--out", "out"]))
-        assert "validation.arrow is damaged or gone: remove work/read" in message
-
-    def test_a_work_folder_that_is_a_file_is_named(
-        self, capsys: pytest.CaptureFixture[str], options: list[str]
-    ) -> None:
-        message = refuses(capsys, main(["encode", "--work", options[-1], "--out", "out"]))
-        assert f"--work {options[-1]} is not a folder" in message
-
-    def test_held_out_text_without_any_text_is_refused(
-        self, capsys: pytest.CaptureFixture[str], options: list[str]
-    ) -> None:
-        Path(options[options.index("--valid-tgt") + 1]).write_text("\n" * 20)
-        message = refuses(capsys, build(*options, "--out", "out"))
-        assert "every line of the target side of the validation text is empty" in message
-
-    def test_options_given_twice_are_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
-        message = refuses(capsys, build(*options, "--out", "first", "--out", "second"))
-        assert "--out: given twice, as first and second: choose one" in message
-
-    def test_files_that_datasets_needs_are_missed(self, capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
-        (corpus / "dataset_dict.json").unlink()
-        assert "dataset_dict.json is missing" in refuses(capsys, main(["verify", str(corpus)]))
-
-    def test_a_stage_without_a_work_folder_creates_none(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "--work work does not exist" in refuses(capsys, main(["clean", "--work", "work"]))
-        assert not Path("work").exists()
 
     def test_names_that_are_too_long_are_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
         for length in (241, 300):

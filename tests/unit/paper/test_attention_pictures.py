@@ -73,6 +73,7 @@ def test_the_same_picture_has_the_same_bytes() -> None:
         assert draw(view, 1, [1]) == draw(view, 1, [1])
 
 
+@pytest.mark.slow
 def test_the_png_of_a_long_sentence_stays_within_the_size_limit() -> None:
     words = tuple(f"word{number}" for number in range(256))
     width, height = png_size(draw_lines(made_up_view(words, words), 1, [1])["png"])

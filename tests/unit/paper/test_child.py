@@ -41,6 +41,7 @@ def test_a_failure_is_told_by_its_last_error_line(tmp_path: Path) -> None:
     assert log.read_text().startswith("dst: error: of an earlier run\n")
 
 
+@pytest.mark.slow
 def test_a_child_does_not_see_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")  # without RANK, training would refuse it
     ended = run_dst(

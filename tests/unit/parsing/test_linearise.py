@@ -5,7 +5,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dstransformer.parsing.linearise import Linearisation
@@ -47,6 +47,7 @@ def test_the_forms() -> None:
 
 
 @pytest.mark.parametrize("form", ALL)
+@settings(max_examples=40)
 @given(tree=trees)
 def test_reading_inverts_writing(form: Linearisation, tree: Tree) -> None:
     expected = tree if form.tags == "keep" else with_any_tag(tree)
@@ -66,6 +67,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> list[Tree]:
     return [tree for tree in found if tree is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ALL)
 def test_reading_inverts_writing_for_every_tree_of_the_sample(form: Linearisation, sample: list[Tree]) -> None:
     for tree in sample:

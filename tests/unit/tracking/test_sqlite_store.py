@@ -62,6 +62,7 @@ def test_four_processes_at_once_make_one_store(processes: ForkServerContext, tmp
     assert found == {"Default", *(f"experiment {number}" for number in range(4))}
 
 
+@pytest.mark.slow
 def test_a_process_killed_at_any_moment_leaves_no_partial_store(
     processes: ForkServerContext, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -84,7 +85,8 @@ def test_a_process_killed_at_any_moment_leaves_no_partial_store(
 def test_a_valid_store_is_left_unchanged(store: Path) -> None:
     before = store.stat()
     prepare_store(store)
-    assert store.stat() == before
+    after = store.stat()  # reading it may change the time of access
+    assert (after.st_ino, after.st_size, after.st_mtime_ns) == (before.st_ino, before.st_size, before.st_mtime_ns)
     assert names(store.parent) == ["mlflow.db"]
 
 
