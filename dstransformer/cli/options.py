@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -136,17 +137,40 @@ def add_decoding(parser: Parser, *, output: str = "--output", required: bool = T
     )
 
 
-def check_order(bundle: Path, text: str | None, command: str) -> None:
-    """Check that BUNDLE and FILE are not swapped.
+def add_lines(parser: Parser, outputs: str) -> None:
+    """Add the options of commands that read one sentence per line and write one line for each.
+
+    Args:
+        parser: The parser of the command.
+        outputs: What it writes, for the help.
+    """
+    parser.add_argument("file", type=file, nargs="?", metavar="FILE", help="text or gzip file; - is stdin (stdin)")
+    parser.add_argument(
+        "--output",
+        type=file,
+        metavar="FILE",
+        help=f"file for the {outputs}, gzipped if it ends in .gz; - is stdout (stdout)",
+    )
+
+
+def decode_lines(options: argparse.Namespace, load: Callable[[], Translator]) -> Answer:
+    """Read and write as :func:`add_lines` says, with what ``load`` returns.
 
     Raises:
-        UserError: The bundle is a file and the text a folder.
+        UserError: BUNDLE and FILE are swapped.
     """
-    if text and bundle.is_file() and Path(text).is_dir():
+    from dstransformer.decoding.commands import translate_files
+    from dstransformer.progress import reporting
+
+    if options.file and options.bundle.is_file() and Path(options.file).is_dir():
         raise UserError(
-            f"the bundle {bundle} is a file and the text {text} a folder: are they swapped? "
-            f"Write `{command} BUNDLE FILE`"
+            f"the bundle {options.bundle} is a file and the text {options.file} a folder: are they swapped? "
+            "Write BUNDLE before FILE"
         )
+    bar = options.output not in (None, "-") or sys.stdout is None or not sys.stdout.isatty()
+    with reporting("lines", bar=bar) as progress:
+        translate_files(options.file, options.output, load, overwrite=options.overwrite, progress=progress)
+    return Answer()
 
 
 def load_translator(options: argparse.Namespace, bundle: Path | Bundle) -> Translator:

@@ -92,9 +92,11 @@ class Parser(Translator):
     def _check_words(self, words: Sequence[Sequence[str]], first: int) -> None:
         """Refuse sentences whose tree has no room in the positions that the model has learned."""
         config = self.model.config
+        if config.positions != "learned":
+            return
         for number, sentence in enumerate(words, first):
             least = len(sentence) + LEAST_BRACKETS + 1
-            if config.positions == "learned" and least > config.max_positions:
+            if least > config.max_positions:
                 raise DataError(
                     f"sentence {number} has {len(sentence)} words; its tree takes at least {least} positions, and the "
                     f"model has learned {config.max_positions} (model.max_positions): split the sentence"
