@@ -32,12 +32,14 @@ def main() -> None:
     options.add_argument("bundle", type=Path)
     options.add_argument("gold")
     options.add_argument("train")
+    options.add_argument("--prune", type=float, help="the bundle's, if not given")
+    options.add_argument("--batch-tokens", type=int, help="the bundle's, if not given")
     given = options.parse_args()
     gold = load_trees(given.gold)
     report("right-branching", gold, [branch_right(tree.words()) for tree in gold])
     report("most frequent training tree of that length", gold, copy_most_frequent(gold, load_trees(given.train)))
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    parser = load_translator(given.bundle, Parser)
+    parser = load_translator(given.bundle, Parser, pruning_threshold=given.prune, batch_tokens=given.batch_tokens)
     sentences = [" ".join(tree.words()) for tree in gold]
     parser.translate(sentences[:20])  # builds kernels and caches
     spent = Spent()
@@ -49,7 +51,8 @@ def main() -> None:
     report("parser", gold, trees)
     whole = sum(tree.words() == wanted.words() for tree, wanted in zip(trees, gold, strict=True))
     settings = parser.describe()
-    search = f"beam {settings['beam_size']}, {settings['precision']}, {torch.get_num_threads()} threads"
+    search = f"beam {settings['beam_size']}, pruned at {settings['pruning_threshold']} nats, {settings['precision']}"
+    search += f", {torch.get_num_threads()} threads"
     print(f"{len(gold)} sentences in {seconds:.1f} s: {len(gold) / seconds:.1f} per second, {search}")
     print(f"constraint: {100 * spent.seconds / seconds:.1f}% of the time")
     print(f"trees over exactly the words of the sentence: {whole} of {len(gold)}")

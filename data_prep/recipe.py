@@ -62,22 +62,28 @@ def _check_utf8(path: Path) -> Path:
     return path
 
 
+def split_shares(how: str) -> tuple[float, float]:
+    """The shares for validation and test of ``random:0.05,0.1``; of ``random:0.05`` it is the same for both.
+
+    Raises:
+        ValueError: They are not one or two shares.
+    """
+    first, *second = map(float, how.partition(":")[2].split(","))
+    (other,) = second or [first]
+    return first, other
+
+
 def _check_splits(how: str) -> str:
-    kind, _, shares = how.partition(":")
     if how in ("wsj", "none"):
         return how
     try:
-        numbers = [float(share) for share in shares.split(",")]
+        shares = split_shares(how)
     except ValueError:
-        numbers = []
-    if (
-        kind not in ("files", "random")
-        or len(numbers) != 2
-        or not all(0 <= n < 1 for n in numbers)
-        or sum(numbers) >= 1
-    ):
+        shares = (1.0, 1.0)
+    if how.partition(":")[0] not in ("files", "random") or not all(0 <= n < 1 for n in shares) or sum(shares) >= 1:
         raise ValueError(
-            f"{how[:40]!r} is none of wsj, files:DEV,TEST, random:DEV,TEST and none, with shares such as 0.05,0.1"
+            f"{how[:40]!r} is none of wsj, files:DEV,TEST, random:DEV,TEST and none, with shares such as 0.05,0.1 (or "
+            "one for both)"
         )
     return how
 
@@ -185,7 +191,7 @@ class TreesOptions(_Options):
     splits: Annotated[str, AfterValidator(_check_splits), Placeholder("HOW")] = Field(
         "wsj",
         description="how the treebank is divided: wsj (sections 02 to 21, 22, 23 by file name), files:DEV,TEST (the "
-        "last files, as shares), random:DEV,TEST (sentences, as shares), or none",
+        "last files, as shares), random:DEV,TEST (sentences, as shares), or none; one share is for both",
     )
     valid_trees: TextFile | None = Field(None, description="trees for validation, instead of a part of the treebank")
     test_trees: TextFile | None = Field(None, description="trees for the test, instead of a part of the treebank")

@@ -1,5 +1,14 @@
 """Errors for users. Each message states what is wrong, the value, where it was found, and how to fix it."""
 
+import re
+
+#: In the address of a server: the password, a token in place of the user, and the same as values of its query.
+_SECRETS = (
+    (re.compile(r"(://[^/\s:@]*):[^/\s]*@"), r"\1:***@"),
+    (re.compile(r"(https?://)[^/\s:@]+@"), r"\1***@"),
+    (re.compile(r"([?&][^=&\s]*(?:pass|pwd|token|secret)[^=&\s]*=)[^&\s]+", re.IGNORECASE), r"\1***"),
+)
+
 
 class DstError(Exception):
     """A failure reported in one line, without a traceback.
@@ -62,6 +71,13 @@ def shown(value: object, *, quote: bool = True, limit: int = 80) -> str:
         return text
     kept = (limit - 1) // 2
     return f"{text[:kept]}…{text[-kept:]}"
+
+
+def without_secrets(text: str) -> str:
+    """A text in which the passwords of all addresses are masked: ``http://me:***@host``."""
+    for pattern, masked in _SECRETS:
+        text = pattern.sub(masked, text)
+    return text
 
 
 def check_format_version(version: object, newest: int, path: object) -> None:

@@ -1,10 +1,11 @@
-"""The folders that this project writes: corpora, runs, checkpoints, bundles.
+"""The folders that this project writes: corpora, runs, checkpoints, bundles, exports.
 
 Each is recognised by its files, so that no command writes into one by accident.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -14,7 +15,10 @@ from dstransformer.errors import UserError
 RUN_MARKERS = (".lock", "metrics.jsonl")
 
 #: All files that a run writes at the top of its folder.
-RUN_FILES = (*RUN_MARKERS, "config.yaml", "ds_config.json", "tracking.json", "tracking-sent.jsonl")
+RUN_FILES = (*RUN_MARKERS, "config.yaml", "ds_config.json", "tracking.json", "tracking-sent.jsonl", "evaluations.jsonl")
+
+#: Where a checkpoint keeps weights and moments; ``zero`` up to format version 2.
+CHECKPOINT_FOLDERS = ("state", "zero")
 
 BUNDLE_FILES = ("model.safetensors", "config.yaml", "tokenizer.model", "provenance.json")
 
@@ -29,21 +33,36 @@ def is_bundle(folder: Path) -> bool:
     return _has_all(folder, BUNDLE_FILES)
 
 
+def is_hf_export(folder: Path) -> bool:
+    """Whether a folder is what ``dst export hf`` writes."""
+    if not _has_all(folder, ("config.json", "model.safetensors")):
+        return False
+    try:
+        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "dstransformer" in content
+
+
+def is_ct2_export(folder: Path) -> bool:
+    """Whether a folder is what ``dst export ct2`` writes."""
+    return _has_all(folder, ("dstransformer.json", "model.bin"))
+
+
 def product_of(folder: Path) -> str | None:
-    """``corpus``, ``checkpoint``, ``checkpoints`` (of a run), ``bundle`` or ``run``; None for any other folder."""
+    """``corpus``, ``checkpoint``, ``checkpoints`` (of a run), ``bundle``, ``export`` or ``run``; None for any other."""
     if _has_all(folder, ("manifest.json", "tokenizer.model")):
         return "corpus"
-    if _has_all(folder, ("manifest.json",)) and (folder / "zero").is_dir():
+    if _has_all(folder, ("manifest.json",)) and any((folder / name).is_dir() for name in CHECKPOINT_FOLDERS):
         return "checkpoint"
     if folder.name == "checkpoints" and (is_run(folder.parent) or any(folder.glob("step-*/manifest.json"))):
         return "checkpoints"
     if _has_all(folder, BUNDLE_FILES[:2]):
         return "bundle"
-    if _has_all(folder, ("config.yaml",)) and (
-        _has_any(folder, ("metrics.jsonl",)) or (folder / "checkpoints").is_dir()
-    ):
-        return "run"
-    return None
+    if is_ct2_export(folder) or is_hf_export(folder):
+        return "export"
+    trains = _has_any(folder, ("metrics.jsonl",)) or (folder / "checkpoints").is_dir()
+    return "run" if trains and _has_all(folder, ("config.yaml",)) else None
 
 
 def enclosing_product(path: Path) -> tuple[str, Path] | None:
@@ -56,7 +75,7 @@ def enclosing_product(path: Path) -> tuple[str, Path] | None:
 
 
 def check_text_output(path: Path) -> None:
-    """Check that a text file may be written to a path: not into a corpus, a checkpoint or a bundle.
+    """Check that a text file may be written to a path: not into a corpus, a checkpoint, a bundle or an export.
 
     A run folder may hold translations, but none of its own files is replaced.
 

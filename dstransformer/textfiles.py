@@ -272,19 +272,10 @@ class _Output:
         name = self._name
         if not name:
             raise UserError("the name of the output is empty: is a variable unset?")
-        if path.is_dir():
-            raise StorageError(f"cannot write {name}: it is a folder; name a file in it")
-        # A device or a pipe is written to. A file is replaced; for a link, the file it points to.
-        if path.exists() and not path.is_file():
+        # A device or a pipe is written to. A file is replaced.
+        if path.exists() and not path.is_file() and not path.is_dir():
             return path.open("wb")
-        check_text_output(path)
-        target = Path(os.path.realpath(path))
-        if not target.parent.is_dir():
-            raise StorageError(
-                f"cannot write {name}: {target.parent} is not a folder; make it first, or give another name"
-            )
-        if any(_is_same(source, target) for source in inputs):
-            raise UserError(f"{name} is an input of this command and would be replaced: give --output another name")
+        target = check_output_file(path, inputs)
         aside = target.with_name(f".{target.name}.unfinished")
         busy = f"another command is writing {name} ({{owner}}): wait for it, or give another name"
         self._lock.enter_context(hold_lock(target.with_name(f".{target.name}.lock"), busy))
@@ -300,7 +291,7 @@ class _Output:
         return file
 
     def _already_exists(self) -> UserError:
-        return UserError(f"{self._name} is there already: replace it with --overwrite, or give another name")
+        return already_exists(self._name)
 
     def write(self, line: str) -> None:
         """Write a line."""
@@ -344,6 +335,36 @@ class _Output:
         with suppress(OSError):  # a write error has been reported already
             self._file.close()
         self._lock.close()
+
+
+def check_output_file(path: str | Path, inputs: Iterable[str | Path | int] = ()) -> Path:
+    """Check that a text file can be made at a path, or replaced there.
+
+    Args:
+        path: The file.
+        inputs: Files, or their open descriptors, that are never replaced.
+
+    Returns:
+        The file that is written: of a link, the file that it points to.
+
+    Raises:
+        UserError: It is an input, or would be part of a corpus, a checkpoint, a bundle or a run.
+        StorageError: It is a folder, or lies in none.
+    """
+    if Path(path).is_dir():
+        raise StorageError(f"cannot write {path}: it is a folder; name a file in it")
+    check_text_output(Path(path))
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise StorageError(f"cannot write {path}: {target.parent} is not a folder; make it first, or give another name")
+    if any(_is_same(source, target) for source in inputs):
+        raise UserError(f"{path} is an input of this command and would be replaced: give --output another name")
+    return target
+
+
+def already_exists(path: str | Path) -> UserError:
+    """The error for an output that is there and must not be replaced."""
+    return UserError(f"{path} is there already: replace it with --overwrite, or give another name")
 
 
 def is_same_file(one: str | Path, other: str | Path) -> bool:

@@ -17,7 +17,7 @@ from benchmarks.limits import Limits, measure_limits, synchronize
 from dstransformer.batching import plan_batches
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import EOS_ID
-from dstransformer.decoding.beam import beam_search
+from dstransformer.decoding import Ensemble, beam_search
 from dstransformer.model import DTYPES, Packing, Transformer
 
 Batch = list[list[int]]
@@ -109,5 +109,5 @@ class _Search:
         """Translate sentences; the number of target tokens of the best hypotheses, ends included."""
         packed = torch.tensor([token for ids in sentences for token in (*ids, EOS_ID)], device=self._device)
         packing = Packing.from_lengths([len(ids) + 1 for ids in sentences]).to(self._device)
-        found = beam_search(self._model, packed, packing, self._settings, vocab_size=self._vocabulary)
+        found = beam_search(Ensemble([self._model]), packed, packing, self._settings, vocab_size=self._vocabulary)
         return sum(len(hypotheses[0].tokens) + 1 for hypotheses in found)

@@ -73,6 +73,7 @@ def build_updates(budget: Budget, count: int, vocabulary: int, seed: int = 1) ->
         parts = cut_update(chosen, src_lengths, tgt_lengths, budget.micro_batches)
         updates.append(
             Update(
+                position=Position(0, number),
                 following=Position(0, number + 1),
                 batches=[_build_batch(text, part) for part in parts],
                 sums=LengthSums.of(src_lengths[chosen], tgt_lengths[chosen]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -60,7 +60,7 @@ class EngineStepper:
     def step(self, update: Update) -> torch.Tensor:
         self._number += 1
         _ = self._engine.learning_rate
-        losses = self._engine.step(update, self._number)
+        losses = self._engine.step(update, self._number).losses
         self._world.any(False, False, False)
         return losses.loss
 
@@ -234,8 +234,7 @@ def _batch_tokens(batch: PackedBatch) -> int:
 
 
 def _pin(update: Update) -> Update:
-    pinned = [batch.pin_memory() for batch in update.batches]
-    return Update(update.following, pinned, update.sums)
+    return replace(update, batches=[batch.pin_memory() for batch in update.batches])
 
 
 def _reset_memory(device: torch.device) -> None:

@@ -1,7 +1,7 @@
 """Constituency trees as pairs for a parser: the words, and the tree on one line in the format of the treebank."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.pairs import SCHEMA
-from data_prep.recipe import TreesOptions, printable_name
+from data_prep.recipe import TreesOptions, printable_name, split_shares
 from data_prep.sources import Source
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
@@ -61,20 +61,21 @@ def _identify(role: str, path: Path) -> InputFile:
 
 
 def _divide(files: list[Path], options: TreesOptions, given: dict[str, list[Path]]) -> dict[str, Callable[[], Trees]]:
-    """The treebank's splits. Those that other files are given for are left out, and so are their trees."""
-    kind, _, shares = options.splits.partition(":")
+    """The treebank's splits, without those that other files are given for: their share is training text."""
+    kind = options.splits.partition(":")[0]
     if kind == "none" or not files:
         return {"train": partial(_read, files)}
     if kind == "wsj":
-        chosen = _divide_by_section(files, options)
-        return {name: partial(_read, paths) for name, paths in chosen.items() if name not in given}
-    dev, test = (float(share) for share in shares.split(","))
+        wanted = {name: sections for name, sections in WSJ_SECTIONS.items() if name not in given}
+        return {name: partial(_read, paths) for name, paths in _choose_sections(files, options, wanted).items()}
+    shares = zip(("validation", "test"), split_shares(options.splits), strict=True)
+    dev, test = (0.0 if name in given else share for name, share in shares)
     if kind == "random":
         borders = {"test": (0.0, test), "validation": (test, test + dev), "train": (test + dev, 1.0)}
         return {
             name: partial(_read_randomly, files, options.seed, low, high)
             for name, (low, high) in borders.items()
-            if high > low and name not in given
+            if high > low
         }
     tests, devs = round(test * len(files)), round(dev * len(files))
     cuts = (0, len(files) - tests - devs, len(files) - tests, len(files))
@@ -82,15 +83,13 @@ def _divide(files: list[Path], options: TreesOptions, given: dict[str, list[Path
     for name, (low, high) in parts.items():
         if low == high and {"validation": dev, "test": test}.get(name, 1):
             raise UserError(f"--splits {options.splits} leaves no file for {name}: {options.trees} has {len(files)}")
-    return {
-        name: partial(_read, files[low:high]) for name, (low, high) in parts.items() if high > low and name not in given
-    }
+    return {name: partial(_read, files[low:high]) for name, (low, high) in parts.items() if high > low}
 
 
-def _divide_by_section(files: list[Path], options: TreesOptions) -> dict[str, list[Path]]:
+def _choose_sections(files: list[Path], options: TreesOptions, splits: Mapping[str, range]) -> dict[str, list[Path]]:
     sections = {path: int(found[1]) for path in files if (found := _SECTION.search(path.name))}
-    chosen = {name: [path for path in files if sections.get(path) in wanted] for name, wanted in WSJ_SECTIONS.items()}
-    for name, wanted in WSJ_SECTIONS.items():
+    chosen = {name: [path for path in files if sections.get(path) in wanted] for name, wanted in splits.items()}
+    for name, wanted in splits.items():
         if not chosen[name]:
             there = sorted(set(sections.values()))
             has = f"only sections {', '.join(f'{n:02}' for n in there)}" if there else "no files named wsj_0203.mrg"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from dstransformer.batching.batch import PackedBatch, pack_pairs
 from dstransformer.batching.bpe_dropout import BpeDropout
-from dstransformer.batching.plan import Budget, EpochPlan, Lengths, cut_update, deal, plan_epoch
+from dstransformer.batching.plan import Budget, EpochPlan, Indices, Lengths, cut_update, deal, plan_epoch
 from dstransformer.corpus import Split
 from dstransformer.model import LengthSums
 
@@ -29,15 +29,19 @@ class Update:
     """This rank's share of an optimizer step.
 
     Attributes:
+        position: Its place in the data.
         following: The position of the next update.
         batches: This rank's micro-batches, one per accumulation step.
         sums: The lengths of the whole update's sentences, over all ranks. Every rank knows them from the plan; but with
             BPE dropout the loader knows those of this rank's sentences only, see :attr:`UpdateLoader.samples`.
+        parts: The pairs of each micro-batch, over all ranks.
     """
 
+    position: Position
     following: Position
     batches: list[PackedBatch]
     sums: LengthSums
+    parts: Sequence[Indices] = ()
 
     @property
     def src_tokens(self) -> int:
@@ -133,9 +137,11 @@ class UpdateLoader:
             sums = LengthSums.of(*lengths)
         batches = [pack_pairs(*part) for part in mine]
         return Update(
+            position=position,
             following=following,
             batches=[batch.pin_memory() for batch in batches] if self._pin_memory else batches,
             sums=sums,
+            parts=parts,
         )
 
 

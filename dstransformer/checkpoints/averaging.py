@@ -26,10 +26,11 @@ def average_run(
     *,
     last: int | None = None,
     best: int | None = None,
+    steps: Sequence[int] | None = None,
     include_warmup: bool = False,
     overwrite: bool = False,
 ) -> list[Checkpoint]:
-    """Average the weights of a run's newest or best checkpoints into a bundle.
+    """Average the weights of a run's newest, best or named checkpoints into a bundle.
 
     Args:
         run: The run folder.
@@ -37,6 +38,7 @@ def average_run(
         last: How many of the newest checkpoints to average. None means ``checkpoint.average_last``, or fewer if fewer
             are past the warm-up.
         best: How many of the checkpoints with the highest validation scores to average, instead of the newest.
+        steps: The steps of the checkpoints to average, wherever the warm-up ends, instead of the newest.
         include_warmup: Also use checkpoints from before the end of the warm-up.
         overwrite: Replace an existing bundle.
 
@@ -44,7 +46,8 @@ def average_run(
         The averaged checkpoints, oldest first.
 
     Raises:
-        DataError: The run has too few checkpoints, one of them is damaged, or the bundle cannot be written to ``out``.
+        DataError: The run has too few checkpoints or lacks a named one, one of them is damaged, or the bundle cannot be
+            written to ``out``.
     """
     option, number = ("--last", last) if best is None else ("--best", best)
     if number is not None and number < 1:
@@ -60,7 +63,9 @@ def average_run(
     warmup_steps = 0 if include_warmup else config.schedule.warmup_steps
     # Older checkpoints were kept only for their score and need not be consecutive.
     newest = checkpoints[-config.checkpoint.keep_last :]
-    if best is not None:
+    if steps is not None:
+        chosen = _choose_named(run, checkpoints, steps)
+    elif best is not None:
         chosen = _choose_best(run, checkpoints, best, warmup_steps)
     elif last is not None:
         chosen = _choose_newest(run, newest, last, warmup_steps)
@@ -90,6 +95,17 @@ def past_warmup(checkpoints: Sequence[Checkpoint], warmup_steps: int) -> list[Ch
     return [checkpoint for checkpoint in checkpoints if checkpoint.state.step >= warmup_steps]
 
 
+def _choose_named(run: Path, checkpoints: Sequence[Checkpoint], steps: Sequence[int]) -> list[Checkpoint]:
+    by_step = {checkpoint.state.step: checkpoint for checkpoint in checkpoints}
+    for step in steps:
+        if step not in by_step:
+            there = ", ".join(map(str, by_step))
+            raise DataError(f"--steps {step}: {run} has no checkpoint of that step, only of {there}")
+        if steps.count(step) > 1:
+            raise DataError(f"--steps {step} is given {steps.count(step)} times: name each checkpoint once")
+    return [by_step[step] for step in sorted(steps)]
+
+
 def _choose_newest(run: Path, newest: Sequence[Checkpoint], number: int, warmup_steps: int) -> list[Checkpoint]:
     if len(newest) < number:
         raise DataError(
@@ -113,8 +129,8 @@ def _choose_best(run: Path, checkpoints: Sequence[Checkpoint], number: int, warm
         early = len(scored) - len(best)
         excluded = f" ({early} more from before the end of its warm-up: --include-warmup)" if early else ""
         raise DataError(
-            f"--best {number}: {run} has {_count(len(best))} with a validation score{excluded}: lower --best, or keep "
-            "more with checkpoint.keep_best"
+            f"--best {number}: {run} has {_count(len(best))} with a validation score{excluded}: lower --best; "
+            "to have more, validate before each checkpoint (validation.every) and raise checkpoint.keep_best"
         )
     return sorted(best[:number], key=lambda checkpoint: checkpoint.state.step)
 

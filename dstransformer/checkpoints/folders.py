@@ -22,7 +22,7 @@ def check_run_folder(run: Path) -> None:
 
     Raises:
         ConfigError: The path is or contains a file, the folder holds something other than a run, or it is part of a
-            corpus, a bundle or the checkpoints of a run.
+            corpus, a bundle, an export or the checkpoints of a run.
         StorageError: The folder cannot be read.
     """
     with storage_errors(run):
@@ -75,7 +75,7 @@ def check_output_folder(
 
     Raises:
         DataError: The folder exists and is something else, it is one and ``overwrite`` is false, or it is part of a
-            corpus, a bundle or the checkpoints of a run.
+            corpus, a bundle, an export or the checkpoints of a run.
         StorageError: The folder cannot be read.
     """
     with storage_errors(out):
@@ -98,18 +98,18 @@ def _check_place(out: Path, option: str) -> None:
     for folder in (out.absolute(), *out.absolute().parents):
         if folder.exists() and not folder.is_dir():
             raise DataError(f"{option} {out}: {folder} is a file; name a folder")
-    if (owner := _describe_owner(out, allow_bundle=True)) is not None:
+    if (owner := _describe_owner(out, allow_itself=True)) is not None:
         raise DataError(f"{option} {out}: {owner}, which must not be changed; choose a folder elsewhere")
 
 
-def _describe_owner(path: Path, *, allow_bundle: bool = False) -> str | None:
-    """What a folder is or lies in, in words; None if it is free. With ``allow_bundle`` it may itself be a bundle."""
+def _describe_owner(path: Path, *, allow_itself: bool = False) -> str | None:
+    """What a folder is or lies in, in words; None if it is free. With ``allow_itself`` it may be a bundle or export."""
     place = Path(os.path.realpath(path))
     for folder in (place, *place.parents):
         kind = product_of(folder)
-        if kind in (None, "run") or (allow_bundle and kind == "bundle" and folder == place):
+        if kind in (None, "run") or (allow_itself and kind in ("bundle", "export") and folder == place):
             continue
-        what = "the checkpoints of a run" if kind == "checkpoints" else f"a {kind}"
+        what = {"checkpoints": "the checkpoints of a run", "export": "an export"}.get(kind, f"a {kind}")
         return f"{'it is' if folder == place else f'{folder} is'} {what}"
     return None
 

@@ -1,4 +1,4 @@
-"""The checkpoint format: DeepSpeed's state, a portable bundle, and a manifest with the hashes of all files."""
+"""The checkpoint format: the state of the optimizer, a bundle, and a manifest with the hashes of all files."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from torch import Tensor
 
 from dstransformer.batching import Position
+from dstransformer.checkpoints.pieces import Piece
 from dstransformer.config import precision_of, zero_stage
 from dstransformer.corpus import Manifest
-from dstransformer.errors import DataError, check_format_version
+from dstransformer.errors import DataError, check_format_version, shown
 from dstransformer.evaluation import Score
 from dstransformer.files import file_sha256
 
-#: 1: the first format, without a version key. 2: adds ``format_version``, and the
-#: position in the data is a section of its own. Older formats stay readable.
-FORMAT_VERSION = 2
+#: 1: the first format, without a version key. 2: adds ``format_version``, and the position in the data is a section of
+#: its own. 3: the state of the optimizer by parameter, as safetensors, instead of DeepSpeed's files. Bundles and scores
+#: of older formats stay readable; training goes on from the current one only.
+FORMAT_VERSION = 3
+RESUMABLE_VERSION = 3
 
-MANIFEST, ENGINE, BUNDLE = "manifest.json", "zero", "bundle"
+MANIFEST, STATE, BUNDLE = "manifest.json", "state", "bundle"
 
 
 #: Operations of a day at 10^15 a second.
@@ -40,7 +43,7 @@ class Cost:
         device_seconds: Seconds of the training loop times its devices, which are its processes. Updates, validation,
             checkpoints and waiting count. Starting up, the comparison at the end, and what an interrupted run
             computed after its last checkpoint do not.
-        uncounted_updates: The first so many updates are in neither number: an earlier version computed them.
+        uncounted_updates: The first so many updates are in neither number: a version that did not count computed them.
     """
 
     flops: int = 0
@@ -81,18 +84,69 @@ class Patience:
 
 
 @dataclass(frozen=True)
+class LossScaleState:
+    """The loss scale of fp16.
+
+    Attributes:
+        value: The scale.
+        finite: Updates since the last gradient that was not finite.
+        hysteresis: The scale is lowered at the so manieth gradient that is not finite.
+    """
+
+    value: float
+    finite: int
+    hysteresis: int
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """The state of the engine beside weights and moments.
+
+    Attributes:
+        skipped: Number of updates that were skipped, because their gradient was not finite.
+        loss_scale: Of fp16; None in other precisions.
+    """
+
+    skipped: int = 0
+    loss_scale: LossScaleState | None = None
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> EngineState:
+        """Parse the section of a manifest."""
+        scale = values["loss_scale"]
+        return cls(values["skipped"], None if scale is None else LossScaleState(**scale))
+
+
+@dataclass(frozen=True)
+class Setbacks:
+    """What went wrong so far.
+
+    Attributes:
+        in_a_row: Updates in a row, up to the last one, whose loss or gradient was not finite.
+        rollbacks: Times that training went back to a checkpoint because it diverged.
+        went_back_to: The update of the checkpoint that it went back to last; None if it never did.
+    """
+
+    in_a_row: int = 0
+    rollbacks: int = 0
+    went_back_to: int | None = None
+
+
+@dataclass(frozen=True)
 class TrainState:
-    """The training state of a run beside weights and optimizer state: everything else needed to resume.
+    """The training state of a run beside weights and moments: everything else needed to resume.
 
     Attributes:
         step: Number of updates computed so far.
         position: Position of the next update in the data.
-        world_size: Number of processes that wrote the optimizer state.
-        zero_stage: ZeRO stage at which it was written.
+        world_size: Number of processes that computed the last update.
+        zero_stage: Their ZeRO stage.
         precision: The training precision: fp32, bf16 or fp16.
         corpus: Build key from the manifest of the corpus.
         cost: What the updates have cost. Left out of comparisons, because time never repeats.
         patience: The progress on validation.
+        engine: The state of the engine.
+        setbacks: What went wrong so far.
     """
 
     step: int
@@ -103,6 +157,8 @@ class TrainState:
     corpus: str
     cost: Cost = field(default_factory=Cost, compare=False)
     patience: Patience = field(default_factory=Patience)
+    engine: EngineState = field(default_factory=EngineState)
+    setbacks: Setbacks = field(default_factory=Setbacks)
 
     @classmethod
     def fresh(cls, ds_config: Mapping[str, Any], world_size: int, manifest: Manifest) -> TrainState:
@@ -114,7 +170,7 @@ class TrainState:
         """Parse the state in a manifest.
 
         Format version 1 has the position's keys at the top level of the state. Checkpoints of earlier versions of this
-        package have no cost, so none of their updates is counted, and no patience.
+        package have no cost, so none of their updates is counted, no patience and no setbacks.
 
         Raises:
             TypeError: Keys are missing or unknown.
@@ -123,8 +179,11 @@ class TrainState:
         values, cost = dict(manifest["state"]), manifest.get("cost")
         position = values.pop("position", None) or {name: values.pop(name) for name in ("epoch", "update")}
         spent = Cost(uncounted_updates=values["step"]) if cost is None else Cost(**cost)
+        patience = Patience(**manifest.get("patience", {}))
+        engine = EngineState.from_json(manifest["engine"]) if "engine" in manifest else EngineState()
+        setbacks = Setbacks(**manifest.get("setbacks", {}))
         return cls(
-            position=Position(**position), cost=spent, patience=Patience(**manifest.get("patience", {})), **values
+            position=Position(**position), cost=spent, patience=patience, engine=engine, setbacks=setbacks, **values
         )
 
 
@@ -133,11 +192,11 @@ class Snapshot:
     """A copy in CPU memory of everything a checkpoint stores.
 
     Attributes:
-        states: The DeepSpeed states that this rank writes, by file name.
-        weights: All weights in fp32, by name; empty on ranks other than 0.
+        pieces: Weights and moments that this rank writes.
+        weights: All weights in fp32, by name, for the bundle; empty on ranks other than 0.
     """
 
-    states: dict[str, Any]
+    pieces: list[Piece]
     weights: dict[str, Tensor]
 
 
@@ -150,17 +209,19 @@ class Checkpoint:
         state: The training state.
         score: The validation score it is ranked by; None if it was not evaluated.
         metric: The name of the score, such as ``bleu`` or ``bleu_first_500``; None in format version 1.
+        version: The format version.
     """
 
     path: Path
     state: TrainState
     score: float | None
     metric: str | None = None
+    version: int = FORMAT_VERSION
 
     @property
-    def engine(self) -> Path:
-        """The folder of DeepSpeed's state."""
-        return self.path / ENGINE
+    def pieces(self) -> Path:
+        """The folder of weights and moments."""
+        return self.path / STATE
 
     @property
     def bundle(self) -> Path:
@@ -176,7 +237,8 @@ class Checkpoint:
 def manifest_text(state: TrainState, score: Score | None, files: Mapping[str, str]) -> str:
     """The content of ``manifest.json``. ``files`` maps paths within the checkpoint to SHA-256 hashes."""
     values = asdict(state)
-    beside = {name: values.pop(name) for name in ("cost", "patience")}  # older programs ignore them
+    # Older programs ignore keys beside the state.
+    beside = {name: values.pop(name) for name in ("cost", "patience", "engine", "setbacks")}
     manifest = {
         "format_version": FORMAT_VERSION,
         "state": values,
@@ -194,10 +256,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     Raises:
         DataError: The folder is not a checkpoint, its manifest is damaged, or its format is too new.
     """
-    content = _read_manifest(folder)
+    content = read_manifest(folder)
     try:
         state = TrainState.from_json(content)
-        checkpoint = Checkpoint(folder, state, content["score"], content.get("metric"))
+        version = content.get("format_version", 1)
+        checkpoint = Checkpoint(folder, state, content["score"], content.get("metric"), version)
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{folder / MANIFEST} is damaged") from None
     if re.fullmatch(r"step-\d{8}", folder.name) and folder.name != f"step-{state.step:08d}":
@@ -207,7 +270,12 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     return checkpoint
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read the manifest of a checkpoint as plain data.
+
+    Raises:
+        DataError: The folder is not a checkpoint, its manifest is damaged, or its format is too new.
+    """
     path = folder / MANIFEST
     if not folder.exists():
         raise DataError(f"{folder} does not exist")
@@ -233,8 +301,12 @@ def verify_checkpoint(checkpoint: Checkpoint) -> None:
     Raises:
         DataError: A file is missing or damaged.
     """
-    files: dict[str, str] = _read_manifest(checkpoint.path)["files"]
+    files = read_manifest(checkpoint.path).get("files")
+    if not isinstance(files, dict):
+        raise DataError(f"{checkpoint.path / MANIFEST} is damaged")
     for name, digest in files.items():
         path = checkpoint.path / name
+        if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+            raise DataError(f"{checkpoint.path / MANIFEST} names {shown(name)}, which is outside the checkpoint")
         if not path.is_file() or file_sha256(path) != digest:
             raise DataError(f"{path} is missing or damaged")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dstransformer.checkpoints.format import Checkpoint, TrainState, read_checkpoint, verify_checkpoint
+from dstransformer.checkpoints.format import (
+    RESUMABLE_VERSION,
+    Checkpoint,
+    TrainState,
+    read_checkpoint,
+    verify_checkpoint,
+)
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.config import Config
-from dstransformer.errors import ConfigError, DataError, shown
+from dstransformer.errors import ConfigError, DataError, counted, shown
 from dstransformer.model import open_bundle
 
 logger = logging.getLogger(__name__)
@@ -36,7 +42,7 @@ def find_checkpoint(resume: str, run: Path, config: Config, start: TrainState, c
 
     Raises:
         ConfigError: The configuration does not fit the checkpoint.
-        DataError: The checkpoint is damaged, or was written with a different layout or corpus.
+        DataError: The checkpoint is damaged, of an earlier format, or was trained on another corpus.
     """
     folder = CheckpointFolder(run / "checkpoints")
     if resume == "never":
@@ -67,7 +73,8 @@ def find_checkpoint(resume: str, run: Path, config: Config, start: TrainState, c
             )
     if checkpoint is not None:
         _check_layout(checkpoint, config, start, corpus)
-        old, new = _flatten(open_bundle(checkpoint.bundle).training_config()), _flatten(config)
+        stored = open_bundle(checkpoint.bundle).training_config()
+        old, new = _flatten(stored.without_secrets()), _flatten(config.without_secrets())
         _check_fixed_values(checkpoint, old, new)
         for key in sorted(new):
             if old[key] != new[key]:
@@ -91,30 +98,13 @@ def _check_without_checkpoints(run: Path, resume: str) -> None:
         )
 
 
-def _how_to_have(different: Sequence[str], stored: TrainState) -> str:
-    """How to start a run with the layout of a checkpoint."""
-    advice = []
-    if "world_size" in different:
-        count = stored.world_size
-        advice.append(
-            f"start {count} processes with deepspeed --num_gpus {count}, torchrun or srun; for a dry run set "
-            f"WORLD_SIZE={count}"
-        )
-    if "zero_stage" in different or "precision" in different:
-        advice.append(f"give --ds zero{stored.zero_stage} {stored.precision}")
-    return "; ".join(advice)
-
-
 def _check_layout(checkpoint: Checkpoint, config: Config, start: TrainState, corpus: Path) -> None:
     stored = checkpoint.state
-    names = ("world_size", "zero_stage", "precision")
-    before, now = ({name: getattr(state, name) for name in names} for state in (stored, start))
-    different = [name for name in names if before[name] != now[name]]
-    if different:
-        had, have = (" and ".join(f"{name} {state[name]}" for name in different) for state in (before, now))
-        advice = _how_to_have(different, stored)
+    if checkpoint.version < RESUMABLE_VERSION:
         raise DataError(
-            f"cannot resume from {checkpoint.path}: it was written with {had}, this run has {have}; {advice}"
+            f"cannot resume from {checkpoint.path}: an earlier version of dstransformer wrote it (format "
+            f"{checkpoint.version}), in files of DeepSpeed that this version does not read; finish the run with that "
+            "version, or start another --run from its weights with --init"
         )
     if stored.corpus != start.corpus:
         raise DataError(
@@ -127,6 +117,22 @@ def _check_layout(checkpoint: Checkpoint, config: Config, start: TrainState, cor
             f"training.max_updates is {config.training.max_updates}, but {checkpoint.path} is further: raise it, "
             "or resume from an earlier checkpoint with --resume PATH"
         )
+
+
+def warn_if_layout_differs(checkpoint: Checkpoint, now: TrainState) -> None:
+    """Warn that the run resumes in another layout, where the last bits of sums differ, or in another precision."""
+    before = _describe_layout(checkpoint.state)
+    if before != _describe_layout(now):
+        logger.warning(
+            "%s was computed with %s, this run resumes with %s: the same updates follow, but results differ in the "
+            "last bits%s",
+            checkpoint.path, before, _describe_layout(now),
+            "" if checkpoint.state.precision == now.precision else " of the lower precision",
+        )  # fmt: skip
+
+
+def _describe_layout(state: TrainState) -> str:
+    return f"{counted(state.world_size, 'rank')}, ZeRO stage {state.zero_stage}, {state.precision}"
 
 
 def _check_fixed_values(checkpoint: Checkpoint, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

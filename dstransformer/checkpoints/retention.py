@@ -10,10 +10,12 @@ from pathlib import Path
 
 from dstransformer.checkpoints.format import (
     MANIFEST,
+    RESUMABLE_VERSION,
     Checkpoint,
     TrainState,
     manifest_text,
     read_checkpoint,
+    read_manifest,
     verify_checkpoint,
 )
 from dstransformer.errors import DataError, NewerFormatError
@@ -44,7 +46,7 @@ class CheckpointFolder:
     def checkpoints(self) -> list[Checkpoint]:
         """The complete checkpoints, oldest first. Those with a damaged manifest are skipped with a warning."""
         readable = []
-        for folder in self._folders():
+        for folder in self.folders():
             try:
                 readable.append(read_checkpoint(folder))
             except DataError as error:
@@ -53,7 +55,7 @@ class CheckpointFolder:
 
     def latest(self) -> Checkpoint | None:
         """The newest complete checkpoint, without verifying its files; None if there is none."""
-        folders = self._folders()
+        folders = self.folders()
         return read_checkpoint(folders[-1]) if folders else None
 
     def latest_valid(self) -> Checkpoint | None:
@@ -63,7 +65,7 @@ class CheckpointFolder:
             DataError: All checkpoints are damaged.
         """
         damage: DataError | None = None
-        for folder in reversed(self._folders()):
+        for folder in reversed(self.folders()):
             try:
                 checkpoint = read_checkpoint(folder)
                 verify_checkpoint(checkpoint)
@@ -80,6 +82,37 @@ class CheckpointFolder:
                 "new run with another --run"
             )
         return None
+
+    def newest_sound(self, other_than: int | None) -> Checkpoint | None:
+        """The newest valid checkpoint that was not saved among updates that were not finite; None if there is none.
+
+        Args:
+            other_than: The update of a checkpoint that does not count, although older ones do.
+        """
+        for folder in reversed(self.folders()):
+            try:
+                checkpoint = read_checkpoint(folder)
+                verify_checkpoint(checkpoint)
+            except DataError as error:
+                logger.warning("%s; trying the previous checkpoint", error)
+                continue
+            state = checkpoint.state
+            if not state.setbacks.in_a_row and state.step != other_than and checkpoint.version >= RESUMABLE_VERSION:
+                return checkpoint
+        return None
+
+    def amend(self, checkpoint: Checkpoint, state: TrainState) -> Checkpoint:
+        """Replace the training state of a checkpoint, in one step, and delete all later ones. Rank 0 only."""
+        score = (
+            None
+            if checkpoint.score is None or checkpoint.metric is None
+            else Score(checkpoint.metric, checkpoint.score)
+        )
+        files = read_manifest(checkpoint.path)["files"]
+        with storage_errors(checkpoint.path):
+            replace_file(checkpoint.path / MANIFEST, manifest_text(state, score, files))
+        self.delete_after(state.step)
+        return read_checkpoint(checkpoint.path)
 
     def partial_path(self, step: int) -> Path:
         """The folder in which the checkpoint of an update is written before it becomes visible."""
@@ -98,7 +131,7 @@ class CheckpointFolder:
     def delete_after(self, step: int) -> None:
         """Delete all checkpoints after the one that the run resumes from, and make that one ``latest``. Rank 0 only."""
         with storage_errors(self.path):
-            for folder in reversed(self._folders()):
+            for folder in reversed(self.folders()):
                 if folder.name > f"step-{step:08d}":
                     self._delete(folder)
             self._set_latest(f"step-{step:08d}")
@@ -129,7 +162,8 @@ class CheckpointFolder:
             self._prune()
         return read_checkpoint(final)
 
-    def _folders(self) -> list[Path]:
+    def folders(self) -> list[Path]:
+        """The folders of complete checkpoints, oldest first, damaged ones included."""
         return sorted(path for path in self.path.glob("step-*") if _NAME_PATTERN.fullmatch(path.name))
 
     def _prune(self) -> None:

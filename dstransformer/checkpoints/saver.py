@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from dstransformer.checkpoints.format import BUNDLE, ENGINE, Checkpoint, Snapshot, TrainState
+from dstransformer.checkpoints.format import BUNDLE, STATE, Checkpoint, Snapshot, TrainState
+from dstransformer.checkpoints.pieces import write_pieces
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.cluster.world import World
 from dstransformer.config import Config
 from dstransformer.corpus import Tokenizer
 from dstransformer.errors import DIVERGED_ADVICE, DivergedError
 from dstransformer.evaluation import Score
-from dstransformer.files import file_sha256, storage_errors, sync_tree, write_durably
+from dstransformer.files import file_sha256, storage_errors, sync_tree
 from dstransformer.model import save_bundle
 
 
@@ -113,12 +110,10 @@ class Saver:
 
     def _write_part(self, partial: Path, snapshot: Snapshot, step: int) -> dict[str, str]:
         with storage_errors(partial):
-            digests = {}
-            while snapshot.states:
-                name, state = snapshot.states.popitem()
-                path = partial / ENGINE / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                digests[str(path.relative_to(partial))] = _write_state(path, state)
+            (partial / STATE).mkdir(parents=True, exist_ok=True)
+            written = write_pieces(partial / STATE, self._world.rank, snapshot.pieces)
+            digests = {f"{STATE}/{name}": digest for name, digest in written.items()}
+            snapshot.pieces.clear()  # the memory of the moments is not needed while the bundle is written
             if self._world.is_rank0:
                 if not all(bool(weight.isfinite().all()) for weight in snapshot.weights.values()):
                     raise DivergedError(
@@ -130,11 +125,3 @@ class Saver:
                 bundle = (partial / BUNDLE).iterdir()
                 digests |= {str(path.relative_to(partial)): file_sha256(path) for path in bundle}
             return digests
-
-
-def _write_state(path: Path, state: Any) -> str:
-    """Write a DeepSpeed state and return its hash. Serialises in memory, so that a full disk raises an OSError."""
-    content = io.BytesIO()
-    torch.save(state, content)
-    write_durably(path, content.getbuffer())
-    return hashlib.sha256(content.getbuffer()).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dstransformer.cli.options import Answer, Commands, folder
-from dstransformer.terminal import Parser
+from dstransformer.terminal import Parser, exit_on_sigterm
 
 
 def add_parser(commands: Commands[Parser]) -> None:
@@ -22,6 +22,13 @@ def add_parser(commands: Commands[Parser]) -> None:
     which.add_argument(
         "--best", type=int, metavar="N", help="average the N checkpoints with the best validation scores"
     )
+    which.add_argument(
+        "--steps",
+        type=_step,
+        nargs="+",
+        metavar="STEP",
+        help="average the checkpoints of these steps (4000, or the name step-00004000), wherever the warm-up ends",
+    )
     parser.add_argument(
         "--include-warmup", action="store_true", help="include checkpoints from before the end of the warm-up"
     )
@@ -34,13 +41,22 @@ def run(options: argparse.Namespace) -> Answer:
     """Average checkpoints."""
     from dstransformer.checkpoints.averaging import average_run
 
+    exit_on_sigterm()
     checkpoints = average_run(
         options.run,
         options.out,
         last=options.last,
         best=options.best,
+        steps=options.steps,
         include_warmup=options.include_warmup,
         overwrite=options.overwrite,
     )
     steps = ", ".join(str(checkpoint.state.step) for checkpoint in checkpoints)
     return Answer(f"{options.out}: the average of steps {steps}")
+
+
+def _step(name: str) -> int:
+    digits = name.removeprefix("step-")
+    if not digits.isdecimal():
+        raise argparse.ArgumentTypeError(f"{name!r} is not a step: write 4000 or step-00004000, and RUN before --steps")
+    return int(digits)

@@ -1,4 +1,4 @@
-"""``dst evaluate``: translate or parse a test set and score it."""
+"""``dst evaluate``: translate or parse test sets and score them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import argparse
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dstransformer.cli.options import Answer, Commands, add_decoding, file, load_parser, load_translator
-from dstransformer.errors import UserError
-from dstransformer.terminal import Parser, exit_on_sigterm
+from dstransformer.cli.evaluate_options import INTERVAL, add_options, check_options
+from dstransformer.cli.options import Answer, Commands, add_decoding, load_parser, load_translator
+from dstransformer.errors import DataError, UserError, counted
+from dstransformer.terminal import Parser, exit_on_sigterm, say
 
 if TYPE_CHECKING:
+    from dstransformer.evaluation.significance import Comparison
+    from dstransformer.evaluation.systems import Result
+    from dstransformer.evaluation.testset import TestSet
     from dstransformer.model import Bundle
     from dstransformer.parsing.brackets import Tags
 
@@ -24,105 +30,196 @@ logger = logging.getLogger(__name__)
 def add_parser(commands: Commands[Parser]) -> None:
     """Add the parser of ``dst evaluate``."""
     parser = commands.add_parser(
-        "evaluate", help="translate a test set and score it with sacrebleu, or parse one and score its brackets"
+        "evaluate", help="translate test sets and score them with sacrebleu, or parse one and score its brackets"
     )
     add_decoding(parser, required=False)
-    parser.add_argument(
-        "--task", choices=("translation", "parsing"), default="translation", help="what is scored (translation)"
-    )
-    parser.add_argument("--src", type=file, metavar="FILE", help="source text, one sentence per line")
-    parser.add_argument("--ref", type=file, metavar="FILE", help="reference translations, line by line")
-    parser.add_argument(
-        "--gold", type=file, metavar="TREES", help="parsing: gold trees, a .mrg file, a folder or a pattern"
-    )
-    parser.add_argument(
-        "--trees",
-        type=file,
-        metavar="TREES",
-        help="parsing: any parser's trees of the same sentences, in place of BUNDLE",
-    )
-    parser.add_argument(
-        "--tags",
-        choices=("parsed", "punctuation", "gold"),
-        help="parsing: what is punctuation is decided by the parser's tags, by the gold ones, or all tags are the gold "
-        "ones (punctuation for BUNDLE, parsed for --trees)",
-    )
-    parser.add_argument("--output", type=file, metavar="FILE", help="file for the outputs, gzipped if it ends in .gz")
-    parser.add_argument("--json", action="store_true", help="print the scores as JSON")
+    add_options(parser)
     parser.set_defaults(handler=run)
 
 
 def run(options: argparse.Namespace) -> Answer:
-    """Evaluate a bundle on a test set, or score trees."""
-    _check_options(options)
+    """Evaluate bundles and outputs of other systems on test sets, follow a run, or score trees."""
+    check_options(options)
+    exit_on_sigterm()
     if options.task == "parsing":
-        return _score_trees(options) if options.bundle is None else _parse_and_score(options)
-    from dstransformer.evaluation.testset import evaluate_test_set, read_test_set
+        return _parse_and_score(options) if options.bundle else _score_trees(options)
+    return _evaluate(options) if options.follow is None else _follow(options)
+
+
+def _evaluate(options: argparse.Namespace) -> Answer:
+    from dstransformer.evaluation.comet import Comet, find_checkpoint
+    from dstransformer.evaluation.significance import check_draws
+    from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations
+    from dstransformer.evaluation.testset import read_test_sets
     from dstransformer.model import open_bundle
     from dstransformer.progress import reporting
 
-    exit_on_sigterm()
-    sources, references = read_test_set(options.src, options.ref)
+    if options.comet is not None:
+        find_checkpoint(options.comet)
+    if options.significance is not None:
+        check_draws(options.significance, options.resamples, _seed(options))
+    test_sets = read_test_sets(options.src or [], options.ref or [])
     with _writing_output(options) as write:
-        bundle = open_bundle(options.bundle)
-        _warn_of_swapped_sides(options, bundle)
-        translator = load_translator(options, bundle)
-        with reporting("sentences", len(sources)) as progress:
-            evaluation = evaluate_test_set(
-                sources,
-                references,
-                translator,
-                language=bundle.tgt_lang,
-                write=write,
-                progress=progress,
-            )
-    search = translator.describe()
-    if options.json:
-        return Answer(json.dumps({**evaluation.to_json(), "bundle": str(bundle.path), **search}, indent=2))
-    lines = [
-        *map(str, evaluation.scores),
-        f"{evaluation.sentences} sentences in {evaluation.seconds:.1f} s, beam {search['beam_size']}, "
-        f"length penalty {search['length_penalty']}, {search['precision']} on {search['device']}",
-    ]
-    return Answer("\n".join(lines))
+        bundles = [open_bundle(path) for path in options.bundle]
+        test_sets += _cached_sets(options, bundles)
+        _check_systems(options, test_sets)
+        systems = [
+            (path, read_translations(path, test_set), test_set)
+            for test_set, files in zip(test_sets, options.systems or [], strict=False)
+            for path in files
+        ]
+        _warn_of_swapped_sides(options, bundles)
+        runs = [_find_run(bundle) for bundle in bundles] if options.track else []
+        comet = None if options.comet is None else Comet(options.comet)
+        results = []
+        for path, bundle in zip(options.bundle, bundles, strict=True):
+            translator = load_translator(options, bundle)
+            with reporting("sentences", sum(len(test_set.references) for test_set in test_sets)) as progress:
+                results += evaluate_bundle(
+                    bundle, translator, test_sets, name=str(path), comet=comet, write=write, progress=progress
+                )
+    language = bundles[0].tgt_lang if bundles else None
+    results += [evaluate_file(path, lines, test_set, language, comet) for path, lines, test_set in systems]
+    results.sort(key=lambda result: test_sets.index(result.test_set))
+    comparisons = _compare(options, results, test_sets)
+    if runs:
+        folders = dict(zip(map(str, options.bundle), runs, strict=True))
+        for line in _track([(folders[found.system], found) for found in results if found.system in folders]):
+            logger.warning(line)
+    return _answer(options, results, comparisons)
 
 
-_NEEDED = {"translation": ("bundle", "src", "ref"), "parsing": ("gold",)}
-_TAKEN = {"translation": {"bundle", "src", "ref", "output"}, "parsing": {"bundle", "gold", "trees", "tags", "output"}}
+def _cached_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list[TestSet]:
+    """The test sets of ``--test-set``."""
+    from dstransformer.evaluation.testset import cached_test_set
+
+    if options.test_set is None:
+        if options.langpair is not None:
+            raise UserError("--langpair is for --test-set")
+        return []
+    languages = options.langpair
+    if languages is None and bundles and bundles[0].src_lang and bundles[0].tgt_lang:
+        languages = f"{bundles[0].src_lang}-{bundles[0].tgt_lang}"
+    if languages is None:
+        raise UserError("--test-set needs the languages: --langpair en-de, for example")
+    names = [name.strip() for name in options.test_set.split(",")]
+    return [cached_test_set(name, languages) for name in dict.fromkeys(names)]
 
 
-def _check_options(options: argparse.Namespace) -> None:
-    """Check that the options are those of the task.
+def _check_systems(options: argparse.Namespace, test_sets: Sequence[TestSet]) -> None:
+    """Check that each test set has the files of all systems, that no system is given twice, and COMET its sources.
 
     Raises:
-        UserError: One is missing, or belongs to the other task.
+        UserError: It is not so.
     """
-    names = {"bundle": "BUNDLE"}
-    other = "translation" if options.task == "parsing" else "parsing"
-    given = {name for name in _TAKEN[other] | _TAKEN[options.task] if getattr(options, name) is not None}
-    surplus = [f"--{name}" for name in sorted(given - _TAKEN[options.task])]
-    if surplus:
-        raise UserError(f"--task {options.task} does not take {surplus[0]}, which is for --task {other}")
-    missing = [names.get(name, f"--{name}") for name in _NEEDED[options.task] if name not in given]
-    if options.task == "parsing" and not given & {"bundle", "trees"}:
-        missing.append("BUNDLE or --trees")
-    if missing:
-        raise UserError(f"--task {options.task} needs {', '.join(missing)}; see `dst evaluate --help`")
-    searching = (
-        "beam",
-        "length_penalty",
-        "max_input_tokens",
-        "max_extra_tokens",
-        "batch_tokens",
-        "device",
-        "precision",
-    )
-    unused = [name for name in searching if options.trees is not None and getattr(options, name) is not None]
-    if unused:
-        raise UserError(f"--trees and --{unused[0].replace('_', '-')} do not go together: these trees are only scored")
-    if options.task == "parsing" and options.trees is not None and given & {"bundle", "output"}:
-        both = names.get("bundle") if "bundle" in given else "--output"
-        raise UserError(f"--trees and {both} do not go together: score either these trees or those of a bundle")
+    groups = options.systems or [[] for _ in test_sets]
+    if len(groups) != len(test_sets):
+        raise UserError(
+            f"--systems is given {len(groups)} times for {counted(len(test_sets), 'test set')}: give it once for each, "
+            "in their order"
+        )
+    if len(set(map(len, groups))) > 1:
+        raise UserError(f"--systems names {' and '.join(str(len(group)) for group in groups)} files: name as many each")
+    for group in groups:
+        names = [*map(str, options.bundle), *group]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UserError(f"the system {twice} is given twice: name each once")
+    if options.output is not None and len(test_sets) > 1:
+        raise UserError("--output is for the translations of one BUNDLE on one test set")
+
+
+def _compare(
+    options: argparse.Namespace, results: Sequence[Result], test_sets: Sequence[TestSet]
+) -> list[tuple[str, Comparison]]:
+    """The tests of ``--significance``, one for each test set, with its name."""
+    from dstransformer.evaluation.significance import compare
+
+    if options.significance is None:
+        return []
+    seed = _seed(options)
+    found = []
+    for test_set in test_sets:
+        systems = [(one.system, one.evaluation.translations) for one in results if one.test_set is test_set]
+        tested = compare(systems, test_set.references, options.significance, samples=options.resamples, seed=seed)
+        found.append((test_set.name, tested))
+    return found
+
+
+def _seed(options: argparse.Namespace) -> int:
+    from dstransformer.evaluation.significance import DEFAULT_SEED
+
+    seed: int = DEFAULT_SEED if options.seed is None else options.seed
+    return seed
+
+
+def _find_run(bundle: Bundle) -> Path:
+    from dstransformer.tracking import find_run
+
+    recorded = bundle.provenance.get("run")
+    found = find_run(bundle.path, recorded if isinstance(recorded, str) else None)
+    if found is None:
+        raise DataError(f"--track: {bundle.path} lies in no tracked run, nor does its provenance name one ({recorded})")
+    return found
+
+
+def _track(results: Sequence[tuple[Path, Result]]) -> list[str]:
+    """Put results into the MLflow runs of these folders; returns lines about what did not arrive yet."""
+    from dstransformer.tracking import log_evaluation, send_evaluations
+
+    for path, result in results:
+        log_evaluation(path, result.to_json())
+    return [line for path in dict.fromkeys(path for path, _ in results) if (line := send_evaluations(path))]
+
+
+def _answer(
+    options: argparse.Namespace, results: Sequence[Result], comparisons: Sequence[tuple[str, Comparison]]
+) -> Answer:
+    from dstransformer.evaluation.systems import FORMAT_VERSION, format_result, format_table
+
+    if len(results) == 1:
+        return Answer(json.dumps(results[0].to_json(), indent=2) if options.json else format_result(results[0]))
+    if not options.json:
+        return Answer(format_table(results, dict(comparisons)))
+    record: dict[str, Any] = {"format_version": FORMAT_VERSION, "results": [result.to_json() for result in results]}
+    if comparisons:
+        record["significance"] = [{"test_set": name, **found.to_json()} for name, found in comparisons]
+    return Answer(json.dumps(record, indent=2))
+
+
+def _follow(options: argparse.Namespace) -> Answer:
+    from dstransformer.checkpoints.following import evaluate_run, find_bundle, validation_set
+    from dstransformer.evaluation.systems import format_line
+    from dstransformer.evaluation.testset import read_test_sets
+    from dstransformer.tracking import log_evaluation, send_evaluations
+    from dstransformer.tracking.evaluations import ENDING
+
+    run: Path = options.follow
+    interval = INTERVAL if options.interval is None else options.interval
+    options.device = options.device or "cpu"  # the GPU is the training's
+    test_sets = read_test_sets(options.src or [], options.ref or [])
+    bundle = None
+    if options.track or options.test_set is not None or not test_sets:
+        bundle = find_bundle(run, interval, say=_note)
+    if options.track and not (run / "tracking.json").is_file():
+        raise DataError(f"--track: {run} is not tracked in MLflow")
+    test_sets += _cached_sets(options, [] if bundle is None else [bundle])
+    if not test_sets and bundle is not None:
+        test_sets = [validation_set(bundle)]
+    with contextlib.suppress(OSError):
+        os.nice(19)  # the processor is the training's too
+    found = evaluate_run(run, test_sets, lambda bundle: load_translator(options, bundle), interval=interval, say=_note)
+    for result in found:
+        say(json.dumps(result.to_json()) if options.json else format_line(result))
+        if options.track:
+            log_evaluation(run, result.to_json())
+    if options.track and (line := send_evaluations(run, patience=ENDING)):
+        logger.warning(line)
+    return Answer()
+
+
+def _note(line: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"dst: {line}", file=sys.stderr, flush=True)
 
 
 def _score_trees(options: argparse.Namespace) -> Answer:
@@ -139,10 +236,9 @@ def _parse_and_score(options: argparse.Namespace) -> Answer:
     from dstransformer.parsing.trees import read_trees
     from dstransformer.progress import reporting
 
-    exit_on_sigterm()
     gold = read_trees(options.gold)
     with _writing_output(options) as write:
-        bundle = open_bundle(options.bundle)
+        bundle = open_bundle(options.bundle[0])
         parser = load_parser(options, bundle)
         if parser.trees.tags != "keep" and options.tags not in (None, "gold"):
             raise UserError(f"--tags {options.tags}: {bundle.path} writes no tags; leave it out, or give --tags gold")
@@ -159,13 +255,15 @@ def _parse_and_score(options: argparse.Namespace) -> Answer:
     )
 
 
-def _warn_of_swapped_sides(options: argparse.Namespace, bundle: Bundle) -> None:
-    languages = (f".{bundle.tgt_lang}", f".{bundle.src_lang}")
-    if tuple(Path(name.removesuffix(".gz")).suffix for name in (options.src, options.ref)) == languages:
-        logger.warning(
-            "--src %s is taken for %s and --ref %s for %s: are the sides swapped?",
-            options.src, bundle.src_lang, options.ref, bundle.tgt_lang,
-        )  # fmt: skip
+def _warn_of_swapped_sides(options: argparse.Namespace, bundles: Sequence[Bundle]) -> None:
+    for bundle in bundles[:1]:
+        languages = (f".{bundle.tgt_lang}", f".{bundle.src_lang}")
+        for src, ref in zip(options.src or [], options.ref or [], strict=False):
+            if tuple(Path(name.removesuffix(".gz")).suffix for name in (src, ref)) == languages:
+                logger.warning(
+                    "--src %s is taken for %s and --ref %s for %s: are the sides swapped?",
+                    src, bundle.src_lang, ref, bundle.tgt_lang,
+                )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -179,7 +277,7 @@ def _writing_output(options: argparse.Namespace) -> Iterator[Callable[[str], Non
         return
     if is_stdout(options.output):
         raise UserError("--output - would mix the outputs with the scores on stdout: name a file")
-    inputs = [name for name in (options.src, options.ref) if name is not None]
+    inputs = [*(options.src or []), *(options.ref or [])]
     inputs += [] if options.gold is None else map(str, find_tree_files(options.gold))
     with writing_lines(options.output, overwrite=options.overwrite, inputs=inputs) as write:
         yield write

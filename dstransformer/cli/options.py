@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dstransformer.errors import UserError, shown
 from dstransformer.terminal import Parser
 
 if TYPE_CHECKING:
+    from dstransformer.cluster.launcher import Processes
     from dstransformer.decoding import Parser as ConstituencyParser
     from dstransformer.decoding import Translator
     from dstransformer.decoding.commands import Decoder
+    from dstransformer.decoding.formats import Request
     from dstransformer.model import Bundle
 
 Commands = argparse._SubParsersAction
@@ -68,6 +71,15 @@ def run_name(name: str) -> str:
     return name
 
 
+def utf8(text: str) -> str:
+    """The type of an option that takes text: bytes that are not UTF-8 arrive as halves of surrogate pairs."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not UTF-8: convert it") from None
+    return text
+
+
 def run_tag(tag: str) -> tuple[str, str]:
     """The type of ``--tag``: ``NAME=VALUE``.
 
@@ -78,6 +90,19 @@ def run_tag(tag: str) -> tuple[str, str]:
     if not equals or not re.fullmatch(r"[\w.\-/ ]{1,250}", name) or not value.isprintable():
         raise argparse.ArgumentTypeError(f"{tag[:60]!r} is not of the form NAME=VALUE, with letters, digits or . - _ /")
     return name, value
+
+
+def registered_name(name: str) -> str:
+    """The type of ``--register``: a name that MLflow's model registry takes.
+
+    Raises:
+        argparse.ArgumentTypeError: It is not.
+    """
+    if not name.strip() or not name.isprintable() or len(name) > 250 or set(name) & set("/:\\'\"`%") or name in "..":
+        raise argparse.ArgumentTypeError(
+            f"{name[:60]!r} cannot name a registered model: write letters, digits, spaces and - _ . only"
+        )
+    return name
 
 
 def add_experiment(parser: Parser) -> None:
@@ -95,29 +120,37 @@ def add_experiment(parser: Parser) -> None:
     )
 
 
-def add_decoding(parser: Parser, *, output: str = "--output", required: bool = True) -> None:
+def add_decoding(parser: Parser, *, output: str | None = "--output", required: bool = True) -> None:
     """Add the options of commands that translate with a bundle.
 
     Args:
         parser: The parser of the command.
-        output: The option that names what the command writes.
-        required: Whether a bundle must be named.
+        output: The option that names what the command writes; None for a server, which has its own limit of inputs.
+        required: Whether a bundle must be named. If not, there may be several, and ``bundle`` is a list.
     """
     parser.add_argument(
         "bundle",
         metavar="BUNDLE",
         type=folder,
-        nargs=None if required else "?",
+        nargs=None if required else "*",
         help="folder of a bundle, a checkpoint or a run",
     )
     parser.add_argument("--beam", type=int, metavar="N", help="beam size, 1 to 1000 (the bundle's)")
     parser.add_argument("--length-penalty", type=float, metavar="ALPHA", help="length penalty, 0 to 10 (the bundle's)")
-    parser.add_argument(
-        "--max-input-tokens",
-        type=int,
-        metavar="N",
-        help="truncate longer inputs, with a warning; 0: never (the bundle's)",
-    )
+    if output is not None:
+        parser.add_argument(
+            "--max-input-tokens",
+            type=int,
+            metavar="N",
+            help="limit of an input, see --long; 0: none (the bundle's)",
+        )
+        parser.add_argument(
+            "--long",
+            choices=("cut", "split", "refuse"),
+            help="longer inputs: cut them, divide them at the ends of sentences, or translate nothing (the bundle's)",
+        )
+        parser.add_argument("--overwrite", action="store_true", help=f"replace an existing {output}")
+    parser.add_argument("--min-tokens", type=int, metavar="N", help="minimum output length (the bundle's)")
     parser.add_argument(
         "--max-extra-tokens",
         type=int,
@@ -130,8 +163,13 @@ def add_decoding(parser: Parser, *, output: str = "--output", required: bool = T
         metavar="N",
         help="source tokens per batch; reduced for beams wider than 8 (the bundle's)",
     )
+    parser.add_argument(
+        "--prune",
+        type=float,
+        metavar="NATS",
+        help="drop hypotheses whose log-probability is this much below the best one's; 0: none (the bundle's)",
+    )
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (a GPU if there is one)")
-    parser.add_argument("--overwrite", action="store_true", help=f"replace an existing {output}")
     parser.add_argument(
         "--precision", choices=("fp32", "bf16", "fp16"), help="precision of the weights (bf16 on a GPU, fp32 on a CPU)"
     )
@@ -151,26 +189,80 @@ def add_lines(parser: Parser, outputs: str) -> None:
         metavar="FILE",
         help=f"file for the {outputs}, gzipped if it ends in .gz; - is stdout (stdout)",
     )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="keep finished parts in OUTPUT.parts: the same command, killed, goes on (several processes always do)",
+    )
 
 
-def decode_lines(options: argparse.Namespace, load: Callable[[], Translator]) -> Answer:
-    """Read and write as :func:`add_lines` says, with what ``load`` returns.
+def decode_lines(
+    options: argparse.Namespace,
+    load: Callable[[], Translator],
+    request: Request | None = None,
+    also: Mapping[str, Any] | None = None,
+) -> Answer:
+    """Read and write as :func:`add_lines` says, with what ``load`` returns. Several processes share the lines.
+
+    Args:
+        options: The options.
+        load: Builds the translator.
+        request: What is written for each line.
+        also: What else determines it, besides the translator: a command with other values does not go on.
 
     Raises:
-        UserError: BUNDLE and FILE are swapped.
+        UserError: BUNDLE and FILE are swapped, or several processes have no file to read or to write.
     """
+    from dstransformer.cluster.launcher import read_processes
     from dstransformer.decoding.commands import translate_files
+    from dstransformer.decoding.formats import Request
+    from dstransformer.decoding.parts import translate_in_parts
     from dstransformer.progress import reporting
+    from dstransformer.textfiles import is_stdout
 
     if options.file and options.bundle.is_file() and Path(options.file).is_dir():
         raise UserError(
             f"the bundle {options.bundle} is a file and the text {options.file} a folder: are they swapped? "
             "Write BUNDLE before FILE"
         )
+    processes = read_processes(os.environ)
+    in_parts = processes.world_size > 1 or options.resume
+    if in_parts and (options.file in (None, "-") or is_stdout(options.output)):
+        who = "--resume needs" if options.resume else f"{processes.world_size} processes need"
+        raise UserError(f"{who} a FILE and --output FILE: standard input and output cannot be divided")
+    if processes.world_size > 1:
+        _take_share(options, processes)
     bar = options.output not in (None, "-") or sys.stdout is None or not sys.stdout.isatty()
-    with reporting("lines", bar=bar) as progress:
-        translate_files(options.file, options.output, load, overwrite=options.overwrite, progress=progress)
+    with reporting("lines", bar=bar and processes.rank == 0) as progress:
+        if in_parts:
+            asked = request or Request()
+            shown = progress if processes.rank == 0 else None
+            translate_in_parts(
+                options.file,
+                options.output,
+                load,
+                asked,
+                processes,
+                also=also,
+                overwrite=options.overwrite,
+                progress=shown,
+            )
+            return Answer()
+        done = translate_files(
+            options.file, options.output, load, request, overwrite=options.overwrite, progress=progress
+        )
+    if options.output not in (None, "-"):
+        print(f"dst: {done}", file=sys.stderr)
     return Answer()
+
+
+def _take_share(options: argparse.Namespace, processes: Processes) -> None:
+    """Use the GPU of this process, if there are any and none was named, and its part of the cores."""
+    import torch
+
+    if options.device is None and torch.cuda.is_available():
+        options.device = f"cuda:{processes.local_rank % torch.cuda.device_count()}"
+    torch.set_num_threads(own_threads())
 
 
 def load_translator(options: argparse.Namespace, bundle: Path | Bundle) -> Translator:
@@ -193,14 +285,26 @@ def _load(options: argparse.Namespace, bundle: Path | Bundle, kind: type[Decoder
     return commands.load_translator(
         bundle,
         kind,
-        beam_size=options.beam,
-        length_penalty=options.length_penalty,
-        max_input_tokens=options.max_input_tokens,
-        max_extra_tokens=options.max_extra_tokens,
-        batch_tokens=options.batch_tokens,
+        others=vars(options).get("ensemble", ()),
         device=options.device,
         precision=options.precision,
+        **search_settings(options),
     )
+
+
+def search_settings(options: argparse.Namespace) -> dict[str, float | str | None]:
+    """The settings of the search that :func:`add_decoding` has options for; None keeps the bundle's."""
+    from dstransformer.decoding.commands import OPTIONS
+
+    return {name: getattr(options, option[2:].replace("-", "_")) for name, option in OPTIONS.items()}
+
+
+def own_threads() -> int:
+    """The threads of this process: its cores, divided by the processes on this machine."""
+    from dstransformer.cluster.launcher import local_world_size, read_processes
+    from dstransformer.cluster.world import usable_cores
+
+    return max(1, len(usable_cores()) // local_world_size(os.environ, read_processes(os.environ)))
 
 
 def split_values(arguments: Sequence[str]) -> list[str]:

@@ -33,4 +33,4 @@ def run(options: argparse.Namespace) -> Answer:
         return parser
 
     exit_on_sigterm()
-    return decode_lines(options, load)
+    return decode_lines(options, load, also={"tokenised": options.tokenised})

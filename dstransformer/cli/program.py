@@ -14,11 +14,16 @@ from dstransformer import __version__
 from dstransformer.cli import (
     attention,
     average,
+    checkpoints,
     ds_config,
     evaluate,
+    export,
     parse,
     plot,
     presets,
+    rerank,
+    score,
+    serve,
     table1,
     table2,
     table3,
@@ -26,16 +31,21 @@ from dstransformer.cli import (
     train,
     translate,
 )
-from dstransformer.cli.options import Answer, Handler, split_values
+from dstransformer.cli.options import Answer, Handler, file, split_values
 from dstransformer.errors import UserError
 from dstransformer.terminal import Parser, run_guarded, say
 
 COMMANDS = (
     train,
     translate,
+    serve,
     parse,
     evaluate,
+    score,
+    rerank,
+    checkpoints,
     average,
+    export,
     track,
     plot,
     attention,
@@ -55,7 +65,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _run_command(arguments: Sequence[str]) -> int:
     try:
-        options = build_parser().parse_args(split_values(arguments))
+        options = _parse(split_values(arguments))
     except UserError as error:
         raise UserError(_improve(str(error), arguments)) from None
     finally:
@@ -64,6 +74,17 @@ def _run_command(arguments: Sequence[str]) -> int:
     answer: Answer = handler(options)
     say(answer.text)
     return answer.status
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments. FILE may also follow options, which argparse before Python 3.13 does not understand."""
+    parser = build_parser()
+    options, rest = parser.parse_known_args(arguments)
+    if len(rest) == 1 and not rest[0].startswith("-") and getattr(options, "file", "") is None:
+        options.file = file(rest.pop())
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return options
 
 
 def _improve(message: str, arguments: Sequence[str]) -> str:
@@ -106,11 +127,12 @@ def build_parser() -> Parser:
 def _reports_errors(arguments: Sequence[str]) -> bool:
     """Whether this process reports errors that all processes of the run raise: true on rank 0.
 
-    Only ``train`` and ``table3`` run in several processes. Other commands ignore launcher variables.
+    Only these commands run in several processes. Others ignore launcher variables.
     """
     from dstransformer.cluster.launcher import LauncherError, read_processes
 
-    if next((argument for argument in arguments if not argument.startswith("-")), None) not in ("train", "table3"):
+    shared = ("train", "table3", "translate", "parse")
+    if next((argument for argument in arguments if not argument.startswith("-")), None) not in shared:
         return True
     try:
         return read_processes(os.environ, require_rank=False).rank == 0

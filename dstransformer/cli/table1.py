@@ -40,7 +40,7 @@ def add_parser(commands: Commands[Parser]) -> None:
 
 def run(options: argparse.Namespace) -> Answer:
     """Measure, print the table and write the folder."""
-    from dstransformer.decoding.translator import choose_device
+    from dstransformer.decoding.devices import choose_device
     from dstransformer.paper import table1_report
     from dstransformer.paper.table1 import Settings, check_settings, measure_table1
     from dstransformer.paper.table1_formulas import LAYER_TYPES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from dstransformer.cli.options import Answer, Commands, folder
+from dstransformer.cli.options import Answer, Commands, folder, registered_name
 from dstransformer.terminal import Parser
 
 
@@ -14,13 +14,21 @@ def add_parser(commands: Commands[Parser]) -> None:
         "track", help="send pending tracking records of a run; also run this after moving a folder of runs"
     )
     parser.add_argument("run", metavar="RUN", type=folder, help="run folder")
+    parser.add_argument(
+        "--register",
+        type=registered_name,
+        metavar="NAME",
+        help="make the run's final bundle a version of this registered model; the best has the alias champion",
+    )
     parser.set_defaults(handler=run)
 
 
 def run(options: argparse.Namespace) -> Answer:
-    """Send the pending records of a run."""
-    from dstransformer.tracking import TrackingState, public_address, send_pending
+    """Send the pending records of a run, and register its bundle if asked."""
+    from dstransformer.tracking import TrackingState, public_address, register_bundle, send_pending
 
+    if options.register is not None:
+        return Answer(register_bundle(options.run, options.register))
     sent = send_pending(options.run)
     state = TrackingState.load(options.run)
     assert state is not None

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import Answer, Commands, add_experiment, folder, run_name, run_tag
+from dstransformer.cli.options import Answer, Commands, add_experiment, folder, registered_name, run_name, run_tag
 from dstransformer.errors import UserError
 from dstransformer.terminal import Parser, StoreOnce
 
@@ -36,9 +36,18 @@ def add_parser(commands: Commands[Parser]) -> None:
         metavar="auto|never|PATH",
         help="resume from the latest checkpoint if any, never, or from PATH (auto)",
     )
+    parser.add_argument(
+        "--init", type=folder, metavar="BUNDLE", help="start from the weights of a bundle, a checkpoint or a run"
+    )
     parser.add_argument("--name", type=run_name, help="the run's name in MLflow (preset, folder and date)")
     parser.add_argument(
         "--tag", dest="tags", action="append", type=run_tag, default=[], metavar="NAME=VALUE", help="a tag in MLflow"
+    )
+    parser.add_argument(
+        "--register",
+        type=registered_name,
+        metavar="NAME",
+        help="make the final bundle a version of this registered model in MLflow; the best has the alias champion",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and estimates only")
     parser.add_argument("--json", action="store_true", help="print the outcome or the dry run as JSON")
@@ -60,6 +69,8 @@ def run(options: argparse.Namespace) -> Answer:
         resume=options.resume,
         name=options.name,
         tags=_tags(options.tags),
+        register=options.register,
+        init=options.init,
     )
     is_rank0 = read_processes(os.environ, require_rank=not options.dry_run).rank == 0
     if options.dry_run:

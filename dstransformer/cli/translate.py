@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import Answer, Commands, add_decoding, add_lines, decode_lines, load_translator
+from dstransformer.cli.options import (
+    Answer,
+    Commands,
+    add_decoding,
+    add_lines,
+    decode_lines,
+    file,
+    folder,
+    load_translator,
+    own_threads,
+    search_settings,
+    utf8,
+)
+from dstransformer.errors import DataError, UserError
+from dstransformer.products import is_ct2_export
 from dstransformer.terminal import Parser, exit_on_sigterm
+
+if TYPE_CHECKING:
+    from dstransformer.decoding import Translator
+    from dstransformer.decoding.formats import Request
 
 
 def add_parser(commands: Commands[Parser]) -> None:
@@ -13,10 +33,130 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser = commands.add_parser("translate", help="translate text, one sentence per line")
     add_decoding(parser)
     add_lines(parser, "translations")
+    parser.add_argument(
+        "--ensemble",
+        type=folder,
+        action="append",
+        default=[],
+        metavar="BUNDLE",
+        help="another model with the same tokenizer, whose probabilities are averaged with the others'; repeatable",
+    )
+    parser.add_argument("--n-best", type=int, default=1, metavar="N", help="translations per line (1)")
+    parser.add_argument(
+        "--format",
+        choices=("text", "tsv", "jsonl", "pairs"),
+        default="text",
+        help="text; tsv: line, rank, score, log-probability, text; jsonl; pairs: translation, tab, line (text)",
+    )
+    parser.add_argument(
+        "--tag", type=utf8, default="", metavar="WORD", help="with pairs: a word before each translation"
+    )
+    parser.add_argument("--prefix", type=utf8, default="", metavar="TEXT", help="what every translation begins with")
+    parser.add_argument("--prefix-file", type=file, metavar="FILE", help="what each translation begins with, by line")
+    parser.add_argument("--sample", action="store_true", help="draw translations instead of searching for the best")
+    parser.add_argument("--temperature", type=float, metavar="T", help="with --sample: divides the logits (1)")
+    parser.add_argument("--top-k", type=int, metavar="K", help="with --sample: draw among the K best pieces (all)")
+    parser.add_argument("--top-p", type=float, metavar="P", help="with --sample: draw among the best of this mass (1)")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="with --sample: another seed draws other translations (1)"
+    )
+    parser.add_argument("--interactive", action="store_true", help="prompt for sentences, and show scores")
+    parser.add_argument(
+        "--engine",
+        choices=("torch", "ct2"),
+        default="torch",
+        help="ct2: CTranslate2; BUNDLE may then be what dst export ct2 wrote (torch)",
+    )
     parser.set_defaults(handler=run)
 
 
 def run(options: argparse.Namespace) -> Answer:
     """Translate a file or standard input."""
     exit_on_sigterm()
-    return decode_lines(options, lambda: load_translator(options, options.bundle))
+    request = _read_request(options)
+
+    def load() -> Translator:
+        return _load(options, request)
+
+    if options.interactive:
+        if options.file or options.output or options.prefix_file or options.resume:
+            raise UserError("--interactive reads sentences from the terminal: leave out FILE and files of options")
+        if options.format != "text" or options.overwrite:
+            raise UserError("--interactive shows scores and texts: leave out --format and --overwrite")
+        return _converse(load(), request)
+    return decode_lines(options, load, request)
+
+
+def _load(options: argparse.Namespace, request: Request) -> Translator:
+    """The translator of the chosen engine.
+
+    Raises:
+        UserError: The engine lacks something that was asked for.
+    """
+    if options.engine == "torch":
+        if is_ct2_export(options.bundle):
+            raise UserError(f"{options.bundle} is an export for CTranslate2, not a bundle: add --engine ct2")
+        return load_translator(options, options.bundle)
+    from dstransformer.export.ct2_translator import CT2Translator
+
+    lacking = {
+        "--prune": options.prune,
+        "--ensemble": options.ensemble,
+        "--sample": request.sampling,
+    }
+    for option, given in lacking.items():
+        if given:
+            raise UserError(f"{option} is not available with --engine ct2: leave it out, or use --engine torch")
+    settings = search_settings(options)
+    return CT2Translator.open(
+        options.bundle, device=options.device, precision=options.precision, threads=own_threads(), **settings
+    )
+
+
+def _read_request(options: argparse.Namespace) -> Request:
+    """What the options ask for each line.
+
+    Raises:
+        UserError: An option of sampling without ``--sample``, or one of the search with it.
+        ConfigError: A value is out of bounds.
+    """
+    from dstransformer.decoding import Sampling
+    from dstransformer.decoding.formats import Request
+
+    names = ("temperature", "top_k", "top_p", "seed")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if given and not options.sample:
+        raise UserError(f"--{next(iter(given)).replace('_', '-')} is for drawing: add --sample")
+    searching = [name for name in ("beam", "prune") if getattr(options, name) is not None]
+    if options.sample and searching:
+        raise UserError(f"--{searching[0]} is for the search, and --sample draws: leave one out")
+    sampling = Sampling(**given) if options.sample else None
+    return Request(options.n_best, sampling, options.prefix, options.prefix_file, options.format, options.tag)
+
+
+def _converse(translator: Translator, request: Request) -> Answer:
+    """Answer each sentence that is typed, until the input ends.
+
+    Raises:
+        DataError: The input is closed, or not UTF-8.
+    """
+    import readline  # noqa: F401  (lines can be edited, and come back with the arrow keys)
+
+    if sys.stdin is None:
+        raise DataError("standard input is closed: --interactive reads sentences from it")
+    number = 0
+    while True:
+        number += 1
+        try:
+            line = input("> " if sys.stdin.isatty() else "")
+            line.encode()  # what is not UTF-8 may arrive as surrogates
+        except EOFError:
+            return Answer()
+        except UnicodeError:
+            raise DataError(f"standard input, line {number}: not UTF-8") from None
+        prefixes = [request.prefix] if request.prefix else None
+        outputs = translator.search(
+            [line], n_best=request.n_best, prefixes=prefixes, sampling=request.sampling, first=number
+        )[0]
+        for one in outputs:
+            print(f"{one.score:8.4f}  {one.text}" if line.strip() else "", flush=True)

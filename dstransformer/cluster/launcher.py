@@ -62,6 +62,15 @@ def read_processes(environment: Mapping[str, str], *, require_rank: bool = True)
     return Processes(rank, local_rank, world_size)
 
 
+def local_world_size(environment: Mapping[str, str], processes: Processes) -> int:
+    """The number of processes on this machine, as ``torchrun``, ``deepspeed`` or ``srun`` say; else of all."""
+    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
+        text = environment.get(name, "")
+        if text.isascii() and text.isdecimal() and int(text):
+            return min(int(text), processes.world_size)
+    return processes.world_size
+
+
 def check_environment(environment: Mapping[str, str]) -> None:
     """Check the variables that PyTorch, OpenMP and DeepSpeed read later, where a mistake is hard to recognise.
 

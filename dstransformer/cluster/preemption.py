@@ -5,7 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from types import FrameType, TracebackType
+
+#: Signals within so many seconds of the first are the same request: launchers and shells signal a whole group of
+#: processes, and then each of them.
+SAME_REQUEST_SECONDS = 2.0
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
@@ -13,7 +18,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 class StopRequest:
     """A context manager that records SIGTERM (preemption, launcher), SIGUSR1 (SLURM's warning), Ctrl-C and SIGHUP.
 
-    SIGHUP, as of a closed connection, stays ignored under nohup. A second Ctrl-C ends the process at once.
+    SIGHUP, as of a closed connection, stays ignored under nohup. A second request ends the process at once: another
+    Ctrl-C, or any of these signals when :data:`SAME_REQUEST_SECONDS` have passed. SIGUSR1 is a warning in advance: the
+    SIGTERM of the time limit that follows it is not a second request.
 
     Args:
         announce: Print on standard error what happens next, as soon as the first signal arrives.
@@ -28,6 +35,7 @@ class StopRequest:
         self._announce = announce
         self._processes = processes
         self._interrupted = False
+        self._since: float | None = None  # when the first request came that is not a warning in advance
 
     def __enter__(self) -> StopRequest:
         heeded = [
@@ -41,12 +49,18 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        first, now = self.received is None, time.monotonic()
         if number == signal.SIGINT and self._interrupted:
             signal.default_int_handler(number, frame)
+        if self._since is not None and now - self._since > SAME_REQUEST_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        if self._since is None and number != signal.SIGUSR1:
+            self._since = now
         self._interrupted |= number == signal.SIGINT
-        first, self.received = self.received is None, signal.Signals(number).name
+        self.received = signal.Signals(number).name
         if first and self._announce:
-            again = "; Ctrl-C again stops it at once" if self._interrupted else ""
+            again = "; again stops it at once"
             condition = " if all its processes still run" if self._processes > 1 else ""
             text = (
                 f"\ndst: {self.received}: the run stops after this update and writes a checkpoint{condition}{again}\n"

@@ -31,19 +31,23 @@ STEP_TIMEOUT = timedelta(minutes=10)
 CONTROL_TIMEOUT = timedelta(hours=1)
 
 
+class PeerError(DstError):
+    """Another process has died or does not respond."""
+
+
 @contextmanager
 def peer_errors() -> Iterator[None]:
     """Turn gloo's connection errors, which mean that another process died, into a one-line error.
 
     Raises:
-        DstError: Another process has died or does not respond.
+        PeerError: Another process has died or does not respond.
     """
     try:
         yield
     except RuntimeError as error:
         if "gloo/" not in str(error):
             raise
-        raise DstError(
+        raise PeerError(
             f"another process of the run has ended or does not respond; see its own message ({_gloo_message(error)})"
         ) from error
 

@@ -48,6 +48,28 @@ DEPRECATED_NAMES = {
     "zero_optimization.cpu_offload_param": "zero_optimization.offload_param",
 }
 
+#: DeepSpeed's switches for half precision, which it is not asked for: the model computes in it, on weights in fp32.
+WITHOUT_EFFECT = (
+    *(f"bf16.{name}" for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states", "check_grad_overflow",
+                                  "immediate_grad_update")),
+    *(f"fp16.{name}" for name in ("auto_cast", "fp16_master_weights_and_grads")),
+    "data_types", "torch_autocast", "amp",
+)  # fmt: skip
+
+_FINITE = "gradients that are not finite would be applied"
+_MOMENTS = "checkpoints would lack the moments it keeps elsewhere"
+
+#: Keys with one usable value, and what another would do. All other values are accepted by DeepSpeed, most silently.
+FIXED_VALUES: dict[str, tuple[Any, str]] = {
+    "gradient_allreduce_op": ("mean", "the gradient would not be that of the mean loss"),
+    "managed_gradient_accumulation": (True, "every micro-batch would be an update"),
+    "zero_optimization.compute_grad_norm": (True, _FINITE),
+    "zero_optimization.offload_optimizer.ratio": (1, _MOMENTS),
+    "zero_optimization.offload_optimizer.super_offload": (False, _MOMENTS),
+    "zero_optimization.round_robin_gradients": (False, "DeepSpeed 0.19 confuses parameters, so would checkpoints"),
+    "zero_optimization.zenflow": (None, "updates would use gradients of earlier ones"),
+}
+
 #: More processes than any machine has: a limit against typos.
 MAX_WORLD_SIZE = 1_000_000
 
@@ -219,11 +241,14 @@ def _check_value(path: Sequence[str], value: Any, origin: str) -> None:
             f"{origin} states {name!r}, which is derived from {OWNED[path[0]]} of the experiment: "
             "remove it from the JSON and set it with a preset or --set"
         )
-    if path[0] in ("torch_autocast", "amp"):
+    if path[0] in WITHOUT_EFFECT or name in WITHOUT_EFFECT:
         raise ConfigError(
-            f"{origin} states {name!r}: the model computes in the precision of its weights; remove it and add one of "
-            "fp32, bf16, fp16"
+            f"{origin} states {name!r}, which has no effect: weights, gradients and moments are in fp32, and every "
+            "gradient is checked; remove it, and choose what the model computes in with one of fp32, bf16, fp16"
         )
+    for fixed, (usable, effect) in FIXED_VALUES.items():
+        if f"{name}.".startswith(f"{fixed}.") and (name != fixed or value != usable):
+            raise ConfigError(f"{origin} sets {name} to {shown(json.dumps(value), quote=False)}: {effect}; remove it")
     for old, new in DEPRECATED_NAMES.items():
         if f"{name}.".startswith(f"{old}."):
             raise ConfigError(f"{origin} states {old!r}, a deprecated name: write {new!r}")

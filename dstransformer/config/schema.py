@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from dstransformer.errors import without_secrets
+
 #: Upper bound of seeds and of counts (updates, tokens, sentences). PyTorch and Arrow use signed 64-bit integers.
 MAX_INT64 = 2**63 - 1
 
@@ -103,6 +105,9 @@ class TrainingConfig(Section):
     log_every: Count
     attention_backend: Literal["auto", "varlen", "padded"]
     prefetch: Count
+    hang_seconds: Annotated[float, Field(ge=0)]
+    skip_budget: NonNegative
+    max_rollbacks: NonNegative
 
 
 class ValidationConfig(Section):
@@ -149,8 +154,11 @@ class DecodingConfig(Section):
     beam_size: Annotated[int, Field(ge=1, le=1000)]
     length_penalty: Annotated[float, Field(ge=0, le=10)]
     max_input_tokens: NonNegative
+    long_inputs: Literal["cut", "split", "refuse"]
+    min_tokens: Annotated[int, Field(ge=0, le=100_000)]
     max_extra_tokens: Annotated[int, Field(ge=0, le=100_000)]
     batch_tokens: Count
+    pruning_threshold: Annotated[float, Field(ge=0)]
 
 
 class TrackingConfig(Section):
@@ -176,3 +184,10 @@ class Config(Section):
     decoding: DecodingConfig
     tracking: TrackingConfig
     deepspeed: list[str]
+
+    def without_secrets(self) -> Config:
+        """A copy whose tracking address has its password masked, for files that travel and for MLflow."""
+        if self.tracking.uri is None:
+            return self
+        tracking = self.tracking.model_copy(update={"uri": without_secrets(self.tracking.uri)})
+        return self.model_copy(update={"tracking": tracking})

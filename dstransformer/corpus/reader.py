@@ -1,6 +1,7 @@
 """Reads a corpus: memory-mapped shards, rows gathered by index into flat arrays."""
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -99,6 +100,14 @@ class Corpus:
         return self._splits[name]
 
 
+def text_digest(sources: Iterable[str], targets: Iterable[str]) -> str:
+    """A hash of sentence pairs, 32 hexadecimal digits, by which test sets are told apart."""
+    digest = hashlib.sha256()
+    for src, tgt in zip(sources, targets, strict=True):
+        digest.update(f"{src}\n{tgt}\n".encode())
+    return digest.hexdigest()[:32]
+
+
 class Split:
     """Sentence pairs as token ids, without BOS and EOS, memory-mapped."""
 
@@ -169,6 +178,15 @@ class Split:
         shard_of = np.searchsorted(self._ends, rows, side="right")
         groups = list(_group(shard_of, rows, self._ends))
         return *_gather_column(self._src, groups, rows.size), *_gather_column(self._tgt, groups, rows.size)
+
+    @cached_property
+    def text_digest(self) -> str:
+        """A hash of the raw sentences on both sides (32 hexadecimal digits), the same for every tokenizer and sharding.
+
+        Raises:
+            DataError: The split holds token ids only.
+        """
+        return text_digest(self.src_texts(), self.tgt_texts())
 
     def src_texts(self) -> list[str]:
         """Return the raw source sentences.

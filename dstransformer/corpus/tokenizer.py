@@ -19,8 +19,11 @@ EOS_ID = 3
 
 # Soft hyphen, zero-width space, direction marks and embeddings, word joiner, byte order mark. The zero-width joiner
 # and non-joiner stay: emoji sequences, Persian and Indic scripts are spelled with them.
-_INVISIBLE = re.compile("[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
-_CONTROL = re.compile("[\u0000-\u001f\u007f-\u009f\u2028\u2029]+")
+INVISIBLE_CHARACTERS = r"[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]"
+CONTROL_CHARACTERS = r"[\u0000-\u001f\u007f-\u009f\u2028\u2029]+"
+
+_INVISIBLE = re.compile(INVISIBLE_CHARACTERS)
+_CONTROL = re.compile(CONTROL_CHARACTERS)
 
 
 class Tokenizer:
@@ -84,12 +87,18 @@ class Tokenizer:
         plain = [plain_spaces(text) for text in texts]
         return self._ids(self._processor.encode(plain, num_threads=threads))
 
+    def proto(self) -> Any:
+        """The model as SentencePiece's ``ModelProto``: its pieces, and how it was trained and normalises."""
+        from sentencepiece import sentencepiece_model_pb2 as formats
+
+        return formats.ModelProto.FromString(self._model)
+
     @property
     def model_type(self) -> str:
         """The kind of the model: ``bpe``, ``unigram``, ``word`` or ``char``."""
         from sentencepiece import sentencepiece_model_pb2 as formats
 
-        kind = formats.ModelProto.FromString(self._model).trainer_spec.model_type
+        kind = self.proto().trainer_spec.model_type
         return str(formats.TrainerSpec.ModelType.Name(kind)).lower()
 
     @cached_property
@@ -98,7 +107,7 @@ class Tokenizer:
         from sentencepiece import sentencepiece_model_pb2 as formats
 
         user_defined = formats.ModelProto.SentencePiece.USER_DEFINED
-        pieces = formats.ModelProto.FromString(self._model).pieces
+        pieces = self.proto().pieces
         return {
             piece.piece: self._id_of_piece[number] for number, piece in enumerate(pieces) if piece.type == user_defined
         }

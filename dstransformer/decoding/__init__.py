@@ -1,7 +1,10 @@
-"""Beam search, and translation and parsing of text with a trained model."""
+"""Beam search and sampling, and translation and parsing of text with trained models."""
 
-from dstransformer.decoding.beam import Hypothesis, beam_search, length_penalty
+from dstransformer.decoding.beam import Hypothesis, beam_search
+from dstransformer.decoding.ensemble import Ensemble
+from dstransformer.decoding.lengths import length_penalty
 from dstransformer.decoding.parser import Parser
-from dstransformer.decoding.translator import Translator
+from dstransformer.decoding.sampling import Sampling
+from dstransformer.decoding.translator import Output, Translator
 
-__all__ = ["Hypothesis", "Parser", "Translator", "beam_search", "length_penalty"]
+__all__ = ["Ensemble", "Hypothesis", "Output", "Parser", "Sampling", "Translator", "beam_search", "length_penalty"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -10,7 +11,9 @@ from torch import Tensor
 
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import BOS_ID, EOS_ID
-from dstransformer.model import IncrementalDecoder, Packing, Transformer, ops
+from dstransformer.decoding.ensemble import Ensemble
+from dstransformer.decoding.lengths import best_reachable_score, length_penalty, output_limits
+from dstransformer.model import Packing, ops
 
 #: Pieces with smaller numbers (padding, unknown, begin of sentence) are never in an output.
 FIRST_PIECE = EOS_ID
@@ -18,6 +21,9 @@ FIRST_PIECE = EOS_ID
 #: Finished sentences leave a padded batch when they are more than this share of it: removing them copies the caches of
 #: the others.
 DROP_SHARE = 0.125
+
+#: Tokens that a search has room for at first; it doubles when it is full.
+FIRST_ROOM = 64
 
 _NEVER = float("-inf")
 
@@ -39,13 +45,14 @@ class Hypothesis:
 
 @torch.inference_mode()
 def beam_search(
-    model: Transformer,
+    model: Ensemble,
     src: Tensor,
     packing: Packing,
     settings: DecodingConfig,
     *,
     vocab_size: int,
     n_best: int = 1,
+    prefixes: Sequence[Sequence[int]] = (),
     constraint: Constraint | None = None,
 ) -> list[list[Hypothesis]]:
     """Translate ``n`` sentences.
@@ -55,20 +62,25 @@ def beam_search(
     that finished hypotheses do not narrow the beam. A beam of one is greedy decoding: it stops when its hypothesis
     ends.
 
+    With a ``pruning_threshold`` a live hypothesis whose log-probability is that much below the sentence's best live one
+    is dropped (relative threshold pruning; Freitag and Al-Onaizan, 2017). This can change the result.
+
     An output has at most ``max_extra_tokens`` more tokens than its input. At that length a live hypothesis can only
     end, at the model's own probability. A live hypothesis that can no longer enter the ``n_best`` of its sentence (see
-    :func:`best_reachable_score`) is not computed if that saves time, and a sentence is done when it has no other.
+    :func:`.best_reachable_score`) is not computed if that saves time, and a sentence is done when it has no other.
     Neither changes the result, except among equal scores: such a hypothesis cannot reach the score of the others.
 
     Args:
-        model: The model, in eval mode.
+        model: One model or several, in eval mode.
         src: Source tokens, each sentence with its end, ``(src_tokens,)`` int64, on the model's device.
         packing: The sentences of ``src``.
-        settings: Beam size, length penalty and limit.
+        settings: Beam size, length penalty and limits.
         vocab_size: Number of pieces of the tokenizer; rows of the embedding beyond it are never an output.
         n_best: Hypotheses to return per sentence, at most ``beam_size``.
-        constraint: What an output may be; anything if it is None. The pieces that it excludes keep their share of the
-            probability.
+        prefixes: For each sentence the tokens that its outputs begin with, at the model's own probability; none
+            if empty.
+        constraint: What an output may be (then without prefixes); anything if it is None. The pieces that it excludes
+            keep their share of the probability.
 
     Returns:
         The hypotheses of each sentence, best first: ``n_best``, or fewer if the search finished fewer. None at all only
@@ -76,13 +88,18 @@ def beam_search(
     """
     if not 1 <= n_best <= settings.beam_size:
         raise ValueError(f"n_best is {n_best}, but the beam has {settings.beam_size} hypotheses")
-    decoder = IncrementalDecoder(model, src, packing, settings.beam_size)
-    limits = _limits(model, packing, settings, constraint)
+    decoder = model.start(src, packing, settings.beam_size)
+    limits = output_limits(packing, settings, most=model.max_positions, prefixes=prefixes)
+    if constraint is not None:
+        limits = list(map(max, limits, constraint.least))
     search = _Search(limits, settings, n_best, src.device, ragged=decoder.ragged, constraint=constraint)
+    search.begin_with(prefixes)
     while (rows := search.choose_rows()) is not None:
         logits = decoder.step(*rows)
         if constraint is None:
-            following = best_next_pieces(logits, vocab_size, 2 * settings.beam_size)
+            following = best_next_pieces(
+                logits, vocab_size, 2 * settings.beam_size, first=search.first_piece(), forced=search.forced()
+            )
         else:
             following = best_allowed_pieces(logits, constraint.pieces, search.allowed(), 2 * settings.beam_size)
         search.advance(following)
@@ -124,11 +141,27 @@ class NextPieces(NamedTuple):
     end: Tensor
 
 
-def best_next_pieces(logits: Tensor, vocab_size: int, count: int) -> NextPieces:
-    """The ``count`` most probable pieces of each row, or all if there are fewer; see :data:`FIRST_PIECE`."""
-    count = min(count, vocab_size - FIRST_PIECE)
-    best, tokens, log_sum = ops.best_pieces(logits, FIRST_PIECE, vocab_size, count)
-    return NextPieces(best - log_sum[:, None], tokens, logits[:, EOS_ID].float() - log_sum)
+def best_next_pieces(
+    logits: Tensor, vocab_size: int, count: int, *, first: int = FIRST_PIECE, forced: Tensor | None = None
+) -> NextPieces:
+    """The ``count`` most probable pieces of each row, or all if there are fewer.
+
+    Args:
+        logits: ``(rows, vocabulary)``.
+        vocab_size: Number of pieces.
+        count: How many.
+        first: The first piece that may be chosen.
+        forced: For each row the only piece that may follow, -1 for any, ``(rows,)``; None for any.
+    """
+    count = min(count, vocab_size - first)
+    best, tokens, log_sum = ops.best_pieces(logits, first, vocab_size, count)
+    best = best - log_sum[:, None]
+    if forced is not None:
+        is_forced, piece = (forced >= 0)[:, None], forced.clamp(min=0)[:, None]
+        only = torch.full_like(best, _NEVER)
+        only[:, :1] = logits.gather(1, piece).float() - log_sum[:, None]
+        best, tokens = torch.where(is_forced, only, best), torch.where(is_forced, piece, tokens)
+    return NextPieces(best, tokens, logits[:, EOS_ID].float() - log_sum)
 
 
 def best_allowed_pieces(logits: Tensor, pieces: Tensor, allowed: Tensor, count: int) -> NextPieces:
@@ -144,16 +177,6 @@ def best_allowed_pieces(logits: Tensor, pieces: Tensor, allowed: Tensor, count: 
     scores = logits.index_select(1, pieces).float().masked_fill(~allowed, _NEVER) - log_sum[:, None]
     best, columns = scores.topk(min(count, pieces.numel()))
     return NextPieces(best, pieces[columns], scores[:, 0])
-
-
-def _limits(model: Transformer, packing: Packing, settings: DecodingConfig, constraint: Constraint | None) -> list[int]:
-    """Most tokens of each sentence's output, end included, because the length of the source includes its end too."""
-    limits: list[int] = (packing.lengths + settings.max_extra_tokens).tolist()
-    if constraint is not None:
-        limits = list(map(max, limits, constraint.least))
-    if model.config.positions == "learned":
-        limits = [min(limit, model.config.max_positions) for limit in limits]
-    return limits
 
 
 class _Search:
@@ -179,21 +202,42 @@ class _Search:
         self.results: list[list[Hypothesis]] = [[] for _ in limits]
         self._beam = beam
         self._alpha = settings.length_penalty
+        self._threshold = settings.pruning_threshold
         self._ragged = ragged
         self._constraint = constraint
+        self._min_tokens = settings.min_tokens
+        self._prefixes: Tensor | None = None
         self._length = 0  # of every live hypothesis
         self._limits = torch.tensor(limits, device=device)
         self._limit_penalties = torch.tensor([length_penalty(limit, self._alpha) for limit in limits], device=device)
         self._numbers = torch.arange(n, device=device)  # index of each sentence in the results
         self._live = torch.full((n, beam), _NEVER, device=device)
         self._live[:, 0] = 0.0
-        self._live_tokens = torch.full((n, beam, max(limits)), EOS_ID, device=device)
+        room = min(FIRST_ROOM, max(limits))
+        self._live_tokens = torch.full((n, beam, room), EOS_ID, device=device)
         self._last_tokens = torch.full((n, beam), BOS_ID, device=device)
         self._rows = self._numbers[:, None].expand(-1, beam)  # the decoder's row that each live one continues
         self._chosen = (self._live > _NEVER).flatten()  # the live ones that the decoder computes
         self._scores = torch.full((n, n_best), _NEVER, device=device)
         self._finished = torch.full((n, n_best), _NEVER, device=device)
-        self._finished_tokens = torch.full((n, n_best, max(limits)), EOS_ID, device=device)
+        self._finished_tokens = torch.full((n, n_best, room), EOS_ID, device=device)
+
+    def begin_with(self, prefixes: Sequence[Sequence[int]]) -> None:
+        """Set the tokens that the outputs of each sentence begin with; see :func:`beam_search`."""
+        if longest := max(map(len, prefixes), default=0):
+            padded = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
+            self._prefixes = torch.tensor(padded, device=self._live.device)
+
+    def first_piece(self) -> int:
+        """The first piece that may follow: the end only after ``min_tokens``."""
+        return FIRST_PIECE if self._length >= self._min_tokens else FIRST_PIECE + 1
+
+    def forced(self) -> Tensor | None:
+        """The next token of the prefix of each chosen row, -1 after it, ``(rows,)``; None if all are past it."""
+        if self._prefixes is None or self._length >= self._prefixes.shape[1]:
+            return None
+        forced = self._prefixes[:, self._length, None].expand(-1, self._beam).flatten()
+        return forced[self._chosen] if self._ragged else forced
 
     def choose_rows(self) -> tuple[Tensor, Tensor] | None:
         """Move finished sentences to the results, and choose the live hypotheses that the decoder computes next.
@@ -232,8 +276,12 @@ class _Search:
         self._live, best = log_probability.masked_fill(ends, _NEVER).topk(self._beam)
         if self._beam == 1:  # greedy
             self._live = self._live.masked_fill(ends[:, :1], _NEVER)
+        if self._threshold:
+            self._live = self._live.masked_fill(self._live < self._live[:, :1] - self._threshold, _NEVER)
         self._last_tokens, parents = tokens.gather(1, best), parents.gather(1, best)
         self._live_tokens = _rows_of(self._live_tokens, parents)
+        if self._length > self._live_tokens.shape[2]:
+            self._live_tokens, self._finished_tokens = map(_double, (self._live_tokens, self._finished_tokens))
         self._live_tokens[:, :, self._length - 1] = self._last_tokens
         self._rows = (self._chosen.cumsum(0) - 1).view_as(parents).gather(1, parents)
         if self._constraint is not None:
@@ -265,6 +313,8 @@ class _Search:
         """Drop all sentences but these."""
         if self._constraint is not None:
             self._constraint.keep(sentences)
+        if self._prefixes is not None:
+            self._prefixes = self._prefixes[sentences]
         self._limits, self._limit_penalties = self._limits[sentences], self._limit_penalties[sentences]
         self._numbers = self._numbers[sentences]
         self._live, self._live_tokens = self._live[sentences], self._live_tokens[sentences]
@@ -306,23 +356,6 @@ def _rows_of(tokens: Tensor, rows: Tensor) -> Tensor:
     return tokens.gather(1, rows[:, :, None].expand(-1, -1, tokens.shape[2]))
 
 
-def length_penalty(length: int, alpha: float) -> float:
-    """``((5 + length) / 6)^alpha`` (section 6.1; Wu et al., 2016, equation 14, without its coverage term).
-
-    ``length`` includes the end of the sentence, as in the authors' tensor2tensor: an empty output has length 1.
-    """
-    penalty: float = ((5.0 + length) / 6.0) ** alpha
-    return penalty
-
-
-def best_reachable_score(log_probability: Tensor, limit_penalty: Tensor) -> Tensor:
-    """An upper bound on the score of every continuation of a live hypothesis.
-
-    A continuation cannot raise the log-probability, which is at most 0, and with ``alpha >= 0`` the penalty that
-    divides it is largest at the length limit. So the score is at most ``log_probability / limit_penalty``.
-
-    Args:
-        log_probability: The log-probability of the live hypothesis, any shape.
-        limit_penalty: :func:`length_penalty` of the longest output allowed, of a shape that broadcasts.
-    """
-    return log_probability / limit_penalty
+def _double(tokens: Tensor) -> Tensor:
+    """Make room for as many tokens again, ``(n, rows, 2 * length)``."""
+    return torch.cat((tokens, torch.full_like(tokens, EOS_ID)), dim=2)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from dstransformer.config import DecodingConfig, complete_config
+from dstransformer.decoding.formats import Request
+from dstransformer.decoding.prefixes import warn_of_prefixes_left
 from dstransformer.decoding.translator import Progress, Translator
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import DTYPES, Bundle, open_bundle
@@ -21,17 +24,20 @@ def load_translator(
     bundle: str | Path | Bundle,
     kind: type[Decoder] = Translator,  # type: ignore[assignment]
     *,
-    beam_size: int | None = None,
-    length_penalty: float | None = None,
-    max_input_tokens: int | None = None,
-    max_extra_tokens: int | None = None,
-    batch_tokens: int | None = None,
+    others: Sequence[str | Path] = (),
     device: str | None = None,
     precision: str | None = None,
+    **settings: float | str | None,
 ) -> Decoder:
     """The translator of a bundle, or its parser if that is the ``kind``.
 
-    None keeps the bundle's own setting; for device and precision see :meth:`Translator.load`.
+    Args:
+        bundle: See :meth:`Translator.load`.
+        kind: The class.
+        others: See :meth:`Translator.load`.
+        device: See :meth:`Translator.load`.
+        precision: ``fp32``, ``bf16`` or ``fp16``; None as in :meth:`Translator.load`.
+        settings: Settings of the search, see :class:`DecodingConfig`. None keeps the bundle's own.
 
     Raises:
         DataError: The folder is not a valid bundle, or one of the other kind.
@@ -41,46 +47,73 @@ def load_translator(
         raise ConfigError(f"unknown precision {precision!r}: choose one of {', '.join(DTYPES)}")
     dtype = None if precision is None else DTYPES[precision]
     opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
-    settings = _override(
-        opened.decoding,
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        max_input_tokens=max_input_tokens,
-        max_extra_tokens=max_extra_tokens,
-        batch_tokens=batch_tokens,
+    return kind.load(
+        opened, others=others, device=device, dtype=dtype, settings=override_settings(opened.decoding, settings)
     )
-    return kind.load(opened, device=device, dtype=dtype, settings=settings)
 
 
 def translate_files(
     file: str | None,
     output: str | None,
     load: Callable[[], Translator],
+    request: Request | None = None,
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
-) -> int:
-    """Translate text, one sentence per line, plain or gzipped; returns the number of lines.
+) -> Translated:
+    """Translate text, one sentence per line, plain or gzipped.
 
     Args:
         file: None or ``-`` is standard input, which is translated whenever it pauses.
         output: The file appears once it is complete; None or ``-`` is standard output.
         load: Builds the translator, see :func:`load_translator`. It is called after the files have been checked.
+        request: What is written for each line; None: its best translation.
         overwrite: Replace ``output`` if it exists.
         progress: Called with the number of lines just translated.
 
     Raises:
         DataError: The input cannot be read, is empty or not UTF-8, or a sentence exceeds the learned positions.
-        UserError: The output exists, or is the input.
+        UserError: The output exists, or is an input.
         StorageError: The output cannot be written.
     """
-    count = 0
-    with writing_lines(output, overwrite=overwrite, inputs=_inputs(file)) as write:
+    asked = request or Request()
+    count = tokens = 0
+    inputs = [*_inputs(file), *([] if asked.prefix_file is None else [asked.prefix_file])]
+    with writing_lines(output, overwrite=overwrite, inputs=inputs) as write:
         lines = _iter_input(file)
         translator = load()
-        for count, translation in enumerate(translator.iter_translate(lines, progress=progress), 1):  # noqa: B007
-            write(translation)
-    return count
+        began = time.perf_counter()
+        prefixes = asked.iter_prefixes()
+        stream = translator.iter_search(
+            lines,
+            n_best=asked.n_best,
+            prefixes=prefixes,
+            sampling=asked.sampling,
+            progress=progress,
+        )
+        for count, (line, outputs) in enumerate(stream, 1):
+            tokens += sum(len(one.tokens) for one in outputs)
+            for text in asked.render(count, line, outputs):
+                write(text)
+    if prefixes is not None and asked.prefix_file is not None:
+        warn_of_prefixes_left(prefixes, count)
+    return Translated(count, tokens, time.perf_counter() - began)
+
+
+class Translated(NamedTuple):
+    """What was translated: lines, tokens of their outputs, and seconds after the model was loaded."""
+
+    lines: int
+    tokens: int
+    seconds: float
+
+    def __str__(self) -> str:
+        """``1,000 lines and 12,345 tokens in 12.3 s, 81.3 lines and 1,003.7 tokens a second``."""
+        seconds = max(self.seconds, 1e-9)
+        return (
+            f"{self.lines:,} lines and {self.tokens:,} tokens in {self.seconds:.1f} s: "
+            f"{self.lines / seconds:,.1f} lines and {self.tokens / seconds:,.1f} tokens a second"
+        )
 
 
 def _inputs(file: str | None) -> list[str | int]:
@@ -108,12 +141,20 @@ OPTIONS = {
     "beam_size": "--beam",
     "length_penalty": "--length-penalty",
     "max_input_tokens": "--max-input-tokens",
+    "long_inputs": "--long",
+    "min_tokens": "--min-tokens",
     "max_extra_tokens": "--max-extra-tokens",
     "batch_tokens": "--batch-tokens",
+    "pruning_threshold": "--prune",
 }
 
 
-def _override(decoding: DecodingConfig, **given: float | None) -> DecodingConfig:
+def override_settings(decoding: DecodingConfig, given: Mapping[str, float | str | None]) -> DecodingConfig:
+    """Replace settings of the search; None keeps one.
+
+    Raises:
+        ConfigError: A setting is out of bounds.
+    """
     changed = decoding.model_dump() | {name: value for name, value in given.items() if value is not None}
     try:
         return complete_config({"decoding": changed}, "").decoding

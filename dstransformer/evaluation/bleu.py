@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacrebleu (Post, 2018) with their signatures, and BLEU as the paper reports it."""
+"""BLEU, chrF and TER by sacrebleu (Post, 2018) with their signatures, and BLEU as the paper reports it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 from sacremoses import MosesTokenizer
 
 from dstransformer.errors import DataError
@@ -30,6 +31,18 @@ def score(translations: Sequence[str], references: Sequence[str]) -> tuple[Score
         _corpus_score("bleu", BLEU(tokenize="13a"), translations, references),
         _corpus_score("chrf", CHRF(), translations, references),
     )
+
+
+def ter(translations: Sequence[str], references: Sequence[str]) -> Score:
+    """Translation edit rate (Snover et al., 2006) in percent: edits per word of the reference; lower is better.
+
+    It takes far longer than BLEU, so training does without it.
+
+    Raises:
+        DataError: There are no sentences, or the numbers of translations and references differ.
+    """
+    _check_counts(translations, references)
+    return _corpus_score("ter", TER(), translations, references)
 
 
 def compound_split_bleu(translations: Sequence[str], references: Sequence[str], language: str) -> Score:
@@ -64,7 +77,9 @@ def _split_compounds(moses: MosesTokenizer, text: str) -> str:
     return _COMPOUND.sub(r"\1 ##AT##-##AT## \2", moses.tokenize(text.translate(_PLAIN_MARKS), return_str=True))
 
 
-def _corpus_score(name: str, metric: BLEU | CHRF, translations: Sequence[str], references: Sequence[str]) -> Score:
+def _corpus_score(
+    name: str, metric: BLEU | CHRF | TER, translations: Sequence[str], references: Sequence[str]
+) -> Score:
     result = metric.corpus_score(translations, [references])
     return Score(name, float(result.score), str(metric.get_signature()))
 

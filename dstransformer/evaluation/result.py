@@ -8,6 +8,8 @@ from typing import Any
 _LABELS = {
     "bleu": "BLEU",
     "chrf": "chrF2",
+    "ter": "TER",
+    "comet": "COMET",
     "bleu_compound_split": "BLEU (compound-split)",
     "f1": "F1",
     "precision": "precision",
@@ -19,7 +21,7 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class Score:
-    """A corpus-level score, from 0 to 100; higher is better.
+    """A corpus-level score, from 0 to 100; higher is better, except of ``ter``, which can exceed 100.
 
     Attributes:
         name: Name of the metric in logs: ``bleu``, ``chrf``; ``bleu_first_500`` covers the first 500 sentences only.
@@ -68,6 +70,7 @@ class Evaluation:
         perplexity: Perplexity of the references without label smoothing; None if not computed.
         samples: The first sentences with their outputs.
         are_trees: Whether the outputs are trees, on one line each.
+        digest: Hash of the held-out set, with which scores of different models can be compared; empty if unknown.
         translations: All outputs, for scores that are computed later; empty if they were not kept.
     """
 
@@ -78,6 +81,7 @@ class Evaluation:
     perplexity: float | None = None
     samples: tuple[Sample, ...] = ()
     are_trees: bool = False
+    digest: str = ""
     translations: tuple[str, ...] = field(default=(), repr=False)
 
     @property

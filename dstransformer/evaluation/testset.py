@@ -1,15 +1,21 @@
-"""Evaluates a model on a test set in two text files, for ``dst evaluate``."""
+"""Test sets, in text files or in sacrebleu's cache, and the evaluation of a model on one."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
 
-from dstransformer.errors import DataError, UserError, counted
-from dstransformer.evaluation.bleu import compound_split_bleu, score
-from dstransformer.evaluation.result import Evaluation
+from dstransformer.corpus.reader import text_digest
+from dstransformer.errors import DataError, UserError, counted, shown
+from dstransformer.evaluation.bleu import compound_split_bleu, score, ter
+from dstransformer.evaluation.result import Evaluation, Score
 from dstransformer.textfiles import is_same_file, iter_lines
 
 logger = logging.getLogger(__name__)
@@ -21,6 +27,47 @@ class SentenceTranslator(Protocol):
     def translate(self, sentences: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
         """Translate sentences. ``progress`` is called after each batch with its number of sentences."""
         ...
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Sentences and their reference translations.
+
+    Attributes:
+        name: A short name, for tables.
+        sources: Source sentences; None if only references are known.
+        references: The reference of each sentence.
+        src: Where the sources come from; None if there are none.
+        ref: Where the references come from.
+    """
+
+    __test__ = False  # not one of pytest's
+
+    name: str
+    sources: tuple[str, ...] | None
+    references: tuple[str, ...]
+    src: str | None
+    ref: str
+
+    @cached_property
+    def digest(self) -> str:
+        """See :func:`text_digest`: the same as of a corpus' split with this text. Missing sources count as empty."""
+        return text_digest(self.sources or [""] * len(self.references), self.references)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: name, places and hashes. A hash is that of the plain text, each line ending in LF."""
+        return {
+            "name": self.name,
+            "src": self.src,
+            "ref": self.ref,
+            "src_sha256": None if self.sources is None else self._hash(self.sources),
+            "ref_sha256": self._hash(self.references),
+            "digest": self.digest,
+        }
+
+    @staticmethod
+    def _hash(lines: Sequence[str]) -> str:
+        return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
 
 def read_test_set(src: str, ref: str) -> tuple[list[str], list[str]]:
@@ -39,6 +86,64 @@ def read_test_set(src: str, ref: str) -> tuple[list[str], list[str]]:
             "line n of one must translate line n of the other"
         )
     return sources, references
+
+
+def read_test_sets(src: Sequence[str], ref: Sequence[str]) -> list[TestSet]:
+    """Read test sets from pairs of files; without ``src`` they have references only.
+
+    Raises:
+        UserError: There are more files of one side than of the other, or a pair is the same file.
+        DataError: See :func:`read_test_set`.
+    """
+    if src and len(src) != len(ref):
+        raise UserError(f"--src is given {len(src)} times and --ref {len(ref)} times: give both for each test set")
+    sets = []
+    for number, (name, path) in enumerate(zip(_short_names(ref), ref, strict=True)):
+        if src:
+            sources, references = read_test_set(src[number], path)
+            sets.append(TestSet(name, tuple(sources), tuple(references), src[number], path))
+        else:
+            sets.append(TestSet(name, None, tuple(iter_lines(path)), None, path))
+    return sets
+
+
+def _short_names(paths: Sequence[str]) -> list[str]:
+    """Names of files without folder and ending, or with them where several would be equal."""
+    plain = [path.removesuffix(".gz") for path in paths]
+    for shorten in (lambda path: Path(path).stem, lambda path: Path(path).name):
+        names = list(map(shorten, plain))
+        if len(set(names)) == len(names):
+            return names
+    return list(paths)
+
+
+def cached_test_set(name: str, languages: str) -> TestSet:
+    """A test set of sacrebleu's that is in its cache, with its first reference. Nothing is downloaded.
+
+    Args:
+        name: ``wmt14``, ``wmt14/full`` …
+        languages: ``en-de``.
+
+    Raises:
+        UserError: sacrebleu has no such test set, or none for these languages, or it is not in the cache.
+    """
+    from sacrebleu.dataset import DATASETS
+
+    if (dataset := DATASETS.get(name)) is None:
+        raise UserError(f"--test-set {shown(name)}: sacrebleu has no such test set; `sacrebleu --list` names all")
+    if languages not in dataset.langpairs:
+        raise UserError(f"--test-set {name} has no {languages}, only {', '.join(dataset.langpairs)}")
+    fields = dataset.fieldnames(languages)
+    paths = {field: Path(dataset._get_txt_file_path(languages, field)) for field in fields}  # type: ignore[no-untyped-call]
+    ref = next(field for field in fields if field.startswith("ref"))
+    missing = [field for field in ("src", ref) if not paths[field].exists()]
+    if missing:
+        raise UserError(
+            f"--test-set {name}: {paths[missing[0]]} is not in sacrebleu's cache; "
+            f"`sacrebleu -t {name} -l {languages} --echo src >{os.devnull}` downloads it"
+        )
+    sources, references = read_test_set(str(paths["src"]), str(paths[ref]))
+    return TestSet(f"{name} {languages}", tuple(sources), tuple(references), str(paths["src"]), str(paths[ref]))
 
 
 def evaluate_test_set(
@@ -66,11 +171,25 @@ def evaluate_test_set(
     if write is not None:
         for translation in translations:
             write(translation)
-    for what, sentences in (("source", sources), ("reference", references), ("translation", translations)):
+    _warn_of_nothing(("source", sources), ("reference", references), ("translation", translations))
+    scored = score_translations(translations, references, language)
+    return replace(scored, seconds=seconds)
+
+
+def score_translations(translations: Sequence[str], references: Sequence[str], language: str | None) -> Evaluation:
+    """Score translations: BLEU, chrF, TER and, if the language is known, the paper's compound-split BLEU.
+
+    Raises:
+        DataError: There are no sentences, or the numbers of translations and references differ.
+    """
+    scores: tuple[Score, ...] = (*score(translations, references), ter(translations, references))
+    if language is not None:
+        scores = (*scores, compound_split_bleu(translations, references, language))
+    return Evaluation(scores, sentences=len(translations), translations=tuple(translations))
+
+
+def _warn_of_nothing(*sides: tuple[str, Sequence[str]]) -> None:
+    for what, sentences in sides:
         if not any(map(str.strip, sentences)):
             logger.warning("every line of the %s is empty: the scores are meaningless", what)
             break
-    scores = score(translations, references)
-    if language is not None:
-        scores = (*scores, compound_split_bleu(translations, references, language))
-    return Evaluation(scores, sentences=len(sources), seconds=seconds)

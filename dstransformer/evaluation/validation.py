@@ -109,6 +109,7 @@ class Validator:
             perplexity=math.exp(min(nll / tokens, 700.0)),
             samples=tuple(Sample(*sample) for sample in islice(shown, self._config.validation.samples)),
             are_trees=self._task.trees is not None,
+            digest=split.text_digest,
             translations=tuple(translations),
         )
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dstransformer.errors import shown
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -24,10 +26,18 @@ class BundleModel:
         self._translator = translator
 
     def predict(self, model_input: pd.DataFrame | Sequence[str], params: dict[str, Any] | None = None) -> list[str]:
-        """Translate or parse sentences from a list, or a data frame with one column, to which MLflow converts lists."""
+        """Translate or parse sentences from a list, or a data frame with one column, to which MLflow converts lists.
+
+        Raises:
+            TypeError: An input is not a text, such as a missing value of a data frame.
+        """
         del params
-        sentences = model_input if isinstance(model_input, Sequence) else model_input.iloc[:, 0].tolist()
-        return self._translator.translate(list(sentences))
+        given = [model_input] if isinstance(model_input, str) else model_input
+        sentences = list(given) if isinstance(given, Sequence) else given.iloc[:, 0].tolist()
+        for number, sentence in enumerate(sentences, 1):
+            if not isinstance(sentence, str):
+                raise TypeError(f"input {number} is {shown(sentence)}, not a text")
+        return self._translator.translate(sentences)
 
 
 def _load_pyfunc(path: str) -> BundleModel:

@@ -1,7 +1,7 @@
 """The Transformer on packed batches, its loss, its incremental decoder, and bundles of trained weights."""
 
 from dstransformer.model.attention_weights import AttentionWeights, attention_weights
-from dstransformer.model.bundle import Bundle, open_bundle, save_bundle
+from dstransformer.model.bundle import Bundle, open_bundle, save_bundle, save_weights
 from dstransformer.model.flops import LengthSums, training_flops
 from dstransformer.model.incremental import IncrementalDecoder
 from dstransformer.model.ops import DTYPES, Backend, check_backend
@@ -23,5 +23,6 @@ __all__ = [
     "open_bundle",
     "parameter_count",
     "save_bundle",
+    "save_weights",
     "training_flops",
 ]

@@ -29,6 +29,7 @@ from dstransformer.files import file_sha256
 from dstransformer.model.ops import Backend
 from dstransformer.model.transformer import Transformer, meta_device
 from dstransformer.parsing.linearise import Linearisation
+from dstransformer.products import product_of
 
 WEIGHTS, CONFIG, TOKENIZER, PROVENANCE = "model.safetensors", "config.yaml", "tokenizer.model", "provenance.json"
 
@@ -73,6 +74,12 @@ class Bundle:
         if not isinstance(recorded, Mapping):
             raise DataError(f"{self.path / PROVENANCE} does not hold the configuration of the training: copy it again")
         return complete_config(recorded, str(self.path / PROVENANCE))
+
+    @property
+    def weights_sha256(self) -> str:
+        """The recorded hash of the weights; of the oldest bundles without one, that of the file."""
+        recorded = self.provenance.get("files", {}).get(WEIGHTS) or self.provenance.get("weights_sha256")
+        return str(recorded or file_sha256(self.path / WEIGHTS))
 
     def load_weights(self) -> dict[str, Tensor]:
         """The fp32 weights by name.
@@ -175,8 +182,12 @@ def open_bundle(path: str | Path) -> Bundle:
     except OSError as error:
         raise DataError(f"cannot read {given}: {error.strerror}") from None
     missing = [name for name in (WEIGHTS, CONFIG, TOKENIZER, PROVENANCE) if name not in present]
+    if missing and product_of(given) == "export":
+        raise DataError(f"{given} is an export for another tool, not a bundle: name the bundle that it was made of")
     if missing and {WEIGHTS, CONFIG} <= present:
         raise DataError(f"{given} lacks {', '.join(missing)}: restore it, or copy the bundle again")
+    if missing and {"manifest.json", TOKENIZER} <= present:
+        raise DataError(f"{given} is a corpus, not a bundle: name a bundle that was trained on it, such as RUN/bundle")
     if missing:
         raise DataError(
             f"{given} is not a bundle: it lacks {', '.join(missing)}; `dst average RUN --out BUNDLE` makes one"
@@ -254,14 +265,7 @@ def save_bundle(
         OSError: The folder exists or cannot be written.
     """
     folder.mkdir(parents=True)
-    try:
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
-    except SafetensorError as error:
-        refusal = re.search(r"os error (\d+)", str(error))
-        if refusal is None:
-            raise
-        number = int(refusal[1])
-        raise OSError(number, os.strerror(number), str(folder / WEIGHTS)) from None
+    save_weights(folder / WEIGHTS, weights)
     stored = {
         "format_version": FORMAT_VERSION,
         "src_lang": provenance.get("src_lang"),
@@ -272,9 +276,26 @@ def save_bundle(
     }
     (folder / CONFIG).write_text(yaml.safe_dump(stored, sort_keys=False), encoding="utf-8")
     tokenizer.save(folder / TOKENIZER)
-    # Safetensors makes the file readable by its owner only; give it the mode of the others.
-    (folder / WEIGHTS).chmod(stat.S_IMODE((folder / CONFIG).stat().st_mode))
     files = {name: file_sha256(folder / name) for name in (WEIGHTS, CONFIG, TOKENIZER)}
-    record = {**provenance, "files": files, "config": config.model_dump()}
+    record = {**provenance, "files": files, "config": config.without_secrets().model_dump()}
     (folder / PROVENANCE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return files[WEIGHTS]
+
+
+def save_weights(path: Path, weights: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write tensors by name in the safetensors format.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path, metadata)
+    except SafetensorError as error:
+        refusal = re.search(r"os error (\d+)", str(error))
+        if refusal is None:
+            raise
+        number = int(refusal[1])
+        raise OSError(number, os.strerror(number), str(path)) from None
+    path.chmod(mode)  # safetensors makes the file readable by its owner only

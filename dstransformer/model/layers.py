@@ -111,7 +111,9 @@ class PositionedEmbedding(nn.Module):
         if self.positions is not None:
             nn.init.normal_(self.positions.weight, std=self.positions.embedding_dim**-0.5)
 
-    def forward(self, ids: Tensor, positions: Tensor, max_len: int, weight: Tensor) -> Tensor:
+    def forward(
+        self, ids: Tensor, positions: Tensor, max_len: int, weight: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """Embed tokens.
 
         Args:
@@ -119,6 +121,7 @@ class PositionedEmbedding(nn.Module):
             positions: Position of each token in its sentence, from 0, ``(tokens,)``.
             max_len: One more than the largest position.
             weight: The embedding matrix, ``(rows, d_model)``.
+            dtype: Precision of the result; None is that of the matrix.
 
         Returns:
             ``(tokens, d_model)``.
@@ -134,7 +137,7 @@ class PositionedEmbedding(nn.Module):
             if max_len > self.max_positions:
                 raise ValueError(f"a sentence has {max_len} tokens, model.max_positions is {self.max_positions}")
             embedded = embedded + self.positions(positions)
-        dropped: Tensor = self.dropout(embedded)
+        dropped: Tensor = self.dropout(embedded if dtype is None else embedded.to(dtype))
         return dropped
 
 

@@ -30,7 +30,7 @@ def smoothed_cross_entropy(
 
     Args:
         hidden: The decoder's output, ``(rows, d_model)``; rows beyond the targets are filler.
-        weight: The softmax matrix, ``(rows, d_model)``.
+        weight: The softmax matrix, ``(rows, d_model)``; rounded to the precision of ``hidden`` for the computation.
         targets: ``(tokens,)`` int64, at most ``rows``.
         label_smoothing: epsilon.
 
@@ -76,8 +76,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         scale = FP16_SCALE if hidden.dtype == torch.float16 else 1.0
         chunk = max(1, CHUNK_LOGITS[hidden.device.type] // weight.shape[0])
         repeated = hidden.shape[0] > chunk
-        project = ops.prepare_linear(weight, repeated=repeated)
-        project_back = ops.prepare_linear(weight.t(), repeated=repeated) if needs_grad else None
+        rounded = weight.to(hidden.dtype)
+        project = ops.prepare_linear(rounded, repeated=repeated)
+        project_back = ops.prepare_linear(rounded.t(), repeated=repeated) if needs_grad else None
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
             logits = project(hidden[part])
@@ -121,7 +122,8 @@ class _RDropCrossEntropy(torch.autograd.Function):
         nll = torch.zeros_like(loss)
         scale = FP16_SCALE / max(1.0, alpha) if hidden.dtype == torch.float16 else 1.0
         chunk = max(64, CHUNK_LOGITS[hidden.device.type] // (8 * weight.shape[0]))  # eight tensors as large are alive
-        project, project_back = ops.prepare_linear(weight), ops.prepare_linear(weight.t())
+        rounded = weight.to(hidden.dtype)
+        project, project_back = ops.prepare_linear(rounded), ops.prepare_linear(rounded.t())
         for start in range(0, tokens, chunk):
             end = min(start + chunk, tokens)
             first, second = slice(start, end), slice(tokens + start, tokens + end)

@@ -1,8 +1,13 @@
-"""The smallest modules: they hold weights and settings, and :mod:`dstransformer.model.ops` computes."""
+"""The smallest modules: they hold weights and settings, and :mod:`dstransformer.model.ops` computes.
+
+They compute in the precision of their input. Weights of another precision are rounded for the computation; their
+gradients have the precision of the weights, so that several batches are summed in it.
+"""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dstransformer.model import ops
 
@@ -34,9 +39,10 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor, y: Tensor | None = None, p: float = 0.0) -> Tensor:
         """``LayerNorm(x)``, or ``LayerNorm(x + Dropout(y))`` with the dropout probability ``p``; ``(…, d_model)``."""
+        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
         if y is None:
-            return super().forward(x)
-        return ops.residual_norm(x, y, self.weight, self.bias, self.eps, p)
+            return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+        return ops.residual_norm(x, y, weight, bias, self.eps, p)
 
 
 class Dropout(nn.Module):

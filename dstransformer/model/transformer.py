@@ -36,6 +36,8 @@ class Transformer(nn.Module):
         label_smoothing: epsilon of the training loss.
         backend: The implementation of attention.
         r_drop: alpha of R-Drop; 0 trains with one pass.
+        dtype: The precision in which it computes; None is that of its weights. Training in mixed precision has weights
+            in fp32 (Micikevicius et al., 2018).
     """
 
     def __init__(
@@ -46,11 +48,13 @@ class Transformer(nn.Module):
         backend: Backend = "auto",
         *,
         r_drop: float = 0.0,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.config = config
         self.label_smoothing = label_smoothing
         self.r_drop = r_drop
+        self.dtype = dtype
         rows, width = config.embedding_rows(vocab_size), config.d_model
         self.embedding = nn.Embedding(rows, width)  # of the target
         self.src_embedding = None if config.tie_embeddings == "all" else nn.Embedding(rows, width)
@@ -109,7 +113,7 @@ class Transformer(nn.Module):
     def encode(self, src: Tensor, packing: Packing) -> Tensor:
         """The memory, ``(packing.rows, d_model)``, of source tokens ``(src_tokens,)``."""
         src, positions = packing.fill(src), packing.fill(packing.positions)
-        x: Tensor = self.src_input(src, positions, packing.max_len, self._src_weight)
+        x: Tensor = self.src_input(src, positions, packing.max_len, self._src_weight, self.dtype)
         for layer in self.encoder:
             x = layer(x, packing)
         return x if self.encoder_norm is None else self.encoder_norm(x)
@@ -117,7 +121,7 @@ class Transformer(nn.Module):
     def decode(self, tgt_in: Tensor, packing: Packing, memory: Tensor, memory_packing: Packing) -> Tensor:
         """The decoder's output at all positions, ``(packing.rows, d_model)``, for the input ``(tgt_tokens,)``."""
         tgt_in, positions = packing.fill(tgt_in), packing.fill(packing.positions)
-        x: Tensor = self.tgt_input(tgt_in, positions, packing.max_len, self.embedding.weight)
+        x: Tensor = self.tgt_input(tgt_in, positions, packing.max_len, self.embedding.weight, self.dtype)
         for layer in self.decoder:
             x = layer(x, packing, memory, memory_packing)
         return x if self.decoder_norm is None else self.decoder_norm(x)

@@ -110,10 +110,12 @@ def draw_attention(
         overwrite: Replace an earlier folder of pictures.
 
     Raises:
-        DataError: The layer, a head or a word does not exist, a sentence is empty or too long, or ``out`` cannot be
-            replaced.
+        DataError: The bundle is a parser, the layer, a head or a word does not exist, a sentence is empty or too long,
+            or ``out`` cannot be replaced.
         StorageError: The folder cannot be written.
     """
+    if bundle.trees is not None:
+        raise DataError(f"{bundle.path} is a parser: the attention of a translation model can be drawn, not a parser's")
     check_output_folder(out, "--out", "a folder of attention pictures", _is_ours, FILES, overwrite=overwrite)
     layer, heads = _check_choice(choice, bundle.model)
     src = _encode(bundle.tokenizer, sentence, "the sentence")

@@ -22,7 +22,7 @@ from dstransformer.cluster.launcher import Processes
 from dstransformer.cluster.world import usable_cores
 from dstransformer.config import Config, compose, load_config
 from dstransformer.corpus import Corpus
-from dstransformer.errors import DataError, UserError
+from dstransformer.errors import DataError, UserError, without_secrets
 from dstransformer.files import hold_lock, replace_file, storage_errors
 from dstransformer.model import parameter_count
 from dstransformer.paper.child import Ended, run_dst
@@ -32,7 +32,8 @@ from dstransformer.paper.table3_rows import ROWS, Row, differences, scale_preset
 from dstransformer.products import enclosing_product
 from dstransformer.terminal import Stopped, stopped_by_signals
 from dstransformer.tracking import PARENT_TAG, RunGroup, RunStatus, TrackingState, resolve_tracking_uri
-from dstransformer.tracking.mlflow_tracker import manifest_digest
+from dstransformer.tracking.location import GROUP_LOCK_NAME
+from dstransformer.tracking.payload import manifest_digest
 
 STATE_NAME = "table3.json"
 PICTURE_NAME = "table3.png"
@@ -247,7 +248,7 @@ class TableRun:
     @contextmanager
     def _tracking(self) -> Iterator[None]:
         """Workers talk to MLflow one at a time; results do not wait for that."""
-        with hold_lock(self._out / ".table3-mlflow.lock", f"{self._out} is locked ({{owner}})", wait=-1.0, keep=True):
+        with hold_lock(self._out / GROUP_LOCK_NAME, f"{self._out} is locked ({{owner}})", wait=-1.0, keep=True):
             yield
 
     def _say(self, line: str) -> None:
@@ -267,7 +268,7 @@ def _read_result(ended: Ended, before: Result) -> Result:
     return replace(
         before,
         status="done",
-        seconds=before.seconds if "uncounted_updates" in cost else 3600.0 * cost["device_hours"] / cost["devices"],
+        seconds=3600.0 * cost["device_hours"] / cost["devices"],
         updates=outcome["step"],
         perplexity=found["metrics"]["perplexity"],
         bleu=found["metrics"][name],
@@ -309,7 +310,7 @@ def _settings(request: TableRequest, base: Config, corpus: Corpus) -> dict[str, 
     return {
         "scale": request.scale,
         "updates": base.training.max_updates,
-        "set": list(request.overrides),
+        "set": list(map(without_secrets, request.overrides)),
         "ds": list(request.fragments),
         "languages": f"{corpus.manifest.src_lang}-{corpus.manifest.tgt_lang}",
         "pairs": {name: split.pairs for name, split in corpus.manifest.splits.items()},

@@ -190,13 +190,14 @@ def escape_brackets(text: str) -> str:
 def normalise(tree: Tree) -> Tree | None:
     """Take away what no parser predicts: empty elements, function tags and indices (``NP-SBJ-1`` becomes ``NP``).
 
-    A phrase that holds nothing but empty elements goes with them. Words and the tags of words stay as they are.
+    Words of nothing but invisible characters go too, and phrases in which nothing is left. Other words and their tags
+    stay as they are.
 
     Returns:
         The tree; None if no word is left.
     """
     if tree.word is not None:
-        return None if tree.label == EMPTY else tree
+        return None if tree.label == EMPTY or not any(map(str.isprintable, tree.word)) else tree
     children = tuple(child for child in map(normalise, tree.children) if child is not None)
     return Tree(plain_label(tree.label), children) if children else None
 

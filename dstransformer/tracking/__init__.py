@@ -2,29 +2,37 @@
 
 from dstransformer.tracking.build import build_tracker
 from dstransformer.tracking.console import ConsoleProgress
-from dstransformer.tracking.courier import send_pending
+from dstransformer.tracking.courier import register_bundle, send_pending
+from dstransformer.tracking.evaluations import find_run, log_evaluation
+from dstransformer.tracking.evaluations import send as send_evaluations
 from dstransformer.tracking.group import PARENT_TAG, RunGroup
 from dstransformer.tracking.jsonl import METRICS_NAME, MetricsLog
 from dstransformer.tracking.location import TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow_tracker import MlflowTracker
 from dstransformer.tracking.page import public_address
-from dstransformer.tracking.tracker import FanOut, NullTracker, RunStart, RunStatus, Tracker
+from dstransformer.tracking.tracker import BadUpdate, FanOut, NullTracker, Rollback, RunStart, RunStatus, Tracker
 
 __all__ = [
     "METRICS_NAME",
     "PARENT_TAG",
+    "BadUpdate",
     "ConsoleProgress",
     "FanOut",
     "MetricsLog",
     "MlflowTracker",
     "NullTracker",
+    "Rollback",
     "RunGroup",
     "RunStart",
     "RunStatus",
     "Tracker",
     "TrackingState",
     "build_tracker",
+    "find_run",
+    "log_evaluation",
     "public_address",
+    "register_bundle",
     "resolve_tracking_uri",
+    "send_evaluations",
     "send_pending",
 ]

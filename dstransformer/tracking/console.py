@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
+from dstransformer.errors import counted
 from dstransformer.evaluation import Evaluation
-from dstransformer.tracking.tracker import RunStart, RunStatus, Tracker
+from dstransformer.tracking.tracker import BadUpdate, Rollback, RunStart, RunStatus, Tracker
 
 
 class PipeSafeConsole(Console):
@@ -75,6 +76,22 @@ class ConsoleProgress(Tracker):
             self.say(f"  source       {sample.source}")
             self.say(f"  reference    {sample.reference}")
             self.say(f"  translation  {sample.translation}")
+
+    def log_bad_update(self, update: BadUpdate) -> None:
+        """Print what happened, and in which sentences."""
+        what = "the gradient is NaN or infinite: skipped" if update.skipped else "the loss is NaN or infinite"
+        shown = ", ".join(map(str, update.pairs[:5])) + (", …" if len(update.pairs) > 5 else "")
+        self.say(
+            f"update {update.step}  {what} ({update.in_a_row} in a row)  {counted(len(update.pairs), 'pair')}: {shown}"
+        )
+
+    def log_rollback(self, rollback: Rollback) -> None:
+        """Print where training went on."""
+        epoch, update = rollback.passed_over[1]
+        self.say(
+            f"update {rollback.diverged_at}  {rollback.reason}: back to the checkpoint of update {rollback.step}, "
+            f"and on with the data from epoch {epoch + 1}, update {update + 1} (time {rollback.number})"
+        )
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """Print the path of the checkpoint and its score."""

@@ -8,12 +8,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.errors import DataError, StorageError, UserError
-from dstransformer.files import hold_lock
-from dstransformer.tracking.jsonl import METRICS_NAME, logged_metrics
-from dstransformer.tracking.location import STATE_NAME, TrackingState, sqlite_path
+from dstransformer.errors import DataError, StorageError, UserError, without_secrets
+from dstransformer.files import hold_lock, storage_errors
+from dstransformer.tracking.jsonl import METRICS_NAME, last_time, logged_metrics
+from dstransformer.tracking.location import GROUP_LOCK_NAME, STATE_NAME, TrackingState, sqlite_path
 from dstransformer.tracking.page import public_address
-from dstransformer.tracking.spool import FOLDER_NAME, SENT_NAME, Spool
+from dstransformer.tracking.spool import FOLDER_NAME, SENT_NAME, Record, Spool
 
 if TYPE_CHECKING:
     from dstransformer.tracking.mlflow_store import MlflowStore
@@ -29,6 +29,7 @@ MLFLOW_ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_UV_AUTO_DETECT": "false",  # a project in the working folder is not the model's
 }
 
 
@@ -47,6 +48,8 @@ class Courier:
         self._refused: set[Path] = set()
         #: The store does not know the run, and no records are left to create it again.
         self.lost = False
+        #: What the registration of the bundle has come to, as a line; None until it was sent.
+        self.registered: str | None = None
 
     @property
     def run_id(self) -> str | None:
@@ -96,6 +99,7 @@ class Courier:
                 self._refused.update(files)
             else:
                 self._state = store.state
+                self.registered = store.registered or self.registered
                 self._spool.archive(files, record)
                 self._refused.difference_update(files)
                 sent += len(files)
@@ -136,15 +140,38 @@ class Courier:
 
 
 def _reason(error: BaseException) -> str:
-    """A short reason, without the network libraries' details."""
-    text = " ".join(str(error).split()) or repr(error)
+    """A short reason, without passwords and the network libraries' details."""
+    text = without_secrets(" ".join(str(error).split()) or repr(error))
     if known := re.search(r"\[Errno -?\d+\] ([\w ]+)", text):
         return known[1]
     return "timed out" if "timed out" in text else text
 
 
+def crashed_run(run_folder: Path, spool: Spool, state: TrackingState) -> Record | None:
+    """The run that trained in this folder before and ended without a report, as in a record: its ID and last time.
+
+    None if there is none in this store.
+    """
+    try:
+        before = TrackingState.load(run_folder)
+    except DataError:  # damaged; the run that starts now writes it anew
+        return None
+    if before is None or before.run_id is None or before.tracking_uri != state.tracking_uri or not spool.lacks_end():
+        return None
+    return {"run_id": before.run_id, "time": _last_sign_of_life(run_folder)}
+
+
+def _last_sign_of_life(run_folder: Path) -> int:
+    """When a run last logged metrics or reported something else, in Unix milliseconds."""
+    times = [last_time(run_folder / METRICS_NAME) or 0.0]
+    times += [path.stat().st_mtime for path in (run_folder / STATE_NAME, run_folder / SENT_NAME) if path.exists()]
+    return int(1000 * max(times))
+
+
 def send_pending(run_folder: Path) -> int:
-    """Send the pending tracking records of a run.
+    """Send the pending tracking records of a run, or of a group of runs.
+
+    A run that ended without a report is reported as failed. A group keeps its state: its runs may be in training.
 
     Returns:
         The number of records sent.
@@ -154,13 +181,42 @@ def send_pending(run_folder: Path) -> int:
         UserError: The run is being trained.
         StorageError: The tracking server does not accept all records, or the run folder cannot be written.
     """
+    return _send(run_folder, None)[0]
+
+
+def register_bundle(run_folder: Path, name: str) -> str:
+    """Make the final bundle of a run a version of a registered model. Sends all pending records.
+
+    Returns:
+        A line that says which version it is, and why it is the champion or not.
+
+    Raises:
+        DataError: The run has no final bundle; and as :func:`send_pending`.
+        UserError, StorageError: As :func:`send_pending`.
+    """
+    return _send(run_folder, name)[1] or name
+
+
+def _send(run_folder: Path, register: str | None) -> tuple[int, str | None]:
     state = _load_state(run_folder)
+    spool = Spool(run_folder)
+    is_group = spool.is_group()
     with hold_lock(
-        run_folder / ".lock",
+        run_folder / (GROUP_LOCK_NAME if is_group else ".lock"),
         f"another process ({{owner}}) sends the records of {run_folder}, a training or `dst track`: wait for it",
         keep=True,
     ):
-        return _send_pending(state, run_folder)
+        with storage_errors(run_folder, full="free some space and run the same command again"):
+            if spool.lacks_end() and not is_group:  # nothing says whether a run of the group is being trained
+                spool.put({"op": "crash", "time": _last_sign_of_life(run_folder)})
+            if register is not None:
+                if "bundle" not in spool.operations():
+                    raise DataError(
+                        f"{run_folder} has no final bundle to register yet: finish the run with `dst train`"
+                    )
+                spool.put({"op": "register", "name": register, "key": None})
+        courier = Courier(state, run_folder, spool)
+        return _send_pending(state, run_folder, spool, courier), courier.registered
 
 
 def _load_state(run_folder: Path) -> TrackingState:
@@ -182,9 +238,7 @@ def _load_state(run_folder: Path) -> TrackingState:
     )
 
 
-def _send_pending(state: TrackingState, run_folder: Path) -> int:
-    spool = Spool(run_folder)
-    courier = Courier(state, run_folder, spool)
+def _send_pending(state: TrackingState, run_folder: Path, spool: Spool, courier: Courier) -> int:
     before = len(spool.pending())
     address = public_address(state.tracking_uri)
     if state.run_id is None and not before:

@@ -10,7 +10,7 @@ from pathlib import Path
 from dstransformer.tracking.courier import Courier, StoreUnreachableError
 from dstransformer.tracking.location import TrackingState
 from dstransformer.tracking.page import public_address
-from dstransformer.tracking.spool import Record, Spool, unix_ms
+from dstransformer.tracking.spool import SOURCE_TAG, Record, Spool, unix_ms
 from dstransformer.tracking.tracker import RunStatus
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class RunGroup:
             "resume": not self._is_new,
             "key": uuid.uuid4().hex,
             "time": unix_ms(),
-            "tags": {"mlflow.source.name": source},
+            "tags": {SOURCE_TAG: source},
         }
         self._send(start, {"op": "params", "params": dict(params)})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,13 @@ from typing import Any
 from dstransformer.errors import DataError, shown
 from dstransformer.evaluation import Evaluation
 from dstransformer.files import replacing
-from dstransformer.tracking.tracker import RunStart, Tracker
+from dstransformer.tracking.payload import point_stride
+from dstransformer.tracking.tracker import BadUpdate, Rollback, RunStart, Tracker
 
 METRICS_NAME = "metrics.jsonl"
+
+#: Kinds of lines that hold no metrics.
+EVENTS = ("checkpoint", "bad_update", "rollback")
 
 #: A line of the file: ``kind``, ``step``, ``time``, and the metrics.
 Record = dict[str, Any]
@@ -23,8 +28,8 @@ Record = dict[str, Any]
 class MetricsLog(Tracker):
     """Appends one line per event. The line is on file when the call returns.
 
-    A line has ``kind`` (``train``, ``cost``, ``checkpoint``, or the name of a held-out split), ``step``, ``time`` (Unix
-    seconds) and the metrics under their short names. NaN and infinity are written as null.
+    A line has ``kind`` (one of ``EVENTS``, ``train``, ``cost``, or the name of a held-out split), ``step``, ``time``
+    (Unix seconds) and the metrics under their short names. NaN and infinity are written as null.
     """
 
     name = "metrics.jsonl"
@@ -52,6 +57,14 @@ class MetricsLog(Tracker):
         """Write a line of kind ``cost``."""
         self._write("cost", step, totals)
 
+    def log_bad_update(self, update: BadUpdate) -> None:
+        """Write a line of kind ``bad_update``."""
+        self._write("bad_update", update.step, update.to_json())
+
+    def log_rollback(self, rollback: Rollback) -> None:
+        """Write a line of kind ``rollback``, whose step is the checkpoint's, so that a resumed run keeps it."""
+        self._write("rollback", rollback.step, rollback.to_json())
+
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """Write a line of kind ``checkpoint``."""
         self._write("checkpoint", step, {"path": str(path), "sha256": sha256, "score": score})
@@ -62,7 +75,7 @@ class MetricsLog(Tracker):
         for split, evaluation in evaluations.items():
             self.log_eval(split, step, evaluation)
 
-    def _write(self, kind: str, step: int, values: Mapping[str, float | str | None]) -> None:
+    def _write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         finite = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in values.items()
@@ -72,10 +85,27 @@ class MetricsLog(Tracker):
             file.write(line + "\n")
 
 
+def first_time(path: Path) -> float | None:
+    """When the first metrics of a run were logged, in Unix seconds; None if there are none."""
+    return next(_times(path), None)
+
+
+def last_time(path: Path) -> float | None:
+    """When the last metrics of a run were logged, in Unix seconds; None if there are none."""
+    return max(_times(path), default=None)
+
+
+def _times(path: Path) -> Iterator[float]:
+    if path.exists():
+        records = read_records(path, skip_damaged=True)
+        yield from (record["time"] for record in records if isinstance(record.get("time"), int | float))
+
+
 def logged_metrics(path: Path) -> list[tuple[str, float, int, int]]:
     """Read the metrics of a run; none if there is no file.
 
-    The scores of the final bundle are left out, because MLflow has them as metrics of its model.
+    The scores of the final bundle are left out, because MLflow has them as metrics of its model. A curve of too many
+    points is thinned.
 
     Returns:
         Name (``train/loss``), value, time (Unix milliseconds) and step of every finite value.
@@ -85,14 +115,21 @@ def logged_metrics(path: Path) -> list[tuple[str, float, int, int]]:
     found = []
     for record in read_records(path, skip_damaged=True):
         kind, step, when = record["kind"], record["step"], record.get("time")
-        if kind == "checkpoint" or kind.startswith("final_") or not isinstance(when, int | float):
+        if kind in EVENTS or kind.startswith("final_") or not isinstance(when, int | float):
             continue
         found += [
             (f"{kind}/{name}", float(value), int(when * 1000), step)
             for name, value in record.items()
             if name not in ("step", "time") and isinstance(value, int | float)
         ]
-    return found
+    counts = Counter(name for name, *_ in found)
+    numbers: Counter[str] = Counter()
+    kept = []
+    for metric in found:
+        numbers[metric[0]] += 1
+        if numbers[metric[0]] % point_stride(counts[metric[0]]) == 0:
+            kept.append(metric)
+    return kept
 
 
 def read_records(path: Path, *, skip_damaged: bool) -> Iterator[Record]:

@@ -8,11 +8,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dstransformer.errors import ConfigError, DataError
+from dstransformer.errors import ConfigError, DataError, without_secrets
 from dstransformer.files import replace_file
 
 STATE_NAME = "tracking.json"
 ARTIFACTS_FOLDER = "mlartifacts"
+
+#: Held by whoever sends the records of a group of runs.
+GROUP_LOCK_NAME = ".table3-mlflow.lock"
+
 _START_OVER = "delete it, and the next `dst train` there tracks the run anew"
 SCHEMES = ("http", "https", "databricks", "sqlite", "postgresql", "mysql", "mssql")
 
@@ -61,7 +65,9 @@ class TrackingState:
         except ValueError as error:
             raise DataError(f"{path} is damaged ({error}): {_START_OVER}") from None
         if not isinstance(state.tracking_uri, str) or not _is_store(state.tracking_uri):
-            raise DataError(f"{path} is damaged (tracking_uri is {state.tracking_uri!r}): {_START_OVER}")
+            raise DataError(
+                f"{path} is damaged (tracking_uri is {without_secrets(str(state.tracking_uri))!r}): {_START_OVER}"
+            )
         return replace(state, tracking_uri=_find_moved_store(state.tracking_uri, run_folder))
 
     def with_stored_run_id(self, run_folder: Path) -> TrackingState:
@@ -77,6 +83,8 @@ class TrackingState:
 def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
     """The store to use: the configured one, else ``MLFLOW_TRACKING_URI``, else a SQLite file beside the run folder.
 
+    The path of a SQLite file is made absolute: ``dst track`` may be called in another folder.
+
     Raises:
         ConfigError: The address is not one of a store that MLflow supports.
     """
@@ -85,12 +93,16 @@ def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
     origin = "tracking.uri" if configured else "MLFLOW_TRACKING_URI"
     if not _is_store(uri):
         raise ConfigError(
-            f"{origin} is {uri!r}, which is not the address of a tracking store: "
+            f"{origin} is {without_secrets(uri)!r}, which is not the address of a tracking store: "
             "use an address such as http://host:5000 or sqlite:////path/mlflow.db"
         )
-    if (path := sqlite_path(uri)) is not None and path.is_dir():
+    if (path := sqlite_path(uri)) is None:
+        return uri
+    if path.is_dir():
         raise ConfigError(f"the tracking store {path} is a folder: move it, or name another store with tracking.uri")
-    return uri
+    scheme, _, rest = uri.partition(":///")
+    _, mark, options = rest.partition("?")
+    return f"{scheme}:///{path}{mark}{options}"
 
 
 def sqlite_path(tracking_uri: str) -> Path | None:

@@ -11,18 +11,21 @@ import logging
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-import mlflow.pyfunc
-from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModel, LoggedModelOutput, Metric, Param, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
-from mlflow.models import Model, ModelSignature
 from mlflow.tracking import MlflowClient
-from mlflow.types import ColSpec, Schema
+from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
+from dstransformer.tracking.evaluations import send_evaluation
 from dstransformer.tracking.jsonl import METRICS_NAME
 from dstransformer.tracking.location import TrackingState, artifact_location, sqlite_path
-from dstransformer.tracking.page import page_instructions, public_address
+from dstransformer.tracking.models import KEY_TAG, RunModels
+from dstransformer.tracking.page import describe_crash, page_instructions
+from dstransformer.tracking.registry import register
 from dstransformer.tracking.spool import Record
 
 logger = logging.getLogger(__name__)
@@ -32,16 +35,13 @@ for library in ("mlflow", "alembic", "sqlalchemy", "urllib3"):
 
 ENTRIES_PER_BATCH = 100  # MLflow's limit of parameters or tags per request
 MAX_VALUE_LENGTH = 6000
-KEY_TAG = "mlflow.dst_key"  # identifies what a record created, to avoid duplicates; hidden in MLflow's UI
-MODEL_USAGE = """```python
-import mlflow
 
-mlflow.set_tracking_uri("{source}")
-mlflow.pyfunc.load_model("models:/{model_id}").predict(["A sentence."])
-```
-"""
-BUNDLE_FOLDER = "bundle"
-LOADER_MODULE = "dstransformer.export.pyfunc"
+MODEL_OPERATIONS = {
+    "checkpoint": RunModels.add_checkpoint,
+    "checkpoint_scores": RunModels.add_scores,
+    "checkpoints": RunModels.mark_deleted,
+    "bundle": RunModels.add_bundle,
+}
 
 
 class MlflowStore:
@@ -60,10 +60,15 @@ class MlflowStore:
             "text": self._text,
             "file": self._file,
             "dataset": self._dataset,
-            "bundle": self._bundle,
+            "table": self._table,
+            "register": self._register,
             "plot": self._plot,
             "finish": self._finish,
+            "crash": lambda record: self._mark_crashed(self.run_id, record["time"]),
+            "evaluation": lambda record: send_evaluation(self._client, str(self.run_id), record),
         }
+        #: What the last registration of the run's bundle has come to, as a line; None if there was none.
+        self.registered: str | None = None
 
     @property
     def state(self) -> TrackingState:
@@ -95,7 +100,11 @@ class MlflowStore:
 
     def send(self, record: Record) -> None:
         """Apply one record."""
-        self._operations[record["op"]](record)
+        name = record["op"]
+        if name in MODEL_OPERATIONS:
+            MODEL_OPERATIONS[name](self._models, record)
+        else:
+            self._operations[name](record)
 
     def answers(self) -> bool:
         """Whether the store works and has the run; then a refused record is itself at fault."""
@@ -107,7 +116,14 @@ class MlflowStore:
         except Exception:
             return False
 
+    @cached_property
+    def _models(self) -> RunModels:
+        assert self.run_id is not None
+        return RunModels(self._client, self.run_id, self._run_folder, self._state.tracking_uri)
+
     def _start(self, record: Record) -> None:
+        if crashed := record.get("crashed"):
+            self._mark_crashed(crashed["run_id"], crashed["time"])
         known = self.run_id if record["resume"] else None
         if known is not None and self._find_run(known):
             self._client.update_run(known, status="RUNNING", name=record["run_name"])
@@ -116,6 +132,7 @@ class MlflowStore:
             run_id = self._create_run(record)
         self._state = replace(self._state, run_id=run_id)
         self._state.save(self._run_folder)
+        self.__dict__.pop("_models", None)
         self._experiment = str(self._client.get_run(run_id).info.experiment_id)
         self._tags(record)
 
@@ -181,49 +198,33 @@ class MlflowStore:
             source=json.dumps({"uri": record["path"]}),
             profile=json.dumps(record["profile"]),
         )
-        context = [InputTag("mlflow.data.context", "training")]
+        context = [InputTag("mlflow.data.context", record.get("context", "training"))]
         self._client.log_inputs(self.run_id, [DatasetInput(dataset, context)])
 
-    def _bundle(self, record: Record) -> None:
-        """Upload a bundle as a logged model that ``mlflow.pyfunc.load_model`` opens."""
-        bundle = self._run_folder / record["path"]
-        if not bundle.is_dir():
-            raise FileNotFoundError(f"the bundle {bundle} does not exist")
-        model = self._logged_model(record)
-        self._client.log_model_artifacts(model.model_id, str(bundle), BUNDLE_FOLDER)
+    def _table(self, record: Record) -> None:
+        """Put the rows of a step into a table that MLflow shows, in place of those that it holds of that step."""
         with tempfile.TemporaryDirectory() as folder:
-            description = Path(folder, "MLmodel")
-            self._model_description(model.model_id).save(str(description))
-            self._client.log_model_artifact(model.model_id, str(description))
-        outputs = self._client.get_run(self.run_id).outputs.model_outputs
-        if model.model_id not in {output.model_id for output in outputs}:
-            self._client.log_outputs(self.run_id, [LoggedModelOutput(model.model_id, record["step"])])
-        metrics = [
-            Metric(key, value, record["time"], record["step"], model_id=model.model_id, run_id=self.run_id)
-            for key, value in record["metrics"].items()
-        ]
-        self._client.log_batch(self.run_id, metrics=metrics)
-        usage = MODEL_USAGE.format(model_id=model.model_id, source=public_address(self._state.tracking_uri))
-        self._client.set_logged_model_tags(model.model_id, {"mlflow.note.content": usage})
-        self._client.finalize_logged_model(model.model_id, "READY")
+            table = Path(folder, Path(record["file"]).name)
+            others = [row for row in self._read_table(record["file"], folder) if row[0] != record["step"]]
+            rows = sorted(others + record["rows"], key=lambda row: row[0])
+            content = {"columns": record["columns"], "data": rows}
+            table.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+            self._client.log_artifact(self.run_id, str(table), str(Path(record["file"]).parent))
+        shown = json.loads(self._client.get_run(self.run_id).data.tags.get(MLFLOW_LOGGED_ARTIFACTS, "[]"))
+        entry = {"path": record["file"], "type": "table"}
+        if entry not in shown:
+            self._client.set_tag(self.run_id, MLFLOW_LOGGED_ARTIFACTS, json.dumps([*shown, entry]))
 
-    def _logged_model(self, record: Record) -> LoggedModel:
-        experiment = self._client.get_run(self.run_id).info.experiment_id
-        if made := self._client.search_logged_models([experiment], f"tags.`{KEY_TAG}` = '{record['key']}'"):
-            return made[0]
-        return self._client.create_logged_model(
-            experiment,
-            name=record["name"],
-            source_run_id=self.run_id,
-            tags={KEY_TAG: record["key"], "path": str(record["path"])},
-            model_type="translation",
-        )
+    def _read_table(self, file: str, folder: str) -> list[list[Any]]:
+        known = self._client.list_artifacts(self.run_id, str(Path(file).parent))
+        if file not in {artifact.path for artifact in known}:
+            return []
+        content = json.loads(Path(self._client.download_artifacts(self.run_id, file, folder)).read_bytes())
+        return list(content["data"])
 
-    def _model_description(self, model_id: str) -> Model:
-        text = Schema([ColSpec("string")])
-        model = Model(run_id=self.run_id, model_id=model_id, signature=ModelSignature(inputs=text, outputs=text))
-        mlflow.pyfunc.add_to_model(model, loader_module=LOADER_MODULE, data=BUNDLE_FOLDER)
-        return model
+    def _register(self, record: Record) -> None:
+        model = self._models.bundle(record["key"])
+        self.registered = register(self._client, model, record["name"])
 
     def _plot(self, record: Record) -> None:
         """Plot and upload the training curves. If plotting fails, log a warning."""
@@ -241,6 +242,16 @@ class MlflowStore:
 
     def _finish(self, record: Record) -> None:
         self._client.set_terminated(self.run_id, record["status"].upper(), record["time"])
+
+    def _mark_crashed(self, run_id: str | None, when: int) -> None:
+        """Mark a run that ended without a report as failed, if the store still takes it for running."""
+        if run_id is None or not self._find_run(run_id):
+            return
+        run = self._client.get_run(run_id)
+        if run.info.status == "RUNNING":
+            note = run.data.tags.get("mlflow.note.content", "")
+            self._client.set_tag(run_id, "mlflow.note.content", describe_crash(note))
+            self._client.set_terminated(run_id, "FAILED", when)
 
 
 def _user() -> str:

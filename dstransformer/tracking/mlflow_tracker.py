@@ -3,46 +3,63 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import hashlib
-import io
 import json
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.config import dump_config
-from dstransformer.corpus import Manifest
-from dstransformer.evaluation import Evaluation, Sample
-from dstransformer.parsing.trees import parse_tree
-from dstransformer.tracking.courier import Courier, StoreUnreachableError
+from dstransformer.evaluation import Evaluation
+from dstransformer.tracking.courier import Courier, StoreUnreachableError, crashed_run
+from dstransformer.tracking.jsonl import METRICS_NAME, first_time
 from dstransformer.tracking.location import TrackingState
 from dstransformer.tracking.page import (
     FILTER_TAGS,
     Outcome,
+    checkpoint_name,
     dataset_name,
     default_run_name,
     describe,
     model_name,
     public_address,
 )
+from dstransformer.tracking.payload import (
+    SAMPLE_COLUMNS,
+    corpus_profile,
+    draw_samples,
+    flatten,
+    held_out_dataset,
+    held_out_split,
+    manifest_digest,
+    named_metrics,
+    named_signatures,
+    point_stride,
+    sample_rows,
+    steps_in,
+)
 from dstransformer.tracking.spool import FOLDER_NAME, Spool, unix_ms
-from dstransformer.tracking.tracker import RunStart, RunStatus, Tracker
+from dstransformer.tracking.tracker import BadUpdate, Rollback, RunStart, RunStatus, Tracker
 
 if TYPE_CHECKING:
     from dstransformer.tracking.system_metrics import SystemMetrics
 
 logger = logging.getLogger(__name__)
 
+Scores = dict[str, Any]  # of one evaluation, in a record: metrics, time, dataset
+
 FLUSH_SECONDS = 1.0
 RETRY_SECONDS = 15.0
 FINISH_SECONDS: Mapping[RunStatus, float] = {"finished": 60.0, "failed": 10.0, "killed": 10.0}
 SYSTEM_METRICS_SECONDS = 10.0
+#: Updates with a loss or gradient that is not finite of which a process tells MLflow. ``metrics.jsonl`` has them all.
+MAX_BAD_UPDATES = 200
+
+CHECKPOINTS = "checkpoints"  # the folder of checkpoints in a run folder
 
 
 class MlflowTracker(Tracker):
@@ -78,7 +95,13 @@ class MlflowTracker(Tracker):
         self._run: RunStart | None = None
         self._outcome = Outcome()
         self._logged_signatures: dict[str, Mapping[str, str]] = {}
+        self._logged_datasets: set[str] = set()
+        self._validated: tuple[int, Scores] | None = None  # step and scores of the last validation
+        self._bad_updates = 0
+        self._checkpoints: set[int] = set()  # steps of the checkpoints whose weights this process has known
+        self._stride = 1
         self._page: str | None = None
+        self._registered: str | None = None
         self._step = 0
         self._finishing = threading.Event()
         self._store_down = False
@@ -91,9 +114,13 @@ class MlflowTracker(Tracker):
         self._step = run.resume_step or 0
         self._outcome = Outcome(step=self._step)
         resume = run.resume_step is not None
-        if resume:
+        self._stride = point_stride(run.config.training.max_updates / run.config.training.log_every)
+        crashed = None
+        if run.resume_step is not None:
             self._state = self._state.with_stored_run_id(self._run_folder)
+            self._checkpoints.add(run.resume_step)
         else:
+            crashed = crashed_run(self._run_folder, self._spool, self._state)
             if leftovers := self._spool.pending():
                 logger.warning("dropping %d unsent tracking records of an earlier run in this folder", len(leftovers))
             self._spool.clear()
@@ -111,74 +138,139 @@ class MlflowTracker(Tracker):
             key=uuid.uuid4().hex,
             time=unix_ms(),
             tags=tags,
+            crashed=crashed,
         )
         self._put_description()
-        self._put("params", params=flatten(run.config.model_dump(mode="json")))
-        self._put("text", file="config.yaml", text=dump_config(run.config))
+        config = run.config.without_secrets()
+        self._put("params", params=flatten(config.model_dump(mode="json")))
+        self._put("text", file="config.yaml", text=dump_config(config))
         self._put("text", file="ds_config.json", text=json.dumps(run.ds_config, indent=2) + "\n")
         self._put("text", file="corpus_manifest.json", text=run.manifest.to_json())
-        self._put(
-            "dataset",
-            name=dataset_name(run),
-            digest=manifest_digest(run.manifest),
-            path=str(run.corpus.absolute()),
-            profile=_profile(run.manifest),
-        )
+        self._put_dataset(dataset_name(run), manifest_digest(run.manifest), corpus_profile(run.manifest), "training")
+        if resume:
+            self._put("checkpoints", kept=steps_in(self._run_folder / CHECKPOINTS), time=unix_ms())
         self._worker = threading.Thread(target=self._send_records, name="mlflow-courier", daemon=True)
         self._worker.start()
 
     def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log ``train/<name>`` metrics."""
+        """Log ``train/<name>`` metrics; of a curve of too many points only some."""
         self._step = step
-        self._put_metrics(step, {f"train/{name}": value for name, value in metrics.items()})
+        if self._is_shown(step):
+            self._put_metrics(step, {f"train/{name}": value for name, value in metrics.items()})
 
     def log_eval(self, split: str, step: int, evaluation: Evaluation) -> None:
-        """Log ``<split>/<name>`` metrics, and as artifacts the signatures and the samples (shown as a table)."""
+        """Log ``<split>/<name>`` metrics, for the checkpoint of the update too, signatures and a table of samples."""
         self._step = max(self._step, step)
-        self._put_metrics(step, {f"{split}/{name}": value for name, value in evaluation.metrics.items()})
-        self._put_signatures_and_samples(split, step, evaluation)
+        time = self._put_metrics(step, named_metrics(split, evaluation))
+        self._put_evaluation(split, step, evaluation)
+        scores = self._scores(split, evaluation, time)
+        if split == "valid":
+            self._validated = (step, scores)
+            if step in self._checkpoints:
+                self._put("checkpoint_scores", step=step, scores=scores)
 
-    def _put_signatures_and_samples(self, split: str, step: int, evaluation: Evaluation) -> None:
+    def _scores(self, split: str, evaluation: Evaluation, time: int) -> Scores:
+        """The scores of a model, as records hold them: metrics, time and dataset."""
+        assert self._run is not None
+        dataset = held_out_dataset(dataset_name(self._run), split, evaluation)
+        return {"metrics": named_metrics(split, evaluation), "time": time, "dataset": dataset}
+
+    def _put_evaluation(self, split: str, step: int, evaluation: Evaluation) -> None:
+        """Log what was evaluated, signatures and samples."""
         signatures = evaluation.signatures
         if signatures and self._logged_signatures.get(split) != signatures:
             self._logged_signatures[split] = signatures
             self._put("text", file=f"signatures/{split}.json", text=json.dumps(signatures, indent=2) + "\n")
-        if evaluation.samples:
-            name = f"samples/{split}-step-{step:08d}"
-            if evaluation.are_trees:
-                self._put("text", file=f"{name}.txt", text=_draw_samples(evaluation.samples))
-            else:
-                self._put("text", file=f"{name}.csv", text=_samples_csv(evaluation.samples))
+        if evaluation.samples and evaluation.are_trees:
+            self._put("text", file=f"samples/{split}-step-{step:08d}.txt", text=draw_samples(evaluation.samples))
+        elif evaluation.samples:
+            rows = sample_rows(step, evaluation.samples)
+            self._put("table", file=f"samples/{split}.json", step=step, columns=SAMPLE_COLUMNS, rows=rows)
+        self._put_held_out(split, evaluation)
+
+    def _put_held_out(self, split: str, evaluation: Evaluation) -> None:
+        assert self._run is not None
+        dataset = held_out_dataset(dataset_name(self._run), split, evaluation)
+        if dataset is None or dataset["name"] in self._logged_datasets:
+            return
+        self._logged_datasets.add(dataset["name"])
+        info = self._run.manifest.splits.get(held_out_split(split))
+        profile = {} if info is None else {"pairs": info.pairs}
+        self._put_dataset(dataset["name"], dataset["digest"], profile, held_out_split(split))
 
     def log_cost(self, step: int, totals: Mapping[str, float]) -> None:
         """Log ``cost/<name>`` metrics."""
         self._step = max(self._step, step)
         self._outcome = replace(self._outcome, cost=totals)
-        self._put_metrics(step, {f"cost/{name}": value for name, value in totals.items()})
+        if self._is_shown(step):
+            self._put_metrics(step, {f"cost/{name}": value for name, value in totals.items()})
+
+    def log_bad_update(self, update: BadUpdate) -> None:
+        """Log a row of the table ``divergence/bad_updates.json``; the first ``MAX_BAD_UPDATES`` only."""
+        self._bad_updates += 1
+        if self._bad_updates <= MAX_BAD_UPDATES:
+            row = [value if key != "pairs" else " ".join(map(str, value)) for key, value in update.to_json().items()]
+            columns = list(update.to_json())
+            self._put("table", file="divergence/bad_updates.json", step=update.step, columns=columns, rows=[row])
+
+    def log_rollback(self, rollback: Rollback) -> None:
+        """Log ``divergence/rollback-N.json``, and the number of rollbacks as a tag."""
+        self._step = rollback.step
+        text = json.dumps(rollback.to_json(), indent=2) + "\n"
+        self._put("text", file=f"divergence/rollback-{rollback.number}.json", text=text)
+        self._put("tags", tags={"rollbacks": str(rollback.number)})
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
-        """Log the path, hash and score of the checkpoint, not its content."""
+        """Log the checkpoint as a model of the run, with the scores of its weights, without its content."""
+        del score  # it is among the scores of the validation
+        assert self._run is not None
         self._step = max(self._step, step)
-        description = {"path": str(path), "sha256": sha256, "step": step, "score": score}
-        text = json.dumps(description, indent=2) + "\n"
-        self._put("text", file=f"checkpoints/step-{step:08d}.json", text=text)
+        known = self._validated is not None and self._validated[0] == step
+        self._put(
+            "checkpoint",
+            name=checkpoint_name(self._run, self._run_folder, step),
+            path=str(path.absolute()),
+            sha256=sha256,
+            step=step,
+            scores=[self._validated[1]] if known and self._validated is not None else [],
+            kept=sorted({step, *steps_in(path.parent)}),
+            rewritten=step in self._checkpoints,
+            key=uuid.uuid4().hex,
+            time=unix_ms(),
+        )
+        self._checkpoints.add(step)
 
     def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
-        """Log the bundle as a model of the run, with its scores. Its files are read later, when they are sent."""
-        metrics = {
-            f"{split}/{name}": value
-            for split, evaluation in evaluations.items()
-            for name, value in evaluation.metrics.items()
-        }
+        """Log the bundle as a model of the run, with its scores. Its files are read later, when they are sent.
+
+        With ``RunStart.register`` it becomes a version of that registered model.
+        """
+        assert self._run is not None
         for split, evaluation in evaluations.items():
-            self._put_signatures_and_samples(split, step, evaluation)
+            self._put_evaluation(split, step, evaluation)
+        self._outcome = replace(self._outcome, step=step, bundle=bundle, evaluations=evaluations)
         in_run_folder = bundle.absolute().is_relative_to(self._run_folder.absolute())
         path = bundle.absolute().relative_to(self._run_folder.absolute()) if in_run_folder else bundle.absolute()
-        assert self._run is not None
-        name = model_name(self._run, self._run_folder)
-        key = uuid.uuid4().hex
-        self._put("bundle", path=str(path), name=name, step=step, metrics=metrics, key=key, time=unix_ms())
-        self._outcome = replace(self._outcome, step=step, bundle=bundle, evaluations=evaluations)
+        key, time = uuid.uuid4().hex, unix_ms()
+        samples = [sample for evaluation in evaluations.values() for sample in evaluation.samples]
+        signatures = [named_signatures(split, evaluation) for split, evaluation in evaluations.items()]
+        main = {split: f"{split}/{evaluation.main.name}" for split, evaluation in evaluations.items()}
+        self._put(
+            "bundle",
+            path=str(path),
+            name=model_name(self._run, self._run_folder),
+            step=step,
+            scores=[self._scores(split, evaluation, time) for split, evaluation in evaluations.items()],
+            signatures={name: text for part in signatures for name, text in part.items()},
+            main=main.get("final_test") or main.get("final_validation", ""),
+            example=samples[0].source if samples else None,
+            trees=self._run.manifest.trees is not None,
+            description=describe(self._run, self._run_folder, replace(self._outcome, status="finished")),
+            key=key,
+            time=time,
+        )
+        if self._run.register is not None:
+            self._put("register", name=self._run.register, key=key)
 
     def finish(self, status: RunStatus) -> None:
         """Send the remaining records and end the MLflow run. Records not sent in time stay in the run folder."""
@@ -193,6 +285,8 @@ class MlflowTracker(Tracker):
         if self._worker is not None:
             self._worker.join(FINISH_SECONDS[status])
         self._spool.close()
+        if self._registered is not None:
+            self._announce(f"MLflow: {self._registered}")
         if self._page is not None:
             self._announce(self._page)
         if left := len(self._spool.pending()):
@@ -209,12 +303,25 @@ class MlflowTracker(Tracker):
         text = describe(self._run, self._run_folder, self._outcome)
         self._put("tags", tags={"mlflow.note.content": text})
 
+    def _put_dataset(self, name: str, digest: str, profile: Mapping[str, Any], context: str) -> None:
+        assert self._run is not None
+        path = str(self._run.corpus.absolute())
+        self._put("dataset", name=name, digest=digest, path=path, profile=profile, context=context)
+
     def _put(self, op: str, **values: Any) -> None:
         self._spool.put({"op": op, **values})
 
-    def _put_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _put_metrics(self, step: int, metrics: Mapping[str, float]) -> int:
+        """Put metrics into the spool. Returns their time in Unix milliseconds."""
         now = unix_ms()
         self._put("metrics", metrics=[[name, float(value), now, step] for name, value in metrics.items()])
+        return now
+
+    def _is_shown(self, step: int) -> bool:
+        """Whether MLflow gets the training metrics of a step."""
+        assert self._run is not None
+        training = self._run.config.training
+        return step // training.log_every % self._stride == 0 or step >= training.max_updates
 
     def _send_records(self) -> None:
         courier = Courier(self._state, self._run_folder, self._spool)
@@ -224,6 +331,7 @@ class MlflowTracker(Tracker):
             if finishing and monitor is not None:
                 monitor.stop()
             self._deliver(courier, last_try=finishing)
+            self._registered = courier.registered
             if self._page is None and courier.page is not None:
                 self._page = courier.page
                 if not self._finishing.is_set():  # finish announces it as well
@@ -269,56 +377,8 @@ class MlflowTracker(Tracker):
                 self._state.tracking_uri,
                 lambda metrics: self._put_metrics(self._step, metrics),
                 self._system_metrics_seconds,
+                first_time(self._run_folder / METRICS_NAME),
             )
         except Exception as error:
             logger.warning("cannot measure system metrics: %r", error)
             return None
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Flatten a nested mapping to dotted names. Strings are kept, all other values become JSON."""
-    flat: dict[str, str] = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{name}.")
-        else:
-            flat[name] = value if isinstance(value, str) else json.dumps(value)
-    return flat
-
-
-def manifest_digest(manifest: Manifest) -> str:
-    """A hash of the content of all shards (32 hexadecimal digits), independent of how and where they were built."""
-    digest = hashlib.sha256()
-    for split, info in sorted(manifest.splits.items()):
-        for shard in info.shards:
-            digest.update(f"{split}/{shard.name} {shard.sha256}\n".encode())
-    return digest.hexdigest()[:32]
-
-
-def _profile(manifest: Manifest) -> dict[str, Any]:
-    """The sizes that MLflow shows for a dataset."""
-    return {
-        "languages": f"{manifest.src_lang}-{manifest.tgt_lang}",
-        "vocab_size": manifest.tokenizer.vocab_size,
-        "pairs": {name: split.pairs for name, split in manifest.splits.items()},
-        "src_tokens": {name: split.src_tokens for name, split in manifest.splits.items()},
-        "tgt_tokens": {name: split.tgt_tokens for name, split in manifest.splits.items()},
-    }
-
-
-def _draw_samples(samples: Sequence[Sample]) -> str:
-    """Sentences with the gold tree and the parser's, drawn by indentation."""
-    blocks = []
-    for sample in samples:
-        gold, parsed = (parse_tree(text).draw() for text in (sample.reference, sample.translation))
-        blocks.append(f"{sample.source}\n\ngold:\n{gold}\n\nparsed:\n{parsed}\n")
-    return "\n\n".join(blocks)
-
-
-def _samples_csv(samples: Sequence[Sample]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(["source", "reference", "translation"])
-    writer.writerows([sample.source, sample.reference, sample.translation] for sample in samples)
-    return text.getvalue()

@@ -8,9 +8,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
 
 from dstransformer.corpus import Manifest
+from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking.location import sqlite_path
 from dstransformer.tracking.tracker import RunStart, RunStatus
@@ -19,6 +20,29 @@ from dstransformer.tracking.tracker import RunStart, RunStatus
 FILTER_TAGS = ("preset", "git_revision", "dstransformer", "world_size", "device", "host")
 FORBIDDEN_IN_MODEL_NAMES = "/:.%\"'"
 UI_ADDRESS = "http://127.0.0.1:5000"
+TRAINING = "Training."  # the progress of a run that has not ended, in its description
+CHECKPOINT_NOTE = """Checkpoint of update {step:,}; its files are not in MLflow.
+
+| | |
+|---|---|
+| folder | `{path}` |
+| SHA-256 of its manifest | `{sha256}` |
+
+While the tag `state` is `kept`, the folder exists, and `dst translate {folder}` uses it.
+"""
+BUNDLE_NOTE = """{description}
+In Python, wherever MLflow is reached:
+
+```python
+import mlflow
+
+mlflow.set_tracking_uri("{source}")
+mlflow.pyfunc.load_model("models:/{model_id}").predict(["A sentence."])
+```
+
+Over HTTP: `mlflow models serve -m models:/{model_id} --env-manager local`, then POST `{{"inputs": ["A sentence."]}}` to
+`/invocations`.
+"""
 
 
 @dataclass(frozen=True)
@@ -50,6 +74,29 @@ def model_name(run: RunStart, run_folder: Path) -> str:
     """The model name: ``base en-de``. The run's name or folder, with characters that MLflow forbids replaced."""
     name = f"{run.run_name or run_folder.absolute().name} {_languages(run.manifest)}"
     return "".join("-" if character in FORBIDDEN_IN_MODEL_NAMES else character for character in name)
+
+
+def checkpoint_name(run: RunStart, run_folder: Path, step: int) -> str:
+    """The name of a checkpoint among MLflow's models: ``base en-de step 2000``."""
+    return f"{model_name(run, run_folder)} step {step}"
+
+
+def checkpoint_note(record: Mapping[str, Any]) -> str:
+    """The description of a checkpoint, in Markdown, from its record."""
+    return CHECKPOINT_NOTE.format(
+        step=record["step"], path=record["path"], sha256=record["sha256"], folder=shlex.quote(record["path"])
+    )
+
+
+def bundle_note(description: str, source: str, model_id: str) -> str:
+    """The model card of a bundle, in Markdown: the run's description, and how to use the model from MLflow."""
+    return BUNDLE_NOTE.format(description=description, source=source, model_id=model_id).lstrip()
+
+
+def describe_crash(description: str) -> str:
+    """The description of a run whose process ended without a report, from the one of its start."""
+    lost = "Ended without a report, as when its process is killed; run the same command to resume."
+    return description.replace(TRAINING, lost, 1)
 
 
 def describe(run: RunStart, run_folder: Path, outcome: Outcome) -> str:
@@ -88,10 +135,7 @@ def page_instructions(tracking_uri: str, experiment_id: str, run_id: str | None 
 
 def public_address(tracking_uri: str) -> str:
     """The address of the store with the password masked."""
-    parts = urlsplit(tracking_uri)
-    if parts.password is None:
-        return tracking_uri
-    return parts._replace(netloc=f"{parts.username}:***@{parts.netloc.rpartition('@')[2]}").geturl()
+    return without_secrets(tracking_uri)
 
 
 def _format_scores(outcome: Outcome) -> str:
@@ -114,7 +158,7 @@ def _format_scores(outcome: Outcome) -> str:
 def _format_progress(run: RunStart, outcome: Outcome) -> str:
     of = f"update {outcome.step:,} of {run.config.training.max_updates:,}"
     text = {
-        None: "Training.",
+        None: TRAINING,
         "finished": f"Finished at {of}.",
         "failed": f"Failed after {of}.",
         "killed": f"Interrupted after {of}; run the same command to resume.",

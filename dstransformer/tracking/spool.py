@@ -24,6 +24,11 @@ FOLDER_NAME = "tracking-pending"
 SENT_NAME = "tracking-sent.jsonl"
 METRICS_PER_BATCH = 1000  # MLflow's limit per request
 
+#: The tag in which the start of a group of runs names its command; a run gets that tag from the store.
+SOURCE_TAG = "mlflow.source.name"
+
+_MARKS = ("start", "finish", "crash")
+
 Record = dict[str, Any]  # JSON; "op" names the operation
 
 
@@ -57,6 +62,27 @@ class Spool:
     def broken(self) -> list[Path]:
         """The files of the records that were found damaged, now or before."""
         return sorted(self._folder.glob("*.broken"))
+
+    def operations(self) -> list[str]:
+        """The names of all records of the run, except metrics that were sent, in order. Changes nothing."""
+        return [str(record.get("op")) for record in self._records()]
+
+    def is_group(self) -> bool:
+        """Whether the records are those of a :class:`RunGroup`. Changes nothing."""
+        return any(SOURCE_TAG in record.get("tags", ()) for record in self._records() if record.get("op") == "start")
+
+    def _records(self) -> Iterator[Record]:
+        """All records that were sent or are pending, except metrics that were sent, in order."""
+        lines = self._sent_lines()
+        for path in self.pending():
+            with suppress(FileNotFoundError):
+                lines.append(path.read_text(encoding="utf-8", errors="replace"))
+        return (record for line in lines if (record := _parse(line)) is not None)
+
+    def lacks_end(self) -> bool:
+        """Whether the last start of the run was never followed by a record of its end."""
+        marks = [operation for operation in self.operations() if operation in _MARKS]
+        return bool(marks) and marks[-1] == "start"
 
     def batches(self, paths: Sequence[Path]) -> Iterator[tuple[list[Path], Record]]:
         """Read records, merging consecutive metrics records up to ``METRICS_PER_BATCH`` values.

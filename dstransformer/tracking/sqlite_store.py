@@ -24,7 +24,13 @@ logger = logging.getLogger(__name__)
 LOCK_SECONDS = 300.0  # creating the schema takes seconds, longer on a slow disk
 SETTLE_SECONDS = 10.0  # another program may still be creating a store that looks broken
 BUSY_SECONDS = 20.0
-PATH_COLUMNS = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
+PATH_COLUMNS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
 FILE_SUFFIXES = ("", "-journal", "-wal", "-shm")  # suffixes of the files that make up a SQLite database
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ class RunStart:
         corpus: The folder of the corpus.
         tags: Versions and hardware; ``git_revision`` is also the run's source version in MLflow.
         user_tags: Tags of the user's own.
+        register: The registered model in MLflow of which the final bundle becomes a version; None for none.
         resume_step: The update of the checkpoint that the run resumes from; None for a new run.
     """
 
@@ -40,6 +41,60 @@ class RunStart:
     tags: Mapping[str, str] = field(default_factory=dict)
     user_tags: Mapping[str, str] = field(default_factory=dict)
     resume_step: int | None = None
+    register: str | None = None
+
+
+@dataclass(frozen=True)
+class BadUpdate:
+    """An update whose loss or gradient is NaN or infinite.
+
+    Attributes:
+        step: Its number.
+        epoch: Where it is in the data: the epoch, from 0,
+        update: and its place there, from 0.
+        skipped: Whether the gradient was not finite, so that the update changed nothing; else only the loss was not.
+        in_a_row: The number of such updates in a row, up to this one.
+        pairs: Numbers of its sentence pairs in the training split, from 0: those of the micro-batches whose loss was
+            not finite, or all if every loss was.
+    """
+
+    step: int
+    epoch: int
+    update: int
+    skipped: bool
+    in_a_row: int
+    pairs: Sequence[int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**asdict(self), "pairs": list(self.pairs)}
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """Training diverged and went back to a checkpoint.
+
+    Attributes:
+        number: The so manieth time.
+        reason: What happened, in a line.
+        diverged_at: The last update before it went back.
+        step: The update of the checkpoint.
+        passed_over: From where to where in the data nothing is learned: epoch and update of the first, and of the next
+            one that is.
+        bad_updates: The updates since that checkpoint whose loss or gradient was not finite.
+    """
+
+    number: int
+    reason: str
+    diverged_at: int
+    step: int
+    passed_over: tuple[tuple[int, int], tuple[int, int]]
+    bad_updates: Sequence[BadUpdate]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        bad = [update.to_json() for update in self.bad_updates]
+        return {**asdict(self), "passed_over": [list(place) for place in self.passed_over], "bad_updates": bad}
 
 
 class Tracker:
@@ -62,6 +117,12 @@ class Tracker:
 
     def log_cost(self, step: int, totals: Mapping[str, float]) -> None:
         """Log what all updates so far have cost: ``flops``, ``pflop_days``, ``device_hours``."""
+
+    def log_bad_update(self, update: BadUpdate) -> None:
+        """Log an update whose loss or gradient is not finite."""
+
+    def log_rollback(self, rollback: Rollback) -> None:
+        """Log that training diverged and went back. Further calls have the numbers of updates after the checkpoint."""
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """Log a complete checkpoint. ``sha256`` is the hash of its manifest, ``score`` the score it is ranked by."""
@@ -106,6 +167,14 @@ class FanOut(Tracker):
     def log_cost(self, step: int, totals: Mapping[str, float]) -> None:
         """See ``Tracker.log_cost``."""
         self._forward("log_cost", step, totals)
+
+    def log_bad_update(self, update: BadUpdate) -> None:
+        """See ``Tracker.log_bad_update``."""
+        self._forward("log_bad_update", update)
+
+    def log_rollback(self, rollback: Rollback) -> None:
+        """See ``Tracker.log_rollback``."""
+        self._forward("log_rollback", rollback)
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """See ``Tracker.log_checkpoint``."""

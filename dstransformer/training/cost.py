@@ -45,5 +45,4 @@ class CostMeter:
         return Cost(
             flops=self._spent.flops + self._flops,
             device_seconds=self._spent.device_seconds + seconds * self._devices,
-            uncounted_updates=self._spent.uncounted_updates,
         )

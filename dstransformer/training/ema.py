@@ -20,6 +20,9 @@ def ema_weight(decay: float, updates: int) -> float:
 class WeightAverage:
     """The moving average, in fp32, of the weights that this rank updates: all of them, or its partition in ZeRO.
 
+    Attributes:
+        averages: The average of each of them.
+
     Args:
         masters: The weights that the optimizer updates in place.
         decay: See :func:`ema_weight`.
@@ -27,7 +30,7 @@ class WeightAverage:
 
     def __init__(self, masters: Sequence[Tensor], decay: float) -> None:
         self._masters = [master.detach() for master in masters]
-        self._averages = [master.float().clone() for master in self._masters]
+        self.averages = [master.float().clone() for master in self._masters]
         self._decay = decay
 
     @torch.no_grad()
@@ -38,27 +41,17 @@ class WeightAverage:
             updates: Number of updates applied so far.
         """
         weights = [master.float() for master in self._masters]
-        torch._foreach_lerp_(self._averages, weights, 1.0 - ema_weight(self._decay, updates))
+        torch._foreach_lerp_(self.averages, weights, 1.0 - ema_weight(self._decay, updates))
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
         """Put the average in the place of the weights for a while. CPU memory holds the weights meanwhile."""
         with torch.no_grad():
             held = [master.to("cpu", copy=True) for master in self._masters]
-            torch._foreach_copy_(self._masters, self._averages)
+            torch._foreach_copy_(self._masters, self.averages)
         try:
             yield
         finally:
             with torch.no_grad():
                 for master, weights in zip(self._masters, held, strict=True):
                     master.copy_(weights)
-
-    def state(self) -> list[Tensor]:
-        """The average, in the layout of the masters; copies in CPU memory."""
-        return [average.to("cpu", copy=True) for average in self._averages]
-
-    @torch.no_grad()
-    def load(self, state: Sequence[Tensor]) -> None:
-        """Go on from a state of the same layout."""
-        for average, stored in zip(self._averages, state, strict=True):
-            average.copy_(stored)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dstransformer.batching import build_budget, plan_epoch, training_lengths
-from dstransformer.config import Config, Precision, accumulation_steps, load_config
+from dstransformer.config import Config, accumulation_steps, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.model import LengthSums, parameter_count, training_flops
 from dstransformer.training.setup import GIB, Setup
@@ -74,9 +74,7 @@ def estimate(setup: Setup) -> Estimate:
         flops_per_update=flops,
         flops=flops * config.training.max_updates,
         model_state_gib={
-            f"zero{stage}": bytes_per_parameter(
-                stage, setup.world_size, setup.precision, averaged=config.optimizer.ema_decay > 0
-            )
+            f"zero{stage}": bytes_per_parameter(stage, setup.world_size, averaged=config.optimizer.ema_decay > 0)
             * parameters
             / GIB
             for stage in range(4)
@@ -147,15 +145,16 @@ def _first_averaged(config: Config) -> int:
     return max((regular - others + 1) * every, min(every, updates)) if others else updates
 
 
-def bytes_per_parameter(stage: int, world_size: int, precision: Precision, *, averaged: bool = False) -> float:
-    """Bytes of model states per parameter and process (Rajbhandari et al., 2020, section 3.1 and figure 1).
+def bytes_per_parameter(stage: int, world_size: int, *, averaged: bool = False) -> float:
+    """Bytes of model states per parameter and process, in every precision (cf. Rajbhandari et al., 2020, section 3.1).
 
-    Half precision takes 2 for the weight, 2 for the gradient, and 12 for Adam's moments and the fp32 weight; fp32 takes
-    4, 4 and 8. A moving average of the weights (``averaged``) takes 4 more. Stage 1 partitions the optimizer states and
-    the average, stage 2 also the gradients, stage 3 also the weights.
+    4 for the weight, 4 for its gradient and 8 for Adam's moments; a moving average of the weights (``averaged``) takes
+    4 more. Stage 1 partitions moments and average, and keeps the weights of its part a second time. Stage 2 partitions
+    the gradients too, stage 3 everything. A CPU also holds the weights rounded to half precision, 2 bytes, during an
+    update.
     """
-    weight, gradient, optimizer = (2.0, 2.0, 12.0) if precision != "fp32" else (4.0, 4.0, 8.0)
-    if averaged:
+    weight, gradient, optimizer = 4.0, 4.0, 8.0 + (4.0 if averaged else 0.0)
+    if stage in (1, 2):
         optimizer += 4.0
     if stage >= 1:
         optimizer /= world_size

@@ -36,20 +36,29 @@ class TrainingMetrics:
     def add(self, update: Update, losses: LossSums, learning_rate: float) -> None:
         """Add an update: this rank's loss sums, and the learning rate."""
         self._losses.append(torch.stack((losses.loss, losses.nll)))
+        self._loss_tokens += update.tgt_tokens
         self._updates += 1
         self._src_tokens += update.src_tokens
         self._tgt_tokens += update.tgt_tokens
         self._learning_rate = learning_rate
         self._last = time.monotonic()
 
+    def leave_out_losses(self, update: Update) -> None:
+        """Leave the losses of the last update out of the means: on some rank they are not finite."""
+        self._losses.pop()
+        self._loss_tokens -= update.tgt_tokens
+
     def summarise(self, engine: Engine) -> dict[str, float]:
-        """Make a record of all updates since the last record. Collective."""
-        loss, nll = self._loss_sums().tolist()
+        """Make a record of all updates since the last record. Collective.
+
+        Loss and perplexity are NaN if the loss of no update was finite.
+        """
+        loss, nll = self._mean_losses()
         seconds = time.monotonic() - self._began
         skipped = engine.skipped
         record = {
-            "loss": loss / self._tgt_tokens,
-            "perplexity": math.exp(min(nll / self._tgt_tokens, 700.0)),
+            "loss": loss,
+            "perplexity": math.exp(min(nll, 700.0)),
             "lr": self._learning_rate,
             "grad_norm": engine.grad_norm,
             "loss_scale": engine.loss_scale,
@@ -64,15 +73,16 @@ class TrainingMetrics:
         self._clear()
         return record
 
-    def are_finite(self) -> bool:
-        """Whether all losses since the last record are finite. Collective."""
-        return not self._losses or bool(self._loss_sums().isfinite().all())
-
-    def _loss_sums(self) -> torch.Tensor:
-        return self._world.all_reduce(torch.stack(self._losses).double().sum(dim=0).cpu())
+    def _mean_losses(self) -> tuple[float, float]:
+        """Label-smoothed loss and negative log-likelihood per target token."""
+        if not self._losses:
+            return math.nan, math.nan
+        loss, nll = self._world.all_reduce(torch.stack(self._losses).double().sum(dim=0).cpu()).tolist()
+        return loss / self._loss_tokens, nll / self._loss_tokens
 
     def _clear(self) -> None:
         self._losses: list[torch.Tensor] = []
+        self._loss_tokens = 0
         self._updates = 0
         self._src_tokens = 0
         self._tgt_tokens = 0

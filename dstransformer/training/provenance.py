@@ -14,6 +14,7 @@ import torch
 
 from dstransformer import __version__
 from dstransformer.cluster.world import World
+from dstransformer.errors import without_secrets
 from dstransformer.model import parameter_count
 from dstransformer.model.ops import kernels_name, processor_name
 from dstransformer.tracking import resolve_tracking_uri
@@ -29,7 +30,7 @@ def describe_origin(request: TrainRequest, setup: Setup, world: World) -> dict[s
         "git_revision": git_revision() if world.is_rank0 else None,
         "versions": {name: version(name) for name in ("torch", "deepspeed", "sentencepiece")},
         "preset": request.preset,
-        "overrides": list(request.overrides),
+        "overrides": list(map(without_secrets, request.overrides)),
         "run": str(request.run.absolute()),
         "corpus": str(request.corpus.absolute()),
         "sources": [source.name for source in manifest.sources],
@@ -38,6 +39,7 @@ def describe_origin(request: TrainRequest, setup: Setup, world: World) -> dict[s
         "trees": None if manifest.trees is None else asdict(manifest.trees),
         "tokenizer_sha256": manifest.tokenizer.sha256,
         "hardware": _hardware(world),
+        "parent": None if setup.parent is None else setup.parent.record,
     }
 
 
@@ -49,6 +51,7 @@ def describe_tags(origin: Mapping[str, Any], world: World) -> dict[str, str]:
         **origin["versions"],
         "preset": origin["preset"],
         "world_size": str(world.world_size),
+        **({} if origin["parent"] is None else {"parent": origin["parent"]["weights_sha256"]}),
         **origin["hardware"],
         "host": platform.node(),
     }
@@ -68,11 +71,13 @@ def describe_start(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
         f"vocabulary {corpus.tokenizer.vocab_size:,}"
     )
     yield f"model     {parameters:,} parameters, {setup.precision}, ZeRO stage {setup.zero_stage}"
+    if setup.parent is not None:
+        yield f"init      {setup.parent.describe()}"
     yield f"hardware  {setup.world_size} {'rank' if setup.world_size == 1 else 'ranks'}: {machines}"
     yield f"plan      {updates:,} updates, about {epochs:,.1f} epochs"
     if config.tracking.enabled:
         uri = resolve_tracking_uri(config.tracking.uri, run)
-        yield f"MLflow    {uri}, experiment {config.tracking.experiment}"
+        yield f"MLflow    {without_secrets(uri)}, experiment {config.tracking.experiment}"
     else:
         yield "MLflow    off (tracking.enabled)"
 

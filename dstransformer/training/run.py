@@ -10,17 +10,19 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.checkpoints.format import Checkpoint, Cost, read_checkpoint
-from dstransformer.checkpoints.resume import find_checkpoint, warn_if_hardware_differs
+from dstransformer.checkpoints.resume import find_checkpoint, warn_if_hardware_differs, warn_if_layout_differs
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.cluster.handshake import lock_run_folder
 from dstransformer.cluster.launcher import Processes, check_environment, read_processes, single_process_warning
 from dstransformer.cluster.preemption import StopRequest
-from dstransformer.cluster.world import World, join_world, leave_world
+from dstransformer.cluster.watchdog import Watchdog, open_store
+from dstransformer.cluster.world import PeerError, World, join_world, leave_world
 from dstransformer.errors import DstError, UserError
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking import RunStart, Tracker, build_tracker
 from dstransformer.training.estimate import Estimate, estimate, plan_warnings
 from dstransformer.training.final import Choice, make_final_bundle
+from dstransformer.training.parent import check_parent, recorded_parent
 from dstransformer.training.provenance import describe_origin, describe_start, describe_tags
 from dstransformer.training.setup import Setup, TrainRequest, check_corpus, check_setup, resolve_setup
 
@@ -41,7 +43,7 @@ class DryRun:
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``."""
         return {
-            "config": self.setup.config.model_dump(),
+            "config": self.setup.config.without_secrets().model_dump(),
             "ds_config": dict(self.setup.ds_config),
             "world_size": self.setup.world_size,
             "estimate": asdict(self.estimate),
@@ -93,7 +95,7 @@ def dry_run(request: TrainRequest) -> DryRun:
     check_environment(os.environ)
     setup = resolve_setup(request, read_processes(os.environ, require_rank=False))
     check_corpus(setup, verify=True)
-    find_checkpoint(request.resume, setup.run, setup.config, setup.initial_state, setup.corpus.path)
+    _find_checkpoint(request, setup)
     estimated = estimate(setup)
     warnings = plan_warnings(setup.config, estimated.updates_per_epoch)
     if (warning := single_process_warning(os.environ)) is not None:
@@ -166,11 +168,16 @@ def _train_collectively(request: TrainRequest, setup: Setup, world: World, stop:
         origin = describe_origin(request, setup, world)
         with world.collective_errors():
             checkpoint = None if found is None else read_checkpoint(found.path)
+            if checkpoint is not None:
+                origin["parent"] = recorded_parent(checkpoint)
             if checkpoint is not None and world.is_rank0:
                 warn_if_hardware_differs(checkpoint, origin["hardware"])
+                warn_if_layout_differs(checkpoint, setup.initial_state)
         for line in describe_start(setup, origin["hardware"]):
             tracker.say(line)
-        trainer = Trainer(setup, world, tracker, origin)
+        watchdog = build_watchdog(setup, world)
+        report = watchdog.report if watchdog is not None else lambda *_: None
+        trainer = Trainer(setup, world, tracker, origin, resumes=checkpoint is not None, report=report)
         if checkpoint is not None:
             trainer.resume(checkpoint)
         tracker.start(
@@ -182,10 +189,11 @@ def _train_collectively(request: TrainRequest, setup: Setup, world: World, stop:
                 corpus=request.corpus,
                 tags=describe_tags(origin, world),
                 user_tags=request.tags,
+                register=request.register,
                 resume_step=None if checkpoint is None else checkpoint.state.step,
             )
         )
-        with _report_failure(tracker, setup, world):
+        with _report_failure(tracker, setup, world), _watched(watchdog):
             outcome = _train_and_finish(trainer, setup, world, tracker, stop)
         tracker.finish("finished" if outcome.stopped_by is None else "killed")
         world.barrier()
@@ -222,9 +230,44 @@ def _find_checkpoint_on_rank0(request: TrainRequest, setup: Setup, world: World)
     found: Checkpoint | None = None
     with world.collective_errors():
         if world.is_rank0:
-            found = find_checkpoint(request.resume, setup.run, setup.config, setup.initial_state, setup.corpus.path)
+            found = _find_checkpoint(request, setup)
     agreed: Checkpoint | None = world.broadcast(found)
     return agreed
+
+
+def _find_checkpoint(request: TrainRequest, setup: Setup) -> Checkpoint | None:
+    found = find_checkpoint(request.resume, setup.run, setup.config, setup.initial_state, setup.corpus.path)
+    if found is not None and setup.parent is not None:
+        check_parent(found, setup.parent)
+    return found
+
+
+def build_watchdog(setup: Setup, world: World) -> Watchdog | None:
+    """The watchdog of this process; None if it is alone or ``training.hang_seconds`` is 0."""
+    limit = setup.config.training.hang_seconds
+    if world.world_size == 1 or not limit:
+        return None
+    return Watchdog(
+        open_store(), world.rank, world.world_size, limit, setup.run / "logs" / f"rank-{world.rank:05d}.log"
+    )
+
+
+@contextmanager
+def _watched(watchdog: Watchdog | None) -> Iterator[None]:
+    """Run a block that the watchdog watches; if another process fails, name it.
+
+    Raises:
+        PeerError: Another process has died.
+    """
+    if watchdog is None:
+        yield
+        return
+    with watchdog:
+        try:
+            yield
+        except PeerError as error:
+            gone = watchdog.find_gone()
+            raise error if gone is None else PeerError(f"{gone} ({error})") from error
 
 
 @contextmanager

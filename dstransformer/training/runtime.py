@@ -70,17 +70,21 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     from deepspeed.utils import logger as deepspeed_logger
 
     deepspeed_logger.setLevel(logging.WARNING)
+    deepspeed_logger.addFilter(_is_no_overflow)
     # On a CPU, DeepSpeed would compile a shared-memory all-reduce that only its inference engine uses.
     torch_backend: Any = import_module("deepspeed.comm.torch")
     torch_backend.build_shm_op = _skip_shm_build
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
     if offloads_optimizer(ds_config):
         _prepare_operator_build(world, Path(os.environ["TORCH_EXTENSIONS_DIR"]))
-    accelerator = get_accelerator()
-    if world.device.type == "cpu" and precision_of(ds_config) == "fp16" and not accelerator.is_fp16_supported():
+    if world.device.type == "cpu" and precision_of(ds_config) == "fp16" and not get_accelerator().is_fp16_supported():
         logger.warning("this CPU has no fp16 instructions: PyTorch computes fp16 in software, slowly; bf16 is faster")
-        accelerator.is_fp16_supported = lambda: True
     return deepspeed
+
+
+def _is_no_overflow(record: logging.LogRecord) -> bool:
+    """DeepSpeed would print each skipped update on standard output; the metrics have them as ``skipped_share``."""
+    return "OVERFLOW!" not in record.getMessage()
 
 
 def _skip_shm_build(*_: object, **__: object) -> None:

@@ -19,6 +19,7 @@ from dstransformer.corpus import Corpus
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import DTYPES, check_backend, parameter_count
 from dstransformer.tracking import resolve_tracking_uri
+from dstransformer.training.parent import Parent, open_parent
 
 GIB = 2**30
 
@@ -39,6 +40,8 @@ class TrainRequest:
             checkpoints; a path resumes from that checkpoint.
         name: The run's name in MLflow; None builds one from preset, folder and date.
         tags: The user's tags in MLflow.
+        register: The registered model in MLflow of which the final bundle becomes a version; None for none.
+        init: A bundle whose weights training starts from; None for random weights.
     """
 
     preset: str
@@ -49,6 +52,8 @@ class TrainRequest:
     resume: str = "auto"
     name: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    register: str | None = None
+    init: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ class Setup:
         corpus: The corpus, with the splits ``train``, ``validation`` and optionally ``test``.
         run: The run folder.
         world_size: Number of processes.
+        parent: The bundle that training starts from.
     """
 
     config: Config
@@ -68,6 +74,7 @@ class Setup:
     corpus: Corpus
     run: Path
     world_size: int
+    parent: Parent | None = None
 
     @property
     def precision(self) -> Precision:
@@ -95,10 +102,13 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
     ds_config = compose(config, processes.world_size)
     if config.tracking.enabled:
         resolve_tracking_uri(config.tracking.uri, request.run)
+    elif request.register is not None:
+        raise ConfigError(f"--register {request.register} needs MLflow, but tracking.enabled is false: set it to true")
     if processes.rank == 0:  # on other nodes a network file system may lag behind
         check_run_folder(request.run)
     corpus = Corpus.open(request.corpus, verify=False)
-    return Setup(config, ds_config, corpus, request.run, processes.world_size)
+    parent = None if request.init is None else open_parent(request.init, config.model, corpus.tokenizer)
+    return Setup(config, ds_config, corpus, request.run, processes.world_size, parent)
 
 
 def check_corpus(setup: Setup, *, verify: bool) -> None:

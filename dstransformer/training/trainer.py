@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import astuple, replace
 from typing import Any
 
 import torch
 
 from dstransformer.batching import BpeDropout, Update, UpdateLoader, build_budget
-from dstransformer.checkpoints.format import Checkpoint, Cost
+from dstransformer.checkpoints.format import Checkpoint, Cost, Setbacks
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.saver import Saver
 from dstransformer.cluster.preemption import StopRequest
+from dstransformer.cluster.watchdog import UPDATE
 from dstransformer.cluster.world import World
-from dstransformer.errors import DIVERGED_ADVICE, DivergedError
+from dstransformer.errors import DivergedError
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator
 from dstransformer.model import LengthSums
 from dstransformer.tracking import Tracker
 from dstransformer.training.cost import CostMeter
-from dstransformer.training.engine import Engine
+from dstransformer.training.divergence import BadUpdates, describe_rollback
+from dstransformer.training.engine import Engine, Step
 from dstransformer.training.metrics import TrainingMetrics
 from dstransformer.training.setup import Setup
 
@@ -36,9 +38,20 @@ class Trainer:
         world: The process group.
         tracker: Receives metrics, evaluations and checkpoints.
         provenance: The provenance stored in the bundles.
+        resumes: Whether :meth:`resume` follows, so that the initial weights do not matter.
+        report: Called with the number of an update and what is done in it, before it is done.
     """
 
-    def __init__(self, setup: Setup, world: World, tracker: Tracker, provenance: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        world: World,
+        tracker: Tracker,
+        provenance: Mapping[str, Any],
+        *,
+        resumes: bool = False,
+        report: Callable[[int, str], None] = lambda *_: None,
+    ) -> None:
         config, corpus = setup.config, setup.corpus
         self._setup = setup
         self._config = config
@@ -54,7 +67,9 @@ class Trainer:
             pin_memory=world.device.type == "cuda",
             bpe_dropout=_build_bpe_dropout(setup),
         )
-        self.engine = Engine(config, setup.ds_config, corpus.tokenizer.vocab_size, world)
+        self._report = report
+        initial = setup.parent.fill if setup.parent is not None and not resumes else None
+        self.engine = Engine(config, setup.ds_config, corpus.tokenizer.vocab_size, world, initial, self._report_update)
         task = Task(corpus.manifest.trees)
         self.validator = Validator(config, corpus.tokenizer, world, setup.precision, task)
         self._folder = CheckpointFolder(
@@ -63,6 +78,7 @@ class Trainer:
         self._saver = Saver(self._folder, world, config, corpus.tokenizer, provenance, self._announce)
         self._state = setup.initial_state
         self._metrics = TrainingMetrics(world)
+        self._bad = BadUpdates(config.training, setup.precision, world)
         self._meter = CostMeter(config, corpus.tokenizer.vocab_size, world.world_size)
         self._evaluated: tuple[int, Evaluation] | None = None  # step and result of the last evaluation
         self._scored: tuple[int, Score] | None = None  # step and score of the last evaluation, possibly before a resume
@@ -86,36 +102,88 @@ class Trainer:
             Whether the last update was computed. Its checkpoint then has a score.
 
         Raises:
-            DivergedError: Training diverged. Earlier checkpoints are intact.
+            DivergedError: Training diverged, and may not go back to a checkpoint. Earlier checkpoints are intact.
             StorageError: A checkpoint could not be written.
         """
         self._meter.start_clock()
+        self._report(self.step, UPDATE)
         self._catch_up_on_validation()
-        try:
-            for update in self._loader.iter_updates(self._state.position):
-                if self._is_last:
-                    break
-                self._train_update(update)
-                stopping, saving, writing = self._world.any(
-                    stop.received is not None, self._is_time_to_save(), self._saver.is_writing
-                )
-                if not writing:
-                    self._saver.finish()
-                if self._is_due(self._config.training.log_every):
-                    self._log()
-                if (self._is_due(self._config.validation.every) or self._is_last) and not stopping:
-                    self._validate()
-                due = self._is_due(self._config.checkpoint.every_updates) or self._is_new_best
-                if stopping or saving or self._is_last or due:
-                    self._save()
-                if stopping:
-                    self._saver.finish()
-                    return False
-            self._save_scored()
-        except DivergedError:
-            self._saver.finish()
-            raise
+        while True:
+            try:
+                return self._train(stop)
+            except DivergedError as error:
+                self._go_back(error)
+
+    def _train(self, stop: StopRequest) -> bool:
+        for update in self._loader.iter_updates(self._state.position):
+            if self._is_last:
+                break
+            done = self._train_update(update)
+            stopping, saving, writing, infinite = self._world.any(
+                stop.received is not None,
+                self._is_time_to_save(),
+                self._saver.is_writing,
+                not bool(done.losses.loss.isfinite()),
+            )
+            if not writing:
+                self._saver.finish()
+            self._account(update, done, infinite)
+            if self._is_due(self._config.training.log_every):
+                self._log()
+            if (self._is_due(self._config.validation.every) or self._is_last) and not stopping:
+                self._validate()
+            due = saving or self._is_due(self._config.checkpoint.every_updates) or self._is_new_best
+            # Among bad updates the weights stay those of the last good one; older checkpoints are worth more.
+            if stopping or self._is_last or (due and not self._state.setbacks.in_a_row):
+                self._save()
+            if stopping:
+                self._saver.finish()
+                return False
+        self._report(self.step, "the last checkpoint")
+        self._save_scored()
         return True
+
+    def _account(self, update: Update, done: Step, infinite: bool) -> None:
+        """Take note of an update whose loss (``infinite``) or gradient is not finite.
+
+        Raises:
+            DivergedError: There were too many of them in a row.
+        """
+        if infinite:
+            self._metrics.leave_out_losses(update)
+        is_bad = not done.lowers_scale if done.skipped else infinite
+        in_a_row = self._state.setbacks.in_a_row + 1 if is_bad else 0
+        self._state = replace(self._state, setbacks=replace(self._state.setbacks, in_a_row=in_a_row))
+        if is_bad:
+            self._tracker.log_bad_update(self._bad.add(update, self.step, done, in_a_row))
+            self._bad.check(self.step, in_a_row)
+
+    def _go_back(self, error: DivergedError) -> None:
+        """Go back to the last good checkpoint, and on with the data after the update that diverged.
+
+        The updates between them are passed over: done again they would lead to the same end.
+
+        Raises:
+            DivergedError: ``training.max_rollbacks`` is reached, or there is no checkpoint to go back to.
+        """
+        with suppress(DivergedError):
+            self._saver.finish()
+        before = self._state.setbacks
+        found: Checkpoint | None = None
+        with self._world.collective_errors():
+            if self._world.is_rank0 and before.rollbacks < self._config.training.max_rollbacks:
+                found = self._folder.newest_sound(before.went_back_to)
+        found = self._world.broadcast(found)
+        if found is None:
+            raise error
+        diverged, setbacks = self._state, Setbacks(0, before.rollbacks + 1, found.state.step)
+        amended = replace(found.state, position=diverged.position, cost=self._meter.total, setbacks=setbacks)
+        self._take_up(replace(found, state=amended))
+        self._tracker.log_rollback(describe_rollback(error, found.state, diverged, amended, self._bad.recorded))
+        with self._world.collective_errors():
+            if self._world.is_rank0:
+                self._announce(self._folder.amend(found, amended))
+        self._bad.recorded.clear()
 
     def log_cost(self) -> Cost:
         """Log what the updates so far have cost, and return it."""
@@ -127,32 +195,44 @@ class Trainer:
         """Resume from a checkpoint, as if the run had never stopped.
 
         Args:
-            checkpoint: A checkpoint written with the same world size, ZeRO stage and precision.
+            checkpoint: A checkpoint of the same corpus and model, from any number of processes.
         """
-        self.engine.load(checkpoint.engine)
-        own = checkpoint.path.resolve().parent == self._folder.path.resolve()
-        with self._world.collective_errors():
-            if self._world.is_rank0 and own:
-                self._folder.delete_after(checkpoint.state.step)
-        self._state = checkpoint.state
+        self._take_up(checkpoint)
         self._meter.resume(checkpoint.state.cost)
-        if checkpoint.state.cost == Cost(uncounted_updates=self.step):
-            self._tracker.say(f"cost counts from update {self.step + 1} on: an earlier version computed those before")
+        with self._world.collective_errors():
+            if self._world.is_rank0 and self._is_own(checkpoint):
+                self._folder.delete_after(checkpoint.state.step)
+
+    def _is_own(self, checkpoint: Checkpoint) -> bool:
+        return checkpoint.path.resolve().parent == self._folder.path.resolve()
+
+    def _take_up(self, checkpoint: Checkpoint) -> None:
+        """Load weights, moments and state of a checkpoint."""
+        self.engine.load(checkpoint.pieces, checkpoint.state.step, checkpoint.state.engine)
+        layout = self._setup.initial_state
+        self._state = replace(
+            checkpoint.state, world_size=layout.world_size, zero_stage=layout.zero_stage, precision=layout.precision
+        )
+        self._evaluated = self._scored = None
         if checkpoint.score is not None and checkpoint.metric is not None:
             self._scored = (self.step, Score(checkpoint.metric, checkpoint.score))
-        self._saved = (self.step, self._score is not None) if own else None
+        self._saved = (self.step, self._score is not None) if self._is_own(checkpoint) else None
         self._last_save = (self.step, time.monotonic())
         self._metrics.restart(self.engine.skipped)
 
-    def _train_update(self, update: Update) -> None:
+    def _train_update(self, update: Update) -> Step:
         if self._loader.samples:
             update = replace(update, sums=self._sum_lengths(update.sums))
         number = self.step + 1
         learning_rate = self.engine.learning_rate
-        losses = self.engine.step(update, number)
-        self._metrics.add(update, losses, learning_rate)
+        done = self.engine.step(update, number)
+        self._metrics.add(update, done.losses, learning_rate)
         self._meter.add(update.sums)
         self._state = replace(self._state, step=number, position=update.following)
+        return done
+
+    def _report_update(self, number: int) -> None:
+        self._report(number, UPDATE)
 
     def _sum_lengths(self, sums: LengthSums) -> LengthSums:
         """Sum over all ranks."""
@@ -188,9 +268,9 @@ class Trainer:
         record = self._metrics.summarise(self.engine)
         self._tracker.log_train(self.step, {**record, "epoch": float(self._state.position.epoch)})
         self.log_cost()
-        self._check_divergence(math.isfinite(record["loss"]))
 
     def _validate(self) -> None:
+        self._report(self.step, "validation")
         self.validator.load(self.engine.iter_weights())
         split = self._setup.corpus.split("validation")
         evaluation = self.validator.evaluate(split, self._config.validation.bleu_sentences)
@@ -219,9 +299,9 @@ class Trainer:
             self._validate()
 
     def _save(self) -> None:
-        # The last gradient has already changed the weights, but no loss shows its effect yet.
-        self._check_divergence(self._metrics.are_finite() and not self.engine.applied_nonfinite_gradient)
-        self._saver.begin(self.engine.snapshot, replace(self._state, cost=self._meter.total), self._score)
+        self._report(self.step, "checkpoint")
+        state = replace(self._state, cost=self._meter.total, engine=self.engine.state)
+        self._saver.begin(self.engine.snapshot, state, self._score)
         self._saved = (self.step, self._score is not None)
         self._last_save = (self.step, time.monotonic())
         self._metrics.pause()
@@ -236,13 +316,6 @@ class Trainer:
 
     def _announce(self, checkpoint: Checkpoint) -> None:
         self._tracker.log_checkpoint(checkpoint.path, checkpoint.sha256, checkpoint.state.step, checkpoint.score)
-
-    def _check_divergence(self, finite: bool) -> None:
-        """Stop before diverged weights are saved. fp16 skips such updates and lowers its loss scale instead."""
-        if not finite and self._setup.precision != "fp16":
-            raise DivergedError(
-                f"training diverged: the loss became NaN or infinite by update {self.step}; {DIVERGED_ADVICE}"
-            )
 
 
 def _build_bpe_dropout(setup: Setup) -> BpeDropout | None:

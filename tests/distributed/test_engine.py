@@ -26,6 +26,9 @@ def case(name: str, *overrides: str, fragments: Sequence[str] = ("zero1", "fp32"
 # Dropout masks depend on the micro-batch, not on the rank that computes it.
 LAYOUTS = [
     case("plain", "training.max_updates=10"),
+    case("bf16", "training.max_updates=10", "model.dropout=0.1", fragments=("zero1", "bf16")),
+    case("fp16", "training.max_updates=10", "model.dropout=0.1", fragments=("zero2", "fp16")),
+    case("bf16_zero3", "training.max_updates=10", "model.dropout=0.1", fragments=("zero3", "bf16")),
     case("dropout", "training.max_updates=10", "model.dropout=0.1"),
     case("r_drop", "training.max_updates=10", "model.dropout=0.1", "loss.r_drop=5.0"),
     case("bpe_dropout", "training.max_updates=10", "training.bpe_dropout=0.1", "optimizer.ema_decay=0.6"),
@@ -189,7 +192,7 @@ class TestStagesAndPrecisions:
         run = two_ranks / f"zero{stage}-{precision}"
         checkpoint = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
         assert checkpoint.name == "step-00000030"
-        assert {path.name for path in checkpoint.iterdir()} == {"bundle", "manifest.json", "zero"}
+        assert {path.name for path in checkpoint.iterdir()} == {"bundle", "manifest.json", "state"}
         from dstransformer.model import open_bundle
 
         saved = open_bundle(checkpoint).load_weights()
@@ -233,7 +236,9 @@ def test_any_layout_of_ranks_and_accumulation_gives_the_same_trace(
 ) -> None:
     for out in (train(1, LAYOUTS), train(4, LAYOUTS)):
         for layout in LAYOUTS:
-            assert losses(out / layout["name"]) == pytest.approx(losses(two_ranks / layout["name"]), rel=1e-5)
+            # Half precision computed in software rounds by the shape of a product: 2e-5 on a CPU with AVX2 only.
+            rel = 1e-4 if {"bf16", "fp16"} & set(layout["fragments"]) else 1e-5
+            assert losses(out / layout["name"]) == pytest.approx(losses(two_ranks / layout["name"]), rel=rel)
             assert flops(out / layout["name"]) == flops(two_ranks / layout["name"])
 
 

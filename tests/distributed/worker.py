@@ -1,10 +1,12 @@
 """Every rank runs this program: it trains the cases of a JSON file one after the other.
 
 A case is ``{"name": …, "overrides": […], "fragments": […], "resume": PATH or null}``; its run folder is ``OUT/name``.
-At the updates listed in ``"infinite": […]``, rank 1 has an infinite gradient; ``outcome.json`` then says whether they
-left the weights unchanged, and how training diverged, if it did.
+At the updates listed in ``"infinite": […]``, rank 1 has an infinite gradient; with ``"infinite_at": […]`` it has one
+wherever the data of these updates of the first epoch are, counted from 0. ``outcome.json`` then says whether they left
+weights and moments unchanged, and how training diverged, if it did.
 
-With ``"resume"``, it resumes from the checkpoint ``OUT/PATH``, for example ``whole/checkpoints/step-00000005``.
+With ``"final": false`` the run makes no final bundle. With ``"resume"``, it resumes from the checkpoint ``OUT/PATH``,
+for example ``whole/checkpoints/step-00000005``.
 """
 
 from __future__ import annotations
@@ -28,44 +30,54 @@ from dstransformer.cluster.world import World, join_world, leave_world
 from dstransformer.config import compose, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.errors import DivergedError
-from dstransformer.model import LossSums
 from dstransformer.tracking import MetricsLog, NullTracker, RunStart, Tracker
+from dstransformer.training.engine import Step
 from dstransformer.training.final import make_final_bundle
 from dstransformer.training.setup import Setup
 from dstransformer.training.trainer import Trainer
 
 
-def run_to_the_end(trainer: Trainer, setup: Setup, world: World, tracker: Tracker) -> str | None:
-    """Train and write the final bundle; return how training diverged, or None."""
+def run_to_the_end(trainer: Trainer, setup: Setup, world: World, tracker: Tracker, *, final: bool) -> str | None:
+    """Train and, if ``final``, write the final bundle; return how training diverged, or None."""
     try:
         trainer.run(StopRequest())
     except DivergedError as error:
         return str(error)
-    make_final_bundle(setup, world, tracker, trainer.validator, trainer.step, trainer.evaluation, lambda: False)
+    if final:
+        make_final_bundle(setup, world, tracker, trainer.validator, trainer.step, trainer.evaluation, lambda: False)
     return None
 
 
 @contextmanager
-def inject_infinities(trainer: Trainer, updates: list[int], world: World) -> Iterator[list[bool]]:
-    """Make one gradient of rank 1 infinite at these updates; yields whether each left the weights unchanged."""
+def inject_infinities(trainer: Trainer, updates: list[int], places: list[int], world: World) -> Iterator[list[bool]]:
+    """Make one gradient of rank 1 infinite at these updates; yields whether each left weights and moments unchanged."""
     unchanged: list[bool] = []
     engine: Any = trainer.engine
-    step, now = engine.step, 0
+    step, now = engine.step, False
 
     def spoil(gradient: torch.Tensor) -> torch.Tensor:
-        return torch.full_like(gradient, float("inf")) if now in updates and world.rank == 1 else gradient
+        return torch.full_like(gradient, float("inf")) if now and world.rank == 1 else gradient
 
-    def watched(update: Update, number: int) -> LossSums:
+    def watched(update: Update, number: int) -> Step:
         nonlocal now
-        now = number
-        if number not in updates:
+        now = number in updates or (update.position.epoch == 0 and update.position.update in places)
+        if not now:
             return step(update, number)
-        before = {name: weight.clone() for name, weight in engine.iter_weights()}
-        losses = step(update, number)
-        unchanged.append(all(torch.equal(weight, before[name]) for name, weight in engine.iter_weights()))
-        return losses
+        before = copy_state()
+        done = step(update, number)
+        after = copy_state()
+        unchanged.append(all(torch.equal(tensor, after[name]) for name, tensor in before.items()))
+        return done
 
-    if updates:
+    def copy_state() -> dict[tuple[str, str], torch.Tensor]:
+        """All weights, and the weights and moments that this rank updates."""
+        whole = {("whole", name): weight.clone() for name, weight in engine.iter_weights()}
+        pieces = engine._partition.pieces()
+        return whole | {
+            (kind, piece.name): tensor.clone() for piece in pieces for kind, tensor in piece.tensors.items()
+        }
+
+    if updates or places:
         engine.step = watched
         next(engine._engine.module.parameters()).register_hook(spoil)
     yield unchanged
@@ -89,8 +101,9 @@ def main() -> None:
             trainer.resume(read_checkpoint(out / resumed))
         step = None if resumed is None else int(resumed.rpartition("-")[2])
         tracker.start(RunStart(case["name"], config, ds_config, corpus.manifest, corpus.path, resume_step=step))
-        with inject_infinities(trainer, case.get("infinite", []), world) as unchanged:
-            diverged = run_to_the_end(trainer, setup, world, tracker)
+        infinite = case.get("infinite", []), case.get("infinite_at", [])
+        with inject_infinities(trainer, *infinite, world) as unchanged:
+            diverged = run_to_the_end(trainer, setup, world, tracker, final=case.get("final", True))
         weights = {name: weight.cpu().clone() for name, weight in trainer.engine.iter_weights()}
         if world.is_rank0:
             torch.save(weights, run / "weights.pt")

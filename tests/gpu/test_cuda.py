@@ -11,7 +11,7 @@ from support.packed import VOCAB, draw_pairs, model_logits, pack, tiny_config
 from support.runs import TINY, losses
 
 from dstransformer.config import load_config
-from dstransformer.decoding.beam import beam_search
+from dstransformer.decoding import Ensemble, beam_search
 from dstransformer.model import Backend, Transformer
 
 pytestmark = [
@@ -119,7 +119,7 @@ def test_translations_equal_those_on_a_cpu() -> None:
     found = []
     for device in ("cpu", "cuda"):
         src, packing = pack([source.to(device) for source in sources])
-        outputs = beam_search(model.to(device), src, packing, settings, vocab_size=VOCAB)
+        outputs = beam_search(Ensemble([model.to(device)]), src, packing, settings, vocab_size=VOCAB)
         found.append([[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in outputs])
     assert found[0] == found[1]
 

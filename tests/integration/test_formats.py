@@ -2,7 +2,8 @@
 
 ``tests/data/formats/1`` holds a corpus and a run with a checkpoint, written by commit c787bc4: bundles and checkpoints
 of format version 1, and a corpus of format version 2. ``tests/data/formats/2`` holds the same bundle in format version
-2, written by commit d807e0e.
+2, written by commit d807e0e, and a checkpoint of format version 2, written by commit 558e429. ``tests/data/formats/3``
+holds a run like the first with a checkpoint of format version 3.
 """
 
 from __future__ import annotations
@@ -24,14 +25,18 @@ from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import LengthSums, open_bundle, training_flops
 
 STORED = Path(__file__).parents[1] / "data" / "formats" / "1"
+CURRENT = STORED.parent / "3" / "run"
+CHECKPOINT = Path("run", "checkpoints", "step-00000004")
 
-#: The overrides that the stored run was started with.
+#: The overrides that the stored runs were started with.
 OVERRIDES = json.loads((STORED / "run" / "bundle" / "provenance.json").read_text())["overrides"]
 
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
-    shutil.copytree(STORED, tmp_path / "stored")
+    """A copy of the corpus and of the run of version 3."""
+    shutil.copytree(STORED / "corpus", tmp_path / "stored" / "corpus")
+    shutil.copytree(CURRENT, tmp_path / "stored" / "run")
     return tmp_path / "stored"
 
 
@@ -76,10 +81,13 @@ def test_a_bundle_of_version_2_opens_and_translates_alike() -> None:
     assert Translator.load(bundle).translate(sentence) == older.translate(sentence)
 
 
-def test_a_checkpoint_of_version_1_opens() -> None:
-    checkpoint = read_checkpoint(STORED / "run" / "checkpoints" / "step-00000004")
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_checkpoints_of_all_versions_open(version: int) -> None:
+    checkpoint = read_checkpoint(STORED.parent / str(version) / CHECKPOINT)
     verify_checkpoint(checkpoint)
     assert (checkpoint.state.step, checkpoint.state.position.update, checkpoint.metric) == (4, 4, "bleu_first_4")
+    assert checkpoint.version == version
+    assert len(Translator.load(open_bundle(checkpoint.bundle)).translate(["The dog sees the cat."])) == 1
 
 
 def test_a_corpus_of_version_2_opens() -> None:
@@ -87,25 +95,29 @@ def test_a_corpus_of_version_2_opens() -> None:
     assert len(corpus.split("train")) == 120
 
 
-def test_a_run_of_version_1_resumes_and_is_averaged(stored: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_training_does_not_go_on_from_deepspeeds_files(stored: Path, version: int) -> None:
+    there = stored / CHECKPOINT
+    shutil.rmtree(there)
+    shutil.copytree(STORED.parent / str(version) / CHECKPOINT, there)
+    done = run_dst(*resume(stored))
+    assert done.returncode == 2
+    assert "step-00000004: an earlier version of dstransformer wrote it" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert len(losses(stored / "run")) == 4
+    done = run_dst("average", str(stored / "run"), "--last", "1", "--out", str(stored / "average"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_of_version_3_resumes(stored: Path) -> None:
+    before = read_checkpoint(stored / CHECKPOINT).state.cost
     done = run_dst(*resume(stored))
     assert done.returncode == 0, done.stderr
     outcome = json.loads(done.stdout)
     assert outcome["step"] == 6
     assert len(losses(stored / "run")) == 6
-    said = "cost counts from update 5 on: an earlier version computed those before"
-    assert done.stderr.count(said) == 1
-    assert outcome["cost"]["uncounted_updates"] == 4
-    assert outcome["cost"]["flops"] == flops_of_updates(stored, 5, 6)
-    done = run_dst(*resume(stored, "training.max_updates=8"))
-    assert done.returncode == 0, done.stderr
-    assert said not in done.stderr, "the notice appears once"
-    again = json.loads(done.stdout)["cost"]
-    assert (again["uncounted_updates"], again["flops"]) == (4, flops_of_updates(stored, 5, 8))
-    assert again["device_hours"] > outcome["cost"]["device_hours"]
-    assert open_bundle(stored / "run").provenance["averaged_steps"] == [6, 8]
-    done = run_dst("average", str(stored / "run"), "--last", "2", "--out", str(stored / "average"))
-    assert done.returncode == 0, done.stderr
+    assert outcome["cost"]["flops"] == before.flops + flops_of_updates(stored, 5, 6)
+    assert 3600 * outcome["cost"]["device_hours"] > before.device_seconds
 
 
 def test_old_runs_open_after_the_schema_gains_keys(stored: Path, tmp_path: Path) -> None:
@@ -139,7 +151,7 @@ def test_a_newer_format_is_refused_by_name(stored: Path, part: str) -> None:
         with pytest.raises(DataError, match=r"config\.yaml has format version 99, .* update dstransformer"):
             open_bundle(stored / "run")
         return
-    folder = stored / "run" / "checkpoints" / "step-00000004" if part == "checkpoint" else stored / "corpus"
+    folder = stored / CHECKPOINT if part == "checkpoint" else stored / "corpus"
     manifest = json.loads((folder / "manifest.json").read_text()) | {"format_version": 99}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DataError, match=r"manifest\.json has format version 99, .* update dstransformer"):

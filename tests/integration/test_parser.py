@@ -9,7 +9,7 @@ import mlflow.pyfunc
 import pytest
 from mlflow.tracking import MlflowClient
 from support.launching import run_dst
-from support.mlflow_runs import tracked_run
+from support.mlflow_runs import bundle_model, tracked_run
 from support.prep import build
 from support.trees import write_treebank
 
@@ -84,10 +84,10 @@ def test_the_bundle_knows_how_trees_are_written(run: Path) -> None:
     assert (bundle.tgt_lang, bundle.trees) == ("tree", Linearisation())
 
 
-def test_the_model_in_mlflow_parses(run: Path) -> None:
+def test_the_model_in_mlflow_parses(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client, tracked = tracked_run(run)
-    model = client.get_logged_model(tracked.outputs.model_outputs[-1].model_id)
-    mlflow.set_tracking_uri(f"sqlite:///{run.parent / 'mlflow.db'}")
+    model = bundle_model(client, tracked)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{run.parent / 'mlflow.db'}")
     trees = mlflow.pyfunc.load_model(model.model_uri).predict(["The cat can't see a dog."])
     assert parse_tree(trees[0]).words() == ["The", "cat", "ca", "n't", "see", "a", "dog", "."]
 
@@ -125,3 +125,8 @@ def test_a_parser_is_no_translator(run: Path, tmp_path: Path) -> None:
     refused = run_dst("translate", str(run), str(text))
     assert refused.returncode == 2
     assert "is a parser: use `dst parse`" in refused.stderr
+    out = tmp_path / "pictures"
+    refused = run_dst("attention", str(run), "a cat", "--out", str(out))
+    assert refused.returncode == 2
+    assert "is a parser: the attention of a translation model can be drawn" in refused.stderr
+    assert not out.exists()

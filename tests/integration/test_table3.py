@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import sys
@@ -112,7 +113,9 @@ def test_a_row_that_fails_does_not_stop_the_others(toy_corpus: Path, tmp_path: P
     (out / "table3.json").unlink()
     again = run_dst(*options(toy_corpus, out, ["e_learned_positions"]), "tracking.enabled=false")
     assert again.returncode == 0, again.stderr
-    assert again.stdout == first.stdout, "the row is trained already"
+    # The time of saving the last checkpoint is in the first table only, as a checkpoint cannot hold it.
+    untimed = [re.sub(r"\b\d+:\d\d\b", "TIME", done.stdout) for done in (first, again)]
+    assert untimed[0] == untimed[1], "the row is trained already"
     (tmp_path / "base").rename(out / "base")
     done = run_dst(*options(toy_corpus, out, ["base", "e_learned_positions"]), "tracking.enabled=false")
     assert done.returncode == 1

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
 from support.launching import LIMIT, SILENCE, run_dst
 from support.mlflow_runs import (
     EXPERIMENT,
     artifact_text,
+    bundle_model,
     has_run,
+    logged_models,
     make_bundle,
     make_tracker,
     pending,
@@ -48,6 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Itera
 
 
 SAMPLE = Sample('A "dog", running.', "Ein Hund, der läuft.", "Ein Hund\nläuft.")
+VALID = evaluation_of(loss=3.5, bleu=12.5, signature="nrefs:1", digest="d" * 32, samples=[SAMPLE])
 
 
 def record_run(server: MlflowServer, run_folder: Path) -> list[str]:
@@ -55,13 +59,13 @@ def record_run(server: MlflowServer, run_folder: Path) -> list[str]:
     said: list[str] = []
     metrics = MetricsLog(run_folder / METRICS_NAME)
     tracker = make_tracker(run_folder, server.uri, system_metrics=True, announce=said.append)
-    tracker.start(make_start())
+    tracker.start(replace(make_start(), register="en-de"))
     metrics.log_train(10, {"loss": 4.5, "lr": 1e-3})
     tracker.log_train(10, {"loss": 4.5, "lr": 1e-3, "loss_scale": 65536.0})
     tracker.log_train(20, {"loss": float("nan"), "lr": 2e-3, "loss_scale": 32768.0})
-    tracker.log_eval("valid", 20, evaluation_of(loss=3.5, bleu=12.5, signature="nrefs:1", samples=[SAMPLE]))
+    tracker.log_eval("valid", 20, VALID)
     tracker.log_checkpoint(run_folder / "checkpoints/step-00000020", "d" * 64, 20, 12.5)
-    final = evaluation_of(loss=1.5, bleu=33.0, signature="nrefs:1", samples=[SAMPLE])
+    final = evaluation_of(loss=1.5, bleu=33.0, signature="nrefs:1", digest="e" * 32, samples=[SAMPLE])
     tracker.log_bundle(make_bundle(run_folder / "averaged"), 20, {"final_test": final})
     wait_until(lambda: has_run(run_folder))
     client, run = tracked_run(run_folder)
@@ -74,7 +78,12 @@ def test_a_server_holds_the_whole_record_of_a_run(server: MlflowServer, run_fold
     said = record_run(server, run_folder)
     client, run = tracked_run(run_folder)
     page = f"#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}?workflowType=machine_learning"
-    assert said == [f"MLflow: {server.uri}/{page}"] * 2  # at the start and at the end
+    reason = "the first champion: BLEU 33.00 on test"
+    assert said == [  # the page at the start and at the end
+        f"MLflow: {server.uri}/{page}",
+        f"MLflow: en-de version 1 is the champion: {reason}",
+        f"MLflow: {server.uri}/{page}",
+    ]
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "base-seed1"
     assert not (run_folder / "tracking-pending").exists()
@@ -100,23 +109,45 @@ def test_a_server_holds_the_whole_record_of_a_run(server: MlflowServer, run_fold
 
     assert json.loads(artifact_text(client, run, "ds_config.json", tmp_path)) == {"zero_optimization": {"stage": 2}}
     assert "d_model: 512" in artifact_text(client, run, "config.yaml", tmp_path)
-    table = list(csv.reader(io.StringIO(artifact_text(client, run, "samples/valid-step-00000020.csv", tmp_path))))
-    assert table == [["source", "reference", "translation"], [SAMPLE.source, SAMPLE.reference, SAMPLE.translation]]
-    checkpoint = json.loads(artifact_text(client, run, "checkpoints/step-00000020.json", tmp_path))
-    assert checkpoint["sha256"] == "d" * 64
+    table = json.loads(artifact_text(client, run, "samples/valid.json", tmp_path))
+    assert table["columns"] == ["step", "source", "reference", "translation"]
+    assert table["data"] == [[20, SAMPLE.source, SAMPLE.reference, SAMPLE.translation]]
+    shown = json.loads(run.data.tags["mlflow.loggedArtifacts"])
+    assert {"path": "samples/valid.json", "type": "table"} in shown
+    assert_models(client, run, run_folder, reason)
 
-    model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
+
+def assert_models(client: MlflowClient, run: Run, run_folder: Path, reason: str) -> None:
+    """The run of :func:`record_run` has its checkpoint and its bundle as models, with the scores of each."""
+    (checkpoint,) = logged_models(client, run, "checkpoint")
+    assert checkpoint.name == "base-seed1 en-de step 20"
+    assert checkpoint.tags["sha256"] == "d" * 64
+    assert checkpoint.tags["path"] == str(run_folder / "checkpoints/step-00000020")
+    assert checkpoint.tags["mlflow.model.isExternal"] == "true"
+    assert {(m.key, m.value, m.dataset_name, m.dataset_digest) for m in checkpoint.metrics} == {
+        ("valid/loss", 3.5, "data/wmt14.en-de (en-de) validation", "d" * 32),
+        ("valid/bleu", 12.5, "data/wmt14.en-de (en-de) validation", "d" * 32),
+    }
+    assert [m.value for m in client.get_metric_history(run.info.run_id, "valid/bleu")] == [12.5]
+
+    model = bundle_model(client, run)
     assert model.name == "base-seed1 en-de"
-    assert f"models:/{model.model_id}" in model.tags["mlflow.note.content"]
+    note = model.tags["mlflow.note.content"]
+    assert f"models:/{model.model_id}" in note
+    assert "**33.00** on test" in note
     assert model.status == "READY"
-    assert {metric.key: metric.value for metric in model.metrics} == {"final_test/loss": 1.5, "final_test/bleu": 33.0}
+    assert {(m.key, m.value, m.dataset_digest) for m in model.metrics} == {
+        ("final_test/loss", 1.5, "e" * 32),
+        ("final_test/bleu", 33.0, "e" * 32),
+    }
+    version = client.get_model_version_by_alias("en-de", "champion")
+    assert (version.version, version.tags["model_id"], version.tags["champion_reason"]) == ("1", model.model_id, reason)
+    assert version.description == note
+    assert {output.model_id for output in run.outputs.model_outputs} == {model.model_id, checkpoint.model_id}
     # Final scores are stored once, as a point of their curve and as a metric of the model.
     assert [m.value for m in client.get_metric_history(run.info.run_id, "final_test/bleu")] == [33.0]
-    assert "final_test-step-00000020.csv" in {
-        Path(file.path).name for file in client.list_artifacts(run.info.run_id, "samples")
-    }
     files = {file.path for file in client.list_logged_model_artifacts(model.model_id)}
-    assert files == {"MLmodel", "bundle"}
+    assert {"MLmodel", "bundle", "code", "requirements.txt", "input_example.json"} <= files
 
 
 def test_a_resumed_run_continues_the_same_mlflow_run(server: MlflowServer, run_folder: Path) -> None:
@@ -284,11 +315,14 @@ def test_a_refused_record_stays_pending_without_blocking_the_others(
     assert client.get_run(run.info.run_id).outputs.model_outputs
 
 
-def test_resending_after_a_lost_answer_duplicates_nothing(run_folder: Path, store: str) -> None:
+def test_resending_after_a_lost_answer_duplicates_nothing(run_folder: Path, store: str, tmp_path: Path) -> None:
     tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens, so every record stays pending
-    tracker.start(make_start())
+    tracker.start(replace(make_start(), register="en-de"))
     tracker.log_train(1, {"loss": 1.0})
-    tracker.log_bundle(make_bundle(run_folder / "averaged"), 1, {"final_test": evaluation_of(bleu=3.0)})
+    tracker.log_eval("valid", 1, VALID)
+    tracker.log_checkpoint(run_folder / "checkpoints/step-00000001", "1" * 64, 1, 12.5)
+    tracker.log_checkpoint(run_folder / "checkpoints/step-00000002", "2" * 64, 2, None)
+    tracker.log_bundle(make_bundle(run_folder / "averaged"), 2, {"final_test": evaluation_of(bleu=3.0)})
     tracker.finish("finished")
     copies = {path: path.read_bytes() for path in pending(run_folder)}
     before = TrackingState(store, EXPERIMENT)
@@ -302,9 +336,15 @@ def test_resending_after_a_lost_answer_duplicates_nothing(run_folder: Path, stor
     client, run = tracked_run(run_folder)
     experiment = [run.info.experiment_id]
     assert [found.info.run_id for found in client.search_runs(experiment)] == [run.info.run_id]
-    assert len(client.search_logged_models(experiment)) == 1
-    assert len(run.outputs.model_outputs) == 1
+    checkpoints = logged_models(client, run, "checkpoint")
+    assert [(model.params["step"], model.tags["state"]) for model in checkpoints] == [("1", "deleted"), ("2", "kept")]
+    assert len(client.search_logged_models(experiment)) == len(run.outputs.model_outputs) == 3
+    assert [version.tags["model_id"] for version in client.search_model_versions()] == [
+        bundle_model(client, run).model_id
+    ]
     assert train_steps(client, run) == [1]
+    assert [m.value for m in client.get_metric_history(run.info.run_id, "valid/bleu")] == [12.5]
+    assert len(json.loads(artifact_text(client, run, "samples/valid.json", tmp_path))["data"]) == 1
 
 
 def test_sending_from_an_untracked_folder_is_refused(tmp_path: Path) -> None:

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.launching import run_dst
-from support.mlflow_runs import artifact_text, make_bundle, make_tracker, pending, tracked_run, train_steps
+from support.mlflow_runs import (
+    artifact_text,
+    bundle_model,
+    make_bundle,
+    make_tracker,
+    pending,
+    tracked_run,
+    train_steps,
+)
+from support.runs import TINY
 from support.tracking import evaluation_of, make_start
 
-from dstransformer.errors import DataError, StorageError
+from dstransformer.errors import DataError, StorageError, UserError
+from dstransformer.files import hold_lock
 from dstransformer.tracking import (
     METRICS_NAME,
     MetricsLog,
+    RunGroup,
     resolve_tracking_uri,
     send_pending,
 )
-from dstransformer.tracking.location import STATE_NAME
+from dstransformer.tracking.location import GROUP_LOCK_NAME, STATE_NAME
 from dstransformer.tracking.spool import FOLDER_NAME, SENT_NAME
 
 pytestmark = pytest.mark.usefixtures("patience")
@@ -28,7 +40,7 @@ def record_local_run(run_folder: Path) -> None:
     """Record a finished run in a store beside its folder."""
     tracker = make_tracker(run_folder, resolve_tracking_uri(None, run_folder))
     metrics = MetricsLog(run_folder / METRICS_NAME)
-    tracker.start(make_start())
+    tracker.start(replace(make_start(), register="en-de"))
     for step in (10, 20):
         for listener in (tracker, metrics):
             listener.log_train(step, {"loss": 90.0 / step})
@@ -71,10 +83,13 @@ def test_a_moved_folder_of_runs_keeps_its_artifacts(run_folder: Path, tmp_path: 
     client, run = tracked_run(moved)
     assert run.info.artifact_uri.startswith((tmp_path / "elsewhere" / "mlartifacts").as_uri())
     assert "d_model: 512" in artifact_text(client, run, "config.yaml", tmp_path)
-    model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
+    model = bundle_model(client, run)
     here = Path(model.artifact_location.removeprefix("file://"))  # MLflow remembers a location for the whole process
     assert here.is_relative_to(tmp_path / "elsewhere")
-    assert {path.name for path in here.iterdir()} == {"MLmodel", "bundle"}
+    assert {"MLmodel", "bundle", "code"} <= {path.name for path in here.iterdir()}
+    version = client.get_model_version_by_alias("en-de", "champion")
+    assert Path(client.get_model_version_download_uri("en-de", version.version).removeprefix("file://")) == here
+    assert Path(version.source.removeprefix("file://")) == here
     assert not run_folder.parent.exists()
 
 
@@ -126,3 +141,46 @@ def test_dst_track_blames_a_bad_setting_and_not_the_server(run_folder: Path, mon
         send_pending(run_folder)
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" in str(refused.value)
     assert "try again" not in str(refused.value)
+
+
+def test_dst_track_leaves_a_group_whose_runs_train_its_state(run_folder: Path, store: str) -> None:
+    group = RunGroup(run_folder, "http://127.0.0.1:9", "translation")  # nobody listens
+    group.start("table 3", {"scale": "toy"}, "dst table3")
+    state = json.loads((run_folder / STATE_NAME).read_text())
+    (run_folder / STATE_NAME).write_text(json.dumps(state | {"tracking_uri": store}))
+    assert send_pending(run_folder) == 2
+    client, run = tracked_run(run_folder)
+    assert run.info.status == "RUNNING"
+    assert not (run_folder / ".lock").exists(), "the folder would pass for that of a run"
+    with (
+        hold_lock(run_folder / GROUP_LOCK_NAME, "busy", keep=True),
+        pytest.raises(UserError, match="sends"),
+    ):
+        send_pending(run_folder)
+    again = RunGroup(run_folder, store, "translation")
+    again.start("table 3", {"scale": "toy"}, "dst table3")
+    again.finish("finished")
+    assert client.get_run(run.info.run_id).info.status == "FINISHED"
+
+
+@pytest.mark.slow
+def test_a_password_stays_in_the_run_folder(toy_corpus: Path, tmp_path: Path) -> None:
+    """It is in the files that training and ``dst track`` read: not in messages, records and what others get."""
+    run = tmp_path / "runs" / "one"
+    updates = [each for each in TINY if not each.startswith("tracking.")]
+    said = ""
+    for password, number in (("s3cret", 2), ("s3cret2", 4)):  # the second one resumes
+        address = f"tracking.uri=http://me:{password}@127.0.0.1:9"  # nobody listens
+        command = ["train", "toy", "--corpus", str(toy_corpus), "--run", str(run), "--set", *updates, address]
+        done = run_dst(*command, f"training.max_updates={number}")
+        assert done.returncode == 0, done.stderr
+        said += done.stdout + done.stderr
+    sent = run_dst("track", str(run))
+    assert sent.returncode == 1
+    said += sent.stdout + sent.stderr
+    exported = run_dst("export", "hf", str(run), str(tmp_path / "hf"))
+    assert exported.returncode == 0, exported.stderr
+    assert "http://me:***@127.0.0.1:9" in said
+    assert "s3cret" not in said
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
+    assert {path.relative_to(run) for path in files} == {Path("tracking.json"), Path("config.yaml")}

@@ -29,6 +29,7 @@ def test_it_holds_packages_presets_and_fragments(wheel: Path) -> None:
         "data_prep/sources/toy/grammar.py",
         "dstransformer/config/presets/base.yaml",
         "dstransformer/paper/templates/attention.html",
+        "dstransformer/serving/templates/start.html",
         "dstransformer/config/ds_configs/zero3.json",
         "dstransformer/model/ops/kernels/kernels.cpp",
     ):

@@ -12,7 +12,7 @@ import pytest
 
 from support.launching import run_command
 
-_OPTIONS = (
+OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
@@ -40,7 +40,7 @@ def open_page(page: Path, folder: Path, *, address: str = "", then: str = "") ->
     text = page.read_text(encoding="utf-8").replace("<head>", f"<head>{_WATCH}", 1)
     copy.write_text(text.replace("</body>", f"<script>{then}</script></body>", 1), encoding="utf-8")
     done = run_command(
-        [browser, *_OPTIONS, f"--user-data-dir={folder / 'browser'}", "--dump-dom", f"{copy.as_uri()}{address}"]
+        [browser, *OPTIONS, f"--user-data-dir={folder / 'browser'}", "--dump-dom", f"{copy.as_uri()}{address}"]
     )
     assert done.returncode == 0, done.stderr
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)

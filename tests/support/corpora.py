@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -30,7 +31,7 @@ TEXT = [
 ]
 
 
-def train_model(**changes: object) -> bytes:
+def train_model(texts: Sequence[str] = TEXT, **changes: object) -> bytes:
     model = io.BytesIO()
     options: dict[str, object] = {
         "vocab_size": 340,
@@ -44,7 +45,7 @@ def train_model(**changes: object) -> bytes:
         "eos_id": 3,
         "minloglevel": 2,
     }
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(TEXT), model_writer=model, **(options | changes))
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts), model_writer=model, **(options | changes))
     return model.getvalue()
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from mlflow.entities import Run
+from mlflow.entities import LoggedModel, Run
 from mlflow.tracking import MlflowClient
 
 from dstransformer.tracking import (
@@ -55,6 +55,19 @@ def artifact_text(client: MlflowClient, run: Run, path: str, folder: Path) -> st
 
 def train_steps(client: MlflowClient, run: Run) -> list[int]:
     return sorted(metric.step for metric in client.get_metric_history(run.info.run_id, "train/loss"))
+
+
+def logged_models(client: MlflowClient, run: Run, kind: str) -> list[LoggedModel]:
+    """The models of a run of a kind, ``checkpoint`` or ``translation``, in the order of their steps."""
+    query = f"source_run_id = '{run.info.run_id}' AND model_type = '{kind}'"
+    found = client.search_logged_models([run.info.experiment_id], query)
+    return sorted(found, key=lambda model: (int(model.params["step"]), model.creation_timestamp))
+
+
+def bundle_model(client: MlflowClient, run: Run) -> LoggedModel:
+    """The only bundle of a run."""
+    (model,) = logged_models(client, run, "translation")
+    return model
 
 
 def make_bundle(folder: Path) -> Path:

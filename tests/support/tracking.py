@@ -116,8 +116,8 @@ class MlflowServer:
 
 
 def evaluation_of(
-    *, signature: str = "", loss: float | None = None, samples: Sequence[Sample] = (), **scores: float
+    *, signature: str = "", digest: str = "", loss: float | None = None, samples: Sequence[Sample] = (), **scores: float
 ) -> Evaluation:
     """Make an evaluation with these scores, given by name."""
     named = tuple(Score(name, value, signature) for name, value in scores.items())
-    return Evaluation(named, loss=loss, samples=tuple(samples))
+    return Evaluation(named, loss=loss, samples=tuple(samples), digest=digest)

@@ -25,7 +25,13 @@ def products(tmp_path: Path) -> Path:
     fill(run / "bundle", "model.safetensors", "config.yaml", "tokenizer.model", "provenance.json")
     fill(run / "checkpoints" / "step-00000004", "manifest.json")
     (run / "checkpoints" / "step-00000004" / "zero").mkdir()
+    fill(run / "checkpoints" / "step-00000006", "manifest.json")
+    (run / "checkpoints" / "step-00000006" / "state").mkdir()
     fill(tmp_path / "plain", "text.de")
+    fill(tmp_path / "ct2", "dstransformer.json", "model.bin", "tokenizer.model")
+    fill(tmp_path / "hf", "model.safetensors")
+    (tmp_path / "hf" / "config.json").write_text('{"model_type": "marian", "dstransformer": {"format_version": 1}}')
+    fill(tmp_path / "another", "model.safetensors", "config.json")
     return tmp_path
 
 
@@ -37,6 +43,10 @@ def products(tmp_path: Path) -> Path:
     ("run/bundle/deep/er", "bundle"),
     ("run/checkpoints", "checkpoints"),
     ("run/checkpoints/step-00000004/zero", "checkpoint"),
+    ("run/checkpoints/step-00000006", "checkpoint"),
+    ("ct2", "export"),
+    ("hf/deeper", "export"),
+    ("another", None),
     ("plain", None),
 ])  # fmt: skip
 def test_the_nearest_product_is_found(products: Path, place: str, kind: str | None) -> None:
@@ -50,6 +60,8 @@ def test_the_nearest_product_is_found(products: Path, place: str, kind: str | No
     ("corpus/new.de", "lies inside the corpus"),
     ("run/checkpoints/step-00000004/new.de", "lies inside the checkpoint"),
     ("run/metrics.jsonl", "is a file of the run"),
+    ("ct2/new.de", "lies inside the export"),
+    ("hf/README.md", "lies inside the export"),
 ])  # fmt: skip
 def test_text_output_into_a_product_is_refused(products: Path, output: str, complaint: str) -> None:
     path = products / output

@@ -23,15 +23,17 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False
 
     Args:
         x: ``(rows, in_features)``.
-        weight: ``(out_features, in_features)``.
-        bias: ``(out_features,)``, or None.
+        weight: ``(out_features, in_features)``. If its precision is another than that of ``x``, it is rounded to it.
+        bias: ``(out_features,)``, or None, in the precision of the weights.
         relu: Whether to set negative results to 0. NaN stays NaN.
 
     Returns:
-        ``(rows, out_features)``.
+        ``(rows, out_features)``, in the precision of ``x``.
     """
-    if can_compute(x, weight):
-        return cpu_products.linear(x, weight, bias, relu=relu)
+    if can_compute(x):
+        return cpu_products.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), relu=relu)
+    if weight.dtype != x.dtype:
+        return reference.mixed_linear(x, weight, bias, relu=relu)
     return reference.linear(x, weight, bias, relu=relu)
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from dstransformer.model.packing import Packing, fill_rows
@@ -32,6 +33,36 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False
     """``x W^T + b``, or ``max(0, x W^T + b)``."""
     product = F.linear(x, weight, bias)
     return F.relu(product) if relu else product
+
+
+def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
+    """As :func:`linear`, with fp32 weights that are rounded to the precision of ``x``.
+
+    The rounded weights are computed again for the gradient and not kept: at ZeRO stage 3, where a rank holds a part of
+    the weights, copies of all of them would cost more than that part.
+    """
+    product: Tensor = _MixedLinear.apply(x, weight, bias, relu)  # type: ignore[no-untyped-call]
+    return product
+
+
+class _MixedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+        out = linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), relu=relu)
+        ctx.biased = bias is not None
+        ctx.save_for_backward(x, weight, out if relu else None)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, out = ctx.saved_tensors
+        if out is not None:
+            grad = grad.masked_fill(out <= 0, 0.0)
+        grad_x = grad @ weight.to(grad.dtype) if ctx.needs_input_grad[0] else None
+        grad_weight = weight_gradient(grad, x).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        grad_bias = grad.sum(dim=0, dtype=weight.dtype) if ctx.biased else None
+        return grad_x, grad_weight, grad_bias, None
 
 
 def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from support.corpora import small_tokenizer
+from support.launching import environment, run_command
 
 from dstransformer.batching import Position
 from dstransformer.checkpoints.averaging import average_run
 from dstransformer.checkpoints.format import Checkpoint, TrainState
 from dstransformer.checkpoints.retention import CheckpointFolder
+from dstransformer.cli import main
 from dstransformer.config import load_config
 from dstransformer.errors import DataError
 from dstransformer.files import file_sha256
@@ -59,6 +63,24 @@ def test_too_many_checkpoints_are_refused_with_the_number_available(tmp_path: Pa
         averaged(tmp_path, last=0)
 
 
+def test_named_checkpoints_are_averaged_wherever_they_lie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, 10, 20, 30, 40, 50)
+    out = tmp_path / "named"
+    assert main(["average", str(tmp_path), "--steps", "40", "step-00000010", "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out}: the average of steps 10, 40\n"
+    assert open_bundle(out).load_weights()["weight"].tolist() == [25.0, 25.0]
+    assert open_bundle(out).provenance["averaged_steps"] == [10, 40]
+    for steps, complaint in (
+        (["25"], "--steps 25: .* has no checkpoint of that step, only of 10, 20, 30, 40, 50"),
+        (["20", "step-00000020"], "--steps 20 is given 2 times: name each checkpoint once"),
+        (["latest"], "'latest' is not a step: write 4000 or step-00004000, and RUN before --steps"),
+        (["10", "--best", "1"], "--best: not allowed with argument --steps"),
+    ):
+        assert main(["average", str(tmp_path), "--steps", *steps, "--out", str(tmp_path / "none")]) == 2
+        assert re.search(complaint, capsys.readouterr().err)
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_damaged_checkpoint_is_skipped_or_refused_with_advice(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -71,3 +93,24 @@ def test_a_damaged_checkpoint_is_skipped_or_refused_with_advice(
         DataError, match=r"step-00000030.*; or move that checkpoint out of the run to average the others"
     ):
         averaged(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_command_that_is_ended_leaves_the_old_bundle_and_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path / "run", 20, 30)
+    old = average_run(tmp_path / "run", tmp_path / "out", last=1)
+    assert [checkpoint.state.step for checkpoint in old] == [30]
+    program = """if True:
+        import signal, sys
+        from dstransformer.checkpoints import averaging
+        from dstransformer.cli import main
+
+        save = averaging.save_bundle
+        averaging.save_bundle = lambda *values: (save(*values), signal.raise_signal(signal.SIGTERM))
+        sys.exit(main(["average", *sys.argv[1:], "--overwrite"]))
+    """
+    command = [sys.executable, "-c", program, str(tmp_path / "run"), "--out", str(tmp_path / "out")]
+    done = run_command(command, env=environment())
+    assert (done.returncode, done.stderr) == (143, "dst: ended by SIGTERM\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+    assert open_bundle(tmp_path / "out").load_weights()["weight"].tolist() == [30.0, 30.0]

@@ -218,8 +218,8 @@ def test_a_newer_format_is_not_reported_as_damage(tmp_path: Path) -> None:
     write(folder, 1)
     newest = write(folder, 2)
     manifest = newest.path / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format_version": 2', '"format_version": 3'))
-    with pytest.raises(NewerFormatError, match=r"has format version 3, .* update dstransformer"):
+    manifest.write_text(manifest.read_text().replace('"format_version": 3', '"format_version": 4'))
+    with pytest.raises(NewerFormatError, match=r"has format version 4, .* update dstransformer"):
         folder.latest_valid()
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.corpora import small_tokenizer
 
 from dstransformer.batching import Position
 from dstransformer.checkpoints import retention
 from dstransformer.checkpoints.format import Snapshot, TrainState
+from dstransformer.checkpoints.pieces import Piece
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.saver import Saver
 from dstransformer.cluster.launcher import read_processes
@@ -32,7 +34,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def take_snapshot() -> Snapshot:
-    return Snapshot({"rank-0.pt": {"step": 1}}, {})
+    return Snapshot([Piece("w", 0, {"weight": torch.ones(2)})], {})
 
 
 def test_a_full_disk_at_the_manifest_leaves_no_partial_checkpoint(

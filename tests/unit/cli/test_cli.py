@@ -86,9 +86,10 @@ def test_mistakes_are_reported_except_by_other_ranks(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert main(["train", "nonsense"]) == 2
-    assert bool(capsys.readouterr().err) == speaks
-    refused(capsys, "translate", "nowhere", __file__)
+    for arguments in (["train", "nonsense"], ["translate", "nowhere", __file__, "--output", "out"]):
+        assert main(arguments) == 2
+        assert bool(capsys.readouterr().err) == speaks
+    refused(capsys, "evaluate", "nowhere", "--src", "a", "--ref", "b")
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -12,7 +14,7 @@ def test_the_first_interrupt_requests_a_stop_and_the_second_raises(capfd: pytest
         signal.raise_signal(signal.SIGINT)
         assert stop.received == "SIGINT"
         assert capfd.readouterr().err == (
-            "\ndst: SIGINT: the run stops after this update and writes a checkpoint; Ctrl-C again stops it at once\n"
+            "\ndst: SIGINT: the run stops after this update and writes a checkpoint; again stops it at once\n"
         )
         signal.raise_signal(signal.SIGTERM)  # a launcher passes the interrupt on
         with pytest.raises(KeyboardInterrupt):
@@ -24,8 +26,34 @@ def test_with_several_processes_a_checkpoint_needs_all_of_them(capfd: pytest.Cap
     with StopRequest(announce=True, processes=2):
         signal.raise_signal(signal.SIGTERM)
     assert capfd.readouterr().err == (
-        "\ndst: SIGTERM: the run stops after this update and writes a checkpoint if all its processes still run\n"
+        "\ndst: SIGTERM: the run stops after this update and writes a checkpoint if all its processes still run; again "
+        "stops it at once\n"
     )
+
+
+@pytest.mark.parametrize(("first", "waited", "status"), [
+    ("SIGHUP", 0.0, 0),
+    ("SIGHUP", 9.0, -signal.SIGTERM),
+    ("SIGTERM", 9.0, -signal.SIGTERM),
+    ("SIGUSR1", 9.0, 0),
+])  # fmt: skip
+def test_a_later_signal_ends_the_process(first: str, waited: float, status: int) -> None:
+    """One that follows at once is the same request: launchers signal a group and then each process.
+
+    SLURM's SIGUSR1 is a warning: the SIGTERM at the time limit leaves ``KillWait`` seconds for a checkpoint.
+    """
+    program = f"""
+import signal, time
+from dstransformer.cluster.preemption import StopRequest
+now = 0.0
+time.monotonic = lambda: now
+with StopRequest() as stop:
+    signal.raise_signal(signal.{first})
+    now = {waited}
+    signal.raise_signal(signal.SIGTERM)
+    assert stop.received == "SIGTERM"
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == status
 
 
 def test_other_ranks_announce_nothing(capfd: pytest.CaptureFixture[str]) -> None:

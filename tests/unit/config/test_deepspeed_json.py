@@ -124,10 +124,43 @@ def test_invalid_values_are_refused(tmp_path: Path, content: Any, message: str) 
     assert str(caught.value) == f"{path}: {message}"
 
 
-def test_autocasting_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "mine.json", {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}})
-    with pytest.raises(ConfigError, match=r"states 'torch_autocast.enabled': .* add one of fp32, bf16, fp16"):
+@pytest.mark.parametrize(("section", "key", "value"), [
+    ("torch_autocast", "enabled", True),
+    ("data_types", "grad_accum_dtype", "bf16"),
+    ("bf16", "check_grad_overflow", False),
+    ("fp16", "fp16_master_weights_and_grads", True),
+])  # fmt: skip
+def test_switches_without_effect_are_refused(tmp_path: Path, section: str, key: str, value: object) -> None:
+    path = write(tmp_path / "mine.json", {section: {key: value}})
+    with pytest.raises(ConfigError, match=rf"states '{section}.{key}', which has no effect: .* fp32, bf16, fp16"):
         compose(with_fragments(path, "zero1", "fp32"), 1)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ({"gradient_allreduce_op": "sum"}, 'gradient_allreduce_op to "sum": the gradient would not be that of the mean'),
+    ({"managed_gradient_accumulation": False}, "managed_gradient_accumulation to false: every micro-batch would be"),
+    ({"zero_optimization": {"compute_grad_norm": False}}, "compute_grad_norm to false: gradients that are not finite"),
+    ({"zero_optimization": {"offload_optimizer": {"ratio": 0.5}}}, "offload_optimizer.ratio to 0.5: checkpoints would"),
+    ({"zero_optimization": {"offload_optimizer": {"super_offload": True}}}, "super_offload to true: checkpoints would"),
+    ({"zero_optimization": {"round_robin_gradients": True}}, "round_robin_gradients to true: DeepSpeed 0.19 confuses"),
+    ({"zero_optimization": {"zenflow": {"topk_ratio": 0.1}}}, "zenflow.topk_ratio to 0.1: updates would use gradients"),
+    ({"zero_optimization": {"zenflow": {}}}, "zenflow to {}: updates would use gradients of earlier ones; remove it"),
+])  # fmt: skip
+def test_values_with_which_updates_or_checkpoints_would_be_wrong_are_refused(
+    tmp_path: Path, content: Any, message: str
+) -> None:
+    path = write(tmp_path / "mine.json", content)
+    with pytest.raises(ConfigError) as caught:
+        compose(with_fragments(path, "zero1", "fp32"), 1)
+    assert str(caught.value).startswith(f"{path} sets ")
+    assert message in str(caught.value)
+
+
+def test_their_usable_values_are_accepted(tmp_path: Path) -> None:
+    zero = {"compute_grad_norm": True, "offload_optimizer": {"device": "cpu", "ratio": 1.0, "super_offload": False}}
+    usable = {"gradient_allreduce_op": "mean", "managed_gradient_accumulation": True, "zero_optimization": zero}
+    path = write(tmp_path / "mine.json", usable)
+    assert offloads_optimizer(compose(with_fragments(path, "zero1", "fp32"), 1))
 
 
 @pytest.mark.parametrize(("content", "old", "new"), [

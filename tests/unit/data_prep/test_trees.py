@@ -49,6 +49,11 @@ def test_the_target_side_is_the_symbols_of_the_tree(tmp_path: Path, treebank: Pa
         assert symbols_of(corpus, "test", row) == Linearisation().write(tree)
 
 
+def test_one_share_is_for_validation_and_test(tmp_path: Path, treebank: Path) -> None:
+    corpus = build_trees(tmp_path, "--trees", treebank, "--splits", "files:0.1")
+    assert {name: len(corpus.split(name)) for name in corpus.splits} == {"train": 160, "validation": 20, "test": 20}
+
+
 @pytest.mark.parametrize(("tags", "closing", "written"), [
     ("xx", "label", {"(XX)", "(NP", ")NP"}),
     ("keep", "bare", {"(DT)", "(NP", ")"}),
@@ -70,6 +75,23 @@ def test_the_sections_of_the_treebank_are_found_by_name(tmp_path: Path) -> None:
         write_treebank(tmp_path / "wsj" / f"{section:02}", files=1, per_file=section + 1, section=section)
     corpus = build_trees(tmp_path, "--trees", tmp_path / "wsj")
     assert {name: len(corpus.split(name)) for name in corpus.splits} == {"train": 25, "validation": 23, "test": 24}
+
+
+@pytest.mark.parametrize("kind", ["files", "random"])
+def test_the_share_that_other_trees_replace_is_training_text(tmp_path: Path, treebank: Path, kind: str) -> None:
+    held_out = write_treebank(tmp_path / "held_out", files=1)
+    corpus = build_trees(tmp_path, "--trees", treebank, "--splits", f"{kind}:0.5,0.2", "--valid-trees", held_out)
+    sizes = {name: len(corpus.split(name)) for name in corpus.splits}
+    assert sizes["validation"] == 10
+    assert sizes["train"] + sizes["test"] == 200
+    assert sizes["train"] > 100
+
+
+def test_sections_that_other_trees_replace_may_be_missing(tmp_path: Path) -> None:
+    write_treebank(tmp_path / "wsj" / "02", section=2)
+    held_out = write_treebank(tmp_path / "held_out", files=1)
+    corpus = build_trees(tmp_path, "--trees", tmp_path / "wsj", "--valid-trees", held_out, "--test-trees", held_out)
+    assert {name: len(corpus.split(name)) for name in corpus.splits} == {"train": 200, "validation": 10, "test": 10}
 
 
 def test_random_splits_are_disjoint_and_repeatable(tmp_path: Path, treebank: Path) -> None:
@@ -121,6 +143,8 @@ def test_a_symbol_that_training_does_not_have_is_unknown(tmp_path: Path, treeban
     (["--trees", "wsj", "--splits", "files:0.01,0.1"], "files:0.01,0.1 leaves no file for validation: wsj has 20"),
     (["--trees", "wsj", "--splits", "half"], "'half' is none of wsj, files:DEV,TEST"),
     (["--trees", "wsj", "--splits", "random:0.5,0.6"], "'random:0.5,0.6' is none of wsj"),
+    (["--trees", "wsj", "--splits", "random:0.1,0.1,0.1"], "'random:0.1,0.1,0.1' is none of wsj"),
+    (["--trees", "wsj", "--splits", "random:0.5"], "'random:0.5' is none of wsj"),
     (["--trees", "broken.mrg", "--splits", "none"], "broken.mrg, line 2: this bracket is never closed"),
     (["--trees", "bare.mrg", "--splits", "none"], "bare.mrg, line 1: 'words' is outside of any tree"),
     (["--trees", "latin.mrg", "--splits", "none"], "latin.mrg, line 1"),

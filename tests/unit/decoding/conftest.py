@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,18 +7,10 @@ import pytest
 import torch
 from support.corpora import small_tokenizer
 from support.packed import tiny_config
+from support.threads import one_thread  # noqa: F401
 
 from dstransformer.config import Config, load_config
 from dstransformer.model import Transformer, save_bundle
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Use one thread: it is faster for tiny tensors, above all when several tests run at once."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def tiny_experiment(**model_changes: Any) -> Config:

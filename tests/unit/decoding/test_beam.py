@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import BOS_ID, EOS_ID
-from dstransformer.decoding import Hypothesis, beam, beam_search
+from dstransformer.decoding import Ensemble, Hypothesis, beam, beam_search, ensemble
 from dstransformer.model import Transformer
 
 VOCAB = 7  # the four special ids and three pieces; the embedding has an eighth row
@@ -23,7 +23,7 @@ ALPHAS = [0.0, 0.6, 1.5]
 
 def decoding(beam_size: int, **changes: Any) -> DecodingConfig:
     values = {"beam_size": beam_size, "length_penalty": 0.6, "max_extra_tokens": 2, "batch_tokens": 100}
-    values["max_input_tokens"] = 0
+    values |= {"max_input_tokens": 0, "long_inputs": "cut", "min_tokens": 0, "pruning_threshold": 0.0}
     return DecodingConfig.model_validate(values | changes)
 
 
@@ -46,9 +46,9 @@ def draw_sources(lengths: tuple[int, ...] = (2, 0, 3, 1, 2)) -> list[Tensor]:
 
 
 def search(
-    model: Transformer, sources: list[Tensor], settings: DecodingConfig, n_best: int = 1
+    model: Transformer, sources: list[Tensor], settings: DecodingConfig, n_best: int = 1, **more: Any
 ) -> list[list[Hypothesis]]:
-    return beam_search(model, *pack(sources), settings, vocab_size=VOCAB, n_best=n_best)
+    return beam_search(Ensemble([model]), *pack(sources), settings, vocab_size=VOCAB, n_best=n_best, **more)
 
 
 @torch.no_grad()
@@ -80,6 +80,46 @@ def test_a_wide_beam_finds_what_enumeration_finds(seed: int, alpha: float) -> No
     found = search(model, sources, decoding(120, length_penalty=alpha), n_best=20)
     expected = [enumerate_outputs(model, source, len(source) - 1 + 2, alpha)[:20] for source in sources]
     assert_same(found, expected)
+
+
+@pytest.mark.parametrize("kernels", ["1", "0"])
+@pytest.mark.parametrize("seed", range(3))
+def test_outputs_begin_with_their_prefix(seed: int, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
+    model, sources = toy_model(seed), draw_sources((2, 0, 1))
+    prefixes = [[5], [], [4, 6, 6, 5]]
+    found = search(model, sources, decoding(120), n_best=5, prefixes=prefixes)
+    for row, source, prefix in zip(found, sources, prefixes, strict=True):
+        most = max(len(source) - 1 + 2, len(prefix))
+        every = enumerate_outputs(model, source, most, 0.6)
+        assert_same([row], [[one for one in every if one.tokens[: len(prefix)] == prefix][:5]])
+
+
+@pytest.mark.parametrize("kernels", ["1", "0"])
+@pytest.mark.parametrize("seed", range(3))
+def test_outputs_have_the_minimum_length(seed: int, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
+    model, sources = toy_model(seed), draw_sources((2, 0, 1))
+    found = search(model, sources, decoding(120, min_tokens=3), n_best=10)
+    for row, source in zip(found, sources, strict=True):
+        every = enumerate_outputs(model, source, max(len(source) - 1 + 2, 3), 0.6)
+        assert_same([row], [[one for one in every if len(one.tokens) >= 3][:10]])
+
+
+@pytest.mark.parametrize("kernels", ["1", "0"])
+def test_an_ensemble_averages_probabilities(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
+    models, sources = [toy_model(0), toy_model(1, num_layers=1)], draw_sources((2, 1))
+    settings = decoding(120, length_penalty=0.0)
+    found = beam_search(Ensemble(models), *pack(sources), settings, vocab_size=VOCAB, n_best=5)
+    alone = beam_search(Ensemble([models[0], models[0]]), *pack(sources), settings, vocab_size=VOCAB, n_best=5)
+    assert_same(alone, search(models[0], sources, settings, n_best=5))
+    for row, source in zip(found, sources, strict=True):
+        for one in row:
+            target = torch.tensor((BOS_ID, *one.tokens))
+            mean = torch.stack([model_logits(model, [(source, target)]).softmax(-1) for model in models]).mean(0).log()
+            expected = sum(mean[place, token].item() for place, token in enumerate((*one.tokens, EOS_ID)))
+            assert one.log_probability == pytest.approx(expected, abs=1e-4)
 
 
 def test_winners_of_the_toy_models_have_all_lengths() -> None:
@@ -135,12 +175,12 @@ def test_dropping_sentences_or_rows_changes_nothing(
 def test_hypotheses_that_cannot_win_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     rows_of_steps: list[int] = []
 
-    class Counting(beam.IncrementalDecoder):
+    class Counting(ensemble.IncrementalDecoder):
         def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
             rows_of_steps.append(len(rows))
             return super().step(tokens, rows)
 
-    monkeypatch.setattr(beam, "IncrementalDecoder", Counting)
+    monkeypatch.setattr(ensemble, "IncrementalDecoder", Counting)
     narrowed = 0
     for seed in range(8):
         rows_of_steps.clear()
@@ -150,18 +190,33 @@ def test_hypotheses_that_cannot_win_are_not_computed(monkeypatch: pytest.MonkeyP
     assert narrowed > 0, "with three continuations each, a beam narrows only if some hypotheses cannot win"
 
 
+@pytest.mark.parametrize("kernels", ["1", "0"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hypothesis_far_below_the_best_is_pruned(seed: int, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
+    model, sources = toy_model(seed), draw_sources((2, 9, 5))
+    unpruned = search(model, sources, decoding(4, max_extra_tokens=8))
+    assert_same(search(model, sources, decoding(4, max_extra_tokens=8, pruning_threshold=1e4)), unpruned)
+    # With only the best continuation of each step, the search is greedy until the best continuation is the end.
+    chosen = search(model, sources, decoding(4, max_extra_tokens=8, pruning_threshold=1e-9))
+    greedy = search(model, sources, decoding(1, max_extra_tokens=8))
+    for (found,), (expected,) in zip(chosen, greedy, strict=True):
+        assert found.score >= expected.score - 1e-4
+        assert found.tokens[: len(expected.tokens)] == expected.tokens[: len(found.tokens)]
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 @pytest.mark.parametrize("n_best", [1, 3])
 def test_stopping_early_changes_nothing(n_best: int, alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = 0
 
-    class Counting(beam.IncrementalDecoder):
+    class Counting(ensemble.IncrementalDecoder):
         def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
             nonlocal steps
             steps += 1
             return super().step(tokens, rows)
 
-    monkeypatch.setattr(beam, "IncrementalDecoder", Counting)
+    monkeypatch.setattr(ensemble, "IncrementalDecoder", Counting)
     settings = decoding(3, length_penalty=alpha, max_extra_tokens=16)
     models = [toy_model(seed) for seed in range(4)]
     early = [search(model, draw_sources(), settings, n_best) for model in models]

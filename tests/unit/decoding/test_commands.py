@@ -12,7 +12,10 @@ import pytest
 import torch
 from support.corpora import TEXT
 
+from dstransformer.cluster.launcher import Processes
 from dstransformer.decoding.commands import load_translator, translate_files
+from dstransformer.decoding.formats import Request
+from dstransformer.decoding.parts import translate_in_parts
 from dstransformer.decoding.translator import Translator
 from dstransformer.errors import ConfigError, DataError, StorageError, UserError
 
@@ -27,10 +30,10 @@ def test_a_file_is_translated_line_by_line(bundle: Path, tmp_path: Path) -> None
     lines = [TEXT[0], "", TEXT[2]]
     plain = write(tmp_path / "plain", "\n".join(lines).encode())
     output = tmp_path / "out"
-    assert translate_files(plain, str(output), lambda: translator) == 3
+    assert translate_files(plain, str(output), lambda: translator).lines == 3
     assert output.read_text(encoding="utf-8").split("\n") == [*translator.translate(lines), ""]
     zipped = write(tmp_path / "lines.gz", gzip.compress("\r\n".join([*lines, ""]).encode()))
-    assert translate_files(zipped, str(tmp_path / "again"), lambda: translator) == 3
+    assert translate_files(zipped, str(tmp_path / "again"), lambda: translator).lines == 3
     assert (tmp_path / "again").read_bytes() == output.read_bytes()
 
 
@@ -46,7 +49,7 @@ def test_standard_input_is_translated_to_standard_output(
     write(tmp_path / "in", "Zwölf\nfox\n".encode())
     with (tmp_path / "in").open() as source:
         monkeypatch.setattr("sys.stdin", source)
-        assert translate_files(file, None, lambda: translator) == 2
+        assert translate_files(file, None, lambda: translator).lines == 2
     assert capfdbinary.readouterr().out.decode().split("\n") == [*translator.translate(["Zwölf", "fox"]), ""]
 
 
@@ -74,7 +77,7 @@ def test_each_line_is_answered_without_waiting_for_more(
         say(b"fox\n")
         assert answers.readline() == expected[1]
         say(b"\x04" if kind == "terminal" else b"")
-        assert done.result() == 2
+        assert done.result().lines == 2
 
 
 def test_unusable_files_are_refused_before_the_model_is_loaded(bundle: Path, tmp_path: Path) -> None:
@@ -89,7 +92,7 @@ def test_unusable_files_are_refused_before_the_model_is_loaded(bundle: Path, tmp
     with pytest.raises(DataError, match="cannot read"):
         translate_files(str(tmp_path / "none"), str(tmp_path / "out"), load)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "good", "old"]
-    assert translate_files(good, old, lambda: load_translator(str(bundle)), overwrite=True) == 1
+    assert translate_files(good, old, lambda: load_translator(str(bundle)), overwrite=True).lines == 1
     assert (tmp_path / "old").read_text() != "old\n"
 
 
@@ -100,11 +103,29 @@ def test_the_input_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyP
     text = write(tmp_path / "text", b"dog\n")
     with pytest.raises(UserError, match="text is an input of this command"):
         translate_files(text, text, load, overwrite=True)
+    prefixes = write(tmp_path / "prefixes", b"the\n")
+    with pytest.raises(UserError, match="prefixes is an input of this command"):
+        translate_files(text, prefixes, load, Request(prefix_file=prefixes), overwrite=True)
     with (tmp_path / "text").open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         with pytest.raises(UserError, match="text is an input of this command"):
             translate_files(None, text, load, overwrite=True)
     assert (tmp_path / "text").read_text() == "dog\n"
+
+
+def test_prefixes_that_are_left_are_reported(bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text, prefixes = write(tmp_path / "text", b"dog\nfox\n"), write(tmp_path / "prefixes", b"the\na\n")
+    request = Request(prefix_file=prefixes)
+    translator = load_translator(str(bundle))
+    translate_files(text, str(tmp_path / "out"), lambda: translator, request)
+    assert not caplog.text
+    write(tmp_path / "prefixes", b"the\na\na\n")
+    translate_files(text, str(tmp_path / "again"), lambda: translator, request)
+    assert "--prefix-file has more lines than the text, which has 2" in caplog.text
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "out").read_bytes()
+    caplog.clear()
+    translate_in_parts(text, str(tmp_path / "parts"), lambda: translator, request, Processes(0, 0, 1))
+    assert "--prefix-file has more lines than the text, which has 2" in caplog.text
 
 
 def test_a_closed_standard_input_is_reported(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

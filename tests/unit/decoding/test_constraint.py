@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import BOS_ID, EOS_ID
-from dstransformer.decoding import Hypothesis, beam_search, length_penalty
+from dstransformer.decoding import Ensemble, Hypothesis, beam_search, length_penalty
 from dstransformer.decoding.constraint import MAX_DEPTH, SymbolTable, TreeConstraint
 from dstransformer.model import Transformer
 from dstransformer.parsing.linearise import Linearisation
@@ -141,11 +141,23 @@ def test_a_wide_beam_finds_the_best_of_all_trees(alpha: float) -> None:
         model.softmax.weight.mul_(6.0)
     source = torch.tensor([5, 8, EOS_ID])
     settings = DecodingConfig(
-        beam_size=300, length_penalty=alpha, max_input_tokens=0, max_extra_tokens=LIMIT - 3, batch_tokens=100
+        beam_size=300,
+        length_penalty=alpha,
+        max_input_tokens=0,
+        max_extra_tokens=LIMIT - 3,
+        batch_tokens=100,
+        pruning_threshold=0.0,
+        min_tokens=0,
+        long_inputs="cut",
     )
     table = SymbolTable(SMALL, CPU)
     (found,) = beam_search(
-        model, *pack([source]), settings, vocab_size=12, n_best=5, constraint=TreeConstraint(table, [WORDS], 300)
+        Ensemble([model]),
+        *pack([source]),
+        settings,
+        vocab_size=12,
+        n_best=5,
+        constraint=TreeConstraint(table, [WORDS], 300),
     )
     scored = score_all(model, source, [[SMALL[name] for name in symbols] for symbols in small_trees()], alpha)
     assert [hypothesis.tokens for hypothesis in found] == [hypothesis.tokens for hypothesis in scored[:5]]
@@ -180,7 +192,14 @@ def draw_model(seed: int) -> Transformer:
 def test_a_batch_equals_one_sentence_at_a_time(beam_size: int) -> None:
     model, table = draw_model(2), SymbolTable(SMALL, CPU)
     settings = DecodingConfig(
-        beam_size=beam_size, length_penalty=0.3, max_input_tokens=0, max_extra_tokens=20, batch_tokens=100
+        beam_size=beam_size,
+        length_penalty=0.3,
+        max_input_tokens=0,
+        max_extra_tokens=20,
+        batch_tokens=100,
+        pruning_threshold=0.0,
+        min_tokens=0,
+        long_inputs="cut",
     )
     words = [1, 7, 2, 12, 1, 4, 3, 9]  # they end at different steps, so that sentences leave the batch
     sources = [torch.tensor([*(5 + number % 6 for number in range(count)), EOS_ID]) for count in words]
@@ -188,7 +207,7 @@ def test_a_batch_equals_one_sentence_at_a_time(beam_size: int) -> None:
     def parse(numbers: Sequence[int]) -> list[list[Hypothesis]]:
         constraint = TreeConstraint(table, [words[number] for number in numbers], beam_size)
         packed = pack([sources[number] for number in numbers])
-        return beam_search(model, *packed, settings, vocab_size=12, constraint=constraint)
+        return beam_search(Ensemble([model]), *packed, settings, vocab_size=12, constraint=constraint)
 
     together = parse(range(len(words)))
     for number, (found,) in enumerate(together):

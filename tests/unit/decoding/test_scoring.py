@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dstransformer.decoding.beam import best_reachable_score, length_penalty
+from dstransformer.decoding.lengths import best_reachable_score, length_penalty
 
 
 @pytest.mark.parametrize(("length", "alpha", "expected"), [

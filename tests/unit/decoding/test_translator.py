@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count, islice
 from pathlib import Path
 
@@ -11,12 +11,16 @@ from support.packed import pack
 
 from dstransformer.config import Config
 from dstransformer.corpus import EOS_ID
-from dstransformer.decoding import Translator, beam_search
-from dstransformer.decoding.translator import choose_device, memory_errors
+from dstransformer.decoding import Ensemble, Output, Translator, beam_search
+from dstransformer.decoding.devices import choose_device, memory_errors
 from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.model import Transformer
 
 SENTENCES = [TEXT[0], "", "dog", *TEXT[1:], "   ", "The lazy dog jumps.", "fox fox fox"]
+
+
+def texts(found: Iterable[tuple[str, list[Output]]]) -> list[str]:
+    return [outputs[0].text for _, outputs in found]
 
 
 @pytest.fixture
@@ -35,7 +39,7 @@ def test_ids_are_those_of_the_best_hypothesis(translator: Translator) -> None:
     src = small_tokenizer().encode(TEXT)
     packed = pack([torch.tensor([*ids, EOS_ID]) for ids in src])
     vocab_size = small_tokenizer().vocab_size
-    found = beam_search(translator.model, *packed, translator.settings, vocab_size=vocab_size)
+    found = beam_search(Ensemble([translator.model]), *packed, translator.settings, vocab_size=vocab_size)
     assert translator.translate_ids(src) == [row[0].tokens for row in found]
     assert translator.translate_ids([]) == []
     assert translator.translate_ids([[], []]) == [[], []]
@@ -49,14 +53,14 @@ def test_progress_counts_every_sentence(translator: Translator) -> None:
 
 
 def test_streams_are_translated_as_they_arrive(translator: Translator) -> None:
-    assert list(translator.iter_translate(iter(SENTENCES), buffer_lines=2)) == translator.translate(SENTENCES)
+    assert texts(translator.iter_search(iter(SENTENCES), buffer_lines=2)) == translator.translate(SENTENCES)
     taken = count()
 
     def endless() -> Iterator[str]:
         for _ in taken:
             yield "dog"
 
-    assert list(islice(translator.iter_translate(endless(), buffer_lines=3), 2)) == translator.translate(["dog"]) * 2
+    assert texts(islice(translator.iter_search(endless(), buffer_lines=3), 2)) == translator.translate(["dog"]) * 2
     assert next(taken) == 3, "no more is read than the buffer holds"
 
 
@@ -69,16 +73,16 @@ def test_a_pause_in_a_stream_translates_what_has_arrived(translator: Translator)
             yield line
 
     dog, fox = translator.translate(["dog", "fox"])
-    stream = translator.iter_translate(pausing())
-    assert [next(stream), next(stream)] == [dog, fox]
+    stream = translator.iter_search(pausing())
+    assert texts(islice(stream, 2)) == [dog, fox]
     assert taken == ["dog", "fox", None]
-    assert list(stream) == ["", dog]
+    assert texts(stream) == ["", dog]
 
 
 def test_too_long_sentences_are_cut_with_a_warning(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
     translator.settings = translator.settings.model_copy(update={"max_input_tokens": 3})
     lines = ["dog", "dog " * 60_000, "fox", "fox " * 9]
-    cut = list(translator.iter_translate(lines, 4))
+    cut = texts(translator.iter_search(lines, buffer_lines=4))
     assert "sentence 2 has 180,000 tokens: only its first 3 are translated (--max-input-tokens)" in caplog.text
     assert "and 1 more is cut" in caplog.text
     ids = translator.tokenizer.encode(lines)
@@ -151,14 +155,40 @@ def test_a_loaded_bundle_translates_like_the_saved_model(bundle: Path, model: Tr
     assert Translator.load(bundle, device="cpu", dtype=torch.bfloat16).model.embedding.weight.dtype == torch.bfloat16
 
 
-def test_a_sentence_beyond_the_learned_positions_is_refused(model: Transformer, config: Config) -> None:
-    learned = model.config.model_copy(update={"positions": "learned", "max_positions": 8})
-    translator = Translator(Transformer(learned, small_tokenizer().vocab_size), small_tokenizer(), config.decoding)
+@pytest.fixture
+def learned(model: Transformer, config: Config) -> Translator:
+    """A translator with learned positions for seven tokens and their end."""
+    changed = model.config.model_copy(update={"positions": "learned", "max_positions": 8})
+    return Translator(Transformer(changed, small_tokenizer().vocab_size), small_tokenizer(), config.decoding)
+
+
+@pytest.mark.parametrize("tokens", [8, 30, 2000])  # below and beyond the limit of the settings
+def test_a_sentence_beyond_the_learned_positions_is_cut(
+    learned: Translator, tokens: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert learned.translate_ids([[5], [5] * tokens])[1] == learned.translate_ids([[5] * 7])[0]
+    assert f"sentence 2 has {tokens:,} tokens: only its first 7 are translated" in caplog.text
+    learned.settings = learned.settings.model_copy(update={"long_inputs": "refuse"})
+    assert learned.translate_ids([[5] * tokens]) == [[]]
+
+
+def test_a_line_beyond_the_learned_positions_is_split(learned: Translator) -> None:
+    sentences = ["A dog.", "A fox.", "A dog."]
+    assert all(len(ids) <= 7 for ids in learned.tokenizer.encode(sentences))
+    learned.settings = learned.settings.model_copy(update={"long_inputs": "split"})
+    assert learned.translate([" ".join(sentences)]) == [" ".join(filter(None, learned.translate(sentences)))]
+
+
+def test_a_sentence_beyond_the_learned_positions_is_refused_if_nothing_limits_it(
+    learned: Translator,
+) -> None:
+    translator = learned
+    translator.settings = translator.settings.model_copy(update={"max_input_tokens": 0})
     assert len(translator.translate_ids([[5] * 7])[0]) <= 7
     with pytest.raises(DataError, match=r"sentence 2 has 9 tokens .* positions for 8"):
         translator.translate_ids([[5], [5] * 8])
     with pytest.raises(DataError, match="sentence 4 "):
-        list(translator.iter_translate(["fox", "dog", "", TEXT[0]], buffer_lines=3))
+        list(translator.iter_search(["fox", "dog", "", TEXT[0]], buffer_lines=3))
 
 
 @pytest.mark.parametrize("device", ["toaster", "tpu", "cpu:3", "cuda:77"])

@@ -35,12 +35,16 @@ def test_a_test_set_is_translated_and_scored(src: str, tmp_path: Path) -> None:
     assert written == ["A DOG RUNS OVER THERE", "", "THE FOX DOES NOT RUN"]
     assert done == [3]
     assert report.sentences == 3
-    assert [(entry.name, round(entry.value, 6)) for entry in report.scores] == [("bleu", 100.0), ("chrf", 100.0)]
+    assert [(entry.name, round(entry.value, 6)) for entry in report.scores] == [
+        ("bleu", 100.0),
+        ("chrf", 100.0),
+        ("ter", 0.0),
+    ]
     assert str(report.main) == f"BLEU 100.00 ({report.main.signature})"
     assert json.loads(json.dumps(report.to_json())) == {
         "sentences": 3,
         "seconds": report.seconds,
-        "metrics": {"bleu": report.main.value, "chrf": report.scores[1].value},
+        "metrics": {"bleu": report.main.value, "chrf": report.scores[1].value, "ter": 0.0},
         "signatures": {score.name: score.signature for score in report.scores},
     }
 
@@ -48,7 +52,7 @@ def test_a_test_set_is_translated_and_scored(src: str, tmp_path: Path) -> None:
 def test_compound_split_bleu_is_reported_if_the_language_is_known(src: str) -> None:
     sentences = Path(src).read_text(encoding="utf-8").splitlines()
     report = evaluate_test_set(sentences, sentences, UpperCase(), language="de")
-    assert [entry.label for entry in report.scores] == ["BLEU", "chrF2", "BLEU (compound-split)"]
+    assert [entry.label for entry in report.scores] == ["BLEU", "chrF2", "TER", "BLEU (compound-split)"]
     assert report.scores[0].value < 1
 
 

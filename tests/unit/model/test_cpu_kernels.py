@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dstransformer.config import load_config
-from dstransformer.decoding.beam import Hypothesis, beam_search
+from dstransformer.decoding import Ensemble, Hypothesis, beam_search
 from dstransformer.model import Packing, Transformer, ops
 from dstransformer.model.ops import cpu_attention, cpu_rows, library
 from dstransformer.model.packing import fill_rows
@@ -214,7 +214,7 @@ def test_beam_search_finds_the_same_with_and_without_kernels(
     src, packing = pack([src for src, _ in draw_pairs(((5, 1), (1, 1), (30, 1), (4, 1), (17, 1)))])
 
     def search() -> list[list[Hypothesis]]:
-        return beam_search(model, src, packing, load_config("base").decoding, vocab_size=VOCAB, n_best=3)
+        return beam_search(Ensemble([model]), src, packing, load_config("base").decoding, vocab_size=VOCAB, n_best=3)
 
     with_kernels = search()
     monkeypatch.setenv("DST_CPU_KERNELS", "0")

@@ -1,17 +1,12 @@
 from __future__ import annotations
 
-import os
-import tarfile
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dstransformer.parsing.linearise import Linearisation
-from dstransformer.parsing.trees import TOP, Tree, normalise, read_trees
+from dstransformer.parsing.trees import TOP, Tree
 
-SAMPLE = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data")) / "treebank"
 ALL = [Linearisation(tags, closing) for tags in ("keep", "xx", "numbered") for closing in ("label", "bare")]  # type: ignore[arg-type]
 
 labels = st.sampled_from(["S", "NP", "VP", "WHNP"])
@@ -52,19 +47,6 @@ def test_the_forms() -> None:
 def test_reading_inverts_writing(form: Linearisation, tree: Tree) -> None:
     expected = tree if form.tags == "keep" else with_any_tag(tree)
     assert form.read(form.write(tree), tree.words()) == expected
-
-
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> list[Tree]:
-    archive = SAMPLE / "wsj_sample.tar.gz"
-    if not archive.is_file():
-        pytest.skip(f"no {archive}; set DST_SHARED_DATA")
-    folder = tmp_path_factory.mktemp("treebank")
-    with tarfile.open(archive) as file:
-        file.extractall(folder, filter="data")
-    found = [normalise(located.tree) for located in read_trees(str(folder))]
-    assert len(found) > 3000
-    return [tree for tree in found if tree is not None]
 
 
 @pytest.mark.slow

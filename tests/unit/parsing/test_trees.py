@@ -47,6 +47,8 @@ def test_normalising_removes_empty_elements_function_tags_and_indices(tmp_path: 
     )
     assert str(two) == "(TOP (FRAG (ADVP|PRT (RB up))))"
     assert normalise(Tree("S", (Tree("NP", (Tree("-NONE-", word="*"),)),))) is None
+    invisible = Tree("NN", word="\N{ZERO WIDTH SPACE}\N{SOFT HYPHEN}")
+    assert str(normalise(Tree("S", (Tree("NP", (invisible,)), Tree("NN", word="a"))))) == "(S (NN a))"
 
 
 @pytest.mark.parametrize(("text", "message"), [

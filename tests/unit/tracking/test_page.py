@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.tracking import evaluation_of, make_start
 
+from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.tracking.page import (
     Outcome,
@@ -85,4 +86,18 @@ def test_instructions_give_a_command_and_an_address(tmp_path: Path, monkeypatch:
     assert page_instructions("postgresql://me:secret@host/db", "3", "r").startswith(
         "MLflow: postgresql://me:***@host/db,"
     )
-    assert public_address("https://me:secret@host:1/x") == "https://me:***@host:1/x"
+
+
+@pytest.mark.parametrize(("address", "shown"), [
+    ("https://me:secret@host:1/x", "https://me:***@host:1/x"),
+    ("https://:secret@host", "https://:***@host"),
+    ("http://me:se:cr@et@host/a@b", "http://me:***@host/a@b"),
+    ("https://secret@host", "https://***@host"),
+    ("postgresql+psycopg://me@host/db", "postgresql+psycopg://me@host/db"),
+    ("postgresql://host/db?user=me&password=secret&sslmode=x", "postgresql://host/db?user=me&password=***&sslmode=x"),
+    ("http://[::1]:5000", "http://[::1]:5000"),
+    ("sqlite:////runs/a:b@c/mlflow.db", "sqlite:////runs/a:b@c/mlflow.db"),
+])  # fmt: skip
+def test_an_address_is_shown_without_its_password(address: str, shown: str) -> None:
+    assert public_address(address) == shown
+    assert without_secrets(f"API request to {address} failed") == f"API request to {shown} failed"

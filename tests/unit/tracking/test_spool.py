@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,21 @@ def test_requeued_records_come_before_pending_ones(tmp_path: Path) -> None:
     sent = [value[3] for _, record in spool.batches(spool.pending()) for value in record.get("metrics", [])]
     assert sent == [1, 2]
     assert spool.requeue_sent(logged) == 0
+
+
+def test_a_run_lacks_its_end_until_one_is_recorded(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    assert not spool.lacks_end()
+    spool.put({"op": "start"})
+    assert spool.lacks_end()
+    for operation in ("metrics", "finish", "start", "crash", "text"):
+        spool.put({"op": operation, "metrics": []})
+    assert spool.operations() == ["start", "metrics", "finish", "start", "crash", "text"]
+    assert not spool.lacks_end()
+    for path in spool.pending():
+        spool.archive([path], json.loads(path.read_text()))
+    assert spool.operations() == ["start", "finish", "start", "crash", "text"]  # metrics are in metrics.jsonl
+    spool.put({"op": "start"})
+    (tmp_path / "tracking-pending" / "0-damaged.json").write_text('{"op"')
+    assert spool.lacks_end()
+    assert len(spool.pending()) == 2, "looking changes nothing"

@@ -33,7 +33,7 @@ from dstransformer.tracking import (
     send_pending,
 )
 from dstransformer.tracking.jsonl import logged_metrics
-from dstransformer.tracking.mlflow_tracker import flatten, manifest_digest
+from dstransformer.tracking.payload import flatten, manifest_digest
 
 
 def drive(tracker: Tracker, folder: Path) -> None:
@@ -223,11 +223,15 @@ def test_the_digest_depends_on_the_shards_only() -> None:
         (None, "http://other:5000", "http://other:5000"),
         (None, None, "sqlite:////data/runs/mlflow.db"),
         ("postgresql+psycopg2://host/db", None, "postgresql+psycopg2://host/db"),
+        ("sqlite:////data/my.db", None, "sqlite:////data/my.db"),
+        (None, "sqlite:///my.db", "sqlite:////my.db"),
+        ("sqlite+pysqlite:///../my.db?timeout=3", None, "sqlite+pysqlite:////../my.db?timeout=3"),
     ],
 )
 def test_the_store_is_configured_or_from_the_environment_or_the_default(
     monkeypatch: pytest.MonkeyPatch, configured: str | None, environment: str | None, expected: str
 ) -> None:
+    monkeypatch.chdir("/")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     if environment is not None:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", environment)
@@ -287,6 +291,12 @@ class Shouting:
 @pytest.mark.parametrize("model_input", [["a dog", "a cat"], pd.DataFrame(["a dog", "a cat"])])
 def test_a_logged_bundle_accepts_a_list_or_a_data_frame(model_input: list[str] | pd.DataFrame) -> None:
     assert BundleModel(Shouting()).predict(model_input) == ["A DOG", "A CAT"]
+
+
+def test_a_logged_bundle_names_what_is_no_text() -> None:
+    assert BundleModel(Shouting()).predict("a dog") == ["A DOG"]
+    with pytest.raises(TypeError, match="input 2 is nan, not a text"):
+        BundleModel(Shouting()).predict(pd.DataFrame(["a dog", None], dtype="str"))
 
 
 def test_importing_the_package_does_not_load_mlflow() -> None:

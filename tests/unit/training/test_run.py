@@ -59,6 +59,12 @@ def test_a_dry_run_refuses_what_the_run_would(run: Path, changes: list[str], res
         plan(run, *changes, resume=resume)
 
 
+def test_registering_without_mlflow_is_refused(run: Path) -> None:
+    request = TrainRequest("toy", run.parent / "corpus", run, TINY, ["zero1", "fp32"], register="en-de")
+    with pytest.raises(UserError, match=r"--register en-de needs MLflow, but tracking\.enabled is false"):
+        dry_run(request)
+
+
 def test_a_dry_run_that_could_resume_changes_nothing(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = sorted(run.parent.rglob("*"))
     assert plan(run, "training.log_every=2").setup.config.model.d_model == 32

@@ -1,0 +1,257 @@
+"""Evaluates each new checkpoint beside a training. It reads only, except for the file of its own results."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dstransformer.corpus import Corpus
+from dstransformer.decoding import Translator
+from dstransformer.errors import DataError, DstError, StorageError, check_format_version
+from dstransformer.evaluation.systems import FORMAT_VERSION, Result, bundle_facts, evaluate_bundle
+from dstransformer.evaluation.testset import TestSet
+from dstransformer.model import Bundle, Transformer, open_bundle
+from dstransformer.products import is_bundle, is_run
+from dstransformer.tracking.jsonl import METRICS_NAME, read_records
+
+logger = logging.getLogger(__name__)
+
+#: The results, one JSON object per line.
+RESULTS_NAME = "evaluations.jsonl"
+
+_NAME = re.compile(r"step-\d{8,}")
+
+#: What distinguishes results of one bundle: the settings of the search, and how it was computed.
+SETTINGS = (
+    "beam_size",
+    "length_penalty",
+    "max_input_tokens",
+    "long_inputs",
+    "min_tokens",
+    "max_extra_tokens",
+    "pruning_threshold",
+    "precision",
+)
+
+
+def evaluate_run(
+    run: Path,
+    test_sets: Sequence[TestSet],
+    load: Callable[[Bundle], Translator],
+    *,
+    interval: float,
+    say: Callable[[str], None] = logger.info,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[Result]:
+    """Evaluate the checkpoints of a run, oldest first, waiting for more; at its end the final bundle.
+
+    Each result is appended to ``evaluations.jsonl`` of the run folder. What stands there already is not computed again.
+
+    Args:
+        run: The run folder.
+        test_sets: The test sets.
+        load: Builds the translator of a bundle.
+        interval: Seconds between two looks for a new checkpoint.
+        say: Called with a line when there is nothing to do but wait, once at a time.
+        progress: Called with the number of sentences just translated.
+
+    Raises:
+        DataError: The folder is not that of a run.
+        StorageError: The results cannot be written.
+    """
+    results = Results(run)
+    for name, bundle in follow(run, interval, say=say):
+        if bundle.trees is not None:
+            raise DataError(f"--follow {run}: it trains a parser, whose checkpoints cannot be followed yet")
+        try:
+            translator = load(bundle)
+        except DataError as error:
+            if bundle.path.is_dir():
+                logger.warning("%s; %s is passed over", error, name)
+            continue
+        copy_weights(translator.model)
+        facts = bundle_facts(bundle, translator)
+        wanted = [test_set for test_set in test_sets if not results.has({**facts, "test_set": test_set.to_json()})]
+        for test_set in wanted:
+            for result in evaluate_bundle(bundle, translator, [test_set], name=name, progress=progress):
+                results.append(name, result.to_json())
+                yield result
+
+
+def follow(
+    run: Path, interval: float, *, wait: Callable[[float], None] = time.sleep, say: Callable[[str], None] = logger.info
+) -> Iterator[tuple[str, Bundle]]:
+    """Iterate over the checkpoints of a run, oldest first, waiting for more; at its end over the final bundle.
+
+    The run has ended when its final bundle is there and scored. A checkpoint that was deleted, as retention does, is
+    passed over; a damaged one too, with a warning.
+
+    Args:
+        run: The run folder.
+        interval: Seconds between two looks.
+        wait: Waits for so many seconds.
+        say: Called with a line when there is nothing to do but wait, once at a time.
+
+    Yields:
+        ``step-00002000`` or ``bundle``, and the open bundle.
+
+    Raises:
+        DataError: The folder is not that of a run.
+    """
+    if not is_run(run):
+        raise DataError(f"--follow {run}: not the folder of a run that `dst train` writes")
+    seen: set[tuple[object, ...]] = set()
+    waiting = False
+    while True:
+        finished = is_finished(run)  # before the look, so that no checkpoint is missed
+        names = _checkpoints(run)
+        for name in [*names, *(["bundle"] if finished else [])]:
+            place = run / name if name == "bundle" else run / "checkpoints" / name / "bundle"
+            if (identity := _identity(place)) is None or (name, *identity) in seen:
+                continue
+            seen.add((name, *identity))
+            if (bundle := _open(place)) is not None:
+                waiting = False
+                yield name, bundle
+        if finished:
+            return
+        if not waiting:
+            say(f"waiting for the next checkpoint of {run}; Ctrl-C ends")
+            waiting = True
+        wait(interval)
+
+
+def find_bundle(run: Path, interval: float, *, say: Callable[[str], None] = logger.info) -> Bundle:
+    """The oldest bundle of a run, waiting for it if there is none yet; see :func:`follow`."""
+    return next(bundle for _, bundle in follow(run, interval, say=say))
+
+
+def copy_weights(model: Transformer) -> None:
+    """Read the weights into memory. Until then they may be pages of a file that retention deletes."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+
+
+def validation_set(bundle: Bundle) -> TestSet:
+    """The validation split of the corpus that a model was trained on.
+
+    Raises:
+        DataError: The corpus is not where the provenance says, or has no text.
+    """
+    recorded = bundle.provenance.get("corpus")
+    if not isinstance(recorded, str) or not Path(recorded).is_dir():
+        raise DataError(
+            f"the corpus of {bundle.path} is not there any more ({recorded}): name a test set with --src and --ref"
+        )
+    split = Corpus.open(recorded, verify=False).split("validation")
+    return TestSet("validation", tuple(split.src_texts()), tuple(split.tgt_texts()), recorded, recorded)
+
+
+def is_finished(run: Path) -> bool:
+    """Whether a run has written its final bundle and its scores, and has not gone on training since."""
+    if not is_bundle(run / "bundle"):
+        return False
+    try:
+        last = None
+        for last in read_records(run / METRICS_NAME, skip_damaged=True):  # noqa: B007
+            pass
+    except OSError:
+        return False
+    return last is not None and last["kind"].startswith("final_")
+
+
+def _checkpoints(run: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in (run / "checkpoints").glob("step-*") if _NAME.fullmatch(path.name))
+    except OSError:  # a folder vanished
+        return []
+
+
+def _open(place: Path) -> Bundle | None:
+    try:
+        return open_bundle(place)
+    except DstError as error:
+        if place.is_dir():
+            logger.warning("%s; it is passed over", error)
+        return None
+
+
+def _identity(place: Path) -> tuple[int, int] | None:
+    """What tells a folder from another one that takes its place later; None if there is none."""
+    try:
+        status = place.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+class Results:
+    """The results of a run's checkpoints, in ``evaluations.jsonl`` of its folder.
+
+    Args:
+        run: The run folder.
+
+    Raises:
+        DataError: A line is of a newer format.
+        StorageError: The file cannot be read.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / RESULTS_NAME
+        self._done = {_key(record) for record in self._read()}
+
+    def has(self, result: Mapping[str, Any]) -> bool:
+        """Whether there is a result of the same weights and test set, with the same search."""
+        return _key(result) in self._done
+
+    def append(self, checkpoint: str, result: dict[str, Any]) -> None:
+        """Add a result. The line is on disk when the call returns.
+
+        Raises:
+            StorageError: The file cannot be written.
+        """
+        record = {"format_version": FORMAT_VERSION, "checkpoint": checkpoint, "time": round(time.time(), 3), **result}
+        line = json.dumps(record, ensure_ascii=False) + "\n"
+        try:
+            with self._path.open("a+b") as file:
+                if file.tell() and not _ends_with_newline(file.fileno()):  # a crash cut the last line off
+                    line = "\n" + line
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error.strerror}; the training is not affected") from None
+        self._done.add(_key(record))
+
+    def _read(self) -> Iterator[dict[str, Any]]:
+        try:
+            lines: Sequence[str] = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StorageError(f"cannot read {self._path}: {error.strerror}") from None
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except ValueError:  # cut off by a crash
+                continue
+            if isinstance(record, dict):
+                check_format_version(record.get("format_version"), FORMAT_VERSION, self._path)
+                yield record
+
+
+def _key(record: Mapping[str, Any]) -> tuple[object, ...]:
+    test_set = record.get("test_set")
+    digest = test_set.get("digest") if isinstance(test_set, dict) else None
+    return (record.get("weights_sha256"), digest, *(record.get(name) for name in SETTINGS))
+
+
+def _ends_with_newline(descriptor: int) -> bool:
+    size = os.fstat(descriptor).st_size
+    return size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"

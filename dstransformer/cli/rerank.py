@@ -1,0 +1,162 @@
+"""``dst rerank``: choose among the hypotheses of n-best lists with a model of the other direction."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from dstransformer.cli.options import Answer, Commands, file, folder
+from dstransformer.cli.score import add_scoring
+from dstransformer.errors import UserError
+from dstransformer.terminal import Parser, exit_on_sigterm
+
+if TYPE_CHECKING:
+    from dstransformer.decoding.scoring import Scorer
+    from dstransformer.evaluation.reranking import Group, Weights
+
+
+def add_parser(commands: Commands[Parser]) -> None:
+    """Add the parser of ``dst rerank``."""
+    parser = commands.add_parser("rerank", help="choose among n-best translations with a model of the other direction")
+    parser.add_argument(
+        "file", metavar="NBEST", type=file, help="n-best lists that dst translate --n-best N --format jsonl wrote"
+    )
+    parser.add_argument(
+        "--reverse",
+        type=folder,
+        metavar="BUNDLE",
+        help="model from the target language to the source language (not needed if NBEST has its scores)",
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--weights",
+        nargs=3,
+        type=_weight,
+        metavar=("FORWARD", "REVERSE", "LENGTH"),
+        help="weights of log p(translation|source), of log p(source|translation) and of the number of tokens",
+    )
+    which.add_argument(
+        "--tune", type=file, metavar="REF", help="find the weights with the highest BLEU against these references"
+    )
+    parser.add_argument(
+        "--output",
+        type=file,
+        metavar="FILE",
+        help="file for the result, gzipped if it ends in .gz; - is stdout (stdout; with --tune none)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "jsonl"),
+        default="text",
+        help="the best translation of each line, or the reranked lists with all scores (text)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing --output")
+    parser.add_argument("--json", action="store_true", help="print what --tune finds as JSON")
+    add_scoring(parser)
+    parser.set_defaults(handler=run)
+
+
+def run(options: argparse.Namespace) -> Answer:
+    """Rerank n-best lists, or find weights for that.
+
+    Raises:
+        UserError: An option has nothing to act on.
+    """
+    model = ("device", "precision", "batch_tokens", "max_tokens")
+    if options.reverse is None and (unused := [name for name in model if getattr(options, name) is not None]):
+        raise UserError(f"--{unused[0].replace('_', '-')} is for the model of --reverse: name it, or leave that out")
+    if options.tune is not None and options.output is None and options.format != "text":
+        raise UserError("--format is for --output, which --tune does not need: name a file, or leave that out")
+    exit_on_sigterm()
+    return _rerank(options) if options.tune is None else _tune(options)
+
+
+def _rerank(options: argparse.Namespace) -> Answer:
+    from dstransformer.evaluation.reranking import Weights, with_reverse_scores
+    from dstransformer.progress import reporting
+    from dstransformer.textfiles import is_stdout, writing_lines
+
+    if options.json:
+        raise UserError("--json is for --tune; --format jsonl writes the lists")
+    groups = _read(options.file)
+    with (
+        writing_lines(options.output, overwrite=options.overwrite, inputs=[options.file]) as write,
+        reporting("hypotheses", bar=not is_stdout(options.output)) as progress,
+    ):
+        scored = with_reverse_scores(groups, _load(options), options.file, progress)
+        for line in _lines(options, scored, Weights(*options.weights)):
+            write(line)
+    return Answer()
+
+
+def _tune(options: argparse.Namespace) -> Answer:
+    from dstransformer.evaluation.reranking import tune, with_reverse_scores
+    from dstransformer.progress import reporting
+    from dstransformer.textfiles import is_stdout, iter_lines, writing_lines
+
+    if options.output is not None and is_stdout(options.output):
+        raise UserError("--output - would mix the translations with what --tune prints: name a file")
+    groups, references = _read(options.file), list(iter_lines(options.tune))
+    inputs = [options.file, options.tune]
+    with ExitStack() as stack:
+        write = None
+        if options.output is not None:
+            write = stack.enter_context(writing_lines(options.output, overwrite=options.overwrite, inputs=inputs))
+        with reporting("hypotheses") as progress:
+            scored = list(with_reverse_scores(groups, _load(options), options.file, progress))
+        found = tune(scored, references, options.tune)
+        if write is not None:
+            for line in _lines(options, scored, found.weights):
+                write(line)
+    if options.json:
+        return Answer(json.dumps({
+            "weights": found.weights._asdict(),
+            "bleu": found.bleu.value,
+            "signature": found.bleu.signature,
+            "first_bleu": found.first_bleu,
+            "best_bleu": found.best_bleu,
+        }, indent=2))  # fmt: skip
+    return Answer(
+        f"--weights {found.weights}: {found.bleu}; the first of each list {found.first_bleu:.2f}, "
+        f"the best of each list {found.best_bleu:.2f}"
+    )
+
+
+def _read(path: str) -> Iterator[Group]:
+    """The lists of a file; one that cannot be read is refused before a model is loaded."""
+    from dstransformer.evaluation.nbest import iter_nbest
+
+    groups = iter_nbest(path)
+    return chain([next(groups)], groups)
+
+
+def _lines(options: argparse.Namespace, groups: Iterable[Group], weights: Weights) -> Iterator[str]:
+    from dstransformer.evaluation.reranking import best_lines, json_lines
+
+    return (best_lines if options.format == "text" else json_lines)(groups, weights)
+
+
+def _load(options: argparse.Namespace) -> Scorer | None:
+    from dstransformer.decoding.scoring import Scorer
+
+    if options.reverse is None:
+        return None
+    return Scorer.load(
+        options.reverse,
+        device=options.device,
+        precision=options.precision,
+        batch_tokens=options.batch_tokens,
+        max_tokens=options.max_tokens,
+    )
+
+
+def _weight(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number")
+    return value

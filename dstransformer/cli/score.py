@@ -1,0 +1,76 @@
+"""``dst score``: how probable a model finds given translations."""
+
+from __future__ import annotations
+
+import argparse
+
+from dstransformer.cli.options import Answer, Commands, file, folder
+from dstransformer.terminal import Parser, exit_on_sigterm
+
+
+def add_parser(commands: Commands[Parser]) -> None:
+    """Add the parser of ``dst score``."""
+    parser = commands.add_parser("score", help="log-probability and perplexity of given translations, pair by pair")
+    parser.add_argument("bundle", metavar="BUNDLE", type=folder, help="folder of a bundle, a checkpoint or a run")
+    parser.add_argument("--src", required=True, type=file, metavar="FILE", help="source text, one sentence per line")
+    parser.add_argument("--tgt", required=True, type=file, metavar="FILE", help="its translation, line by line")
+    parser.add_argument(
+        "--output",
+        type=file,
+        metavar="FILE",
+        help="file for the scores, gzipped if it ends in .gz; - is stdout (stdout)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "jsonl"),
+        default="text",
+        help="log-probability in nats, tokens and perplexity, separated by tabs; or a JSON object per line (text)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing --output")
+    add_scoring(parser)
+    parser.set_defaults(handler=run)
+
+
+def add_scoring(parser: Parser) -> None:
+    """Add the options of commands that compute forced scores."""
+    parser.add_argument(
+        "--max-tokens", type=int, metavar="N", help="pairs with a longer side get no score; 0: all do (the bundle's)"
+    )
+    parser.add_argument(
+        "--batch-tokens", type=int, metavar="N", help="tokens per batch on the longer side (the bundle's)"
+    )
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (a GPU if there is one)")
+    parser.add_argument(
+        "--precision", choices=("fp32", "bf16", "fp16"), help="precision of the weights (bf16 on a GPU, fp32 on a CPU)"
+    )
+
+
+def run(options: argparse.Namespace) -> Answer:
+    """Score the pairs of two files."""
+    from dstransformer.decoding.scoring import Scorer, score_files
+    from dstransformer.progress import reporting
+    from dstransformer.textfiles import is_stdout
+
+    exit_on_sigterm()
+
+    def load() -> Scorer:
+        return Scorer.load(
+            options.bundle,
+            device=options.device,
+            precision=options.precision,
+            batch_tokens=options.batch_tokens,
+            max_tokens=options.max_tokens,
+        )
+
+    printed = is_stdout(options.output)
+    with reporting("pairs", bar=not printed) as progress:
+        totals = score_files(
+            options.src,
+            options.tgt,
+            options.output,
+            load,
+            form=options.format,
+            overwrite=options.overwrite,
+            progress=progress,
+        )
+    return Answer("" if printed else f"{options.output}: {totals}")

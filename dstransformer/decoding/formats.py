@@ -1,0 +1,102 @@
+"""How translated lines are written: text, tables, JSON lines, sentence pairs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Literal, get_args
+
+from dstransformer.corpus.tokenizer import plain_spaces
+from dstransformer.decoding.sampling import Sampling
+from dstransformer.decoding.translator import Output
+from dstransformer.errors import ConfigError
+from dstransformer.textfiles import iter_lines
+
+Format = Literal["text", "tsv", "jsonl", "pairs"]
+
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for each line.
+
+    Attributes:
+        n_best: Outputs per line.
+        sampling: Draw outputs instead of searching for the best.
+        prefix: What every output begins with.
+        prefix_file: A file with a prefix for each line, instead.
+        format: ``text``: an output per line; of several, Moses' n-best lists (``line ||| text ||| logprob= L |||
+            score``, lines from 0). ``tsv``: line and rank from 1, score, log-probability, text. ``jsonl``: the same
+            as JSON, with the source and the number of tokens, end included. ``pairs``: the output and the line that it
+            was made of, with a tab between them, as ``dst-prep`` reads them for back-translation.
+        tag: Stands before the output of each pair (Caswell et al., 2019).
+
+    Raises:
+        ConfigError: A tag without pairs, or one with spaces; or two prefixes.
+    """
+
+    n_best: int = 1
+    sampling: Sampling | None = None
+    prefix: str = ""
+    prefix_file: str | None = None
+    format: Format = "text"
+    tag: str = ""
+
+    def __post_init__(self) -> None:
+        if self.prefix and self.prefix_file:
+            raise ConfigError("--prefix and --prefix-file do not go together: give one")
+        if self.tag and self.format != "pairs":
+            raise ConfigError("--tag stands before the output of each pair: add --format pairs")
+        if self.tag.split() != [self.tag][: len(self.tag)]:
+            raise ConfigError(f"--tag {self.tag!r}: must be one word, such as <BT>")
+
+    def iter_prefixes(self) -> Iterator[str] | None:
+        """The prefix of each line; None if there are none.
+
+        Raises:
+            DataError: The file cannot be read.
+        """
+        if self.prefix_file is not None:
+            return iter_lines(self.prefix_file)
+        return repeat(self.prefix) if self.prefix else None
+
+    def render(self, number: int, source: str, outputs: Sequence[Output]) -> list[str]:
+        """The lines that are written for one.
+
+        Args:
+            number: The number of the line, from 1.
+            source: The line.
+            outputs: Its outputs.
+        """
+        ranked = list(enumerate(outputs, 1))
+        if self.format == "jsonl":
+            return [_json(number, rank, source, one) for rank, one in ranked]
+        if self.format == "tsv":
+            return [f"{number}\t{rank}\t{one.score:.6f}\t{one.log_probability:.6f}\t{one.text}" for rank, one in ranked]
+        if self.format == "pairs":
+            return ["\t".join((self._tagged(one.text), plain_spaces(source))) for one in outputs]
+        if self.n_best == 1:
+            return [outputs[0].text]
+        return [
+            f"{number - 1} ||| {one.text} ||| logprob= {one.log_probability:.6f} ||| {one.score:.6f}" for one in outputs
+        ]
+
+    def _tagged(self, text: str) -> str:
+        """The text after the tag. Without text there is no tag, so that nobody takes the pair for one to train on."""
+        return f"{self.tag} {text}".strip() if text.strip() else ""
+
+
+def _json(number: int, rank: int, source: str, one: Output) -> str:
+    fields = {
+        "line": number,
+        "rank": rank,
+        "source": source,
+        "text": one.text,
+        "score": round(one.score, 6),
+        "log_probability": round(one.log_probability, 6),
+        "tokens": len(one.tokens) + 1,
+    }
+    return json.dumps(fields, ensure_ascii=False)

@@ -1,0 +1,336 @@
+"""A long text translated in parts: by several processes, and further after an interruption."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from dstransformer.cluster.launcher import Processes
+from dstransformer.decoding.formats import Request
+from dstransformer.decoding.prefixes import take_prefixes, warn_of_prefixes_left
+from dstransformer.decoding.translator import BUFFER_LINES, Output, Progress, Translator
+from dstransformer.errors import DataError, DstError, UserError, check_format_version, counted
+from dstransformer.files import hold_lock, replace_file, storage_errors, write_durably
+from dstransformer.textfiles import already_exists, check_output_file, iter_lines, writing_lines
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+
+JOB_NAME = "job.json"
+
+#: A process has at least this many parts, if there are enough lines, so that all end at about the same time.
+PARTS_PER_PROCESS = 8
+
+#: Fewest lines of a part.
+FEWEST_LINES = 64
+
+#: Seconds between two looks at the parts of other processes.
+POLL_SECONDS = 0.5
+
+#: Seconds of waiting for them after which a warning says so.
+WARN_SECONDS = 60.0
+
+_FULL = "make room; the same command goes on from the finished parts"
+
+
+def translate_in_parts(
+    file: str,
+    output: str,
+    load: Callable[[], Translator],
+    request: Request,
+    processes: Processes,
+    *,
+    also: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> int:
+    """Translate a file in parts of some thousand lines, and put them together in order.
+
+    The finished parts lie in ``OUTPUT.parts``, on a disk that all processes share. The same command after an
+    interruption makes only those that are missing, with any number of processes. Part ``k`` belongs to process ``k``
+    modulo their number; rank 0 puts the parts together when all are there and removes the folder. A process that
+    comes later than that has nothing to do.
+
+    Args:
+        file: Text, one sentence per line, plain or gzipped.
+        output: The file to make.
+        load: Builds the translator; called once the files have been checked.
+        request: What is written for each line.
+        processes: This process and the number of all.
+        also: What else determines the content of the parts, as plain data.
+        overwrite: Replace ``output`` if it exists.
+        progress: Called with the number of lines just translated by this process, or found in finished parts.
+
+    Returns:
+        The number of lines of the file; fewer if the others had finished before this process read it.
+
+    Raises:
+        UserError: The output exists or cannot be made, or a file is a pipe, or the parts belong to another command, or
+            another process makes them.
+        DataError: The input cannot be read or is not UTF-8, or has changed.
+        StorageError: A part cannot be written.
+    """
+    place = _Place(file, request.prefix_file, output, processes, _identity(output))
+    place.check()
+    if place.found is not None and not overwrite:
+        if processes.rank:  # rank 0 refuses it, or has just made it
+            return 0
+        raise already_exists(output)
+    next(iter_lines(file))  # a file that cannot be read fails before the model is loaded
+    translator = load()
+    lines, late = 0, False
+    try:
+        with storage_errors(str(place.folder), full=_FULL), place.held():
+            job = _Job.describe(place, translator, request, also or {}).agree(place)
+            if not (late := place.is_finished()):
+                parts, lines = _make_parts(place, job, translator, request, progress)
+            if processes.rank == 0:
+                _join(place, parts, overwrite=overwrite)
+    except DstError:
+        if not (late := place.is_finished()):  # else the folder has vanished in between
+            raise
+    if late:  # this process may have made the folder anew
+        place.clear()
+    return lines
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """The files of a command, and one of the processes that share them.
+
+    Attributes:
+        text: The text.
+        prefixes: The file of prefixes, if there is one.
+        output: The file that rank 0 makes of the parts.
+        processes: The process.
+        found: The identity of the file that was there when the process began; None if there was none.
+    """
+
+    text: str
+    prefixes: str | None
+    output: str
+    processes: Processes
+    found: tuple[int, int, int] | None
+
+    @property
+    def inputs(self) -> list[str]:
+        """The files that are read."""
+        return [self.text] if self.prefixes is None else [self.text, self.prefixes]
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the parts."""
+        return Path(f"{self.output}.parts")
+
+    def part(self, number: int) -> Path:
+        """The file of a part."""
+        return self.folder / f"part-{number:08d}"
+
+    def check(self) -> None:
+        """Check, before the work, what would fail after it.
+
+        Raises:
+            UserError: A file is a pipe or a device, or the output is an input or would be part of a product.
+            StorageError: The output is a folder, or lies in none.
+        """
+        for path in (*self.inputs, self.output):
+            if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
+                raise UserError(
+                    f"{path} is a pipe or a device: several processes and --resume read a text several times, and put "
+                    "the translations together at the end; name files"
+                )
+        check_output_file(self.output, self.inputs)
+
+    def is_finished(self) -> bool:
+        """Whether rank 0 has made the output. Then no part was missing, and the folder is gone or going."""
+        return self.processes.rank > 0 and _identity(self.output) != self.found
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder, and keep the same process of other commands out of it."""
+        self.folder.mkdir(exist_ok=True)
+        busy = f"another command is making {self.folder} ({{owner}}): wait for it, or give another --output"
+        with hold_lock(self.folder / f".rank-{self.processes.rank}.lock", busy):
+            yield
+
+    def clear(self) -> None:
+        """Remove what commands have made in the folder, killed ones too, and the folder if nothing else is in it."""
+        part = f"part-{'[0-9]' * 8}"
+        for pattern in (part, f".{part}.*.partial", JOB_NAME, f".{JOB_NAME}.*", ".rank-*.lock"):
+            for path in self.folder.glob(pattern):
+                with suppress(OSError):  # another process removes it too
+                    path.unlink()
+        with suppress(OSError):
+            self.folder.rmdir()
+
+
+def _identity(path: str) -> tuple[int, int, int] | None:
+    """What tells a file from another one that takes its place; None if there is none."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _make_parts(
+    place: _Place, job: _Job, translator: Translator, request: Request, progress: Progress | None
+) -> tuple[int, int]:
+    """Make the missing parts of this process; returns the number of all parts and of all lines."""
+    processes = place.processes
+    prefixes = request.iter_prefixes()
+    count = 0
+    for number, (first, lines) in enumerate(job.iter_parts(place.text)):
+        count += len(lines)
+        begun = None if prefixes is None else take_prefixes(prefixes, len(lines), first)
+        path = place.part(number)
+        if path.exists():
+            if progress is not None and processes.rank == 0:
+                progress(len(lines))
+        elif number % processes.world_size == processes.rank:
+            if place.is_finished():
+                break
+            with _errors_of(processes.rank):
+                found = translator.search(
+                    lines,
+                    n_best=request.n_best,
+                    prefixes=begun,
+                    sampling=request.sampling,
+                    progress=progress,
+                    first=first,
+                )
+                _write_part(path, request, first, lines, found)
+    if prefixes is not None and request.prefix_file is not None and processes.rank == 0:
+        warn_of_prefixes_left(prefixes, count)
+    return number + 1, count
+
+
+@contextmanager
+def _errors_of(rank: int) -> Iterator[None]:
+    """Mark errors that other processes need not have; every process raises those of the files and options."""
+    try:
+        yield
+    except DstError as error:
+        error.rank = rank
+        raise
+
+
+def _write_part(path: Path, request: Request, first: int, lines: list[str], found: list[list[Output]]) -> None:
+    rendered = [
+        text
+        for number, (line, outputs) in enumerate(zip(lines, found, strict=True), first)
+        for text in request.render(number, line, outputs)
+    ]
+    replace_file(path, "".join(f"{text}\n" for text in rendered))
+
+
+def _join(place: _Place, parts: int, *, overwrite: bool) -> None:
+    """Wait for the parts of all processes and put them together."""
+    paths = list(map(place.part, range(parts)))
+    began = time.monotonic()
+    missing = [path for path in paths if not path.exists()]
+    while missing:
+        if time.monotonic() - began > WARN_SECONDS:
+            logger.warning(
+                "waiting for %s of other processes in %s; if these have ended, give the same command again",
+                counted(len(missing), "part"), place.folder,
+            )  # fmt: skip
+            began = time.monotonic()
+        time.sleep(POLL_SECONDS)
+        missing = [path for path in missing if not path.exists()]
+    with writing_lines(place.output, overwrite=overwrite, inputs=place.inputs) as write:
+        for path in paths:
+            for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n"):
+                write(line)
+    place.clear()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What the parts of a folder are parts of.
+
+    Attributes:
+        input: Size and time of change of the text, and of the file of prefixes if there is one.
+        asked: What determines the content of the parts: the request, the search settings, the models.
+        part_lines: Lines of a part; 0 until it is known.
+    """
+
+    input: dict[str, Any]
+    asked: dict[str, Any]
+    part_lines: int = 0
+
+    @classmethod
+    def describe(cls, place: _Place, translator: Translator, request: Request, also: Mapping[str, Any]) -> _Job:
+        stamps: list[dict[str, Any]] = []
+        for path in place.inputs:
+            try:
+                status = Path(path).stat()
+            except OSError as error:
+                raise DataError(f"cannot read {path}: {error.strerror}") from None
+            stamps.append({"size": status.st_size, "changed_ns": status.st_mtime_ns})
+        settings = translator.describe()
+        settings.pop("device")
+        settings.pop("batch_tokens")
+        asked = {**dataclasses.asdict(request), **settings, **also, "models": translator.identity}
+        text, *prefixes = stamps
+        return cls({**text, **({"prefixes": prefixes[0]} if prefixes else {})}, json.loads(json.dumps(asked)))
+
+    def agree(self, place: _Place) -> _Job:
+        """The job of the folder: this one, if there is none yet.
+
+        Raises:
+            UserError: It is another.
+        """
+        folder = place.folder
+        path = folder / JOB_NAME
+        if not path.exists():
+            wanted = PARTS_PER_PROCESS * place.processes.world_size
+            lines = sum(1 for _ in islice(iter_lines(place.text), wanted * BUFFER_LINES))
+            own = dataclasses.replace(self, part_lines=min(max(-(-lines // wanted), FEWEST_LINES), BUFFER_LINES))
+            aside = folder / f".{JOB_NAME}.{place.processes.rank}"
+            write_durably(aside, json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(own)}) + "\n")
+            try:
+                os.link(aside, path)  # only one process succeeds
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without hard links
+                aside.replace(path)
+            aside.unlink(missing_ok=True)
+        found = _read_job(path)
+        for name, value in self.asked.items():
+            if found.asked.get(name) != value:
+                raise UserError(
+                    f"{folder} was begun with {name} {found.asked.get(name)}, not {value}: repeat that command, or "
+                    f"remove {folder} to begin again"
+                )
+        if found.input != self.input:
+            same_text = all(found.input.get(name) == self.input[name] for name in ("size", "changed_ns"))
+            changed = place.inputs[-1 if same_text else 0]
+            raise DataError(f"{changed} has changed since {folder} was begun: remove {folder} to begin again")
+        return found
+
+    def iter_parts(self, file: str) -> Iterator[tuple[int, list[str]]]:
+        """The number of the first line and the lines of each part."""
+        lines = iter_lines(file)
+        first = 1
+        while part := list(islice(lines, self.part_lines)):
+            yield first, part
+            first += len(part)
+
+
+def _read_job(path: Path) -> _Job:
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        check_format_version(stored.pop("format_version"), FORMAT_VERSION, path)
+        return _Job(**stored)
+    except (ValueError, TypeError, AttributeError, KeyError):
+        raise DataError(f"{path} is damaged: remove {path.parent} to begin again") from None

@@ -1,0 +1,209 @@
+"""Sampling: outputs drawn from the model's distribution instead of searched for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dstransformer.corpus import BOS_ID, EOS_ID
+from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis
+from dstransformer.decoding.ensemble import Ensemble
+from dstransformer.decoding.lengths import length_penalty
+from dstransformer.errors import ConfigError
+from dstransformer.model import Packing
+from dstransformer.model.loss import CHUNK_LOGITS
+
+_NEVER = float("-inf")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn.
+
+    Attributes:
+        temperature: Divides the logits: below 1 sharpens the distribution, above 1 flattens it.
+        top_k: Draw among the most probable pieces only (Fan et al., 2018); 0: among all.
+        top_p: Draw among the fewest most probable pieces whose probabilities add up to this (Holtzman et al., 2020);
+            1: among all.
+        seed: Another seed draws other outputs.
+
+    Raises:
+        ConfigError: A value is out of bounds.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        for name, fits, bounds in (
+            ("temperature", 0.01 <= self.temperature <= 100, "0.01 to 100"),
+            ("top-k", self.top_k >= 0, "0 or more"),
+            ("top-p", 0 < self.top_p <= 1, "more than 0, at most 1"),
+            ("seed", 0 <= self.seed < 1 << 63, "0 to 2^63 - 1"),
+        ):
+            if not fits:
+                raise ConfigError(f"--{name} {getattr(self, name.replace('-', '_'))}: must be {bounds}")
+
+
+@torch.inference_mode()
+def sample(
+    model: Ensemble,
+    src: Tensor,
+    packing: Packing,
+    sampling: Sampling,
+    *,
+    vocab_size: int,
+    count: int,
+    limits: Sequence[int],
+    numbers: Sequence[int],
+    alpha: float,
+    min_tokens: int = 0,
+    prefixes: Sequence[Sequence[int]] = (),
+) -> list[list[Hypothesis]]:
+    """Draw ``count`` outputs for each sentence.
+
+    The random number of a token is a function of the seed, the number of the sentence, the number of the output and
+    the position, so an output does not depend on the batch.
+
+    Args:
+        model: The models.
+        src: Source tokens, each sentence with its end, ``(src_tokens,)``.
+        packing: The sentences of ``src``.
+        sampling: How tokens are drawn.
+        vocab_size: Number of pieces of the tokenizer.
+        count: Outputs per sentence.
+        limits: Most tokens of each sentence's output, end included; the last one is the end.
+        numbers: The number of each sentence in the whole text.
+        alpha: The length penalty of the score.
+        min_tokens: Fewest tokens of an output, without its end.
+        prefixes: For each sentence the tokens that its outputs begin with; none if empty.
+
+    Returns:
+        The outputs of each sentence in the order in which they were drawn; none if the model computes NaN. The
+        log-probability is the model's own, at temperature 1 and without truncation.
+    """
+    decoder = model.start(src, packing, count)
+    device = src.device
+    drawn = _Drawn(len(limits), count, max(limits))
+    live = np.arange(len(limits))  # sentences with an unfinished output
+    tokens = torch.full((len(limits) * count,), BOS_ID, device=device)
+    rows = torch.arange(len(limits), device=device).repeat_interleave(count)
+    for position in range(max(limits)):
+        logits = decoder.step(tokens, rows).float()
+        uniform = uniform_numbers(sampling.seed, np.asarray(numbers)[live], count, position)
+        first = FIRST_PIECE if position >= min_tokens else FIRST_PIECE + 1
+        chosen = draw_tokens(logits[:, first:vocab_size], sampling, torch.from_numpy(uniform).to(device)) + first
+        chosen = chosen.view(-1, count).cpu()
+        for place, sentence in enumerate(live.tolist()):
+            forced = _forced_token(position, prefixes[sentence] if prefixes else (), limits[sentence])
+            chosen[place] = chosen[place] if forced is None else forced
+        log_probability = logits.log_softmax(dim=-1).gather(1, chosen.to(device).view(-1, 1)).view(-1, count)
+        unfinished = drawn.add(live, position, chosen.numpy(), log_probability.double().cpu().numpy())
+        kept = unfinished.nonzero()[0]
+        if not kept.size:
+            break
+        live = live[kept]
+        tokens = chosen[torch.from_numpy(kept)].flatten().to(device)
+        rows = (torch.from_numpy(kept)[:, None] * count + torch.arange(count)).flatten().to(device)
+    return [drawn.hypotheses(sentence, alpha) for sentence in range(len(limits))]
+
+
+def _forced_token(position: int, prefix: Sequence[int], limit: int) -> int | None:
+    """The only token that an output can have at a position; None if it is drawn."""
+    if position < len(prefix):
+        return prefix[position]
+    return EOS_ID if position + 1 >= limit else None
+
+
+class _Drawn:
+    """The outputs so far: tokens, after the end filled with ends, and log-probabilities."""
+
+    def __init__(self, sentences: int, count: int, most: int) -> None:
+        self._tokens = np.full((sentences, count, most), EOS_ID)
+        self._log_probability = np.zeros((sentences, count))
+        self._finished = np.zeros((sentences, count), dtype=bool)
+
+    def add(
+        self, live: npt.NDArray[np.int64], position: int, tokens: npt.NDArray[np.int64], values: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.bool_]:
+        """Add a token to the unfinished outputs of these sentences; returns which sentences have another."""
+        unfinished = ~self._finished[live]
+        self._tokens[live, :, position] = np.where(unfinished, tokens, EOS_ID)
+        self._log_probability[live] += np.where(unfinished, values, 0.0)
+        self._finished[live] |= tokens == EOS_ID
+        left: npt.NDArray[np.bool_] = ~np.all(self._finished[live], axis=1)
+        return left
+
+    def hypotheses(self, sentence: int, alpha: float) -> list[Hypothesis]:
+        if np.isnan(self._log_probability[sentence]).any():
+            return []
+        found = []
+        for tokens, value in zip(
+            self._tokens[sentence].tolist(), self._log_probability[sentence].tolist(), strict=True
+        ):
+            text = tokens[: tokens.index(EOS_ID)]
+            found.append(Hypothesis(text, value / length_penalty(len(text) + 1, alpha), value))
+        return found
+
+
+def draw_tokens(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
+    """Draw a piece for each row, for so many rows at once that they take about the memory of ``CHUNK_LOGITS``.
+
+    Args:
+        logits: ``(rows, pieces)`` fp32.
+        sampling: Temperature and truncation.
+        uniform: A number in ``[0, 1)`` for each row, ``(rows,)`` fp64: which piece is drawn.
+
+    Returns:
+        ``(rows,)`` int64: the piece whose share of the sum of probabilities holds ``uniform``. With truncation the
+        pieces are sorted by probability, without it they are in their own order.
+    """
+    rows = max(64, CHUNK_LOGITS[logits.device.type] // (8 * logits.shape[1]))  # eight tensors as large are alive
+    draw = _draw_best if sampling.top_k or sampling.top_p < 1 else _draw_any
+    return torch.cat(
+        [draw(*part, sampling) for part in zip(torch.split(logits, rows), torch.split(uniform, rows), strict=True)]
+    )
+
+
+def _draw_any(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
+    reached = (logits / sampling.temperature).double().softmax(dim=-1).cumsum(dim=-1)
+    place = torch.searchsorted(reached, uniform[:, None] * reached[:, -1:], right=True)
+    return place.squeeze(1).clamp(max=logits.shape[1] - 1)
+
+
+def _draw_best(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
+    count = min(sampling.top_k or logits.shape[1], logits.shape[1])
+    best, pieces = (logits / sampling.temperature).topk(count)
+    probability = best.double().softmax(dim=-1)
+    before = probability.cumsum(dim=-1) - probability
+    probability = probability.masked_fill(before >= sampling.top_p, 0.0)
+    reached = probability.cumsum(dim=-1)
+    place = (reached <= uniform[:, None] * reached[:, -1:]).sum(dim=-1).clamp(max=count - 1)
+    return pieces.gather(1, place[:, None]).squeeze(1)
+
+
+def uniform_numbers(seed: int, sentences: npt.NDArray[np.int64], count: int, position: int) -> npt.NDArray[np.float64]:
+    """A random number in ``[0, 1)`` for each output of each sentence at a position, ``(sentences * count,)``.
+
+    Each is a hash of its four numbers (SplitMix64; Steele et al., 2014), so it does not depend on the others.
+    """
+    outputs = np.arange(count, dtype=np.uint64)
+    mixed = _mix(np.uint64(seed) + _mix(sentences.astype(np.uint64)))[:, None]
+    mixed = _mix(_mix(mixed + outputs) + np.uint64(position))
+    return (mixed >> np.uint64(11)).astype(np.float64).ravel() * 2.0**-53
+
+
+def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """One step of SplitMix64."""
+    with np.errstate(over="ignore"):
+        values = values + np.uint64(0x9E3779B97F4A7C15)
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return values ^ (values >> np.uint64(31))

@@ -1,0 +1,216 @@
+"""Reranks n-best lists with a model of the other direction (the noisy channel; Yee et al., 2019)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, product
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from sacrebleu.metrics.bleu import BLEU
+
+from dstransformer.corpus.tokenizer import plain_spaces
+from dstransformer.decoding.scoring import PairScore, Scorer
+from dstransformer.decoding.translator import BUFFER_LINES
+from dstransformer.errors import DataError, counted
+from dstransformer.evaluation.bleu import score
+from dstransformer.evaluation.nbest import REVERSE, Candidate
+from dstransformer.evaluation.result import Score
+
+Group = list[Candidate]
+
+
+class Weights(NamedTuple):
+    """What each term of a hypothesis counts: its log-probability, that of the source given it, and its tokens."""
+
+    forward: float
+    reverse: float
+    length: float
+
+    def __str__(self) -> str:
+        return " ".join(f"{value:g}" for value in self)
+
+
+#: The weights that are tried: only their ratios matter, so that of the forward model is 1.
+GRID = tuple(Weights(1.0, reverse / 10, length / 10) for reverse, length in product(range(21), range(-10, 21)))
+
+
+def combine(candidate: Candidate, weights: Weights) -> float:
+    """``w_forward log p(y|x) + w_reverse log p(x|y) + w_length |y|``, with ``|y|`` in tokens.
+
+    Yee et al. (2019) divide the log-probabilities by lengths instead of adding a length term, and have a language model
+    as a third one.
+    """
+    assert candidate.reverse is not None
+    terms = candidate.log_probability, candidate.reverse, float(candidate.tokens)
+    return sum(weight * term for weight, term in zip(weights, terms, strict=True))
+
+
+def rerank(group: Sequence[Candidate], weights: Weights) -> Group:
+    """The hypotheses of a sentence, best first; of equal ones the earlier."""
+    return sorted(group, key=lambda candidate: -combine(candidate, weights))
+
+
+def with_reverse_scores(
+    groups: Iterable[Group], scorer: Scorer | None, path: str, progress: Callable[[int], None] | None = None
+) -> Iterator[Group]:
+    """Score the source of each hypothesis, given the hypothesis, in bounded memory.
+
+    Args:
+        groups: The hypotheses of each sentence.
+        scorer: The model of the other direction; None if the list holds its scores.
+        path: The list, for messages.
+        progress: Called with the number of hypotheses just scored.
+
+    Raises:
+        DataError: Without a scorer: a hypothesis has no reverse score. With it: a sentence is too long for a score, or
+            the model computes NaN.
+    """
+    for held in _chunks(groups, BUFFER_LINES):
+        flat = list(chain.from_iterable(held))
+        if scorer is None:
+            missing = next((candidate for candidate in flat if candidate.reverse is None), None)
+            if missing is not None:
+                raise DataError(
+                    f"{path}: a hypothesis of source line {missing.line} has no {REVERSE}: name the model of the other "
+                    "direction with --reverse"
+                )
+            yield from held
+            continue
+        scores = scorer.score(
+            [candidate.text for candidate in flat], [candidate.source for candidate in flat], progress
+        )
+        scored = iter([_add(candidate, score) for candidate, score in zip(flat, scores, strict=True)])
+        for group in held:
+            yield [next(scored) for _ in group]
+
+
+def _add(candidate: Candidate, found: PairScore) -> Candidate:
+    reverse = found.log_probability
+    if math.isnan(reverse) and not found.is_long:
+        raise DataError(
+            f"source line {candidate.line}: the reverse model computes NaN: try another --precision; if that does not "
+            "help, its weights are damaged"
+        )
+    if math.isnan(reverse):
+        raise DataError(
+            f"source line {candidate.line}: the sentence or its hypothesis is too long for a score of the reverse "
+            "model: raise --max-tokens (0: no limit)"
+        )
+    return replace(candidate, reverse=reverse, fields={**candidate.fields, REVERSE: round(reverse, 6)})
+
+
+def _chunks(groups: Iterable[Group], most: int) -> Iterator[list[Group]]:
+    """Groups together as long as they have fewer than ``most`` hypotheses."""
+    held: list[Group] = []
+    room = most
+    for group in groups:
+        held.append(group)
+        room -= len(group)
+        if room <= 0:
+            yield held
+            held, room = [], most
+    if held:
+        yield held
+
+
+def best_lines(groups: Iterable[Group], weights: Weights) -> Iterator[str]:
+    """The best hypothesis of each source line, on one line; empty where the list has none."""
+    line = 1
+    for group in groups:
+        while line < group[0].line:
+            yield ""
+            line += 1
+        yield plain_spaces(rerank(group, weights)[0].text)
+        line += 1
+
+
+def json_lines(groups: Iterable[Group], weights: Weights) -> Iterator[str]:
+    """All hypotheses with their new ``rank`` and ``score``, best first; ``first_rank`` and ``first_score`` are the old.
+
+    The result is an n-best list again, which needs no reverse model to be reranked with other weights.
+    """
+    for group in groups:
+        for rank, candidate in enumerate(rerank(group, weights), 1):
+            old = {f"first_{name}": candidate.fields.get(name) for name in ("rank", "score")}
+            new = {"rank": rank, "score": round(combine(candidate, weights), 6)}
+            yield json.dumps({**old, **candidate.fields, **new}, ensure_ascii=False)
+
+
+class Tuned(NamedTuple):
+    """The best weights on a development set.
+
+    Attributes:
+        weights: The weights.
+        bleu: BLEU of the hypotheses that they choose.
+        first_bleu: BLEU of the first hypothesis of each list, a value of the same kind.
+        best_bleu: BLEU of the hypotheses with the best sentence BLEU, which no weights are likely to reach.
+    """
+
+    weights: Weights
+    bleu: Score
+    first_bleu: float
+    best_bleu: float
+
+
+def tune(groups: Sequence[Group], references: Sequence[str], path: str) -> Tuned:
+    """Find the weights of :data:`GRID` with the highest BLEU; of equally good ones, the smallest.
+
+    Args:
+        groups: The hypotheses of each sentence, with reverse scores.
+        references: The reference of each source line.
+        path: The file of the references, for messages.
+
+    Raises:
+        DataError: The list has other lines than the references.
+    """
+    _check_lines(groups, references, path)
+    metric = BLEU(tokenize="13a", effective_order=True)
+    statistics = [_statistics(metric, group, references[group[0].line - 1]) for group in groups]
+    listed = {group[0].line for group in groups}
+    missing = [reference for line, reference in enumerate(references, 1) if line not in listed]
+    fixed = sum((_counts(metric, "", reference)[0] for reference in missing), np.zeros(10, dtype=np.int64))
+
+    def bleu(choice: Sequence[int]) -> float:
+        return _bleu(sum((rows[chosen] for (rows, _), chosen in zip(statistics, choice, strict=True)), fixed))
+
+    tables = [_terms(group) for group in groups]
+    tried = {weights: bleu([int((table @ weights).argmax()) for table in tables]) for weights in GRID}
+    best = max(tried, key=lambda weights: (tried[weights], -abs(weights.reverse) - abs(weights.length)))
+    lines = list(best_lines(groups, best))
+    found = score([*lines, *[""] * (len(references) - len(lines))], references)[0]
+    return Tuned(best, found, bleu([0] * len(groups)), bleu([int(np.argmax(scores)) for _, scores in statistics]))
+
+
+def _check_lines(groups: Sequence[Group], references: Sequence[str], path: str) -> None:
+    last = groups[-1][0].line if groups else 0
+    if last > len(references) or any(map(str.strip, references[last:])):
+        raise DataError(
+            f"{path} has {counted(len(references), 'line')} but the n-best list ends at source line {last}: line n of "
+            "one must translate line n of the other"
+        )
+
+
+def _terms(group: Group) -> npt.NDArray[np.float64]:
+    """The terms of each hypothesis, ``(hypotheses, 3)``."""
+    return np.array([(found.log_probability, found.reverse, found.tokens) for found in group], dtype=np.float64)
+
+
+def _statistics(metric: BLEU, group: Group, reference: str) -> tuple[npt.NDArray[np.int64], list[float]]:
+    found = [_counts(metric, candidate.text, reference) for candidate in group]
+    return np.stack([counts for counts, _ in found]), [score for _, score in found]
+
+
+def _counts(metric: BLEU, text: str, reference: str) -> tuple[npt.NDArray[np.int64], float]:
+    """What BLEU adds up: matches and n-grams of four orders and both lengths, ``(10,)``; and the sentence's BLEU."""
+    found = metric.sentence_score(text, [reference])
+    return np.array([*found.counts, *found.totals, found.sys_len, found.ref_len], dtype=np.int64), float(found.score)
+
+
+def _bleu(sums: npt.NDArray[np.int64]) -> float:
+    values = sums.tolist()
+    return float(BLEU.compute_bleu(values[:4], values[4:8], values[8], values[9], smooth_method="exp").score)

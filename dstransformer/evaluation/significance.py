@@ -1,0 +1,178 @@
+"""Whether the scores of systems differ by more than chance: sacrebleu's paired tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest
+
+from dstransformer.errors import UserError
+
+#: A paired test: bootstrap resampling (Koehn, 2004), or approximate randomisation (Riezler and Maxwell, 2005).
+Test = Literal["bootstrap", "randomisation"]
+
+#: sacrebleu's name of each test, and how many samples it draws by default.
+_TESTS = {"bootstrap": ("bs", 1000), "randomisation": ("ar", 10000)}
+
+#: sacrebleu's own default.
+DEFAULT_SEED = 12345
+
+#: A difference with a smaller p-value is marked.
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A system beside the baseline, by one metric.
+
+    Attributes:
+        score: The score of the system.
+        p_value: How often chance makes a difference as large as that to the baseline; None for the baseline itself.
+        mean: Mean score of the resamples; None for approximate randomisation.
+        interval: Half of the interval that holds 95% of the resamples' scores; None for approximate randomisation.
+    """
+
+    score: float
+    p_value: float | None
+    mean: float | None
+    interval: float | None
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the p-value is below :data:`LEVEL`."""
+        return self.p_value is not None and self.p_value < LEVEL
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of a test.
+
+    Attributes:
+        test: The test.
+        samples: Number of resamples, or of trials.
+        seed: The seed of the random numbers.
+        systems: Names of the systems, the baseline first.
+        differences: By metric (``bleu``, ``chrf``, ``ter``), for each system.
+        signatures: By metric, with test and seed.
+    """
+
+    test: Test
+    samples: int
+    seed: int
+    systems: tuple[str, ...]
+    differences: Mapping[str, tuple[Difference, ...]]
+    signatures: Mapping[str, str]
+
+    def describe(self) -> str:
+        """One line of text for a table's foot."""
+        names = {"bootstrap": "paired bootstrap resampling", "randomisation": "paired approximate randomisation"}
+        draws = {"bootstrap": "resamples", "randomisation": "trials"}[self.test]
+        interval = "; ± half of the 95% interval" if self.test == "bootstrap" else ""
+        return (
+            f"* p < {LEVEL} against {self.systems[0]}: {names[self.test]}, {self.samples:,} {draws}, "
+            f"seed {self.seed}{interval}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``--json``."""
+        systems = [
+            {"system": name} | {metric: vars(found[number]) for metric, found in self.differences.items()}
+            for number, name in enumerate(self.systems)
+        ]
+        return {
+            "test": self.test,
+            "samples": self.samples,
+            "seed": self.seed,
+            "baseline": self.systems[0],
+            "systems": systems,
+            "signatures": dict(self.signatures),
+        }
+
+
+def check_draws(test: Test, samples: int | None, seed: int) -> int:
+    """The number of samples of a test, see :func:`compare`.
+
+    Raises:
+        UserError: ``samples`` or ``seed`` is not positive.
+    """
+    default = _TESTS[test][1]
+    drawn = default if samples is None else samples
+    if drawn < 1:
+        raise UserError(f"--resamples {drawn}: draw at least one; {default:,} are usual for {test}")
+    if seed < 1:
+        raise UserError(f"--seed {seed}: give a positive whole number")
+    return drawn
+
+
+def compare(
+    systems: Sequence[tuple[str, Sequence[str]]],
+    references: Sequence[str],
+    test: Test,
+    *,
+    samples: int | None = None,
+    seed: int = DEFAULT_SEED,
+) -> Comparison:
+    """Test each system against the first one, by BLEU, chrF and TER.
+
+    Args:
+        systems: Name and translations of each, the baseline first; at least two.
+        references: The references.
+        test: The test.
+        samples: Number of resamples or trials; None for 1,000 resamples or 10,000 trials.
+        seed: Of the random numbers; the same one gives the same result.
+
+    Raises:
+        UserError: ``samples`` or ``seed`` is not positive.
+    """
+    drawn = check_draws(test, samples, seed)
+    metrics = {"bleu": BLEU(tokenize="13a"), "chrf": CHRF(), "ter": TER()}
+    with _seeded(seed):
+        signatures, found = PairedTest(
+            [(system, list(translations)) for system, translations in systems],
+            metrics,
+            [list(references)],
+            test_type=_TESTS[test][0],
+            n_samples=drawn,
+        )()
+    by_key = dict(zip((key for key in found if key != "System"), metrics, strict=True))  # sacrebleu renames them
+    differences = {
+        metric: tuple(
+            Difference(float(result.score), _plain(result.p_value), _plain(result.mean), _plain(result.ci))
+            for result in found[key]
+            if not isinstance(result, str)  # only names are
+        )
+        for key, metric in by_key.items()
+    }
+    return Comparison(
+        test,
+        drawn,
+        seed,
+        tuple(system for system, _ in systems),
+        differences,
+        {metric: str(signatures[key]) for key, metric in by_key.items()},
+    )
+
+
+def _plain(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Give sacrebleu its seed, which it reads from the environment."""
+    before = os.environ.get("SACREBLEU_SEED")
+    os.environ["SACREBLEU_SEED"] = str(seed)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["SACREBLEU_SEED"]
+        else:
+            os.environ["SACREBLEU_SEED"] = before

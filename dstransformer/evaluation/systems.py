@@ -1,0 +1,200 @@
+"""Scores several systems on several test sets, for ``dst evaluate``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dstransformer.decoding import Translator
+from dstransformer.errors import DataError, counted
+from dstransformer.evaluation.result import Evaluation, Score
+from dstransformer.evaluation.significance import Comparison
+from dstransformer.evaluation.testset import TestSet, evaluate_test_set, score_translations
+from dstransformer.model import Bundle
+from dstransformer.textfiles import iter_lines
+
+if TYPE_CHECKING:
+    from dstransformer.evaluation.comet import Comet
+
+logger = logging.getLogger(__name__)
+
+#: Version of a result's JSON.
+FORMAT_VERSION = 1
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A system on a test set.
+
+    Attributes:
+        system: The name of the system.
+        test_set: The test set.
+        evaluation: Scores and translations.
+        facts: Where the translations come from, as plain data: of a bundle its path, hashes, step, the settings of the
+            search, device and precision; otherwise the file.
+    """
+
+    system: str
+    test_set: TestSet
+    evaluation: Evaluation
+    facts: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``--json``, for the files of ``--follow`` and for MLflow."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "system": self.system,
+            **self.evaluation.to_json(),
+            **self.facts,
+            "test_set": self.test_set.to_json(),
+        }
+
+
+def bundle_facts(bundle: Bundle, translator: Translator) -> dict[str, Any]:
+    """What identifies a bundle and a search with it, as plain data."""
+    return {
+        "bundle": str(bundle.path),
+        "weights_sha256": bundle.weights_sha256,
+        "tokenizer_sha256": bundle.tokenizer.sha256,
+        "step": bundle.provenance.get("step"),
+        **translator.describe(),
+    }
+
+
+def evaluate_bundle(
+    bundle: Bundle,
+    translator: Translator,
+    test_sets: Iterable[TestSet],
+    *,
+    name: str,
+    comet: Comet | None = None,
+    write: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
+) -> list[Result]:
+    """Translate test sets with a bundle and score them.
+
+    Args:
+        bundle: The bundle.
+        translator: Its translator.
+        test_sets: The test sets, all with sources.
+        name: The name of the system.
+        comet: A COMET model, if its score is wanted too.
+        write: Called with each translation, in order.
+        progress: Called with the number of sentences just translated.
+    """
+    results = []
+    facts = bundle_facts(bundle, translator)
+    for test_set in test_sets:
+        assert test_set.sources is not None
+        evaluation = evaluate_test_set(
+            test_set.sources,
+            test_set.references,
+            translator,
+            language=bundle.tgt_lang,
+            write=write,
+            progress=progress,
+        )
+        evaluation = _with_comet(evaluation, test_set, comet)
+        results.append(Result(name, test_set, evaluation, facts))
+    return results
+
+
+def read_translations(path: str, test_set: TestSet) -> list[str]:
+    """Read the translations of a test set from a file, one per line, plain or gzipped.
+
+    Raises:
+        DataError: The file cannot be read, or has another number of lines than the reference.
+    """
+    lines = list(iter_lines(path))
+    if len(lines) != len(test_set.references):
+        raise DataError(
+            f"{path} has {counted(len(lines), 'line')} but {test_set.ref} has {len(test_set.references)}: line n of "
+            "one must translate the sentence of line n of the other"
+        )
+    return lines
+
+
+def evaluate_file(
+    path: str, lines: Sequence[str], test_set: TestSet, language: str | None, comet: Comet | None = None
+) -> Result:
+    """Score the translations in a file.
+
+    Args:
+        path: The file.
+        lines: Its lines, see :func:`read_translations`.
+        test_set: The test set.
+        language: Code of the target language, for the paper's BLEU; None leaves it out.
+        comet: A COMET model, if its score is wanted too.
+    """
+    evaluation = _with_comet(score_translations(lines, test_set.references, language), test_set, comet)
+    return Result(path, test_set, evaluation, {"file": path})
+
+
+def _with_comet(evaluation: Evaluation, test_set: TestSet, comet: Comet | None) -> Evaluation:
+    if comet is None:
+        return evaluation
+    assert test_set.sources is not None
+    found = comet.score(test_set.sources, evaluation.translations, test_set.references)
+    return replace(evaluation, scores=(*evaluation.scores, found))
+
+
+def format_result(result: Result) -> str:
+    """A single result as lines of text: the scores with their signatures, and how they came about."""
+    evaluation, facts = result.evaluation, result.facts
+    lines = list(map(str, evaluation.scores))
+    if "bundle" in facts:
+        lines.append(
+            f"{evaluation.sentences} sentences in {evaluation.seconds:.1f} s, beam {facts['beam_size']}, "
+            f"length penalty {facts['length_penalty']}, {facts['precision']} on {facts['device']}"
+        )
+    return "\n".join(lines)
+
+
+def format_line(result: Result) -> str:
+    """A result on one line, without signatures: for results that come one by one."""
+    step = result.facts.get("step")
+    where = f"{result.system:13}" + (f" (step {step:,})" if result.system == "bundle" and step else "")
+    scores = "  ".join(f"{score.label} {score.value:.2f}" for score in result.evaluation.scores)
+    return f"{where}  {result.test_set.name}  {scores}  ({result.evaluation.seconds:.1f} s)"
+
+
+def format_table(results: Sequence[Result], comparisons: Mapping[str, Comparison]) -> str:
+    """Results as a table, a row for each system on each test set, with the signatures below.
+
+    Args:
+        results: The results, test set by test set.
+        comparisons: The test of significance of each test set, by its name; empty if there was none.
+    """
+    names = list(dict.fromkeys(score.name for result in results for score in result.evaluation.scores))
+    labels = {score.name: score.label for result in results for score in result.evaluation.scores}
+    rows = [["test set", "system", *(labels[name] for name in names)]]
+    for result in results:
+        scores = {score.name: score for score in result.evaluation.scores}
+        cells = [_cell(scores.get(name), result, comparisons.get(result.test_set.name)) for name in names]
+        rows.append([result.test_set.name, result.system, *cells])
+    signatures = {score.name: score.signature for result in results for score in result.evaluation.scores}
+    feet = [f"{labels[name]}: {signatures[name]}" for name in names]
+    feet += dict.fromkeys(comparison.describe() for comparison in comparisons.values())
+    return "\n".join([*_align(rows), "", *feet])
+
+
+def _cell(score: Score | None, result: Result, comparison: Comparison | None) -> str:
+    if score is None:
+        return "-"
+    text = f"{score.value:.2f}"
+    if comparison is None or score.name not in comparison.differences:
+        return text
+    found = comparison.differences[score.name][comparison.systems.index(result.system)]
+    interval = "" if found.interval is None else f" ± {found.interval:.2f}"
+    if found.p_value is None:
+        return f"{text}{interval}"
+    return f"{text}{interval} (p {found.p_value:.4f}{'*' if found.is_significant else ''})"
+
+
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

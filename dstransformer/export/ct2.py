@@ -1,0 +1,213 @@
+"""``dst export ct2``: a bundle as a CTranslate2 model, for servers without a GPU and without PyTorch.
+
+The folder is CTranslate2's own (``model.bin``, ``config.json``, the vocabulary) with the tokenizer beside it, and with
+``dstransformer.json`` for ``dst translate --engine ct2``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dstransformer.checkpoints.folders import check_output_folder
+from dstransformer.config import ModelConfig
+from dstransformer.corpus import BOS_ID, EOS_ID, UNK_ID
+from dstransformer.errors import DataError, UserError
+from dstransformer.export.weights import Affine, Weights, affine, attention, check_translates
+from dstransformer.files import replace_folder
+from dstransformer.model import Bundle, open_bundle
+from dstransformer.model.layers import sinusoidal_table
+from dstransformer.products import is_ct2_export
+
+#: Version of ``dstransformer.json``.
+FORMAT_VERSION = 1
+
+RECORD, MODEL, TOKENIZER = "dstransformer.json", "model.bin", "tokenizer.model"
+
+#: All files of the folder.
+FILES = (RECORD, MODEL, TOKENIZER, "config.json", "shared_vocabulary.json")
+
+#: Positions that the sinusoids are stored for, if no setting asks for more.
+POSITIONS = 2048
+
+#: What to do on a full disk.
+FULL_ADVICE = "make room, then give the same command"
+
+
+def require_ctranslate2() -> Any:
+    """The module ``ctranslate2``.
+
+    Raises:
+        UserError: It is not installed.
+    """
+    try:
+        import ctranslate2
+    except ImportError:
+        raise UserError("CTranslate2 is not installed: pip install 'dstransformer[ct2]'") from None
+    return ctranslate2
+
+
+def export_ct2(source: str | Path, out: Path, *, quantization: str = "float32", overwrite: bool = False) -> Bundle:
+    """Write a bundle as a folder for CTranslate2.
+
+    Args:
+        source: See :func:`dstransformer.model.open_bundle`.
+        out: The folder; it appears once it is complete.
+        quantization: The type of the stored weights, by CTranslate2's name.
+        overwrite: Whether to replace an earlier export.
+
+    Returns:
+        The bundle.
+
+    Raises:
+        UserError: CTranslate2 is not installed.
+        DataError: The source is not a bundle, or is a parser; or ``out`` is something else.
+        StorageError: The folder cannot be written.
+    """
+    require_ctranslate2()
+    check_output_folder(out, "OUT", "an export for CTranslate2", is_ct2_export, FILES, overwrite=overwrite)
+    bundle = open_bundle(source)
+    check_translates(bundle)
+    weights = bundle.load_weights()
+    replace_folder(
+        out,
+        lambda folder: write_ct2(bundle, weights, folder, quantization),
+        overwrite=overwrite,
+        full=FULL_ADVICE,
+    )
+    return bundle
+
+
+def write_ct2(bundle: Bundle, weights: Weights, folder: Path, quantization: str) -> None:
+    """Write the export into a new folder; see :func:`export_ct2`."""
+    from ctranslate2.converters.converter import Converter
+
+    class BundleConverter(Converter):  # type: ignore[misc]
+        """CTranslate2 calls ``_load`` and does the rest: checks, quantisation, files."""
+
+        def _load(self) -> Any:
+            return build_spec(bundle, weights)
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    BundleConverter().convert(str(folder), quantization=quantization)
+    bundle.tokenizer.save(folder / TOKENIZER)
+    record = {
+        "format_version": FORMAT_VERSION,
+        "dstransformer": bundle.provenance.get("dstransformer"),
+        "src_lang": bundle.src_lang,
+        "tgt_lang": bundle.tgt_lang,
+        "quantization": quantization,
+        "positions": positions(bundle),
+        "model": bundle.model.model_dump(),
+        "decoding": bundle.decoding.model_dump(),
+        "weights_sha256": bundle.weights_sha256,
+    }
+    (folder / RECORD).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def positions(bundle: Bundle) -> int:
+    """Most tokens of a sentence, with its end, on either side."""
+    if bundle.model.positions == "learned":
+        return bundle.model.max_positions
+    search = bundle.decoding
+    return max(POSITIONS, search.max_input_tokens + 1 + search.max_extra_tokens)
+
+
+def vocabulary(bundle: Bundle) -> list[str]:
+    """The name of each row of the embedding."""
+    size = bundle.tokenizer.vocab_size
+    names = bundle.tokenizer.pieces(range(size)) + unused_rows(bundle.model, size)
+    if len(set(names)) < len(names):
+        raise DataError(f"{bundle.path}: two pieces of the tokenizer have one name, and CTranslate2 goes by names")
+    return names
+
+
+def unused_rows(model: ModelConfig, vocab_size: int) -> list[str]:
+    """The names of the rows of the embedding beyond the tokenizer's pieces, which are never an output."""
+    return [f"<row {row}>" for row in range(vocab_size, model.embedding_rows(vocab_size))]
+
+
+def build_spec(bundle: Bundle, weights: Weights) -> Any:
+    """CTranslate2's specification of the model, with its weights."""
+    from ctranslate2.specs import transformer_spec
+
+    model = bundle.model
+    width = head_width(model)
+    options = {
+        "num_layers": model.num_layers,
+        "num_heads": model.num_heads,
+        "pre_norm": model.norm == "pre",
+        **({"head_dim": width} if width * model.num_heads != model.d_model else {}),
+    }
+    encoder = transformer_spec.TransformerEncoderSpec(**options)
+    decoder = transformer_spec.TransformerDecoderSpec(**options)
+    spec = transformer_spec.TransformerSpec(encoder, decoder)
+    names = vocabulary(bundle)
+    special = bundle.tokenizer.pieces([UNK_ID, BOS_ID, EOS_ID])
+    spec.register_source_vocabulary(names)
+    spec.register_target_vocabulary(names)
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = special
+    spec.config.decoder_start_token = special[1]
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = 1e-6
+    tied = model.tie_embeddings
+    encoder.embeddings[0].weight = _array(weights["embedding.weight" if tied == "all" else "src_embedding.weight"])
+    decoder.embeddings.weight = _array(weights["embedding.weight"])
+    decoder.projection.weight = _array(weights["softmax.weight" if tied == "none" else "embedding.weight"])
+    for side, part, table in (("encoder", encoder, "src_input"), ("decoder", decoder, "tgt_input")):
+        part.position_encodings.encodings = _array(_positions(bundle, weights, table))
+        if model.norm == "pre":
+            _set_norm(part.layer_norm, affine(weights, f"{side}_norm"))
+        for number, layer in enumerate(part.layer):
+            _set_layer(layer, weights, f"{side}.{number}", model)
+    return spec
+
+
+def head_width(model: ModelConfig) -> int:
+    """The width of the exported heads: CTranslate2 has one width for queries, keys and values."""
+    usual, rest = divmod(model.d_model, model.num_heads)
+    widest = max(model.d_k, model.d_v)
+    return usual if not rest and widest <= usual else widest
+
+
+def _positions(bundle: Bundle, weights: Weights, table: str) -> Tensor:
+    if bundle.model.positions == "learned":
+        return weights[f"{table}.positions.weight"]
+    return sinusoidal_table(positions(bundle), bundle.model.d_model, torch.float32, torch.device("cpu"))
+
+
+def _set_layer(layer: Any, weights: Weights, name: str, model: ModelConfig) -> None:
+    parts = attention(weights, f"{name}.self_attention", model, head_width(model))
+    _set_linear(layer.self_attention.linear[0], parts.q, parts.k, parts.v)
+    _set_linear(layer.self_attention.linear[1], parts.out)
+    _set_norm(layer.self_attention.layer_norm, affine(weights, f"{name}.self_attention_residual.norm"))
+    if name.startswith("decoder"):
+        parts = attention(weights, f"{name}.memory_attention", model, head_width(model))
+        _set_linear(layer.attention.linear[0], parts.q)
+        _set_linear(layer.attention.linear[1], parts.k, parts.v)
+        _set_linear(layer.attention.linear[2], parts.out)
+        _set_norm(layer.attention.layer_norm, affine(weights, f"{name}.memory_attention_residual.norm"))
+    _set_linear(layer.ffn.linear_0, affine(weights, f"{name}.feed_forward.inner"))
+    _set_linear(layer.ffn.linear_1, affine(weights, f"{name}.feed_forward.outer"))
+    _set_norm(layer.ffn.layer_norm, affine(weights, f"{name}.feed_forward_residual.norm"))
+
+
+def _set_linear(spec: Any, *parts: Affine) -> None:
+    """One matrix of projections that read the same input. No bias is stored if all are zero."""
+    spec.weight = _array(torch.cat([part.weight for part in parts]))
+    bias = torch.cat([part.bias for part in parts])
+    if bias.any():
+        spec.bias = _array(bias)
+
+
+def _set_norm(spec: Any, norm: Affine) -> None:
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    return tensor.contiguous().numpy()

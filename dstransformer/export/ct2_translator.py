@@ -1,0 +1,352 @@
+"""Translation on CPU servers with CTranslate2: ``dst translate --engine ct2``."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
+
+import torch
+
+from dstransformer.batching import plan_batches
+from dstransformer.cluster.world import usable_cores
+from dstransformer.config import DecodingConfig, complete_config
+from dstransformer.corpus import Tokenizer
+from dstransformer.decoding import Translator, length_penalty
+from dstransformer.decoding.beam import FIRST_PIECE, Constraint, Hypothesis
+from dstransformer.decoding.commands import override_settings
+from dstransformer.decoding.sampling import Sampling
+from dstransformer.decoding.translator import Progress, tokens_at_once
+from dstransformer.errors import ConfigError, DataError, check_format_version
+from dstransformer.export.ct2 import FORMAT_VERSION, RECORD, require_ctranslate2, unused_rows, write_ct2
+from dstransformer.export.ct2 import TOKENIZER as TOKENIZER_FILE
+from dstransformer.export.weights import check_translates
+from dstransformer.model import open_bundle
+from dstransformer.products import is_ct2_export
+
+Job = TypeVar("Job")
+
+#: CTranslate2's search ends when so many times ``beam_size`` hypotheses have. Ours goes on while one could be better.
+PATIENCE = 2.0
+
+#: CTranslate2 ranks finished hypotheses by ``log_probability / length ** exponent``. The exponent is alpha times this;
+#: the result is chosen by our own formula among those that it returns.
+EXPONENT_SHARE = 0.8
+
+#: The compute type of each ``--precision``.
+COMPUTE_TYPES = {None: "default", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+#: Log-probabilities below this are CTranslate2's mark of a hypothesis that there is not: at a prefix it has one only.
+IMPOSSIBLE = -1e8
+
+
+class _Asked(NamedTuple):
+    """A sentence: its pieces, those that its output begins with, and most tokens of the output with its end."""
+
+    src: list[str]
+    prefix: list[str]
+    limit: int
+
+
+class _Found(NamedTuple):
+    """A hypothesis: its pieces without the end, whether it ended before the limit, and its log-probability."""
+
+    names: list[str]
+    ended: bool
+    log_probability: float
+
+
+class CT2Translator(Translator):
+    """Translates with CTranslate2; the result is chosen among its hypotheses as our search would.
+
+    Args:
+        engine: A ``ctranslate2.Translator`` with a model that :mod:`dstransformer.export.ct2` wrote.
+        tokenizer: The tokenizer beside it.
+        settings: Beam size, length penalty and limits. There is no pruning.
+        most_tokens: Most tokens of a sentence, with its end; the model has no more positions.
+        unused: The names of the rows of the embedding that are no pieces.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        tokenizer: Tokenizer,
+        settings: DecodingConfig,
+        most_tokens: int,
+        unused: Sequence[str] = (),
+    ) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.most_tokens = most_tokens
+        self.identity = ()
+        self._names = tokenizer.pieces(range(tokenizer.vocab_size))
+        self._ids = {name: token for token, name in enumerate(self._names)}
+        self._unused = list(unused)
+
+    @classmethod
+    def open(
+        cls,
+        source: str | Path,
+        *,
+        device: str | None = None,
+        precision: str | None = None,
+        threads: int | None = None,
+        **settings: float | str | None,
+    ) -> Self:
+        """Open an export, or a bundle, which is converted in a temporary folder.
+
+        Args:
+            source: The folder.
+            device: ``cpu``, ``cuda`` or ``cuda:N``; None is the CPU.
+            precision: ``fp32``, ``bf16`` or ``fp16``; None is the type that the weights are stored in.
+            threads: CPU threads; None takes one for each core.
+            settings: Settings of the search, see :class:`DecodingConfig`. None keeps those of the export.
+
+        Raises:
+            UserError: CTranslate2 is not installed.
+            DataError: The folder is neither an export nor a bundle, or damaged.
+            ConfigError: A setting is out of bounds, or the device cannot be used or not in that precision.
+        """
+        require_ctranslate2()
+        folder = Path(source)
+        if is_ct2_export(folder):
+            return cls._open_export(folder, device, precision, threads, settings)
+        bundle = open_bundle(folder)
+        check_translates(bundle)
+        bundle = replace(bundle, decoding=override_settings(bundle.decoding, settings))  # longer inputs, more positions
+        with tempfile.TemporaryDirectory(prefix="dst-ct2-") as place:
+            write_ct2(bundle, bundle.load_weights(), Path(place) / "model", "float32")
+            return cls._open_export(Path(place) / "model", device, precision, threads, settings)
+
+    @classmethod
+    def _open_export(
+        cls,
+        folder: Path,
+        device: str | None,
+        precision: str | None,
+        threads: int | None,
+        given: dict[str, float | str | None],
+    ) -> Self:
+        record = _read_record(folder / RECORD)
+        try:
+            sections = {name: record[name] for name in ("model", "decoding")}
+            config = complete_config(sections, str(folder / RECORD))
+            most_tokens = int(record["positions"])
+            identity = (str(record["weights_sha256"]), str(record["quantization"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{folder / RECORD} is damaged ({error}): export the bundle again") from None
+        if given.get("pruning_threshold"):
+            raise ConfigError("--prune is not available with CTranslate2: leave it out")
+        settings = override_settings(config.decoding, {**given, "pruning_threshold": 0.0})
+        tokenizer = Tokenizer.load(folder / TOKENIZER_FILE)
+        engine = _load_engine(folder, device or "cpu", COMPUTE_TYPES[precision], threads or len(usable_cores()))
+        unused = unused_rows(config.model, tokenizer.vocab_size)
+        translator = cls(engine, tokenizer, settings, most_tokens, unused)
+        translator.identity = identity
+        return translator
+
+    def describe(self) -> dict[str, Any]:
+        """The settings of the search, the device and the compute type, as plain data."""
+        return {
+            **self.settings.model_dump(),
+            "engine": "ctranslate2",
+            "device": self.engine.device,
+            "precision": self.engine.compute_type,
+        }
+
+    def search_ids(
+        self,
+        src: Sequence[Sequence[int]],
+        *,
+        n_best: int = 1,
+        prefixes: Sequence[Sequence[int]] = (),
+        sampling: Sampling | None = None,
+        progress: Progress | None = None,
+        numbers: Sequence[int] | None = None,
+        constrain: Callable[[Sequence[int]], Constraint] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """See :meth:`Translator.search_ids`. There are no samples and constraints."""
+        if sampling is not None or constrain is not None:
+            raise ValueError("the engine has no samples and constraints")
+        numbers = range(1, len(src) + 1) if numbers is None else numbers
+        src = self._limit(src, numbers)
+        self._check_prefixes(prefixes, numbers)
+        asked = [self._ask(ids, prefixes[place] if prefixes else ()) for place, ids in enumerate(src)]
+        batch_tokens = tokens_at_once(self.settings.batch_tokens, self.settings.beam_size)
+        batches = plan_batches([len(ids) for ids in src], batch_tokens)
+        found: list[list[_Found]] = [[] for _ in src]
+        for batch in self._decode(batches, asked, found):
+            if progress is not None:
+                progress(len(batch))
+        for _ in self._decode(_too_long(batches, asked, found), asked, found):
+            pass
+        self._score_exactly(asked, found)
+        if progress is not None and (empty := sum(not ids for ids in src)):
+            progress(empty)
+        return [self._rank(hypotheses)[:n_best] for hypotheses in found]
+
+    def _ask(self, src: Sequence[int], prefix: Sequence[int]) -> _Asked:
+        limit = max(len(src) + 1 + self.settings.max_extra_tokens, self.settings.min_tokens + 1, len(prefix) + 1)
+        return _Asked(self._named(src), self._named(prefix), min(limit, self.most_tokens))
+
+    def _named(self, ids: Sequence[int]) -> list[str]:
+        return [self._names[token] for token in ids]
+
+    def _decode(
+        self, batches: Sequence[Sequence[int]], asked: Sequence[_Asked], found: list[list[_Found]]
+    ) -> Iterator[Sequence[int]]:
+        """Translate in batches, each to the longest limit in it. Yields a batch when its part of ``found`` is set."""
+        for batch, answers in self._ahead(batches, lambda batch: self._submit([asked[place] for place in batch])):
+            for place, answer in zip(batch, answers, strict=True):
+                found[place] = self._read(answer.result())
+            yield batch
+
+    def _ahead(self, jobs: Iterable[Job], submit: Callable[[Job], Any]) -> Iterator[tuple[Job, Any]]:
+        """Each job with its answers, which may be on their way; some jobs ahead, so that no worker waits.
+
+        Not all at once: CTranslate2 finishes what it was given, even when the program is interrupted.
+        """
+        rest, given = iter(jobs), deque[tuple[Job, Any]]()
+        while True:
+            given.extend((job, submit(job)) for job in islice(rest, 2 * self.engine.num_translators - len(given)))
+            if not given:
+                return
+            yield given.popleft()
+
+    def _submit(self, batch: Sequence[_Asked]) -> Any:
+        """Start to translate a batch. The last token of an output of full length is its end, which is added later."""
+        search, longest = self.settings, max(one.limit for one in batch) - 1
+        return self.engine.translate_batch(
+            [one.src for one in batch],
+            [one.prefix for one in batch] if any(one.prefix for one in batch) else None,
+            asynchronous=True,
+            beam_size=search.beam_size,
+            num_hypotheses=search.beam_size,
+            patience=PATIENCE if search.beam_size > 1 else 1.0,
+            length_penalty=self._exponent,
+            max_input_length=0,
+            max_decoding_length=longest,
+            min_decoding_length=min(search.min_tokens, longest),
+            suppress_sequences=[[name] for name in (*self._names[:FIRST_PIECE], *self._unused)],
+            return_scores=True,
+            return_end_token=True,
+        )
+
+    @property
+    def _exponent(self) -> float:
+        """Not 0: then CTranslate2 would stop at the first hypothesis that ends."""
+        return max(EXPONENT_SHARE * self.settings.length_penalty, 1e-6)
+
+    def _read(self, result: Any) -> list[_Found]:
+        """The hypotheses of a sentence."""
+        found = []
+        for names, score in zip(result.hypotheses, result.scores, strict=True):
+            log_probability = score * len(names) ** self._exponent
+            if log_probability > IMPOSSIBLE:
+                ended = names[-1:] == [self._names[FIRST_PIECE]]
+                found.append(_Found(names[:-1] if ended else names, ended, log_probability))
+        return found
+
+    def _score_exactly(self, asked: Sequence[_Asked], found: list[list[_Found]]) -> None:
+        """Score hypotheses by forced decoding where CTranslate2 does not have the model's own probability.
+
+        It leaves out a prefix, and the end of an output of full length. Rows that are no pieces are not in its sum of
+        probabilities, nor is the end up to ``min_tokens``.
+        """
+        everywhere = bool(self._unused or self.settings.min_tokens)
+        places = [
+            place
+            for place, one in enumerate(asked)
+            if everywhere or one.prefix or not all(each.ended for each in found[place])
+        ]
+
+        def submit(place: int) -> Any:
+            targets = [one.names for one in found[place]]
+            sources = [asked[place].src] * len(targets)
+            return self.engine.score_batch(sources, targets, max_input_length=0, asynchronous=True)
+
+        for place, answers in self._ahead(places, submit):
+            sums = [math.fsum(answer.result().log_probs) for answer in answers]
+            found[place] = [one._replace(log_probability=exact) for one, exact in zip(found[place], sums, strict=True)]
+
+    def _rank(self, found: Sequence[_Found]) -> list[Hypothesis]:
+        """The hypotheses of a sentence by our score, best first; one that is empty if there are none."""
+        hypotheses = []
+        for names, _, log_probability in found:
+            ours = log_probability / length_penalty(len(names) + 1, self.settings.length_penalty)
+            hypotheses.append(Hypothesis([self._ids[name] for name in names], ours, log_probability))
+        return sorted(hypotheses, key=lambda one: -one.score) or [Hypothesis([], 0.0, 0.0)]
+
+    def _check_prefixes(self, prefixes: Sequence[Sequence[int]], numbers: Sequence[int]) -> None:
+        for number, ids in zip(numbers, prefixes, strict=False):
+            if len(ids) + 1 > self.most_tokens:
+                raise DataError(
+                    f"the prefix of sentence {number} has {len(ids) + 1} tokens with its end, the model has positions "
+                    f"for {self.most_tokens}: shorten it"
+                )
+
+    @property
+    def most_input_tokens(self) -> int:
+        """As in :class:`Translator`; also to the positions that the model has."""
+        return min(self.settings.max_input_tokens or self.most_tokens, self.most_tokens - 1)
+
+
+def _too_long(
+    batches: Sequence[Sequence[int]], asked: Sequence[_Asked], found: Sequence[Sequence[_Found]]
+) -> list[list[int]]:
+    """Batches, of one limit each, of the sentences with a hypothesis beyond their own limit."""
+    again: list[list[int]] = []
+    for batch in batches:
+        by_limit: dict[int, list[int]] = {}
+        for place in batch:
+            if any(len(one.names) + 1 > asked[place].limit for one in found[place]):
+                by_limit.setdefault(asked[place].limit, []).append(place)
+        again += by_limit.values()
+    return again
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise DataError(f"{path} is damaged (not a JSON object): export the bundle again")
+    check_format_version(record.get("format_version"), FORMAT_VERSION, path)
+    return record
+
+
+def _load_engine(folder: Path, device: str, compute_type: str, threads: int) -> Any:
+    """Workers of one thread each: faster than one worker of all threads."""
+    ctranslate2 = require_ctranslate2()
+    named = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", device)
+    if named is None:
+        raise ConfigError(f"cannot use the device {device!r} with CTranslate2: give cpu, cuda or cuda:N")
+    torch_threads = torch.get_num_threads()
+    try:
+        return ctranslate2.Translator(
+            str(folder),
+            device=named[1],
+            device_index=int(named[2] or 0),
+            compute_type=compute_type,
+            inter_threads=threads if named[1] == "cpu" else 1,
+            intra_threads=1,
+            max_queued_batches=-1,
+        )
+    except ValueError as error:
+        raise ConfigError(f"CTranslate2 cannot use the precision {compute_type} on {device}: {error}") from None
+    except RuntimeError as error:
+        raise DataError(f"CTranslate2 cannot load {folder} on {device}: {error}") from None
+    finally:
+        torch.set_num_threads(torch_threads)  # CTranslate2 sets OpenMP's number for the whole process

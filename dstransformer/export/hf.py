@@ -1,0 +1,160 @@
+"""``dst export hf``: a bundle as a folder that ``transformers`` loads as a ``MarianMTModel`` with a fast tokenizer.
+
+Writing it needs nothing of Hugging Face but safetensors: its files are weights and JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dstransformer.checkpoints.folders import check_output_folder
+from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID
+from dstransformer.decoding.beam import FIRST_PIECE
+from dstransformer.export.hf_tokenizer import tokenizer_config, tokenizer_json
+from dstransformer.export.marian import check_marian, marian_weights
+from dstransformer.export.model_card import model_card
+from dstransformer.export.weights import check_translates
+from dstransformer.files import replace_folder
+from dstransformer.model import Bundle, open_bundle, save_weights
+from dstransformer.products import is_hf_export
+
+#: Version of what this module writes, in ``config.json`` as ``dstransformer.format_version``.
+FORMAT_VERSION = 1
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+GENERATION, TOKENIZER, TOKENIZER_CONFIG = "generation_config.json", "tokenizer.json", "tokenizer_config.json"
+
+#: All files of the folder.
+FILES = (CONFIG, WEIGHTS, GENERATION, TOKENIZER, TOKENIZER_CONFIG, CARD)
+
+#: Longest input of a model that does not limit it (``decoding.max_input_tokens`` 0), in tokens.
+UNLIMITED_INPUT = 1024
+
+#: Output length, end included, at which Hugging Face's length penalty weighs one more token as ours does.
+USUAL_LENGTH = 20
+
+#: What to do on a full disk.
+FULL_ADVICE = "make room, then give the same command"
+
+
+def export_hf(source: str | Path, out: Path, *, overwrite: bool = False) -> Bundle:
+    """Write a bundle as a folder for Hugging Face's ``transformers``.
+
+    Args:
+        source: See :func:`dstransformer.model.open_bundle`.
+        out: The folder; it appears once it is complete.
+        overwrite: Whether to replace an earlier export.
+
+    Returns:
+        The bundle.
+
+    Raises:
+        DataError: The source is not a bundle, or a ``MarianMTModel`` cannot hold it; or ``out`` is something else.
+        StorageError: The folder cannot be written.
+    """
+    check_output_folder(out, "OUT", "an export for Hugging Face", is_hf_export, FILES, overwrite=overwrite)
+    bundle = open_bundle(source)
+    check_translates(bundle)
+    check_marian(bundle.model, bundle.path)
+    texts = {
+        CONFIG: _json(marian_config(bundle)),
+        GENERATION: _json(generation_config(bundle)),
+        TOKENIZER: _json(tokenizer_json(bundle.tokenizer)),
+        TOKENIZER_CONFIG: _json(tokenizer_config(bundle.tokenizer, longest_input(bundle) + 1)),
+        CARD: model_card(bundle),
+    }
+    weights = marian_weights(bundle.load_weights(), bundle.model)
+
+    def write(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        save_weights(folder / WEIGHTS, weights, {"format": "pt"})
+
+    replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
+    return bundle
+
+
+def longest_input(bundle: Bundle) -> int:
+    """Most tokens of an input, without its end."""
+    return bundle.decoding.max_input_tokens or UNLIMITED_INPUT
+
+
+def longest_output(bundle: Bundle) -> int:
+    """Most tokens of an output, with its end."""
+    return longest_input(bundle) + 1 + bundle.decoding.max_extra_tokens
+
+
+def marian_config(bundle: Bundle) -> dict[str, Any]:
+    """The content of ``config.json``."""
+    model = bundle.model
+    rows = model.embedding_rows(bundle.tokenizer.vocab_size)
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (
+            ("layers", model.num_layers),
+            ("ffn_dim", model.d_ff),
+            ("attention_heads", model.num_heads),
+            ("layerdrop", 0.0),
+        )
+    }
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "is_encoder_decoder": True,
+        "d_model": model.d_model,
+        **sides,
+        "num_hidden_layers": model.num_layers,
+        "activation_function": "relu",
+        "dropout": model.dropout,
+        "attention_dropout": model.attention_dropout,
+        "activation_dropout": model.activation_dropout,
+        "init_std": model.d_model**-0.5,
+        "scale_embedding": True,
+        "static_position_embeddings": True,
+        "max_position_embeddings": longest_output(bundle) + 1,
+        "vocab_size": rows,
+        "decoder_vocab_size": rows,
+        "share_encoder_decoder_embeddings": model.tie_embeddings == "all",
+        "tie_word_embeddings": model.tie_embeddings != "none",
+        "pad_token_id": PAD_ID,
+        "bos_token_id": BOS_ID,
+        "eos_token_id": EOS_ID,
+        "forced_eos_token_id": EOS_ID,
+        "decoder_start_token_id": BOS_ID,
+        "use_cache": True,
+        "dtype": "float32",
+        "dstransformer": {"format_version": FORMAT_VERSION, "version": bundle.provenance.get("dstransformer")},
+    }
+
+
+def generation_config(bundle: Bundle) -> dict[str, Any]:
+    """The content of ``generation_config.json``: our beam search, as nearly as ``generate`` has it.
+
+    ``generate`` divides log-probabilities by ``length ** length_penalty``, our search by ``((5 + length) / 6) **
+    alpha``. The exponent here makes both weigh one more token alike at outputs of :data:`USUAL_LENGTH` tokens.
+    """
+    rows = bundle.model.embedding_rows(bundle.tokenizer.vocab_size)
+    alpha = bundle.decoding.length_penalty
+    return {
+        "num_beams": bundle.decoding.beam_size,
+        "do_sample": False,
+        "length_penalty": round(alpha * USUAL_LENGTH / (5 + USUAL_LENGTH), 4),
+        "early_stopping": False,
+        "max_length": longest_output(bundle) + 1,
+        **({"min_new_tokens": bundle.decoding.min_tokens} if bundle.decoding.min_tokens else {}),
+        "suppress_tokens": [*range(FIRST_PIECE), *range(bundle.tokenizer.vocab_size, rows)],
+        "pad_token_id": PAD_ID,
+        "bos_token_id": BOS_ID,
+        "eos_token_id": EOS_ID,
+        "forced_eos_token_id": EOS_ID,
+        "decoder_start_token_id": BOS_ID,
+    }
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,180 @@
+"""A SentencePiece model as the ``tokenizer.json`` of Hugging Face's ``tokenizers``: the same ids for the same text.
+
+``MarianTokenizer`` would hold the SentencePiece model itself, but not what :class:`Tokenizer` does before it (control
+and invisible characters), and it reads ``>>de<<`` and ``</s>`` in a text as codes. The file written here does neither,
+and needs no SentencePiece to be read.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from dstransformer.corpus.tokenizer import CONTROL_CHARACTERS, INVISIBLE_CHARACTERS
+from dstransformer.errors import DataError
+
+#: SentencePiece's name of a space.
+SPACE = "▁"
+
+#: The first character of text that spells a special piece or a byte piece. Unigram would read it as that piece.
+_SPELLED_PIECE = "<(?=(?:/s|s|unk|pad|0x[0-9A-F]{2})>)"
+
+#: The special ids and their texts, in the order of the ids.
+SPECIAL_TOKENS = {"pad_token": PAD_ID, "unk_token": UNK_ID, "bos_token": BOS_ID, "eos_token": EOS_ID}
+
+
+def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The content of ``tokenizer.json``. Encoding adds the end of the sentence.
+
+    Raises:
+        DataError: The SentencePiece model does something that the file cannot express.
+    """
+    _check(tokenizer)
+    proto = tokenizer.proto()
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    is_bpe = tokenizer.model_type == "bpe"
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [_special_token(pieces[token], token) for token in SPECIAL_TOKENS.values()],
+        "normalizer": _normalizer(proto.normalizer_spec),
+        "pre_tokenizer": _pre_tokenizer(tokenizer.scores(), is_bpe=is_bpe),
+        "post_processor": _add_end(pieces[EOS_ID]),
+        "decoder": _decoder(proto.normalizer_spec),
+        "model": _bpe(tokenizer, pieces) if is_bpe else _unigram(tokenizer, pieces),
+    }
+
+
+def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
+    """The content of ``tokenizer_config.json``.
+
+    Args:
+        tokenizer: The tokenizer.
+        max_length: The longest input of the model, in tokens.
+    """
+    pieces = tokenizer.pieces(list(SPECIAL_TOKENS.values()))
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **dict(zip(SPECIAL_TOKENS, pieces, strict=True)),
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],
+        "model_max_length": max_length,
+        "padding_side": "right",
+        "split_special_tokens": True,  # "</s>" in a text is text
+    }
+
+
+def _check(tokenizer: Tokenizer) -> None:
+    proto, kind = tokenizer.proto(), tokenizer.model_type
+    spec, training = proto.normalizer_spec, proto.trainer_spec
+    problem = None
+    if kind not in ("bpe", "unigram"):
+        problem = f"it is a {kind} model, not bpe or unigram"
+    elif tokenizer.symbols:
+        problem = f"it has user-defined symbols ({', '.join(list(tokenizer.symbols)[:3])})"
+    elif not spec.remove_extra_whitespaces or not spec.escape_whitespaces or training.treat_whitespace_as_suffix:
+        problem = "it treats spaces in an unusual way (remove_extra_whitespaces, escape_whitespaces, whitespace suffix)"
+    elif kind == "bpe" and (missing := _missing_characters(tokenizer.scores())):
+        problem = f"it merges {missing!r}, which is not a piece of its own"
+    elif len(set(tokenizer.pieces(range(tokenizer.vocab_size)))) < tokenizer.vocab_size:
+        problem = "two of its pieces have one name"
+    if problem is not None:
+        raise DataError(
+            f"the tokenizer cannot be written for Hugging Face: {problem}; `dst export ct2` keeps SentencePiece itself"
+        )
+
+
+def _missing_characters(scores: Mapping[str, object]) -> str:
+    """A character that only occurs in longer pieces, or nothing."""
+    return next((character for piece in scores for character in piece if character not in scores), "")
+
+
+def _special_token(text: str, token: int) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token, "content": text, **flags, "special": True}
+
+
+def _normalizer(spec: Any) -> dict[str, Any]:
+    """What :class:`Tokenizer` does to a text, then what SentencePiece does."""
+    steps = [_replace({"Regex": INVISIBLE_CHARACTERS}, ""), _replace({"Regex": CONTROL_CHARACTERS}, " ")]
+    if spec.precompiled_charsmap and "nfkc" in spec.name:
+        steps.append({"type": "NFC"})  # the next step does not compose all that SentencePiece does, Hangul for one
+    if spec.precompiled_charsmap:
+        encoded = base64.b64encode(spec.precompiled_charsmap).decode("ascii")
+        steps.append({"type": "Precompiled", "precompiled_charsmap": encoded})
+    steps += [
+        _replace({"Regex": "^ +"}, ""),
+        _replace({"Regex": " +"}, SPACE),
+        _replace({"Regex": f"{SPACE}+$"}, ""),
+    ]
+    if spec.add_dummy_prefix:
+        steps.append({"type": "Prepend", "prepend": SPACE})
+    return {"type": "Sequence", "normalizers": steps}
+
+
+def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def _pre_tokenizer(scores: Mapping[str, object], *, is_bpe: bool) -> dict[str, Any] | None:
+    """Words, so that their pieces can be cached, unless a piece reaches over a space."""
+    steps = [] if is_bpe else [_split({"Regex": _SPELLED_PIECE}, "MergedWithPrevious")]
+    if not any(SPACE in piece[1:] for piece in scores):
+        steps.append(_split({"String": SPACE}, "MergedWithNext"))
+    return {"type": "Sequence", "pretokenizers": steps} if steps else None
+
+
+def _split(pattern: dict[str, str], behavior: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": False}
+
+
+def _add_end(end: str) -> dict[str, Any]:
+    single = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": end, "type_id": 0}}]
+    pair = [*single[:1], {"Sequence": {"id": "B", "type_id": 0}}, *single[1:]]
+    special = {end: {"id": end, "ids": [EOS_ID], "tokens": [end]}}
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+
+
+def _decoder(spec: Any) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = [_replace({"String": SPACE}, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if spec.add_dummy_prefix:
+        steps.append(_replace({"Regex": "^ +"}, ""))
+    # Byte pieces can spell a line feed.
+    steps += [_replace({"Regex": INVISIBLE_CHARACTERS}, ""), _replace({"Regex": CONTROL_CHARACTERS}, " ")]
+    return {"type": "Sequence", "decoders": steps}
+
+
+def _bpe(tokenizer: Tokenizer, pieces: Sequence[str]) -> dict[str, Any]:
+    """SentencePiece first merges what gives the piece of the highest score. So the merges are listed by that."""
+    scores = tokenizer.scores()
+    merges = [
+        [piece[:cut], piece[cut:]]
+        for piece in sorted(scores, key=lambda piece: -scores[piece][1])
+        for cut in range(1, len(piece))
+        if piece[:cut] in scores and piece[cut:] in scores
+    ]
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": pieces[UNK_ID],
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": True,
+        "byte_fallback": bool(tokenizer.proto().trainer_spec.byte_fallback),
+        "ignore_merges": False,
+        "vocab": {piece: token for token, piece in enumerate(pieces)},
+        "merges": merges,
+    }
+
+
+def _unigram(tokenizer: Tokenizer, pieces: Sequence[str]) -> dict[str, Any]:
+    scores = tokenizer.scores()
+    return {
+        "type": "Unigram",
+        "unk_id": UNK_ID,
+        "byte_fallback": bool(tokenizer.proto().trainer_spec.byte_fallback),
+        "vocab": [[piece, scores[piece][1] if piece in scores else 0.0] for piece in pieces],
+    }

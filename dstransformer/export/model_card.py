@@ -1,0 +1,218 @@
+"""The model card of an export: a README with the front matter that the Hugging Face hub reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import yaml
+
+from dstransformer.errors import counted, without_secrets
+from dstransformer.model import Bundle, parameter_count
+from dstransformer.tracking.jsonl import METRICS_NAME, read_records
+
+#: The scores of a run's final evaluation that a card shows: key in ``metrics.jsonl``, name on the hub, name for people.
+_METRICS = (("bleu", "bleu", "BLEU"), ("chrf", "chrf", "chrF"))
+
+#: Scores of the same weights on the same sentences differ by less, even on another processor.
+SAME_SCORE = 0.005
+
+_USAGE = """\
+```python
+from transformers import AutoTokenizer, MarianMTModel
+
+folder = "."  # this folder, or its name on the hub
+tokenizer, model = AutoTokenizer.from_pretrained(folder), MarianMTModel.from_pretrained(folder)
+inputs = tokenizer(["A sentence.", "Another one."], return_tensors="pt", padding=True)
+limit = inputs.input_ids.shape[1] + {extra} + 1
+outputs = model.generate(**inputs, max_length=limit)
+print(tokenizer.batch_decode(outputs, skip_special_tokens=True))
+```
+
+`generate` searches with the beam of this model, but divides log-probabilities by a power of the length, where
+`dst translate`{measured} divides by `((5 + length) / 6) ** {alpha}`. So a few outputs differ.
+"""
+
+#: Only for a beam: greedy search has no scores, and needs none.
+_RESCORING = """\
+To choose by the latter among all hypotheses of the beam:
+
+```python
+import torch
+
+beam, power = model.generation_config.num_beams, model.generation_config.length_penalty
+found = model.generate(
+    **inputs, max_length=limit, num_return_sequences=beam, return_dict_in_generate=True, output_scores=True
+)
+lengths = (found.sequences > tokenizer.eos_token_id).sum(1) + 1  # generate also fills with ends
+scores = found.sequences_scores * lengths**power / ((5 + lengths) / 6) ** {alpha}
+best = scores.view(-1, beam).argmax(1) + torch.arange(0, len(scores), beam, device=scores.device)
+print(tokenizer.batch_decode(found.sequences[best], skip_special_tokens=True))
+```
+"""
+
+
+class Score(NamedTuple):
+    """A score of the final evaluation: of which split, which metric, its value and its signature."""
+
+    split: str
+    metric: str
+    label: str
+    value: float
+    signature: str | None
+
+
+def model_card(bundle: Bundle) -> str:
+    """The text of ``README.md``."""
+    scores = final_scores(bundle)
+    front = yaml.safe_dump(_front_matter(bundle, scores), sort_keys=False, allow_unicode=True, width=1000)
+    sections = [
+        f"---\n{front}# license: add the one under which you publish the model\n---\n",
+        f"# {_title(bundle)}\n",
+        f"A Transformer (Vaswani et al., 2017) that translates {_direction(bundle)}, trained with dstransformer "
+        f"{bundle.provenance.get('dstransformer', '')} and exported as a `MarianMTModel`.\n",
+        "## Use\n",
+        *_usage(bundle, scores),
+        "## Architecture\n",
+        _table(_architecture(bundle)),
+        "## Training\n",
+        _table(_training(bundle)),
+    ]
+    if scores:
+        sections += ["## Scores\n", _score_table(scores)]
+    return "\n".join(sections)
+
+
+def _usage(bundle: Bundle, scores: list[Score]) -> Iterator[str]:
+    search = bundle.decoding
+    measured = ", with which the scores below were measured," if scores else ""
+    yield _USAGE.format(extra=search.max_extra_tokens, alpha=search.length_penalty, measured=measured)
+    if search.beam_size > 1:
+        yield _RESCORING.format(alpha=search.length_penalty)
+
+
+def final_scores(bundle: Bundle) -> list[Score]:
+    """The scores of the run's final evaluation, if the bundle is the final one and still in the folder of its run.
+
+    Otherwise the provenance has the score on validation by which the bundle was chosen, without a signature. Another
+    bundle has none, wherever it lies.
+    """
+    final = bundle.provenance.get("final")
+    if not isinstance(final, dict):
+        return []
+    metric, score = final.get("metric"), final.get("scores", {}).get(final.get("chosen"))
+    records = _final_records(bundle)
+    recorded = records.get("validation", {}).get(str(metric))
+    if isinstance(score, float) and isinstance(recorded, float) and math.isclose(score, recorded, abs_tol=SAME_SCORE):
+        return list(_recorded_scores(records))
+    if metric != "bleu" or not isinstance(score, float):
+        return []
+    return [Score("validation", "bleu", "BLEU", score, None)]
+
+
+def _final_records(bundle: Bundle) -> dict[str, dict[str, Any]]:
+    """The last records of the run's final evaluation, by split."""
+    path = bundle.path.parent / METRICS_NAME
+    if not path.is_file():
+        return {}
+    records = read_records(path, skip_damaged=True)
+    return {one["kind"].removeprefix("final_"): one for one in records if one["kind"].startswith("final_")}
+
+
+def _recorded_scores(records: dict[str, dict[str, Any]]) -> Iterator[Score]:
+    for split in ("validation", "test"):
+        record = records.get(split, {})
+        for key, metric, label in _METRICS:
+            if isinstance(record.get(key), float):
+                yield Score(split, metric, label, record[key], record.get(f"{key}_signature"))
+
+
+def _title(bundle: Bundle) -> str:
+    pair = "-".join(code for code in (bundle.src_lang, bundle.tgt_lang) if code)
+    return f"Transformer {pair}".strip()
+
+
+def _direction(bundle: Bundle) -> str:
+    if bundle.src_lang and bundle.tgt_lang:
+        return f"`{bundle.src_lang}` to `{bundle.tgt_lang}`"
+    return "from one language to another"
+
+
+def _sources(bundle: Bundle) -> str:
+    return ", ".join(map(str, bundle.provenance.get("sources") or ())) or "its corpus"
+
+
+def _front_matter(bundle: Bundle, scores: list[Score]) -> dict[str, Any]:
+    languages = list(dict.fromkeys(code for code in (bundle.src_lang, bundle.tgt_lang) if code))
+    front: dict[str, Any] = {
+        **({"language": languages} if languages else {}),
+        "library_name": "transformers",
+        "pipeline_tag": "translation",
+        "tags": ["translation", "marian", "dstransformer"],
+    }
+    if scores:
+        front["metrics"] = list(dict.fromkeys(score.metric for score in scores))
+        front["model-index"] = [{"name": _title(bundle), "results": list(_results(bundle, scores))}]
+    return front
+
+
+def _results(bundle: Bundle, scores: list[Score]) -> Iterator[dict[str, Any]]:
+    for split in dict.fromkeys(score.split for score in scores):
+        name = f"{_sources(bundle)} ({split})"
+        yield {
+            "task": {"type": "translation", "name": "Translation"},
+            "dataset": {"name": name, "type": _sources(bundle), "split": split},
+            "metrics": [
+                {"type": score.metric, "name": score.label, "value": round(score.value, 2)}
+                | ({"args": {"signature": score.signature}} if score.signature else {})
+                for score in scores
+                if score.split == split
+            ],
+        }
+
+
+def _architecture(bundle: Bundle) -> dict[str, object]:
+    model = bundle.model
+    ties = {"all": "source, target and softmax", "target": "target and softmax", "none": "none"}
+    return {
+        "layers": f"{model.num_layers} + {model.num_layers}, norm after each sub-layer",
+        "width": f"{model.d_model}, feed-forward {model.d_ff}",
+        "heads": f"{model.num_heads} of {model.d_k} (values {model.d_v})",
+        "parameters": f"{parameter_count(model, bundle.tokenizer.vocab_size):,}",
+        "vocabulary": f"{bundle.tokenizer.vocab_size:,} SentencePiece pieces ({bundle.tokenizer.model_type}), joint",
+        "shared embeddings": ties[model.tie_embeddings],
+    }
+
+
+def _training(bundle: Bundle) -> dict[str, object]:
+    record, search = bundle.provenance, bundle.decoding
+    hardware = record.get("hardware")
+    steps = record.get("averaged_steps") or [record.get("step")]
+    facts = {
+        "text": _sources(bundle),
+        "preset": without_secrets(" ".join(map(str, (record.get("preset") or "", *(record.get("overrides") or ()))))),
+        "updates": f"{steps[-1]:,}" if isinstance(steps[-1], int) else None,
+        "checkpoints averaged": counted(len(steps), "checkpoint") if len(steps) > 1 else None,
+        "hardware": hardware.get("device") if isinstance(hardware, dict) else None,
+        "search of the scores": f"beam {search.beam_size}, length penalty ((5 + length) / 6)^{search.length_penalty}",
+        "SHA-256 of the bundle's weights": (record.get("files") or {}).get("model.safetensors"),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _table(rows: dict[str, object]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items()), ""])
+
+
+def _score_table(scores: list[Score]) -> str:
+    lines = ["| split | metric | score | signature |", "|---|---|--:|---|"]
+    lines += [
+        f"| {score.split} | {score.label} | {score.value:.2f} | {_in_cell(score.signature)} |" for score in scores
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _in_cell(signature: str | None) -> str:
+    """A signature in a cell of a Markdown table, where a bare ``|`` would begin the next."""
+    return "" if signature is None else "`" + signature.replace("|", r"\|") + "`"

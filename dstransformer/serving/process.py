@@ -1,0 +1,163 @@
+"""The process of the model. In the server's own it would wait for requests: Python runs one thread at a time.
+
+Both ends of the pipe are here. The server sends a function that loads the model, and gets the model's facts; then it
+sends the name of a method with its arguments, and gets what the method returns. What is raised there is raised here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, Pipe
+from typing import TYPE_CHECKING, Any
+
+from dstransformer.errors import DstError
+from dstransformer.terminal import prepare_streams
+
+if TYPE_CHECKING:  # what they import takes a while, in which the process can already start
+    from dstransformer.serving.model import Batch, Facts, Found, Model
+
+#: Signals that reach both processes, as from Ctrl-C. Only the server heeds them.
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+#: Seconds between the end of the pipe and that of the process, at most.
+_LAST_MOMENTS = 10.0
+
+_MAIN = "from dstransformer.serving.process import answer; answer({descriptor}, {parent})"
+
+
+class ModelEndedError(DstError):
+    """The process of the model has ended, and with it every translation under way."""
+
+
+class ModelProcess:
+    """A model in a process of its own; see :class:`dstransformer.serving.model.Model`.
+
+    The process ends with this one, however that happens.
+
+    Args:
+        load: Loads the model; called in the process.
+
+    Attributes:
+        facts: What the model is, once it is loaded.
+        pid: The id of the process.
+    """
+
+    facts: Facts
+
+    def __init__(self, load: Callable[[], Model]) -> None:
+        self._connection, theirs = Pipe()
+        main = _MAIN.format(descriptor=theirs.fileno(), parent=os.getpid())
+        with theirs, _blocked(_STOP_SIGNALS):  # the process inherits that they are
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", main],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        self.pid = self._process.pid
+        with suppress(OSError):  # it has ended: wait() says why
+            self._connection.send(load)
+
+    def wait(self) -> None:
+        """Wait until the model is loaded.
+
+        Raises:
+            Exception: What ``load`` raises.
+            ModelEndedError: The process has ended.
+        """
+        self.facts = self._receive()
+
+    @property
+    def ended(self) -> str | None:
+        """Why the process has ended; None if it has not."""
+        status = self._process.poll()
+        if status is None:
+            return None
+        if status >= 0:
+            return f"the process of the model ended with exit status {status}"
+        hint = " (did memory run out?)" if -status == signal.SIGKILL else ""
+        return f"the process of the model was ended by {signal.Signals(-status).name}{hint}"
+
+    def search(self, batch: Batch) -> list[Found]:
+        """See :meth:`dstransformer.serving.model.Model.search`."""
+        found: list[Found] = self._ask("search", batch)
+        return found
+
+    def attention(self, source: str, target: str) -> dict[str, Any]:
+        """See :meth:`dstransformer.serving.model.Model.attention`."""
+        weights: dict[str, Any] = self._ask("attention", source, target)
+        return weights
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+
+    def _ask(self, *question: Any) -> Any:
+        with suppress(OSError):  # it has ended
+            self._connection.send(question)
+        return self._receive()
+
+    def _receive(self) -> Any:
+        try:
+            answer = self._connection.recv()
+        except (EOFError, OSError):
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LAST_MOMENTS)
+            raise ModelEndedError(self.ended or "the process of the model has closed its pipe") from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@contextmanager
+def _blocked(signals: tuple[signal.Signals, ...]) -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def answer(descriptor: int, parent: int) -> None:
+    """What the process runs: load the model and answer until the pipe is closed.
+
+    Args:
+        descriptor: The end of the pipe.
+        parent: The process that started it.
+    """
+    if sys.platform == "linux":  # end with the parent, also in the middle of a search (prctl(2), PR_SET_PDEATHSIG)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    os.set_inheritable(descriptor, False)
+    prepare_streams()
+    logging.basicConfig(level=logging.WARNING, format="dst: %(message)s", stream=sys.stderr)
+    with Connection(descriptor) as connection, suppress(EOFError, ConnectionError):
+        model = _attempt(connection.recv())
+        if isinstance(model, Exception):
+            connection.send(model)
+            return
+        connection.send(model.facts)
+        while True:
+            name, *arguments = connection.recv()
+            connection.send(_attempt(getattr(model, name), *arguments))
+
+
+def _attempt(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What a call returns, or the exception that it raises, fit to be sent and with its traceback as a note."""
+    try:
+        return call(*arguments)
+    except Exception as error:
+        known = isinstance(error, DstError | MemoryError | OSError)
+        portable = error if known else RuntimeError(f"{type(error).__name__}: {error}")
+        portable.add_note(traceback.format_exc())
+        return portable

@@ -1,0 +1,108 @@
+"""What requests and answers hold."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Request(BaseModel):
+    """Base of the requests: no unknown keys, no conversions."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TranslateRequest(Request):
+    """One sentence or several. A text is one sentence: line breaks in it count as spaces."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"text": "A dog runs."}, {"text": ["A dog runs.", "Two men."], "n_best": 2}]}
+    )
+
+    text: Annotated[str | list[str], Field(description="a sentence, or a list of sentences")]
+    n_best: Annotated[
+        int | None,
+        Field(ge=1, description="hypotheses to return for each sentence, at most the beam size; without it, the best"),
+    ] = None
+    prefix: Annotated[
+        str | list[str] | None,
+        Field(description="how the translation must begin: one text for all sentences, or a list with one for each"),
+    ] = None
+
+
+class Answer(BaseModel):
+    """Base of the answers."""
+
+
+class Hypothesis(Answer):
+    """One of several translations of a sentence."""
+
+    text: Annotated[str, Field(description="the translation")]
+    score: Annotated[float, Field(description="log-probability over the length penalty; higher is better")]
+    log_probability: Annotated[float, Field(description="log-probability of the tokens and the end, in nats")]
+
+
+class Translation(Answer):
+    """The translation of a sentence; an empty sentence has an empty one."""
+
+    text: Annotated[str, Field(description="the best translation, on one line")]
+    score: Annotated[float | None, Field(description="the score of the best; only if n_best was given")] = None
+    n_best: Annotated[
+        list[Hypothesis] | None, Field(description="the best hypotheses, best first; only if n_best was given")
+    ] = None
+
+
+class TranslateAnswer(Answer):
+    """The translations, in the order of the sentences; a list also if one text was sent."""
+
+    translations: list[Translation]
+
+
+class AttentionRequest(Request):
+    """A sentence and its translation."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"source": "A dog runs.", "target": "Ein Hund rennt."}]})
+
+    source: Annotated[str, Field(description="the sentence")]
+    target: Annotated[str, Field(description="its translation")]
+
+
+class AttentionAnswer(Answer):
+    """How much each word of the translation attends to each word of the sentence, averaged over layers and heads."""
+
+    source: Annotated[list[str], Field(description="the words of the sentence")]
+    target: Annotated[list[str], Field(description="the words of the translation")]
+    weights: Annotated[
+        list[list[float]],
+        Field(description="a row for each word of the translation; what is missing from 1 is the end"),
+    ]
+
+
+class Health(Answer):
+    """What is served, and whether it takes requests."""
+
+    status: Annotated[str, Field(description="ready; stopping; failed, if decoding has ended: restart the server")]
+    model: Annotated[str, Field(description="name of the bundle's folder")]
+    weights_sha256: Annotated[str | None, Field(description="SHA-256 of the weights file")]
+    src_lang: Annotated[str | None, Field(description="code of the source language")]
+    tgt_lang: Annotated[str | None, Field(description="code of the target language")]
+    decoding: Annotated[dict[str, Any], Field(description="settings of the search, device and precision")]
+    limits: Annotated[dict[str, Any], Field(description="the limits of the server")]
+    version: Annotated[str, Field(description="of dstransformer")]
+
+
+class Problem(Answer):
+    """Why a request was not answered."""
+
+    detail: Annotated[str, Field(description="one line: what is wrong and what to do")]
+
+
+#: What each key of a request must be, for error messages.
+EXPECTED = {
+    "text": "a string or a list of strings",
+    "n_best": "a whole number, 1 or more",
+    "prefix": "a string or a list of strings",
+    "source": "a string",
+    "target": "a string",
+}

@@ -1,0 +1,243 @@
+"""What the server does with a request: checks it, queues its sentences, waits for their translations."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from dstransformer import __version__
+from dstransformer.errors import DataError, DstError, shown
+from dstransformer.serving.batcher import Batcher, Job, QueueFullError, StoppingError
+from dstransformer.serving.guard import RefusedError
+from dstransformer.serving.limits import ATTENTION_TOKENS, Limits
+from dstransformer.serving.measures import Measures
+from dstransformer.serving.model import Candidate, Found, Model, Query
+from dstransformer.serving.process import ModelEndedError
+from dstransformer.serving.schema import AttentionRequest, Health, TranslateRequest
+
+#: Texts with more characters are tokenized in another thread, so that other requests need not wait.
+_LONG_TEXT = 10_000
+
+#: A beam wider than this has smaller batches, as in ``dst translate``.
+_FULL_BATCH_BEAM = 8
+
+#: Ends when the client closes the connection.
+Leaving = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Service:
+    """A model that answers requests.
+
+    Attributes:
+        measures: Its counters.
+        limits: Its limits.
+        stopping: Whether it takes no more requests.
+        beam_size: Most hypotheses of a sentence.
+
+    Args:
+        model: The model. Only the thread of the batcher asks it from here on.
+        limits: Its limits.
+    """
+
+    def __init__(self, model: Model, limits: Limits) -> None:
+        self._model = model
+        self.limits = limits
+        self.measures = Measures()
+        self.stopping = False
+        facts = model.facts
+        self._tokenizer = facts.tokenizer
+        self.beam_size: int = facts.decoding["beam_size"]
+        wide = max(self.beam_size, _FULL_BATCH_BEAM)
+        self.batcher = Batcher(
+            model.search,
+            batch_tokens=max(1, facts.decoding["batch_tokens"] * _FULL_BATCH_BEAM // wide),
+            queue=limits.queue,
+            delay=limits.batch_delay,
+            report=self.measures.count_batch,
+        )
+        self.measures.watch_queue(lambda: self.batcher.waiting, lambda: self.batcher.unfinished)
+        self._facts: dict[str, Any] = {
+            "model": _name(facts.path),
+            "weights_sha256": facts.weights_sha256,
+            "src_lang": facts.src_lang,
+            "tgt_lang": facts.tgt_lang,
+            "decoding": facts.decoding,
+            "limits": vars(limits),
+            "version": __version__,
+        }
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be translated any more; None if all is well."""
+        if self.batcher.alive or self.stopping:
+            return self._model.ended
+        return self._model.ended or "the thread that waits for the model has ended"
+
+    def health(self) -> Health:
+        """What is served, and whether it takes requests."""
+        status = "failed" if self.failure is not None else "stopping" if self.stopping else "ready"
+        return Health(status=status, **self._facts)
+
+    def stop(self) -> None:
+        """Refuse requests from now on; what was accepted is finished."""
+        self.stopping = True
+        self.batcher.stop()
+
+    def give_up(self) -> int:
+        """Stop, and answer what is unfinished with 503; the number of those requests."""
+        self.stopping = True
+        failure = self.failure
+        return self.batcher.abandon(StoppingError() if failure is None else ModelEndedError(failure))
+
+    async def translate(self, request: TranslateRequest, hung_up: Leaving) -> dict[str, Any] | None:
+        """The answer to a request, as :class:`TranslateAnswer`; None if the client has hung up.
+
+        Raises:
+            RefusedError: The request cannot be answered.
+        """
+        texts = [request.text] if isinstance(request.text, str) else request.text
+        prefixes = self._prefixes(request, len(texts))
+        self._check_size(texts, request)
+        queries = await self._tokenize(texts, prefixes)
+        places = [place for place, query in enumerate(queries) if query.tokens]
+        found: list[list[Candidate]] = [[] for _ in texts]
+        if places:
+            results: list[Found] | None = await self._wait(
+                lambda: self.batcher.submit([queries[place] for place in places], request.n_best or 1), hung_up
+            )
+            if results is None:
+                return None
+            for place, candidates in zip(places, results, strict=True):
+                if candidates is None:
+                    raise RefusedError(500, f"the model computes NaN for sentence {place + 1}: {shown(texts[place])}")
+                found[place] = candidates
+        return {"translations": [_describe(candidates, request.n_best) for candidates in found]}
+
+    async def attention(self, request: AttentionRequest, hung_up: Leaving) -> dict[str, Any] | None:
+        """The answer to a request, as :class:`AttentionAnswer`; None if the client has hung up.
+
+        Raises:
+            RefusedError: The request cannot be answered.
+        """
+        pair = await self._tokenize([request.source, request.target], ["", ""])
+        for query, name in zip(pair, ("source", "target"), strict=True):
+            if not 1 <= query.tokens <= ATTENTION_TOKENS:
+                raise RefusedError(422, f"{name} has {query.tokens:,} tokens: give 1 to {ATTENTION_TOKENS}")
+        answer: dict[str, Any] | None = await self._wait(
+            lambda: self.batcher.submit_call(lambda: self._model.attention(request.source, request.target)), hung_up
+        )
+        return answer
+
+    def _prefixes(self, request: TranslateRequest, count: int) -> list[str]:
+        if isinstance(request.prefix, list):
+            if len(request.prefix) != count:
+                raise RefusedError(
+                    422, f"prefix has {len(request.prefix)} texts for {count} sentences: give one for each"
+                )
+            return request.prefix
+        return [request.prefix or ""] * count
+
+    def _check_size(self, texts: Sequence[str], request: TranslateRequest) -> None:
+        if len(texts) > self.limits.sentences:
+            raise RefusedError(
+                422, f"text has {len(texts):,} sentences; this server takes at most {self.limits.sentences:,} at once"
+            )
+        if request.n_best is not None and request.n_best > self.beam_size:
+            raise RefusedError(422, f"n_best is {request.n_best}, but the beam has {self.beam_size} hypotheses")
+
+    async def _tokenize(self, texts: Sequence[str], prefixes: Sequence[str]) -> list[Query]:
+        """The sentences with their lengths.
+
+        Raises:
+            RefusedError: A sentence or a prefix is too long, or not text.
+        """
+        both = [*texts, *filter(None, prefixes)]
+        for place, text in enumerate(both):
+            if not _is_text(text):
+                raise RefusedError(422, f"{_label(place, len(texts))} has half a surrogate pair, which is no character")
+        if sum(map(len, both)) > _LONG_TEXT:
+            ids = await asyncio.to_thread(self._tokenizer.encode, both, threads=1)
+        else:
+            ids = self._tokenizer.encode(both, threads=1)
+        most = self.limits.sentence_tokens
+        for place, row in enumerate(ids):
+            if len(row) > most:
+                name = _label(place, len(texts))
+                raise RefusedError(422, f"{name} has {len(row):,} tokens; this server takes at most {most:,}: split it")
+        return [Query(text, len(row), prefix) for text, row, prefix in zip(texts, ids, prefixes, strict=False)]
+
+    async def _wait(self, submit: Callable[[], Job], hung_up: Leaving) -> Any:
+        """Queue work and wait for its result; None if the client hangs up before.
+
+        Raises:
+            RefusedError: It was not accepted, took too long or failed.
+        """
+        try:
+            job = submit()
+        except QueueFullError as full:
+            raise RefusedError(503, f"the server is busy: {full}; try again later", full.retry_after) from None
+        except StoppingError:
+            raise RefusedError(503, "the server is stopping", 1) from None
+        result = asyncio.wrap_future(job.future)
+        leaving = asyncio.ensure_future(hung_up())
+        try:
+            await asyncio.wait((result, leaving), timeout=self.limits.timeout, return_when=asyncio.FIRST_COMPLETED)
+            if result.done():
+                return _result(result)
+            self.batcher.drop(job)
+            if leaving.done():
+                return None
+            raise RefusedError(504, f"there was no translation within {self.limits.timeout:g} s; send fewer sentences")
+        finally:
+            leaving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await leaving
+
+
+def _result(result: asyncio.Future[Any]) -> Any:
+    """What the work gave.
+
+    Raises:
+        RefusedError: It failed for a reason that the user can know. Any other error is a bug and passes.
+    """
+    try:
+        return result.result()
+    except StoppingError:
+        raise RefusedError(503, "the server was stopped before the translation was complete", 1) from None
+    except DataError as error:
+        raise RefusedError(422, shown(error, quote=False, limit=400)) from None
+    except DstError as error:
+        raise RefusedError(503, shown(error, quote=False, limit=400), 1) from None
+
+
+def _label(place: int, sentences: int) -> str:
+    return f"sentence {place + 1}" if place < sentences else "a prefix"
+
+
+def _is_text(text: str) -> bool:
+    """JSON can spell halves of surrogate pairs, which UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _describe(candidates: Sequence[Candidate], n_best: int | None) -> dict[str, Any]:
+    """The answer for one sentence; an empty one has no candidates."""
+    text = candidates[0].text if candidates else ""
+    if n_best is None:
+        return {"text": text}
+    scores = {"score": candidates[0].score} if candidates else {}
+    hypotheses = [{"text": each.text, "score": each.score, "log_probability": each.log_probability}
+                  for each in candidates]  # fmt: skip
+    return {"text": text, **scores, "n_best": hypotheses}
+
+
+def _name(bundle: Path) -> str:
+    """Of the folder; of the run or the checkpoint if the folder is only called ``bundle``."""
+    path = bundle.resolve()
+    return path.parent.name if path.name == "bundle" else path.name

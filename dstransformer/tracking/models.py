@@ -1,0 +1,186 @@
+"""The logged models of a run in MLflow: its checkpoints, and its final bundle. Imports mlflow.
+
+A checkpoint is an *external* model: MLflow has its path, hash and scores, so that its pages and searches rank
+checkpoints, but none of its files. The bundle is uploaded whole.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mlflow.entities import LoggedModel, LoggedModelOutput, Metric
+from mlflow.models.utils import get_external_mlflow_model_spec
+from mlflow.tracking import MlflowClient
+from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
+
+from dstransformer.tracking.model_files import BUNDLE_FOLDER, write_model_files
+from dstransformer.tracking.page import bundle_note, checkpoint_note, public_address
+from dstransformer.tracking.spool import Record
+
+KEY_TAG = "mlflow.dst_key"  # identifies what a record created, to avoid duplicates; hidden in MLflow's UI
+TIME_TAG = "mlflow.dst_time"  # when the record was made, in Unix milliseconds
+NOTE_TAG = "mlflow.note.content"
+
+CHECKPOINT = "checkpoint"
+BUNDLE = "translation"
+
+#: Values of a checkpoint's tag ``state``.
+KEPT, DELETED = "kept", "deleted"
+
+SCORE_TAG = "score"  # of a bundle: the name of the metric that ranks it
+SIGNATURE_TAG = "signature."  # with the name of a metric after it
+
+
+class RunModels:
+    """The logged models of one run. Methods raise the errors of MLflow, the network and the disk unchanged.
+
+    Each method can be called again with the same record: it creates nothing twice.
+    """
+
+    def __init__(self, client: MlflowClient, run_id: str, run_folder: Path, tracking_uri: str) -> None:
+        self._client = client
+        self._run_id = run_id
+        self._run_folder = run_folder
+        self._tracking_uri = tracking_uri
+        self._experiment = str(client.get_run(run_id).info.experiment_id)
+
+    def add_checkpoint(self, record: Record) -> None:
+        """Add a checkpoint with the scores of its weights, and mark those that are gone."""
+        same_step = [model for model in self._checkpoints() if _step(model) == record["step"]]
+        if any(_time(model) > record["time"] for model in same_step):
+            return  # the store refused this record before, and the checkpoint has been written again since
+        made = [model for model in same_step if model.tags.get(KEY_TAG) == record["key"]]
+        if record["rewritten"] and not made:
+            made = [model for model in same_step if model.tags.get("state") == KEPT][:1]
+        tags = {"path": record["path"], "sha256": record["sha256"], "step": str(record["step"]), "state": KEPT}
+        if made:
+            model = made[0]
+        else:
+            keys = {KEY_TAG: record["key"], TIME_TAG: str(record["time"]), MLFLOW_MODEL_IS_EXTERNAL: "true"}
+            model = self._create(record["name"], CHECKPOINT, tags | keys, {"step": str(record["step"])})
+        with tempfile.TemporaryDirectory() as folder:
+            description = Path(folder, "MLmodel")
+            get_external_mlflow_model_spec(model).save(str(description))
+            self._client.log_model_artifact(model.model_id, str(description))
+        self._link(model, record["step"])
+        self._client.set_logged_model_tags(model.model_id, tags | {NOTE_TAG: checkpoint_note(record)})
+        for scores in record["scores"]:
+            self._log_scores(model, scores, record["step"])
+        self._client.finalize_logged_model(model.model_id, "READY")
+        self.mark_deleted(record, spare=model)
+
+    def add_scores(self, record: Record) -> None:
+        """Add scores to the checkpoint of an update, if there is one."""
+        for model in self._checkpoints():
+            if _step(model) == record["step"] and model.tags.get("state") == KEPT:
+                self._log_scores(model, record["scores"], record["step"])
+
+    def mark_deleted(self, record: Record, spare: LoggedModel | None = None) -> None:
+        """Tag the earlier checkpoints whose update is not among ``record["kept"]``, or was written anew, as deleted."""
+        for model in self._checkpoints():
+            if spare is not None and model.model_id == spare.model_id:
+                continue
+            is_replaced = spare is not None and _step(model) == record["step"]
+            gone = is_replaced or _step(model) not in record["kept"]
+            if gone and model.tags.get("state") == KEPT and _time(model) <= record["time"]:
+                self._client.set_logged_model_tags(model.model_id, {"state": DELETED})
+
+    def add_bundle(self, record: Record) -> None:
+        """Upload a bundle as a model that ``mlflow.pyfunc.load_model`` opens and ``mlflow models serve`` serves."""
+        bundle = self._run_folder / record["path"]
+        if not bundle.is_dir():
+            raise FileNotFoundError(f"the bundle {bundle} does not exist")
+        model = next(self._search(f"tags.`{KEY_TAG}` = '{record['key']}'"), None)
+        if model is None:
+            keys = {KEY_TAG: record["key"], TIME_TAG: str(record["time"]), "path": record["path"]}
+            model = self._create(record["name"], BUNDLE, keys, {"step": str(record["step"])})
+        self._client.log_model_artifacts(model.model_id, str(bundle), BUNDLE_FOLDER)
+        with tempfile.TemporaryDirectory() as folder:
+            files = Path(folder, "model")
+            write_model_files(
+                files,
+                run_id=self._run_id,
+                model_id=model.model_id,
+                example=record.get("example"),
+                trees=record.get("trees", False),
+                metadata={"step": record["step"], "run": str(self._run_folder.absolute())},
+            )
+            self._client.log_model_artifacts(model.model_id, str(files))
+        self._link(model, record["step"])
+        scores = record.get("scores") or [{"metrics": record.get("metrics", {}), "time": record["time"]}]
+        for part in scores:
+            self._log_scores(model, part, record["step"])
+        note = bundle_note(record.get("description", ""), public_address(self._tracking_uri), model.model_id)
+        tags = {f"{SIGNATURE_TAG}{name}": text for name, text in record.get("signatures", {}).items()}
+        tags |= {SCORE_TAG: record.get("main", ""), NOTE_TAG: note}
+        self._client.set_logged_model_tags(model.model_id, tags)
+        self._client.finalize_logged_model(model.model_id, "READY")
+
+    def bundle(self, key: str | None) -> LoggedModel:
+        """The bundle that a record with this key has added, or the newest one if the key is None.
+
+        Raises:
+            LookupError: There is none.
+        """
+        found = [model for model in self._search(f"model_type = '{BUNDLE}'") if key in (None, model.tags.get(KEY_TAG))]
+        if not found:
+            raise LookupError(f"MLflow has no final bundle of {self._run_folder} yet: finish the run with `dst train`")
+        return max(found, key=lambda model: int(model.creation_timestamp))
+
+    def _checkpoints(self) -> list[LoggedModel]:
+        """The checkpoints, newest first."""
+        return sorted(self._search(f"model_type = '{CHECKPOINT}'"), key=_time, reverse=True)
+
+    def _search(self, condition: str) -> Iterator[LoggedModel]:
+        query, token = f"source_run_id = '{self._run_id}' AND {condition}", None
+        while True:
+            page = self._client.search_logged_models([self._experiment], query, page_token=token)
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def _create(self, name: str, kind: str, tags: Mapping[str, str], params: Mapping[str, str]) -> LoggedModel:
+        return self._client.create_logged_model(
+            self._experiment,
+            name=name,
+            source_run_id=self._run_id,
+            tags=dict(tags),
+            params=dict(params),
+            model_type=kind,
+        )
+
+    def _link(self, model: LoggedModel, step: int) -> None:
+        """Show the model on the page of the run."""
+        outputs = self._client.get_run(self._run_id).outputs.model_outputs
+        if model.model_id not in {output.model_id for output in outputs}:
+            self._client.log_outputs(self._run_id, [LoggedModelOutput(model.model_id, step)])
+
+    def _log_scores(self, model: LoggedModel, scores: Mapping[str, Any], step: int) -> None:
+        """Log scores of a model. With the time at which the run got them, they are no second point of its curves."""
+        dataset = scores.get("dataset") or {}
+        metrics = [
+            Metric(
+                name,
+                value,
+                scores["time"],
+                step,
+                model_id=model.model_id,
+                dataset_name=dataset.get("name"),
+                dataset_digest=dataset.get("digest"),
+                run_id=self._run_id,
+            )
+            for name, value in scores["metrics"].items()
+        ]
+        self._client.log_batch(self._run_id, metrics=metrics)
+
+
+def _step(model: LoggedModel) -> int:
+    return int(model.params.get("step", -1))
+
+
+def _time(model: LoggedModel) -> int:
+    return int(model.tags.get(TIME_TAG, 0))

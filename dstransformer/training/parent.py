@@ -1,0 +1,137 @@
+"""Fine-tuning: a training that starts from the weights of a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dstransformer.checkpoints.format import Checkpoint
+from dstransformer.config import ModelConfig
+from dstransformer.corpus import Tokenizer
+from dstransformer.errors import ConfigError, DataError, shown
+from dstransformer.model import Bundle, open_bundle
+
+#: Values of the section ``model`` that may differ from the bundle's, as the weights fit either way.
+FREE_KEYS = ("dropout", "attention_dropout", "activation_dropout")
+
+#: Weights with a row for each piece of the tokenizer.
+EMBEDDINGS = ("embedding.weight", "src_embedding.weight", "softmax.weight")
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The bundle that a training starts from.
+
+    Attributes:
+        bundle: The bundle.
+        rows: For each piece of the new tokenizer that the bundle's has too, the new id and the old one.
+        pieces: Number of pieces of the new tokenizer.
+        same_tokenizer: Whether it is the bundle's own.
+    """
+
+    bundle: Bundle
+    rows: tuple[tuple[int, int], ...]
+    pieces: int
+    same_tokenizer: bool
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the provenance of the new model says of it."""
+        return {
+            "path": str(self.bundle.path.absolute()),
+            "weights_sha256": self.bundle.weights_sha256,
+            "step": self.bundle.provenance.get("step"),
+            "same_tokenizer": self.same_tokenizer,
+            "shared_pieces": len(self.rows),
+        }
+
+    def describe(self) -> str:
+        """One line for the start of a run."""
+        rows = "the same tokenizer"
+        if not self.same_tokenizer:
+            rows = f"{len(self.rows):,} of {self.pieces:,} pieces are in its tokenizer and keep their embeddings"
+        return f"{self.bundle.path}, {rows}"
+
+    @torch.no_grad()
+    def fill(self, model: nn.Module) -> None:
+        """Copy the weights into a new model, in place. Embeddings of pieces that the bundle lacks stay as they are.
+
+        Raises:
+            DataError: The weights cannot be read, or do not fit the bundle's own configuration.
+        """
+        weights = self.bundle.load_weights()
+        ids = torch.tensor(self.rows, dtype=torch.int64).reshape(-1, 2)
+        for name, parameter in model.named_parameters():
+            stored = _weight(weights, name, self.bundle)
+            if name in EMBEDDINGS and not self.same_tokenizer:
+                parameter[ids[:, 0].to(parameter.device)] = stored[ids[:, 1]].to(parameter)
+            elif stored.shape == parameter.shape:
+                parameter.copy_(stored)
+            else:
+                raise DataError(f"{self.bundle.path}: {name} is {tuple(stored.shape)}, not {tuple(parameter.shape)}")
+
+
+def open_parent(path: Path, model: ModelConfig, tokenizer: Tokenizer) -> Parent:
+    """Open the bundle that a training is to start from.
+
+    Args:
+        path: A bundle, or the checkpoint or run that holds it.
+        model: The architecture that will be trained.
+        tokenizer: The tokenizer of the corpus.
+
+    Raises:
+        DataError: It is not a bundle, or damaged.
+        ConfigError: Its architecture is another, or the tokenizers have no piece in common.
+    """
+    try:
+        bundle = open_bundle(path)
+    except DataError as error:
+        raise DataError(f"--init {shown(path, quote=False, limit=200)}: {error}") from None
+    theirs, ours = bundle.model.model_dump(), model.model_dump()
+    different = [key for key in ours if key not in FREE_KEYS and ours[key] != theirs.get(key)]
+    if different:
+        settings = " ".join(f"model.{key}={theirs.get(key)}" for key in different)
+        values = ", ".join(f"model.{key} is {theirs.get(key)} there and {ours[key]} here" for key in different)
+        raise ConfigError(f"--init {path} has another architecture: {values}; give --set {settings}")
+    same = bundle.tokenizer.sha256 == tokenizer.sha256
+    old, new = (_ids(which) for which in (bundle.tokenizer, tokenizer))
+    rows = tuple((number, old[piece]) for piece, number in new.items() if piece in old)
+    if not same and not rows:
+        raise ConfigError(f"--init {path}: its tokenizer and that of the corpus have no piece in common")
+    return Parent(bundle, rows, len(new), same)
+
+
+def recorded_parent(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
+    """The record of the bundle that the run of a checkpoint started from; None if from random weights."""
+    record: Mapping[str, Any] | None = open_bundle(checkpoint.bundle).provenance.get("parent")
+    return record
+
+
+def check_parent(checkpoint: Checkpoint, parent: Parent) -> None:
+    """Check that the run of a checkpoint started from this bundle.
+
+    Raises:
+        ConfigError: It did not.
+    """
+    record = recorded_parent(checkpoint)
+    if record is None or record["weights_sha256"] != parent.bundle.weights_sha256:
+        began = "random weights" if record is None else f"another bundle ({record['path']})"
+        raise ConfigError(
+            f"--init {parent.bundle.path}: this run started from {began} and goes on from {checkpoint.path}; leave out "
+            "--init, or choose another --run"
+        )
+
+
+def _ids(tokenizer: Tokenizer) -> dict[str, int]:
+    return {piece: number for number, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}
+
+
+def _weight(weights: Mapping[str, Tensor], name: str, bundle: Bundle) -> Tensor:
+    if name not in weights:
+        raise DataError(f"{bundle.path} has no weight {name}: copy it again")
+    return weights[name]

@@ -1,0 +1,152 @@
+"""Which weights and moments this rank holds, by DeepSpeed's ZeRO stage, as views into DeepSpeed's own tensors.
+
+DeepSpeed is given weights in fp32 at every precision, so that there is one layout for each stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dstransformer.checkpoints.pieces import EMA, FIRST_MOMENT, KINDS, SECOND_MOMENT, WEIGHT, Piece, PieceReader
+from dstransformer.cluster.world import World
+
+
+class Partition:
+    """The part of the weights and moments that this rank updates.
+
+    Args:
+        engine: DeepSpeed's engine.
+        stage: Its ZeRO stage.
+        world: The process group.
+    """
+
+    def __init__(self, engine: Any, stage: int, world: World) -> None:
+        self._module = engine.module
+        self._zero = engine.optimizer if stage else None
+        self._adam: torch.optim.Optimizer = engine.optimizer.optimizer if stage else engine.optimizer
+        self._stage = stage
+        self._world = world
+        for master in self._masters():
+            self._create_state(master)
+
+    def _masters(self) -> list[Tensor]:
+        """The tensors that Adam updates: parameters without ZeRO, flat partitions of them with ZeRO."""
+        if not self._stage:
+            return list(self._module.parameters())
+        name = "fp32_partitioned_groups_flat" if self._stage == 3 else "single_partition_of_fp32_groups"
+        return list(getattr(self._zero, name))
+
+    def _create_state(self, master: Tensor) -> None:
+        """What Adam itself would create at its first step, so that it can be filled in before."""
+        state = self._adam.state[master]
+        if not state:
+            offloaded = type(self._adam).__name__ == "DeepSpeedCPUAdam"
+            state["step"] = 0 if offloaded else torch.zeros((), dtype=torch.float32, device=master.device)
+            state[FIRST_MOMENT] = torch.zeros_like(master.detach())
+            state[SECOND_MOMENT] = torch.zeros_like(master.detach())
+
+    def pieces(self) -> list[Piece]:
+        """Views of all that this rank updates."""
+        found = []
+        for name, parameter in self._module.named_parameters():
+            place = self._place(parameter)
+            if place is not None:
+                state = self._adam.state[place.master]
+                tensors = (place.master.detach(), state[FIRST_MOMENT], state[SECOND_MOMENT])
+                cut = (tensor.view(-1).narrow(0, place.offset, place.elements) for tensor in tensors)
+                found.append(Piece(name, place.start, dict(zip(KINDS, cut, strict=True))))
+        return found
+
+    def _place(self, parameter: Any) -> _Place | None:
+        """This rank's part of a parameter; None if it has none."""
+        if not self._stage:
+            return _Place(0, parameter, 0, parameter.numel())
+        if self._stage < 3:
+            mapping = parameter._hp_mapping
+            if mapping is None:
+                return None
+            address, master = mapping.get_hp_fragment_address(), self._masters()[mapping.param_group_index]
+            return _Place(mapping.lp_fragment_address.start, master, address.start, address.numel)
+        zero: Any = self._zero
+        group, offset, elements = zero.grad_position[zero.get_param_id(parameter)]
+        start = self._world.rank * elements
+        filled = min(elements, parameter.ds_numel - start)  # the last partitions end in padding
+        return _Place(start, self._masters()[group], offset, filled) if filled > 0 else None
+
+    def set_step(self, applied: int) -> None:
+        """Set the number of updates that Adam has applied, for its bias correction."""
+        for master in self._masters():
+            state = self._adam.state[master]
+            state["step"] = torch.full_like(state["step"], applied) if isinstance(state["step"], Tensor) else applied
+
+    @torch.no_grad()
+    def read(self, reader: PieceReader, averages: Sequence[Tensor] | None) -> None:
+        """Fill this rank's part from a checkpoint. :meth:`spread` has to follow.
+
+        Args:
+            reader: The files of the checkpoint.
+            averages: The moving average of the weights, a tensor for each of :meth:`pieces`, if there is one.
+
+        Raises:
+            DataError: The checkpoint does not hold all of it.
+        """
+        sizes = {name: _size(parameter) for name, parameter in self._module.named_parameters()}
+        reader.check(sizes, KINDS if averages is None else (*KINDS, EMA))
+        for number, piece in enumerate(self.pieces()):
+            for kind, tensor in piece.tensors.items():
+                reader.read(kind, piece.name, piece.start, tensor)
+            if averages is not None:
+                reader.read(EMA, piece.name, piece.start, averages[number])
+        if self._stage in (1, 2):
+            for name, parameter in self._module.named_parameters():
+                reader.read(WEIGHT, name, 0, parameter.data.view(-1))
+
+    @torch.no_grad()
+    def spread(self) -> None:
+        """Copy this rank's part to where stage 3 gathers weights from, which may be the same memory. Collective."""
+        if self._stage < 3:
+            return
+        zero: Any = self._zero
+        persistent = zero.persistent_parameters  # small ones, whole on every rank
+        if persistent:
+            persistent[0].partition(persistent)
+        parameters = dict(self._module.named_parameters())
+        for piece in self.pieces():
+            master = piece.tensors[WEIGHT]
+            parameters[piece.name].ds_tensor.data[: len(master)].copy_(master)
+        zero.invalidate_secondary_tensor()  # with zero_hpz_partition_size, each node's own copy of the initial weights
+        if persistent:
+            persistent[0].all_gather(persistent)
+
+    def iter_weights(self, *, gather: bool) -> Iterator[tuple[str, Tensor]]:
+        """Iterate over all weights by name: whole, in fp32, on the device, one at a time. Collective.
+
+        Args:
+            gather: Collect them from the masters of all ranks, which differ from what the model computes with while the
+                moving average is in their place.
+        """
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        for name, parameter in self._module.named_parameters():
+            if self._stage == 3 or (self._stage and gather):
+                full = safe_get_full_fp32_param(parameter)
+                yield name, full.detach().view(getattr(parameter, "ds_shape", parameter.shape))
+            else:
+                yield name, parameter.detach()
+
+
+class _Place(NamedTuple):
+    """A rank's part of a parameter: elements of the parameter from ``start`` on, of its master from ``offset`` on."""
+
+    start: int
+    master: Tensor
+    offset: int
+    elements: int
+
+
+def _size(parameter: Any) -> int:
+    return int(getattr(parameter, "ds_numel", parameter.numel()))

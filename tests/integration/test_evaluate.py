@@ -1,0 +1,140 @@
+"""``dst evaluate`` on a real run: into its MLflow run, and beside the training."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+from support.launching import environment, finish, forked, run_dst, wait_until
+from support.runs import train_options
+
+from dstransformer.corpus import Corpus
+
+
+@pytest.fixture(scope="module")
+def trained(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tracked run with three checkpoints."""
+    run = tmp_path_factory.mktemp("runs") / "tiny"
+    done = run_dst(*train_options(toy_corpus, run))
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+@pytest.fixture(scope="module")
+def texts(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The options for a test set of six sentences."""
+    folder = tmp_path_factory.mktemp("text")
+    split = Corpus.open(toy_corpus).split("test")
+    for name, lines in (("held.en", split.src_texts()), ("held.de", split.tgt_texts())):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines[:6]), encoding="utf-8")
+    return ["--src", str(folder / "held.en"), "--ref", str(folder / "held.de")]
+
+
+def results(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_scores_go_into_the_mlflow_run(trained: Path, texts: list[str], tmp_path: Path) -> None:
+    done = run_dst("evaluate", str(trained / "bundle"), *texts, "--beam", "3", "--track", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "MLflow" not in done.stderr
+    told = json.loads(done.stdout)
+    client = MlflowClient(f"sqlite:///{trained.parent / 'mlflow.db'}")
+    run = client.get_run(json.loads((trained / "tracking.json").read_text())["run_id"])
+    assert run.data.metrics["evaluate/held/bleu"] == pytest.approx(told["metrics"]["bleu"])
+    (point,) = client.get_metric_history(run.info.run_id, "evaluate/held/ter")
+    assert (point.step, point.value) == (told["step"], pytest.approx(told["metrics"]["ter"]))
+    digests = {entry.dataset.name: entry.dataset.digest for entry in run.inputs.dataset_inputs}
+    assert digests["held"] == told["test_set"]["digest"]
+    (file,) = client.list_artifacts(run.info.run_id, "evaluations")
+    stored = json.loads(Path(client.download_artifacts(run.info.run_id, file.path, str(tmp_path))).read_text())
+    assert stored == told
+    assert (stored["beam_size"], stored["length_penalty"]) == (3, 0.6)
+    # The model's page in MLflow shows them too, with the test set.
+    models = [client.get_logged_model(output.model_id) for output in run.outputs.model_outputs]
+    (model,) = [model for model in models if model.tags.get("path") == "bundle"]
+    (bleu,) = [metric for metric in model.metrics if metric.key == "evaluate/held/bleu"]
+    assert (bleu.dataset_name, bleu.dataset_digest) == ("held", told["test_set"]["digest"])
+    # An average of the run elsewhere belongs to it too.
+    average = run_dst("average", str(trained), "--steps", "8", "12", "--out", str(tmp_path / "average"))
+    assert average.returncode == 0, average.stderr
+    done = run_dst("evaluate", str(tmp_path / "average"), *texts, "--track")
+    assert done.returncode == 0, done.stderr
+    assert len(client.get_metric_history(run.info.run_id, "evaluate/held/bleu")) == 2
+
+
+@pytest.mark.slow
+def test_a_store_that_is_down_keeps_the_scores(trained: Path, texts: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "tiny"
+    shutil.copytree(trained, run)
+    tracking = json.loads((run / "tracking.json").read_text())
+    store = run.parent / "mlflow.db"
+    shutil.copy(trained.parent / "mlflow.db", store)
+    shutil.copytree(trained.parent / "mlartifacts", run.parent / "mlartifacts")
+    (run / "tracking.json").write_text(json.dumps(tracking | {"tracking_uri": f"sqlite:///{store}"}))
+    with sqlite3.connect(store, isolation_level=None) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        done = run_dst("evaluate", str(run), *texts, "--track")
+        assert done.returncode == 0
+        assert done.stdout.startswith("BLEU ")
+        assert "MLflow has not got the scores yet" in done.stderr
+        assert f"dst track {run}" in done.stderr
+        holder.execute("ROLLBACK")
+    assert run_dst("track", str(run)).returncode == 0
+    found = MlflowClient(f"sqlite:///{store}").get_run(tracking["run_id"])
+    assert "evaluate/held/bleu" in found.data.metrics
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_evaluated_once(trained: Path, texts: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "tiny"
+    shutil.copytree(trained, run)
+    done = run_dst("evaluate", "--follow", str(run), *texts)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["step-00000004", "step-00000008", "step-00000012", "bundle"]
+    assert " held  BLEU " in lines[0]
+    found = results(run)
+    assert [record["step"] for record in found] == [4, 8, 12, 12]
+    assert {record["device"] for record in found} == {"cpu"}
+    alone = run_dst("evaluate", str(run / "checkpoints" / "step-00000008"), *texts, "--json")
+    assert found[1]["metrics"] == pytest.approx(json.loads(alone.stdout)["metrics"])
+
+    done = run_dst("evaluate", "--follow", str(run), *texts)
+    assert (done.returncode, done.stdout) == (0, "")
+    done = run_dst("evaluate", "--follow", str(run), "--json")  # on the validation set of the run
+    assert done.returncode == 0, done.stderr
+    assert {json.loads(line)["test_set"]["name"] for line in done.stdout.splitlines()} == {"validation"}
+    assert len(results(run)) == 8
+
+
+@pytest.mark.slow
+def test_checkpoints_are_evaluated_beside_the_training(toy_corpus: Path, texts: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "busy"
+    settings = ("training.max_updates=60", "validation.every=0", "checkpoint.every_updates=3")
+    settings += ("checkpoint.keep_last=2", "checkpoint.average_last=2")
+    with forked(["-m", "dstransformer", *train_options(toy_corpus, run, *settings)], environment()) as training:
+        wait_until(lambda: (run / ".lock").exists() or training.poll() is not None)
+        follower = ["-m", "dstransformer", "evaluate", "--follow", str(run), *texts, "--interval", "0.1", "--track"]
+        with forked(follower, environment()) as process:
+            printed, errors = finish(process, training)
+            assert process.returncode == 0, errors
+        _, complaints = finish(training)
+        assert training.returncode == 0, complaints
+    assert "Traceback" not in errors + complaints
+    found = results(run)
+    steps = [record["step"] for record in found if record["checkpoint"] != "bundle"]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 60
+    assert found[-1]["checkpoint"] == "bundle"
+    assert len(printed.splitlines()) == len(found)
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    run_id = json.loads((run / "tracking.json").read_text())["run_id"]
+    history = client.get_metric_history(run_id, "evaluate/held/bleu")
+    assert sorted(point.step for point in history) == [*steps, 60]

@@ -1,0 +1,118 @@
+"""Fine-tuning: ``dst train --init`` starts from the weights of a bundle."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support.launching import run_command, run_dst
+from support.runs import TINY
+
+from dstransformer.model import open_bundle
+
+SHORT = ["training.max_updates=2", "checkpoint.every_updates=2", "model.dropout=0.1"]
+
+#: An update with this rate changes no weight by more than 1e-8.
+STANDSTILL = ["schedule.peak=1e-9", "model.dropout=0.3"]
+
+pytestmark = pytest.mark.slow
+
+
+def options(corpus: Path, run: Path, *overrides: str) -> list[str]:
+    return ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--set", *TINY, *SHORT, *overrides]
+
+
+@pytest.fixture(scope="module")
+def parent(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("parent") / "run"
+    done = run_dst(*options(toy_corpus, run))
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+def test_training_starts_from_the_weights_and_names_its_parent(parent: Path, toy_corpus: Path, tmp_path: Path) -> None:
+    run, bundle = tmp_path / "run", tmp_path / "moved"
+    shutil.copytree(parent / "bundle", bundle)
+    command = [
+        *options(toy_corpus, run, *STANDSTILL, "training.seed=7"),
+        "--init",
+        str(bundle),
+        "--ds",
+        "zero3",
+        "fp32",
+    ]
+    done = run_dst(*command)
+    assert done.returncode == 0, done.stderr
+    assert f"init      {bundle}, the same tokenizer" in done.stderr
+    child, origin = open_bundle(run), open_bundle(bundle)
+    torch.testing.assert_close(child.load_weights(), origin.load_weights(), rtol=0, atol=1e-7)
+    record = child.provenance["parent"]
+    assert record["weights_sha256"] == origin.weights_sha256
+    assert record["same_tokenizer"]
+    shutil.rmtree(bundle)
+    again = run_dst(
+        *options(toy_corpus, run, *STANDSTILL, "training.seed=7", "training.max_updates=3"), "--ds", "zero0", "fp32"
+    )
+    assert again.returncode == 0, again.stderr
+    assert open_bundle(run).provenance["parent"] == record, "a resumed run keeps its parent, which need not be there"
+
+
+def test_another_tokenizer_keeps_the_rows_of_shared_pieces(parent: Path, toy_corpus: Path, tmp_path: Path) -> None:
+    corpus, run = tmp_path / "corpus", tmp_path / "run"
+    build = ["build", "--source", "toy", "--pairs", "400", "--tokenizer", "unigram", "--vocab-size", "380"]
+    build += ["--out", str(corpus)]
+    built = run_command([sys.executable, "-m", "data_prep", *build])
+    assert built.returncode == 0, built.stderr
+    done = run_dst(*options(corpus, run, *STANDSTILL), "--init", str(parent))
+    assert done.returncode == 0, done.stderr
+    child, origin = open_bundle(run), open_bundle(parent)
+    old, new = (
+        {piece: number for number, piece in enumerate(bundle.tokenizer.pieces(range(bundle.tokenizer.vocab_size)))}
+        for bundle in (origin, child)
+    )
+    shared = old.keys() & new.keys()
+    assert 4 < len(shared) < len(new)
+    assert f"{len(shared)} of {len(new)} pieces are in its tokenizer" in done.stderr
+    theirs, ours = origin.load_weights(), child.load_weights()
+    for piece in shared:
+        torch.testing.assert_close(
+            ours["embedding.weight"][new[piece]], theirs["embedding.weight"][old[piece]], rtol=0, atol=1e-7
+        )
+    fresh = [new[piece] for piece in new.keys() - old.keys()]
+    assert ours["embedding.weight"][fresh].std() == pytest.approx(32**-0.5, rel=0.2), "new pieces start at random"
+    name = "encoder.0.feed_forward.inner.weight"
+    torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ("model.d_ff=96", "model.d_ff is 64 there and 96 here; give --set model.d_ff=64"),
+    ("model.num_layers=1", "has another architecture: model.num_layers is"),
+])  # fmt: skip
+def test_another_architecture_is_refused(
+    parent: Path, toy_corpus: Path, tmp_path: Path, change: str, message: str
+) -> None:
+    done = run_dst(*options(toy_corpus, tmp_path / "run", change), "--init", str(parent))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_goes_on_from_its_own_weights_only(parent: Path, toy_corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(parent, run)
+    before = json.loads((run / "ds_config.json").read_text())
+    done = run_dst(*options(toy_corpus, run, "training.max_updates=4"), "--init", str(parent))
+    assert done.returncode == 2
+    assert "this run started from random weights and goes on from" in done.stderr
+    assert json.loads((run / "ds_config.json").read_text()) == before
+
+
+def test_what_is_no_bundle_is_refused(toy_corpus: Path, tmp_path: Path) -> None:
+    done = run_dst(*options(toy_corpus, tmp_path / "run"), "--init", str(toy_corpus))
+    assert done.returncode == 2
+    assert f"--init {toy_corpus}: {toy_corpus} is a corpus, not a bundle" in done.stderr

@@ -1,0 +1,334 @@
+"""``dst serve`` as a process, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.corpora import TEXT
+from support.devtools import browsing
+from support.launching import finish, run_dst, wait_until
+from support.serving import Server, read_reply, save_small_bundle, serving
+
+SENTENCES = [*TEXT, "dog", "", "The lazy dog jumps.", "fox fox fox", "  ", "Two men, one house."]
+
+#: So long that a sentence waits for company until the server is told to stop.
+ALONE = ("--max-batch-delay", "1e12")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_small_bundle(tmp_path_factory.mktemp("served") / "small")
+
+
+@pytest.fixture(scope="module")
+def server(bundle: Path) -> Iterator[Server]:
+    with serving(bundle, "--max-sentences", "50", "--allow-host", "translate.example") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def expected(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What ``dst translate`` prints for each sentence."""
+    text = tmp_path_factory.mktemp("text") / "input"
+    text.write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
+    done = run_dst("translate", str(bundle), str(text), "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    return dict(zip(SENTENCES, done.stdout.split("\n")[:-1], strict=True))
+
+
+class TestTranslations:
+    def test_they_are_those_of_dst_translate(self, server: Server, expected: dict[str, str]) -> None:
+        reply = server.post({"text": SENTENCES})
+        assert reply.status == 200
+        assert reply.json == {"translations": [{"text": expected[sentence]} for sentence in SENTENCES]}
+        assert server.post({"text": TEXT[0]}).json == {"translations": [{"text": expected[TEXT[0]]}]}
+        assert server.post({"text": []}).json == {"translations": []}
+
+    def test_many_clients_each_get_their_own(self, server: Server, expected: dict[str, str]) -> None:
+        def ask(number: int) -> bool:
+            sentence = SENTENCES[number % len(SENTENCES)]
+            reply = server.post({"text": sentence})
+            return reply.status == 200 and reply.json["translations"] == [{"text": expected[sentence]}]
+
+        with ThreadPoolExecutor(60) as pool:
+            assert all(pool.map(ask, range(240)))
+
+    def test_n_best_and_scores(self, server: Server, expected: dict[str, str]) -> None:
+        both, empty = server.post({"text": [TEXT[0], ""], "n_best": 3}).json["translations"]
+        assert both["text"] == both["n_best"][0]["text"] == expected[TEXT[0]]
+        scores = [hypothesis["score"] for hypothesis in both["n_best"]]
+        assert len(scores) == 3
+        assert both["score"] == scores[0]
+        assert scores == sorted(scores, reverse=True)
+        assert all(hypothesis["log_probability"] < hypothesis["score"] < 0 for hypothesis in both["n_best"])
+        assert empty == {"text": "", "n_best": []}
+
+    def test_prefixes(self, server: Server, expected: dict[str, str]) -> None:
+        one = server.post({"text": [TEXT[0], TEXT[2]], "prefix": "Zwei"}).json["translations"]
+        assert all(translation["text"].startswith("Zwei") for translation in one)
+        some = server.post({"text": [TEXT[0], TEXT[2]], "prefix": ["", "Zwei"]}).json["translations"]
+        assert some == [{"text": expected[TEXT[0]]}, one[1]]
+        assert server.post({"text": TEXT[0], "prefix": ""}).json == {"translations": [{"text": expected[TEXT[0]]}]}
+
+    def test_control_characters_count_as_spaces(self, server: Server) -> None:
+        strange = server.post({"text": ["dog\u0000fox", "dog\nfox", "dog fox", "\u0007"]}).json["translations"]
+        assert strange[0] == strange[1] == strange[2]
+        assert strange[3] == {"text": ""}
+
+    def test_attention_between_words(self, server: Server) -> None:
+        found = server.post({"source": TEXT[0], "target": TEXT[3]}, "/attention").json
+        assert (found["source"], found["target"]) == (TEXT[0].split(), TEXT[3].split())
+        assert [len(row) for row in found["weights"]] == [len(found["source"])] * len(found["target"])
+        assert server.post({"source": "", "target": "dog"}, "/attention").status == 422
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(("body", "status", "reason"), [
+        (b"{", 400, "the body is not JSON: "),
+        (b"", 422, "the body must be a JSON object"),
+        (b'{"text": "\xff\xfe"}', 400, "the body is not JSON in UTF-8"),
+        (b"[" * 100_000, 400, "the body is not JSON"),
+        (b'["dog"]', 422, "the body must be a JSON object with the key text"),
+        (b"{}", 422, "the key text is missing"),
+        (b'{"text": 7}', 422, "text must be a string or a list of strings"),
+        (b'{"text": ["dog", null]}', 422, "text must be a string or a list of strings"),
+        (b'{"text": "dog", "beam": 3}', 422, "there is no key 'beam'"),
+        (b'{"text": "dog", "n_best": 0}', 422, "n_best must be a whole number, 1 or more"),
+        (b'{"text": "dog", "n_best": "2"}', 422, "n_best must be a whole number"),
+        (b'{"text": "dog", "n_best": 5}', 422, "n_best is 5, but the beam has 4 hypotheses"),
+        (b'{"text": "dog", "prefix": ["a", "b"]}', 422, "prefix has 2 texts for 1 sentences"),
+        (b'{"text": ["dog", "\\ud800"]}', 422, "sentence 2 has half a surrogate pair"),
+        (b'{"text": ["dog", "' + b"fox " * 25_000 + b'"]}', 422, "sentence 2 has "),
+        (json.dumps({"text": ["dog"] * 51}).encode(), 422, "text has 51 sentences; this server takes at most 50"),
+        (b'{"text": "' + b"dog " * 2_500_000 + b'"}', 413, "the request is larger than 1,048,576 bytes"),
+    ])  # fmt: skip
+    def test_bad_requests_have_a_reason(self, server: Server, body: bytes, status: int, reason: str) -> None:
+        reply = server.ask("POST", "/translate", body, {"Content-Type": "application/json"})
+        assert (reply.status, reply.json["detail"][: len(reason)]) == (status, reason)
+        assert "Traceback" not in reply.body.decode()
+        assert len(reply.body) < 300
+        assert server.post({"text": "dog"}).status == 200, "the server goes on"
+
+    def test_a_body_without_a_length_is_limited_too(self, server: Server) -> None:
+        with closing(server.connect()) as connection:
+            parts = (b"dog " * 10_000 for _ in range(250))
+            connection.request("POST", "/translate", parts, {"Content-Type": "application/json"}, encode_chunked=True)
+            assert read_reply(connection).status == 413
+
+    @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+    def test_other_content_types(self, server: Server, kind: str) -> None:
+        reply = server.ask("POST", "/translate", b'{"text": "dog"}', {"Content-Type": kind})
+        assert reply.status == 415
+        assert "send application/json" in reply.json["detail"]
+
+    def test_pages_of_other_sites(self, server: Server) -> None:
+        own = f"127.0.0.1:{server.port}"
+        assert server.post({"text": "dog"}, Origin=f"http://{own}").status == 200
+        for origin in ("http://evil.example", "null", f"http://127.0.0.1:{server.port + 1}"):
+            assert server.post({"text": "dog"}, Origin=origin).status == 403
+        preflight = server.ask("OPTIONS", "/translate", headers={"Origin": "http://evil.example"})
+        assert preflight.status == 405
+        assert not any(name.startswith("access-control") for name in preflight.headers)
+
+    def test_other_names(self, server: Server) -> None:
+        refused = server.post({"text": "dog"}, Host=f"evil.example:{server.port}")
+        assert refused.status == 403
+        assert "--allow-host" in refused.json["detail"]
+        assert server.ask("GET", "/", headers={"Host": "evil.example"}).status == 403
+        assert server.post({"text": "dog"}, Host="translate.example").status == 200
+
+    def test_other_addresses_and_methods(self, server: Server) -> None:
+        assert server.ask("GET", "/translate").status == 405
+        missing = server.ask("GET", "/../../etc/passwd")
+        assert missing.status == 404
+        assert "no such page" in missing.json["detail"]
+
+    def test_what_is_not_http(self, server: Server) -> None:
+        with socket.create_connection(("127.0.0.1", server.port)) as raw:
+            raw.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
+            assert raw.recv(100).startswith(b"HTTP/1.1 400")
+        assert server.errors.count("\n") <= 1, "nothing is logged"
+
+    def test_answers_carry_security_headers(self, server: Server) -> None:
+        for path in ("/", "/docs", "/healthz", "/nothing"):
+            headers = server.ask("GET", path).headers
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["x-frame-options"] == "DENY"
+            assert "frame-ancestors 'none'" in headers["content-security-policy"]
+            assert "server" not in headers
+
+
+class TestReports:
+    def test_health(self, server: Server, bundle: Path) -> None:
+        reply = server.ask("GET", "/healthz")
+        assert reply.status == 200
+        assert (reply.json["status"], reply.json["model"]) == ("ready", "small")
+        provenance = json.loads((bundle / "provenance.json").read_text())
+        assert reply.json["weights_sha256"] == provenance["files"]["model.safetensors"]
+        assert reply.json["decoding"]["beam_size"] == 4
+        assert reply.json["limits"]["sentences"] == 50
+
+    def test_metrics_count(self, bundle: Path) -> None:
+        with serving(bundle) as server:
+            server.post({"text": ["dog", "", "fox"]})
+            server.post({"text": "dog", "n_best": 2})
+            server.post({"txt": "dog"})
+            server.ask("GET", "/no/such/page")
+            assert server.metric('dst_requests_total{path="/translate",status="200"}') == 2
+            assert server.metric('dst_requests_total{path="/translate",status="422"}') == 1
+            assert server.metric('dst_requests_total{path="other",status="404"}') == 1
+            assert server.metric("dst_sentences_total") == 3
+            assert server.metric("dst_batch_sentences_sum") == 3
+            assert server.metric("dst_batch_sentences_count") == 2
+            assert server.metric("dst_source_tokens_total") > 3
+            assert server.metric("dst_target_tokens_total") > 0
+            assert server.metric("dst_queue_sentences") == 0
+            assert server.metric('dst_request_seconds_count{path="/translate"}') == 3
+
+    def test_the_interface_is_described(self, server: Server) -> None:
+        schema = server.ask("GET", "/openapi.json").json
+        assert set(schema["paths"]) == {"/translate", "/attention", "/healthz", "/metrics"}
+        docs = server.ask("GET", "/docs")
+        assert "POST /translate" in docs.body.decode()
+
+
+class TestTheQueue:
+    def test_full_hung_up_and_stopped(self, bundle: Path, expected: dict[str, str]) -> None:
+        with serving(bundle, "--queue", "1", *ALONE) as server, closing(server.connect()) as first:
+            kind = {"Content-Type": "application/json"}
+            first.request("POST", "/translate", json.dumps({"text": "dog"}), kind)
+            wait_until(lambda: server.metric("dst_queue_sentences") == 1)
+
+            busy = server.post({"text": "fox"})
+            assert busy.status == 503
+            assert int(busy.headers["retry-after"]) >= 1
+            assert busy.json["detail"] == "the server is busy: 1 sentences are waiting; try again later"
+
+            first.close()  # the client hangs up: its sentence makes room
+            wait_until(lambda: server.metric("dst_queue_sentences") == 0)
+            wait_until(lambda: server.metric('dst_requests_total{path="/translate",status="499"}') == 1)
+
+            first.request("POST", "/translate", json.dumps({"text": TEXT[0]}), kind)
+            wait_until(lambda: server.metric("dst_queue_sentences") == 1)
+            server.process.send_signal(signal.SIGTERM)
+            reply = read_reply(first)
+            assert (reply.status, reply.json) == (200, {"translations": [{"text": expected[TEXT[0]]}]})
+            errors = finish(server.process)[1]
+            assert server.process.returncode == 0
+            assert "dst: SIGTERM: finishing 1 request; again ends at once\n" in errors
+            assert errors.endswith("dst: stopped; every accepted request was answered\n")
+            assert "Traceback" not in errors
+
+    def test_a_request_that_takes_too_long(self, bundle: Path) -> None:
+        with serving(bundle, "--timeout", "0.2", *ALONE) as server:
+            late = server.post({"text": "dog"})
+            assert late.status == 504
+            assert late.json["detail"] == "there was no translation within 0.2 s; send fewer sentences"
+            assert server.metric("dst_queue_sentences") == 0
+            with socket.create_connection(("127.0.0.1", server.port)) as slow:
+                head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                slow.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+                assert slow.recv(100).startswith(b"HTTP/1.1 408")
+            server.process.send_signal(signal.SIGINT)
+            finish(server.process)
+            assert server.process.returncode == 0
+
+
+class TestTheStart:
+    def test_a_port_in_use(self, bundle: Path, server: Server) -> None:
+        done = run_dst("serve", str(bundle), "--port", str(server.port))
+        assert done.returncode == 2
+        assert done.stderr == (
+            f"dst: error: port {server.port} of 127.0.0.1 is in use: stop what uses it, or give another --port\n"
+        )
+
+    def test_a_parser(self, tmp_path: Path) -> None:
+        parser = save_small_bundle(tmp_path / "parser", trees={"tags": "keep", "closing": "label"})
+        done = run_dst("serve", str(parser))
+        assert done.returncode == 2
+        assert done.stderr == (
+            f"dst: error: {parser} is a parser: only translation models can be served; use `dst parse`\n"
+        )
+
+    @pytest.mark.parametrize(("options", "message"), [
+        (["nowhere"], "nowhere does not exist: expected a bundle"),
+        (["BUNDLE", "--host", "no.such.host.invalid"], "--host 'no.such.host.invalid': "),
+        (["BUNDLE", "--host", "203.0.113.7"], "--host '203.0.113.7' is not an address of this machine"),
+        (["BUNDLE", "--port", "70000"], "argument --port: '70000' is not a port: give 0 to 65535"),
+        (["BUNDLE", "--queue", "0"], "--queue is 0: give 1 or more"),
+        (["BUNDLE", "--beam", "0"], "--beam"),
+        (["BUNDLE", "--device", "toaster"], "cannot use the device 'toaster'"),
+    ])  # fmt: skip
+    def test_mistakes(self, bundle: Path, options: list[str], message: str) -> None:
+        words = [str(bundle) if word == "BUNDLE" else word for word in options]
+        done = run_dst("serve", *words, *([] if "--port" in words else ["--port", "0"]))
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.startswith(f"dst: error: {message}")
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_page(server: Server, expected: dict[str, str], tmp_path: Path) -> None:
+    evil = "<img src=x onerror=\"document.title='hacked'\"> dog"
+    with browsing(tmp_path) as tab:
+        tab.open(f"{server.address}/")
+        tab.click("#go")
+        assert tab.evaluate("document.querySelector('#status').textContent") == "Type a sentence first."
+        tab.click("#text")
+        tab.type(f"{TEXT[0]}\n\n{TEXT[2]}\n{evil}")
+        tab.evaluate("document.querySelector('#most').value = '3'")
+        tab.click("#go")
+        tab.wait("document.querySelectorAll('.pair').length === 3")
+        targets = tab.evaluate("[...document.querySelectorAll('.target')].map((each) => each.textContent)")
+        wanted = server.post({"text": [TEXT[0], TEXT[2], evil], "n_best": 3}).json["translations"]
+        assert targets == [translation["text"] for translation in wanted]
+        assert targets[0] == expected[TEXT[0]]
+        others = tab.evaluate("[...document.querySelectorAll('.pair:first-child li')].map((each) => each.textContent)")
+        assert others == [f"{each['text']} {each['score']:.3f}" for each in wanted[0]["n_best"]]
+        assert tab.evaluate("document.querySelectorAll('.source')[2].textContent") == evil
+        assert tab.evaluate("[document.title, document.images.length]") == ["Translate with small", 0]
+
+        tab.move_to(".pair .target")
+        tab.wait("document.querySelectorAll('.pair:first-child .source .word').length > 1")
+        tab.move_to(".pair .target .word")
+        tab.wait("document.querySelector('.source .word').style.backgroundColor !== ''")
+        shades = tab.evaluate(
+            "[...document.querySelectorAll('.pair:first-child .source .word')].map((each) => each.title)"
+        )
+        found = server.post({"source": TEXT[0], "target": targets[0]}, "/attention").json
+        assert [float(shade.rstrip("%")) for shade in shades] == pytest.approx(
+            [100 * weight for weight in found["weights"][0]], abs=0.51
+        )
+        tab.move_to("h1")
+        tab.wait("document.querySelector('.source .word').style.backgroundColor === ''")
+
+        tab.evaluate("document.querySelector('#text').value = 'fox '.repeat(3000)")
+        tab.click("#go")
+        tab.wait("document.querySelector('#status.error') !== null")
+        assert "tokens; this server takes at most 1,024: split it [422]" in tab.evaluate(
+            "document.querySelector('#status').textContent"
+        )
+        complaints = [each for each in tab.complaints if "422" not in each]
+        tab.open(f"{server.address}/docs")
+        assert "POST /translate" in tab.evaluate("document.body.textContent")
+        assert complaints == []
+
+
+@pytest.mark.slow
+def test_the_page_says_that_the_server_has_gone(bundle: Path, tmp_path: Path) -> None:
+    with serving(bundle) as server, browsing(tmp_path) as tab:
+        tab.open(f"{server.address}/")
+        server.process.send_signal(signal.SIGTERM)
+        finish(server.process)
+        tab.click("#text")
+        tab.type("dog")
+        tab.click("#go")
+        tab.wait("document.querySelector('#status').textContent.startsWith('The server does not answer')")
+        assert tab.evaluate("document.querySelector('#go').disabled") is False

@@ -1,0 +1,120 @@
+"""``dst translate`` as users call it: formats, several processes, a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.launching import environment, run_dst, wait_until
+from support.ranks import run_dst_ranks
+
+BUNDLE = Path(__file__).parents[1] / "data" / "formats" / "2" / "bundle"
+WORDS = ["the", "dog", "sees", "a", "cat", "fox", "near", "house"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,500 lines of up to 12 words, some empty."""
+    draw = random.Random(1)
+    path = tmp_path_factory.mktemp("text") / "text"
+    path.write_text("".join(f"{' '.join(draw.choices(WORDS, k=draw.randrange(13)))}\n" for _ in range(1500)))
+    return path
+
+
+def translated(text: Path, *options: str) -> str:
+    done = run_dst("translate", str(BUNDLE), str(text), *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--sample", "--top-k", "5", "--format", "pairs", "--tag", "<BT>")])
+def test_two_processes_write_what_one_writes(text: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    out = tmp_path / "out"
+    done = run_dst_ranks(2, "translate", str(BUNDLE), str(text), "--output", str(out), *options)
+    assert done.returncode == 0, done.stderr
+    assert out.read_text() == translated(text, *options)
+    assert not Path(f"{out}.parts").exists()
+
+
+@pytest.mark.slow
+def test_after_a_kill_the_same_command_goes_on(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    parts = Path(f"{out}.parts")
+    arguments = ["translate", str(BUNDLE), str(text), "--output", str(out), "--resume"]
+    process = subprocess.Popen([sys.executable, "-m", "dstransformer", *arguments], env=environment())
+    wait_until(lambda: parts.is_dir() and len(list(parts.glob("part-*"))) > 1)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "it was done before the kill: the test needs more lines"
+    assert not out.exists()
+    kept = {path: path.stat().st_mtime_ns for path in parts.glob("part-*")}
+    refused = run_dst(*arguments, "--beam", "3")
+    assert refused.returncode == 2
+    assert "was begun with beam_size" in refused.stderr
+    assert {path: path.stat().st_mtime_ns for path in parts.glob("part-*")} == kept
+    done = run_dst_ranks(2, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert out.read_text() == translated(text)
+
+
+def test_n_best_lists_have_sources_and_scores(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("the dog sees a cat\n\na fox\n")
+    rows = [json.loads(line) for line in translated(text, "--n-best", "2", "--format", "jsonl").splitlines()]
+    assert [(row["line"], row["rank"]) for row in rows] == [(1, 1), (1, 2), (2, 1), (3, 1), (3, 2)]
+    assert rows[0]["source"] == "the dog sees a cat"
+    assert rows[0]["score"] >= rows[1]["score"]
+    texts = [row["text"] for row in rows if row["rank"] == 1]
+    assert translated(text).split("\n") == [*texts, ""]
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--n-best", "9"], "--n-best 9: must be from 1 to the beam size, 2: raise --beam"),
+    (["--top-k", "5"], "--top-k is for drawing: add --sample"),
+    (["--sample", "--temperature", "0"], "--temperature 0.0: must be 0.01 to 100"),
+    (["--tag", "<BT>"], "add --format pairs"),
+    (["--ensemble", "nowhere"], "nowhere does not exist"),
+    (["--resume"], "--resume needs a FILE and --output FILE"),
+    (["--interactive"], "--interactive reads sentences from the terminal"),
+    (["--sample", "--beam", "3"], "--beam is for the search, and --sample draws: leave one out"),
+    (["--sample", "--prune", "3"], "--prune is for the search, and --sample draws: leave one out"),
+    (["--prefix-file", "nowhere"], "cannot read nowhere"),
+])  # fmt: skip
+def test_what_makes_no_sense_is_refused(tmp_path: Path, options: list[str], message: str) -> None:
+    text = tmp_path / "text"
+    text.write_text("a dog\n")
+    done = run_dst("translate", str(BUNDLE), str(text), *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("options", "stdin", "message"), [
+    (["--format", "jsonl"], b"", "--interactive shows scores and texts: leave out --format and --overwrite"),
+    ([], b"the dog\nthe d\xffg\n", "standard input, line 2: not UTF-8"),
+    ([], None, "standard input is closed: --interactive reads sentences from it"),
+])  # fmt: skip
+def test_a_conversation_that_makes_no_sense_is_refused(options: list[str], stdin: bytes | None, message: str) -> None:
+    command = [sys.executable, "-m", "dstransformer", "translate", str(BUNDLE), "--interactive", *options]
+    closing = [] if stdin is not None else ["sh", "-c", 'exec "$@" <&-', "sh"]
+    done = subprocess.run([*closing, *command], input=stdin, env=environment(), capture_output=True, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr.decode()
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_conversation_shows_scores() -> None:
+    command = [sys.executable, "-m", "dstransformer", "translate", str(BUNDLE), "--interactive", "--n-best", "2"]
+    done = subprocess.run(
+        command, input="the dog\na cat\n", env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    scores = [float(line.split()[0]) for line in done.stdout.splitlines()]
+    assert len(scores) == 4
+    assert scores[0] >= scores[1]

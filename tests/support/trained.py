@@ -1,0 +1,44 @@
+"""A small model that has learned the embedded grammar, trained in this process within seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dstransformer.batching.batch import build_batch
+from dstransformer.config import Config, load_config
+from dstransformer.corpus import Corpus
+from dstransformer.model import Transformer, save_bundle
+from support.packed import tiny_config
+
+
+def trained_bundle(folder: Path, corpus: Path, *, updates: int = 250, **model_changes: Any) -> Path:
+    """Train on a corpus and write a bundle; ``model_changes`` are values of the configuration's ``model``."""
+    config = _experiment(**model_changes)
+    opened = Corpus.open(corpus)
+    split = opened.split("train")
+    torch.manual_seed(1)
+    model = Transformer(config.model, opened.tokenizer.vocab_size, label_smoothing=0.1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
+    order = np.random.default_rng(1)
+    for update in range(updates):
+        batch = build_batch(split, order.choice(len(split), 64, replace=False))
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 * min(1.0, (update + 1) / 50)
+        optimizer.zero_grad()
+        (model(*batch).loss / len(batch.tgt_out)).backward()
+        optimizer.step()
+    languages = {"src_lang": opened.manifest.src_lang, "tgt_lang": opened.manifest.tgt_lang}
+    save_bundle(
+        folder, model.state_dict(), config, opened.tokenizer, {"step": updates, "sources": ["toy"], **languages}
+    )
+    return folder
+
+
+def _experiment(**model_changes: Any) -> Config:
+    base = load_config("base", ["decoding.max_extra_tokens=10"])
+    shape = {"d_model": 64, "d_ff": 128, "num_heads": 4, "d_k": 16, "d_v": 16} | model_changes
+    return base.model_copy(update={"model": tiny_config(**shape)})

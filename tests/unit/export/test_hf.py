@@ -1,0 +1,208 @@
+"""``dst export hf`` against transformers: the same logits, the same tokens, nearly the same beam search."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.corpora import TEXT, train_model
+from support.packed import model_logits
+from transformers import AutoTokenizer, MarianMTModel
+
+from dstransformer.config import load_config
+from dstransformer.corpus import BOS_ID, EOS_ID, Tokenizer
+from dstransformer.decoding import Translator, length_penalty
+from dstransformer.errors import DataError, UserError
+from dstransformer.export.hf import FILES, export_hf
+from dstransformer.export.hf_tokenizer import tokenizer_json
+from dstransformer.model import Transformer, open_bundle, save_bundle
+
+MULTI30K = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data")) / "multi30k"
+
+#: Text that tokenizers get wrong: odd spaces, control and invisible characters, what looks like special pieces.
+ODD = [
+    "", " ", "  two  spaces ", "tab\tand\u2028line", "zero\u200bwidth", "a </s> b <unk> <0x41>", ">>de<< word",
+    "ﬁne ① Å Ｆｕｌｌ", "한국어 日本語", "🙂 unseen", "▁ block", "e\u0301 é", "x" * 300,
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def exported(shared_folder: Callable[[str, Callable[[Path], object]], Path], trained: Path) -> Path:
+    return shared_folder("export-hf", lambda folder: export_hf(trained, folder))
+
+
+def random_bundle(folder: Path, **model_changes: Any) -> Path:
+    """A bundle with random weights, biases and norms."""
+    config = load_config("base")
+    shape = {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4, "d_k": 8, "d_v": 8, "vocab_multiple": 16}
+    config = config.model_copy(update={"model": config.model.model_copy(update=shape | model_changes)})
+    tokenizer = Tokenizer(train_model())
+    torch.manual_seed(3)
+    model = Transformer(config.model, tokenizer.vocab_size)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 1:
+                weight.copy_(torch.randn_like(weight) * 0.3 + ("norm" in name and name.endswith("weight")))
+    save_bundle(folder, model.state_dict(), config, tokenizer, {"step": 0, "src_lang": "en", "tgt_lang": "de"})
+    return folder
+
+
+@torch.no_grad()
+def logits_of(bundle: Path, exported: Path, src: str, tgt: str) -> tuple[torch.Tensor, torch.Tensor]:
+    opened = open_bundle(bundle)
+    source = torch.tensor([*opened.tokenizer.encode([src])[0], EOS_ID])
+    target = torch.tensor([BOS_ID, *opened.tokenizer.encode([tgt])[0]])
+    theirs = MarianMTModel.from_pretrained(exported).eval()
+    ours = model_logits(opened.build_model(), [(source, target)])
+    return ours, theirs(input_ids=source[None], decoder_input_ids=target[None]).logits[0]
+
+
+def test_a_trained_model_has_the_same_logits(trained: Path, exported: Path, learned: list[str]) -> None:
+    ours, theirs = logits_of(trained, exported, learned[0], "der Hund sieht eine Katze")
+    assert (ours - theirs).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("changes", [
+    {"tie_embeddings": "target"},
+    {"tie_embeddings": "none", "attention_bias": True},
+    {"d_k": 4, "d_v": 6},
+    {"num_layers": 1},
+])  # fmt: skip
+def test_other_architectures_have_the_same_logits(tmp_path: Path, changes: dict[str, Any]) -> None:
+    bundle = random_bundle(tmp_path / "bundle", **changes)
+    export_hf(bundle, tmp_path / "hf")
+    ours, theirs = logits_of(bundle, tmp_path / "hf", TEXT[0], TEXT[3])
+    assert (ours - theirs).abs().max() < 1e-4
+
+
+@pytest.mark.slow
+def test_generate_writes_what_beam_search_does(trained: Path, exported: Path, learned: list[str]) -> None:
+    sentences = learned[:200]
+    expected = Translator.load(trained).translate(sentences)
+    model, tokenizer = MarianMTModel.from_pretrained(exported).eval(), AutoTokenizer.from_pretrained(exported)
+    with torch.inference_mode():
+        found = model.generate(**tokenizer(sentences, return_tensors="pt", padding=True))
+    texts = tokenizer.batch_decode(found, skip_special_tokens=True)
+    # The scores differ in how they weigh lengths, and this small model is unsure; for a real one see docs/export.md.
+    assert sum(map(str.__eq__, texts, expected)) > 0.85 * len(sentences)
+    assert sum(map(bool, expected)) > 0.9 * len(sentences)
+
+
+@pytest.mark.parametrize("least", [0, 12])
+def test_the_least_length_is_ours(tmp_path: Path, learned: list[str], least: int) -> None:
+    config = load_config("base", [f"decoding.min_tokens={least}", "decoding.beam_size=1"])
+    opened = open_bundle(random_bundle(tmp_path / "random"))
+    changed = config.model_copy(update={"model": opened.model})
+    weights = opened.load_weights()
+    weights["decoder.1.feed_forward_residual.norm.bias"] = 100 * weights["embedding.weight"][EOS_ID]  # it ends at once
+    save_bundle(tmp_path / "bundle", weights, changed, opened.tokenizer, {"step": 0})
+    export_hf(tmp_path / "bundle", tmp_path / "hf")
+    model, tokenizer = (kind.from_pretrained(tmp_path / "hf") for kind in (MarianMTModel, AutoTokenizer))
+    with torch.inference_mode():
+        found = model.generate(**tokenizer(learned[:4], return_tensors="pt", padding=True), max_length=30)
+    ours = Translator.load(tmp_path / "bundle").search(learned[:4])
+    assert [row.index(EOS_ID) - 1 for row in found.tolist()] == [len(one.tokens) for (one,) in ours]
+    assert min(len(one.tokens) for (one,) in ours) == least
+
+
+@pytest.mark.slow
+def test_the_code_on_the_card_chooses_as_beam_search_does(
+    trained: Path, exported: Path, learned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentences = learned[:200]
+    code = re.findall(r"```python\n(.*?)```", (exported / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.chdir(exported)
+    printed: list[list[str]] = []
+    names: dict[str, Any] = {"print": printed.append}
+    with torch.inference_mode():
+        exec("\n".join(code).replace('["A sentence.", "Another one."]', repr(sentences)), names)
+    names |= {"sequences": names["found"].sequences, "theirs": names["found"].sequences_scores}
+    expected = Translator.load(trained).translate(sentences)
+    plain, rescored = (sum(map(str.__eq__, texts, expected)) for texts in printed)
+    assert rescored >= max(plain, 0.95 * len(sentences))
+    alpha, power = open_bundle(trained).decoding.length_penalty, names["power"]
+    for ids, theirs, ours in zip(*(names[name].tolist() for name in ("sequences", "theirs", "scores")), strict=True):
+        length = ids.index(EOS_ID)  # without the begin, with the end
+        assert ours == pytest.approx(theirs * length**power / length_penalty(length, alpha), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"model_type": "unigram", "vocab_size": 320}, {"byte_fallback": False, "vocab_size": 70}]
+)
+def test_the_tokens_are_the_same(tmp_path: Path, options: dict[str, Any]) -> None:
+    tokenizer = Tokenizer(train_model(**options))
+    bundle = random_bundle(tmp_path / "bundle")
+    config, state = load_config("base"), None
+    opened = open_bundle(bundle)
+    model = Transformer(opened.model, tokenizer.vocab_size)
+    config, state = config.model_copy(update={"model": opened.model}), model.state_dict()
+    save_bundle(tmp_path / "other", state, config, tokenizer, {"step": 0, "src_lang": "en", "tgt_lang": "de"})
+    export_hf(tmp_path / "other", tmp_path / "hf")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "hf")
+    texts = [*TEXT, *ODD]
+    ids = tokenizer.encode(texts)
+    assert theirs(texts)["input_ids"] == [[*row, EOS_ID] for row in ids]
+    plain = [text for text in TEXT if "ß" not in text]
+    assert theirs.batch_decode(tokenizer.encode(plain), skip_special_tokens=True) == plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_the_tokens_of_real_text_are_the_same(kind: str, tmp_path: Path) -> None:
+    if not MULTI30K.is_dir():
+        pytest.skip(f"no {MULTI30K}; set DST_SHARED_DATA")
+    lines = []
+    for side in ("en", "de"):
+        with gzip.open(MULTI30K / f"train.{side}.gz", "rt", encoding="utf-8") as file:
+            lines += [line.rstrip("\n") for line in islice(file, 5000)]
+    tokenizer = Tokenizer(train_model(lines, model_type=kind, vocab_size=4000))
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(tokenizer_json(tokenizer)), encoding="utf-8")
+    from tokenizers import Tokenizer as FastTokenizer
+
+    fast = FastTokenizer.from_file(str(path))
+    assert [one.ids for one in fast.encode_batch(lines)] == [[*row, EOS_ID] for row in tokenizer.encode(lines)]
+
+
+def test_the_card_names_languages_and_use(exported: Path) -> None:
+    card = (exported / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\n")
+    assert "MarianMTModel" in card
+    assert sorted(path.name for path in exported.iterdir()) == sorted(FILES)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"norm": "pre"}, "model.norm is pre"),
+    ({"positions": "learned"}, "model.positions is learned"),
+    ({"d_k": 16}, "model.d_k is 16, and MarianMTModel has heads of d_model / num_heads = 8"),
+])  # fmt: skip
+def test_what_marian_cannot_hold_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    bundle = random_bundle(tmp_path / "bundle", **changes)
+    with pytest.raises(DataError, match=f"{message}.*`dst export ct2` can hold it"):
+        export_hf(bundle, tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+
+
+def test_only_an_earlier_export_is_replaced(tmp_path: Path, trained: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "letter").write_text("dear")
+    with pytest.raises(UserError):
+        export_hf(trained, mine, overwrite=True)
+    assert (mine / "letter").read_text() == "dear"
+    export_hf(trained, tmp_path / "hf")
+    with pytest.raises(UserError, match="--overwrite"):
+        export_hf(trained, tmp_path / "hf")
+    export_hf(trained, tmp_path / "hf", overwrite=True)
+    with pytest.raises(UserError, match="is an export, which must not be changed"):
+        export_hf(trained, tmp_path / "hf" / "inside")
+    with pytest.raises(DataError, match="is an export for another tool, not a bundle"):
+        open_bundle(tmp_path / "hf")

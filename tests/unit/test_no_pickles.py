@@ -1,0 +1,44 @@
+"""No file that this package reads can run code: nothing unpickles one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+#: Modules that exist to unpickle, and functions of others that do so by default or on request.
+MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+FUNCTIONS = {"torch.load", "torch.save", "torch.jit.load", "np.load", "numpy.load", "pd.read_pickle"}
+FUNCTIONS |= {"yaml.unsafe_load", "yaml.full_load", "yaml.UnsafeLoader", "yaml.Loader", "yaml.FullLoader"}
+
+SOURCES = sorted(path for name in ("dstransformer", "data_prep") for path in (ROOT / name).rglob("*.py"))
+
+
+def offences(source: str) -> Iterator[str]:
+    """The forbidden imports and calls of a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.partition(".")[0] in MODULES)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in MODULES:
+            yield str(node.module)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in FUNCTIONS:
+            yield ast.unparse(node)
+        elif isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
+            yield "allow_pickle"
+
+
+@pytest.mark.parametrize("source", [
+    "import pickle", "from pickle import loads", "import torch\ntorch.load(path)", "read = torch.load",
+    "np.load(path, allow_pickle=True)", "import joblib.numpy_pickle", "yaml.unsafe_load(text)",
+])  # fmt: skip
+def test_the_check_finds_what_it_looks_for(source: str) -> None:
+    assert list(offences(source))
+
+
+def test_nothing_unpickles() -> None:
+    assert len(SOURCES) > 150
+    assert {str(path): found for path in SOURCES if (found := list(offences(path.read_text())))} == {}
