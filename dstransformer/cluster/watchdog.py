@@ -175,8 +175,9 @@ class Watchdog:
         stuck = [rank for rank, one in seen.items() if one.place.phase == UPDATE and now - one.moved > self._limit]
         if not stuck:
             return None
-        first = min(seen[rank].place[1:] for rank in stuck)
-        behind = [rank for rank in stuck if seen[rank].place[1:] == first]
+        # The others wait for the one that is furthest behind, though its last report may have come later than theirs.
+        where = {rank: one.place[1:] for rank, one in seen.items() if one.place.phase == UPDATE}
+        behind = [rank for rank in where if where[rank] == min(where.values())]
         return (
             f"{_name(behind, seen)} {_has(behind)} been in update {seen[behind[0]].place.update} for more than "
             f"{self._limit:.0f} s (training.hang_seconds); {_describe(seen)}"

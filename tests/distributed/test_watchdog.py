@@ -51,7 +51,7 @@ def test_a_stopped_rank_is_named(toy_corpus: Path, tmp_path: Path, stopped: int)
         assert re.search(r"rank 0 (on \S+ has not answered for 6 s|does not answer)", line)
     assert "Traceback" not in errors
     stacks = (run / "logs" / f"rank-{1 - stopped:05d}.log").read_text()
-    assert "in _compute" in stacks, "the main thread's stack"
+    assert "training/trainer.py" in stacks, "the main thread's stack"
     assert latest_state(run)["step"] >= 20, "the last complete checkpoint stays"
 
 
@@ -102,12 +102,15 @@ def test_a_long_validation_is_no_hang(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(time, "monotonic", lambda: now)
     watchdog = Watchdog(Shelf(), 0, 3, 30.0, tmp_path / "log")
 
-    def seen(phase: str, *, moved: float, heard: float = 0.0) -> _Seen:
-        return _Seen(Place("node", 7, phase, 9), 1, now - heard, now - moved)
+    def seen(phase: str, *, moved: float, heard: float = 0.0, update: int = 7) -> _Seen:
+        return _Seen(Place("node", update, phase, 9), 1, now - heard, now - moved)
 
     assert watchdog._judge({0: seen("validation", moved=9999.0), 1: seen(UPDATE, moved=29.0)}) is None
     stuck = watchdog._judge({0: seen("x", moved=9.0), 1: seen(UPDATE, moved=31.0)})
     assert stuck is not None
     assert "rank 1 on node has been in update 7" in stuck
+    late = watchdog._judge({0: seen(UPDATE, moved=31.0), 1: seen(UPDATE, moved=29.0, update=6)})
+    assert late is not None
+    assert "rank 1 on node has been in update 6" in late, "heard of later, but behind"
     silent = watchdog._judge({0: seen(UPDATE, moved=1.0), 2: seen("validation", moved=1.0, heard=31.0)})
     assert silent == "rank 2 on node has not answered for 30 s; rank 0: update 7, update; rank 2: update 7, validation"
