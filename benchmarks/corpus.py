@@ -25,8 +25,8 @@ import sentencepiece
 from benchmarks.bars import print_at_least, print_at_most, print_share
 from benchmarks.limits import disk_bandwidth, folder_bytes
 from benchmarks.memory import tree_peak
+from data_prep.options import EncodeOptions
 from data_prep.pipeline import run_encode
-from data_prep.recipe import EncodeOptions
 from data_prep.sources.toy import generate_pairs
 from data_prep.workspace import open_workspace
 from dstransformer.corpus import Corpus

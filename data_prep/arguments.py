@@ -5,53 +5,60 @@ Each value is checked when it is parsed, so that the error names its flag, and a
 
 import argparse
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from data_prep.recipe import (
-    SOURCE_DEFAULTS,
+from data_prep.options import (
+    RECIPE_ONLY,
+    SOURCES,
     CleanOptions,
     EncodeOptions,
     FilesOptions,
     Folder,
     Placeholder,
-    Recipe,
     SourceOptions,
     TextFile,
-    ToyOptions,
-    TreesOptions,
     VocabOptions,
-    Wmt14Options,
-    with_source_defaults,
+    option_kind,
+    printable_name,
 )
+from data_prep.recipe import SOURCE_DEFAULTS, Recipe, with_source_defaults
+from data_prep.recipe_file import load_recipe
 from dstransformer.errors import UserError
 from dstransformer.terminal import StoreOnce
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_SOURCES: dict[str, type[SourceOptions]] = {
-    "toy": ToyOptions,
-    "files": FilesOptions,
-    "wmt14": Wmt14Options,
-    "trees": TreesOptions,
-}
 _Processes = Annotated[int, Ge(1), Le(1024)]
 
 
-def add_source(parser: argparse.ArgumentParser) -> None:
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """Add the recipe, which takes the place of the options of the source and the stages, and its overrides."""
+    parser.add_argument(
+        "recipe", nargs="?", metavar="RECIPE", help="one of `dst-prep recipes`, or a .yaml file; or give --source"
+    )
+    parser.add_argument(
+        "--set", nargs="+", action="extend", metavar="KEY=VALUE", help="values in place of the recipe's, by name"
+    )
+
+
+def add_source(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Add the options of every source: a group of those that several sources share, and one for each source."""
     options: dict[str, dict[str, FieldInfo]] = {}
-    for source, model in _SOURCES.items():
+    for source, model in SOURCES.items():
         for name, field in model.model_fields.items():
-            options.setdefault(name, {})[source] = field
+            if field.json_schema_extra != RECIPE_ONLY:
+                options.setdefault(name, {})[source] = field
     del options["source"]
     shared = parser.add_argument_group("source")
-    shared.add_argument("--source", choices=tuple(_SOURCES), required=True, help="where the text comes from")
-    groups = {source: parser.add_argument_group(model.model_config.get("title")) for source, model in _SOURCES.items()}
+    shared.add_argument("--source", choices=tuple(SOURCES), required=required, help="where the text comes from")
+    groups = {source: parser.add_argument_group(model.model_config.get("title")) for source, model in SOURCES.items()}
     for name, fields in options.items():
         source, field = next(iter(fields.items()))
         _add_option(shared if len(fields) > 1 else groups[source], name, field, _describe_by_source(fields))
@@ -125,7 +132,20 @@ def read_recipe(arguments: argparse.Namespace) -> Recipe:
     """
     sections: dict[str, type[BaseModel]] = {"clean": CleanOptions, "vocab": VocabOptions, "encode": EncodeOptions}
     given: dict[str, Any] = {section: _given(arguments, model.model_fields) for section, model in sections.items()}
-    return _validate(Recipe, given | {"source": _given(arguments, _source_names())})
+    source = _given(arguments, _source_names())
+    if arguments.recipe is not None:
+        flags = [name for options in (source, *given.values()) for name in options]
+        if flags:
+            flag = f"--{flags[0].replace('_', '-')}"
+            raise UserError(f"{flag} and the recipe {arguments.recipe} do not go together: use --set, or leave one out")
+        return load_recipe(arguments.recipe, arguments.set or ())
+    if arguments.set:
+        raise UserError(f"--set {arguments.set[0]} needs a recipe: name one of `dst-prep recipes`, or a .yaml file")
+    if "source" not in source:
+        raise UserError(
+            f"no recipe and no --source: name one of `dst-prep recipes`, a .yaml file, or --source {'|'.join(SOURCES)}"
+        )
+    return _validate(Recipe, given | {"sources": {source["source"]: source}})
 
 
 def read_source(arguments: argparse.Namespace) -> SourceOptions:
@@ -134,7 +154,7 @@ def read_source(arguments: argparse.Namespace) -> SourceOptions:
     Raises:
         UserError: An option is missing or belongs to another source.
     """
-    return _validate(_SOURCES[arguments.source], _given(arguments, _source_names()))
+    return _validate(SOURCES[arguments.source], _given(arguments, _source_names()))
 
 
 def read_stage(arguments: argparse.Namespace, kind: type[Model], stage: str, read: Mapping[str, object]) -> Model:
@@ -176,7 +196,7 @@ def _add_options(
 def _add_option(group: Any, name: str, field: FieldInfo, text: str) -> None:
     """Add one option. It is None unless given, because the model holds the default."""
     flag = f"--{name.replace('_', '-')}"
-    kind = _kind(field)
+    kind = option_kind(field)
     base, *metadata = get_args(kind) if get_origin(kind) is Annotated else [kind]
     if base is bool:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
@@ -186,13 +206,6 @@ def _add_option(group: Any, name: str, field: FieldInfo, text: str) -> None:
     action = _Once if kind == TextFile and name in FilesOptions.model_fields else "store"
     read = str if choices else read_as(kind)
     group.add_argument(flag, type=read, action=action, choices=choices, metavar=placeholder, help=text)
-
-
-def _kind(field: FieldInfo) -> Any:
-    """Return the type of an option's value, without None and annotated with its bounds."""
-    if type(None) in get_args(field.annotation):
-        return get_args(field.annotation)[0]
-    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
 
 
 def _describe_by_source(fields: Mapping[str, FieldInfo]) -> str:
@@ -253,7 +266,12 @@ def _complaint(text: str, error: ValidationError, kind: Any) -> str:
 
 
 def _source_names() -> Iterable[str]:
-    return dict.fromkeys(name for model in _SOURCES.values() for name in model.model_fields)
+    return dict.fromkeys(
+        name
+        for model in SOURCES.values()
+        for name, field in model.model_fields.items()
+        if field.json_schema_extra != RECIPE_ONLY
+    )
 
 
 def _given(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
@@ -270,9 +288,17 @@ def _validate(kind: type[Model], given: Mapping[str, Any]) -> Model:
         raise UserError(str(fault["ctx"]["error"]))
     name = str(fault["loc"][-1])
     flag = f"--{name.replace('_', '-')}"
-    source = str(given["source"]["source"] if kind is Recipe else given.get("source"))
+    source = str(next(iter(given["sources"])) if kind is Recipe else given.get("source"))
     if fault["type"] == "extra_forbidden":
         raise UserError(f"{flag} is not an option of source {source}: leave it out")
     if fault["type"] == "missing":
-        raise UserError(f"{flag} is missing: {_SOURCES[source].model_fields[name].description}")
+        raise UserError(f"{flag} is missing: {SOURCES[source].model_fields[name].description}")
     raise UserError(f"{flag}: {fault['msg']}")
+
+
+def recipe_command(arguments: argparse.Namespace) -> str:
+    """The command line of a build from a recipe, without its folders; empty for a build from flags."""
+    if arguments.recipe is None:
+        return ""
+    words = ["dst-prep", "build", printable_name(Path(arguments.recipe))]
+    return " ".join([*words, "--set", *map(shlex.quote, arguments.set)] if arguments.set else words)

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
+from data_prep.options import CleanOptions
 from data_prep.overlap import OverlapCounter
 from data_prep.pairs import (
     SCHEMA,
@@ -20,7 +21,6 @@ from data_prep.pairs import (
     normalise,
     select_pairs,
 )
-from data_prep.recipe import CleanOptions
 from dstransformer.corpus import CleaningReport, Overlap
 from dstransformer.errors import DataError, counted
 from dstransformer.progress import Progress
@@ -40,12 +40,13 @@ _ADVICE = {
 
 
 class CleanReport(BaseModel):
-    """What cleaning dropped, and how much of each held-out split is in the remaining training text."""
+    """What cleaning dropped, how much of each held-out split is in the remaining text, and its pairs by part."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cleaning: CleaningReport
     overlap: dict[str, Overlap]
+    parts: tuple[int, ...]
 
 
 def clean_text(read: Path, folder: Path, options: CleanOptions, workers: int, progress: Progress) -> CleanReport:
@@ -58,6 +59,7 @@ def clean_text(read: Path, folder: Path, options: CleanOptions, workers: int, pr
     passed, train = folder / "passed.arrow", folder / "train.arrow"
     counts = np.zeros(_KEPT + 1, dtype=np.int64)
     keys = [np.empty(0, dtype=np.uint64)]
+    parts = [np.empty(0, dtype=np.uint16)]
     overlap = OverlapCounter(read)
     given = {"form": options.normalise, "max_words": options.max_words, "max_ratio": options.max_ratio}
     with progress.task("clean train", total) as advance, PairsWriter(passed) as writer:
@@ -70,9 +72,12 @@ def clean_text(read: Path, folder: Path, options: CleanOptions, workers: int, pr
             kept = table.filter(pa.array(rules == _KEPT))
             overlap.count(kept["src_key"].to_numpy(), kept["pair_key"].to_numpy())
             keys.append(kept["key"].to_numpy())
+            parts.append(kept["part"].to_numpy())
             writer.write(kept.select(SCHEMA.names))
+    part_of = np.concatenate(parts)
     if options.dedup:
         distinct = _first_occurrences(np.concatenate(keys))
+        part_of = part_of[distinct]
         select_pairs(passed, distinct, train)
         passed.unlink()
         counts[RULES.index("duplicate")] = len(distinct) - distinct.sum()
@@ -87,14 +92,14 @@ def clean_text(read: Path, folder: Path, options: CleanOptions, workers: int, pr
         advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
         raise DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
     cleaning = CleaningReport(read=total, kept=int(counts[_KEPT]), dropped=dropped)
-    return CleanReport(cleaning=cleaning, overlap=overlap.report())
+    return CleanReport(cleaning=cleaning, overlap=overlap.report(), parts=tuple(np.bincount(part_of).tolist()))
 
 
 def judge(table: pa.Table, form: Literal["nfkc", "none"], max_words: int, max_ratio: float) -> pa.Table:
     """Normalise pairs, find the rule that drops each, and hash them.
 
     Returns:
-        Columns ``src`` and ``tgt``; ``rule``, an index into ``RULES``, or ``len(RULES)`` for a pair that is kept;
+        Columns ``src``, ``tgt`` and ``part``; ``rule``, an index into ``RULES``, ``len(RULES)`` for one that is kept;
         ``key``, equal for equal pairs; ``src_key`` and ``pair_key``, hashes of the source sentence and of the pair in
         Unicode form NFKC, for comparison with held-out text.
     """
@@ -113,6 +118,7 @@ def judge(table: pa.Table, form: Literal["nfkc", "none"], max_words: int, max_ra
         {
             "src": src,
             "tgt": tgt,
+            "part": table["part"],
             "rule": pa.array(rules, pa.uint8()),
             "key": key,
             "src_key": src_key,

@@ -21,8 +21,19 @@ def run(words: Sequence[str]) -> None:
         SystemExit: Help or the version was asked for.
     """
     with printing():  # help and version
-        arguments = _build_parser().parse_args(words)
+        arguments = _parse(words)
     arguments.handler(arguments)
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the words. The recipe may also follow options, which argparse before Python 3.13 does not understand."""
+    parser = _build_parser()
+    arguments, rest = parser.parse_known_args(words)
+    if len(rest) == 1 and not rest[0].startswith("-") and getattr(arguments, "recipe", "") is None:
+        arguments.recipe = rest.pop()
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return arguments
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -31,8 +42,9 @@ def _build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     build = _add_command(commands, "build", _build, "all stages: text in, corpus out")
+    options.add_recipe(build)
+    options.add_source(build, required=False)
     for add in (
-        options.add_source,
         options.add_clean,
         options.add_vocab,
         options.add_encode,
@@ -58,6 +70,7 @@ def _build_parser() -> argparse.ArgumentParser:
     info = _add_command(commands, "info", _info, "show what a corpus holds")
     options.add_corpus(info)
     info.add_argument("--json", action="store_true", help="print the manifest")
+    _add_command(commands, "recipes", _recipes, "list the recipes of the package")
     verify = _add_command(commands, "verify", _verify, "check every checksum of a corpus")
     options.add_corpus(verify)
     text = _add_command(commands, "text", _text, "write the raw text of a held-out split to two files")
@@ -93,10 +106,24 @@ def _build(arguments: argparse.Namespace) -> None:
     out = resolve_output(arguments.out)
     work = arguments.work.absolute() if arguments.work else out.with_name(f"{out.name}.work")
     manifest = build(
-        recipe, out, work, workers=arguments.workers, overwrite=arguments.overwrite, progress=build_progress()
+        recipe,
+        out,
+        work,
+        workers=arguments.workers,
+        overwrite=arguments.overwrite,
+        progress=build_progress(),
+        command=options.recipe_command(arguments),
     )
     with printing(f"; the corpus {arguments.out} is whole"):
         show_manifest(arguments.out, manifest)
+
+
+def _recipes(_: argparse.Namespace) -> None:
+    from data_prep.recipe_file import recipe_summaries
+
+    with printing(needed=True):
+        for name, summary in recipe_summaries().items():
+            print(f"{name:14} {summary}")
 
 
 def _read(arguments: argparse.Namespace) -> None:
@@ -106,13 +133,13 @@ def _read(arguments: argparse.Namespace) -> None:
 
     source = options.read_source(arguments)
     with open_workspace(arguments.work, build_progress()) as space:
-        run_read(space, source, arguments.workers)
+        run_read(space, {source.source: source}, arguments.workers)
 
 
 def _clean(arguments: argparse.Namespace) -> None:
     from data_prep.clean import CleanReport
+    from data_prep.options import CleanOptions
     from data_prep.pipeline import run_clean
-    from data_prep.recipe import CleanOptions
     from data_prep.report import show_cleaning
     from data_prep.workspace import open_workspace
     from dstransformer.progress import build_progress
@@ -126,8 +153,8 @@ def _clean(arguments: argparse.Namespace) -> None:
 
 
 def _vocab(arguments: argparse.Namespace) -> None:
+    from data_prep.options import VocabOptions
     from data_prep.pipeline import run_vocab
-    from data_prep.recipe import VocabOptions
     from data_prep.workspace import open_workspace
     from dstransformer.progress import build_progress
 
@@ -136,9 +163,9 @@ def _vocab(arguments: argparse.Namespace) -> None:
 
 
 def _encode(arguments: argparse.Namespace) -> None:
+    from data_prep.options import EncodeOptions
     from data_prep.output import check_places, resolve_output
     from data_prep.pipeline import run_encode
-    from data_prep.recipe import EncodeOptions
     from data_prep.report import show_manifest
     from data_prep.workspace import open_workspace
     from dstransformer.progress import build_progress

@@ -1,4 +1,4 @@
-"""Files of sentence pairs, Arrow tables with columns ``src`` and ``tgt``, and how pairs are compared."""
+"""Files of sentence pairs, Arrow tables with columns ``src``, ``tgt`` and ``part``, and how pairs are compared."""
 
 import errno
 import hashlib
@@ -20,7 +20,11 @@ from dstransformer.errors import DataError
 from dstransformer.files import sync
 from dstransformer.progress import Advance
 
-SCHEMA = pa.schema([("src", pa.string()), ("tgt", pa.string())])
+#: What a source streams.
+TEXT = pa.schema([("src", pa.string()), ("tgt", pa.string())])
+
+#: A pair in the work folder: ``part`` is the number of the source that it is from.
+SCHEMA = TEXT.append(pa.field("part", pa.uint16()))
 
 Hashes = npt.NDArray[np.uint64]
 

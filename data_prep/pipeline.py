@@ -2,7 +2,7 @@
 
 import platform
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -12,20 +12,13 @@ from pydantic import TypeAdapter
 
 import dstransformer
 from data_prep.clean import CleanReport, clean_text
-from data_prep.encode import encode_held_out, encode_train
+from data_prep.encode import Form, encode_held_out, encode_train
+from data_prep.options import CleanOptions, EncodeOptions, FilesOptions, SourceOptions, VocabOptions, Wmt14Options
 from data_prep.output import check_places, find_corpus, install, open_output
 from data_prep.read import ReadReport, read_text
-from data_prep.recipe import (
-    CleanOptions,
-    EncodeOptions,
-    FilesOptions,
-    Recipe,
-    SourceOptions,
-    VocabOptions,
-    Wmt14Options,
-)
+from data_prep.recipe import Recipe, record_sources
 from data_prep.report import unknown_shares
-from data_prep.sources import Source, open_source
+from data_prep.sources import Part, open_parts
 from data_prep.sources.files import same_sides, swapped_sides
 from data_prep.vocab import make_tokenizer
 from data_prep.workspace import FULL_ADVICE, StageRecord, Workspace, check_workspace, open_workspace, stage_key
@@ -51,16 +44,27 @@ _NOTED_UNKNOWN = 0.01
 _SENTENCEPIECE_RULES = {"nfkc": "nfkc", "none": "identity"}
 
 
-def build(recipe: Recipe, out: Path, work: Path, *, workers: int, overwrite: bool, progress: Progress) -> Manifest:
+def build(
+    recipe: Recipe, out: Path, work: Path, *, workers: int, overwrite: bool, progress: Progress, command: str = ""
+) -> Manifest:
     """Build the corpus ``out``, reusing the stages that an interrupted build of the same corpus left in ``work``.
+
+    Args:
+        recipe: The sources, and the options of all stages.
+        out: The corpus.
+        work: The work folder.
+        workers: Number of processes.
+        overwrite: Whether another corpus at ``out`` is replaced.
+        progress: Shows what is done.
+        command: The command line for the manifest, if the options are not all flags.
 
     Raises:
         UserError, DataError: An option, a file or ``out`` cannot be used; finished stages stay in ``work``.
         StorageError: The file system refused; ``work`` is removed.
     """
     check_places(out, work, _inputs(recipe))
-    source = open_source(recipe.source)
-    key = _build_key(source, recipe)
+    parts = open_parts(recipe.sources)
+    key = _build_key(parts, recipe)
     if there := find_corpus(out, key, overwrite):
         progress.note(f"{out} is already built from these inputs with these options")
         return there
@@ -68,31 +72,34 @@ def build(recipe: Recipe, out: Path, work: Path, *, workers: int, overwrite: boo
     with open_output(out, progress) as unfinished, open_workspace(work, progress) as space, _tidy(space):
         if there := find_corpus(out, key, overwrite):  # made by a build that has just ended
             return there
-        run_read(space, recipe.source, workers, source)
+        run_read(space, recipe.sources, workers, parts)
         run_clean(space, recipe.clean, workers)
         run_vocab(space, recipe.vocab)
         records = _chained(space, "read", "clean", "vocab")
         with storage_errors(out.parent, full=FULL_ADVICE):
-            manifest = _write_corpus(space, records, recipe.encode, unfinished, workers)
+            manifest = _write_corpus(space, records, recipe.encode, unfinished, workers, command)
             install(unfinished, out, overwrite)
         space.clear()
     return manifest
 
 
-def run_read(space: Workspace, options: SourceOptions, workers: int, source: Source | None = None) -> StageRecord:
+def run_read(
+    space: Workspace, sources: Mapping[str, SourceOptions], workers: int, parts: Sequence[Part] | None = None
+) -> StageRecord:
     """Run stage one.
 
     Args:
         space: The work folder.
-        options: The source.
+        sources: The sources.
         workers: Number of processes.
-        source: The source if it is already open.
+        parts: The sources if they are already open.
     """
-    opened = source or open_source(options)
-    if isinstance(options, FilesOptions) and (warning := swapped_sides(options) or same_sides(options)):
-        space.progress.note(warning)
-    make = partial(read_text, opened, options, workers=workers, progress=space.progress)
-    return space.run("read", "", _read_content(opened, options), options.record(), make)
+    opened = parts or open_parts(sources)
+    for options in sources.values():
+        if isinstance(options, FilesOptions) and (warning := swapped_sides(options) or same_sides(options)):
+            space.progress.note(warning)
+    make = partial(read_text, opened, workers=workers, progress=space.progress)
+    return space.run("read", "", _read_content(opened), record_sources(sources), make)
 
 
 def run_clean(space: Workspace, options: CleanOptions, workers: int) -> StageRecord:
@@ -134,7 +141,7 @@ def run_vocab(space: Workspace, options: VocabOptions) -> StageRecord:
 
     def make(folder: Path) -> TokenizerInfo:
         train = space.folder / "clean" / "train.arrow"
-        return make_tokenizer(train, folder / TOKENIZER_NAME, options, rule, space.progress, _linearisation(space))
+        return make_tokenizer(train, folder / TOKENIZER_NAME, options, rule, _form(space), space.progress)
 
     return space.run("vocab", clean.key, _vocab_content(options), options.record(), make)
 
@@ -158,15 +165,17 @@ def run_encode(space: Workspace, options: EncodeOptions, out: Path, *, workers: 
 
 def _inputs(recipe: Recipe) -> list[Path | None]:
     """List the files that a build reads, and the folder of a copy of the hub's data."""
-    source = recipe.source
-    if isinstance(source, Wmt14Options):
-        return [source.hub_path, recipe.vocab.tokenizer_model]
-    files = [value for _, value in source if isinstance(value, Path) and value.is_file()]
-    return [*files, recipe.vocab.tokenizer_model]
+    inputs: list[Path | None] = [recipe.vocab.tokenizer_model]
+    for source in recipe.sources.values():
+        if isinstance(source, Wmt14Options):
+            inputs.append(source.hub_path)
+        else:
+            inputs += [value for _, value in source if isinstance(value, Path) and value.is_file()]
+    return inputs
 
 
 def _write_corpus(
-    space: Workspace, records: list[StageRecord], options: EncodeOptions, folder: Path, workers: int
+    space: Workspace, records: list[StageRecord], options: EncodeOptions, folder: Path, workers: int, command: str = ""
 ) -> Manifest:
     read, _, vocab = records
     space.verify("read")
@@ -177,15 +186,15 @@ def _write_corpus(
     tokenizer = _load_tokenizer(space)
     writer = CorpusWriter(folder, tokenizer, shard_rows=options.shard_rows)
     train = space.folder / "clean" / "train.arrow"
-    trees = _linearisation(space)
-    info, too_many = encode_train(
-        train, writer, tokenizer, trees, max_tokens=options.max_tokens, workers=workers, progress=space.progress
+    form = _form(space)
+    info, too_many, kept = encode_train(
+        train, writer, tokenizer, form, max_tokens=options.max_tokens, workers=workers, progress=space.progress
     )
     splits = {"train": info}
     for split in read_report.pairs:
         if split != "train":
             path = space.folder / "read" / f"{split}.arrow"
-            splits[split] = encode_held_out(path, writer, tokenizer, trees, workers=workers, progress=space.progress)
+            splits[split] = encode_held_out(path, writer, tokenizer, form, workers=workers, progress=space.progress)
     given = {name: value for record in records for name, value in record.options.items()} | options.record()
     manifest = Manifest(
         format_version=FORMAT_VERSION,
@@ -193,15 +202,18 @@ def _write_corpus(
         src_lang=str(read.options["src_lang"]),
         tgt_lang=str(read.options["tgt_lang"]),
         tokenizer=space.report("vocab", TokenizerInfo),
-        trees=trees,
+        trees=form.trees,
         splits=splits,
-        sources=(read_report.source,),
+        sources=read_report.sources,
+        parts=tuple(
+            part.model_copy(update={"pairs": pairs}) for part, pairs in zip(read_report.parts, kept, strict=True)
+        ),
         cleaning=CleaningReport(
             read=cleaning.read, kept=info.pairs, dropped=cleaning.dropped | {"too_many_tokens": too_many}
         ),
         overlap=cleaned.overlap,
         options=given,
-        command=_command(given),
+        command=command or _command(given),
         versions=_versions(),
     )
     writer.close(manifest)
@@ -217,6 +229,12 @@ def _linearisation(space: Workspace) -> Linearisation | None:
     return TypeAdapter(Linearisation).validate_python({name: read[name] for name in ("tags", "closing")})
 
 
+def _form(space: Workspace) -> Form:
+    """How the sentences of the sources are written."""
+    parts = space.report("read", ReadReport).parts
+    return Form(tuple(part.tag for part in parts), _linearisation(space))
+
+
 def _load_tokenizer(space: Workspace) -> Tokenizer:
     path = space.folder / "vocab" / TOKENIZER_NAME
     found = file_sha256(path) if path.is_file() else "none"
@@ -227,9 +245,9 @@ def _load_tokenizer(space: Workspace) -> Tokenizer:
     return Tokenizer.load(path)
 
 
-def _build_key(source: Source, recipe: Recipe) -> str:
+def _build_key(parts: Sequence[Part], recipe: Recipe) -> str:
     """Compute the key of the corpus before any stage has run."""
-    read = stage_key("read", "", _read_content(source, recipe.source))
+    read = stage_key("read", "", _read_content(parts))
     clean = stage_key("clean", read, recipe.clean.record())
     vocab = stage_key("vocab", clean, _vocab_content(recipe.vocab))
     return _encode_key(vocab, recipe.encode)
@@ -239,8 +257,9 @@ def _encode_key(vocab: str, options: EncodeOptions) -> str:
     return stage_key("encode", vocab, options.record())
 
 
-def _read_content(source: Source, options: SourceOptions) -> dict[str, object]:
-    return {"source": source.info.model_dump(), "options": options.record(), "made_by": _made_by()}
+def _read_content(parts: Sequence[Part]) -> dict[str, object]:
+    sources = {part.name: {"source": part.source.info.model_dump(), "options": part.options.record()} for part in parts}
+    return {"sources": sources, "order": list(sources), "made_by": _made_by()}
 
 
 def _vocab_content(options: VocabOptions) -> dict[str, object]:

@@ -1,282 +1,16 @@
-"""The options of every stage, each with its type, bounds, default and description in one place.
-
-The command line is generated from these models. Errors name an option by its flag.
-"""
+"""What a corpus is made from and how: its sources by name, and the options of every stage."""
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    FiniteFloat,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator
+
+from data_prep.options import CleanOptions, EncodeOptions, Options, SourceName, SourceOptions, VocabOptions
 
 if TYPE_CHECKING:  # imports NumPy and Arrow; `--help` must answer at once
     from dstransformer.corpus import Option
-
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://")
-_LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
-
-
-@dataclass(frozen=True)
-class Placeholder:
-    """Stands for a value in usage and help, such as ``N``."""
-
-    name: str
-
-
-def _check_language(code: str) -> str:
-    if not _LANGUAGE.fullmatch(code) or len(code) > 35:
-        raise ValueError(f"{code[:40]!r} is not a language code such as en, pt-BR or zho_Hans")
-    return code
-
-
-def _to_path(name: Any) -> Any:
-    """Convert a name, which need not be UTF-8; an empty one, as from an unset variable, would be the working folder."""
-    if name == "":
-        raise ValueError("the name is empty; is a variable unset?")
-    if isinstance(name, str) and _ADDRESS.match(name):
-        raise ValueError(f"{name[:60]!r} is an address; download the file first")
-    return Path(name) if isinstance(name, str) else name
-
-
-def _check_utf8(path: Path) -> Path:
-    """Refuse a name that is not UTF-8, which Arrow cannot open."""
-    try:
-        os.path.realpath(path).encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{str(path)!r}, in full, is not a name in UTF-8: choose or rename it") from None
-    return path
-
-
-def split_shares(how: str) -> tuple[float, float]:
-    """The shares for validation and test of ``random:0.05,0.1``; of ``random:0.05`` it is the same for both.
-
-    Raises:
-        ValueError: They are not one or two shares.
-    """
-    first, *second = map(float, how.partition(":")[2].split(","))
-    (other,) = second or [first]
-    return first, other
-
-
-def _check_splits(how: str) -> str:
-    if how in ("wsj", "none"):
-        return how
-    try:
-        shares = split_shares(how)
-    except ValueError:
-        shares = (1.0, 1.0)
-    if how.partition(":")[0] not in ("files", "random") or not all(0 <= n < 1 for n in shares) or sum(shares) >= 1:
-        raise ValueError(
-            f"{how[:40]!r} is none of wsj, files:DEV,TEST, random:DEV,TEST and none, with shares such as 0.05,0.1 (or "
-            "one for both)"
-        )
-    return how
-
-
-Language = Annotated[str, AfterValidator(_check_language), Placeholder("CODE")]
-TextFile = Annotated[Path, BeforeValidator(_to_path), Placeholder("FILE")]
-Folder = Annotated[Path, BeforeValidator(_to_path), AfterValidator(_check_utf8), Placeholder("DIR")]
-Count = Annotated[int, Field(ge=0, le=10**9), Placeholder("N")]
-PositiveCount = Annotated[int, Field(ge=1, le=10**9), Placeholder("N")]
-Seed = Annotated[int, Field(ge=0, le=2**63 - 1), Placeholder("N")]
-
-
-def printable_name(path: Path) -> str:
-    """Return the name of a file without its folder, with bytes that are not UTF-8 escaped."""
-    return path.name.encode("utf-8", "backslashreplace").decode()
-
-
-class _Options(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    #: Options that do not change the corpus.
-    _unrecorded: ClassVar[frozenset[str]] = frozenset()
-
-    def record(self) -> dict[str, Option]:
-        """Return the options that decide what the corpus holds, for the manifest and the stage's key.
-
-        Files are recorded without their folders. Options that are None are left out.
-        """
-        return {
-            name: printable_name(value) if isinstance(value, Path) else value
-            for name, value in self
-            if value is not None and name not in self._unrecorded
-        }
-
-
-class ToyOptions(_Options):
-    """The embedded grammar."""
-
-    model_config = ConfigDict(title="source toy: an English-German grammar")
-
-    source: Literal["toy"] = "toy"
-    src_lang: Language = Field("en", description="language code of the source side, for example en")
-    tgt_lang: Language = Field("de", description="language code of the target side, for example de")
-    pairs: Annotated[int, Field(ge=1, le=10**7), Placeholder("N")] = Field(100_000, description="training pairs")
-    seed: Seed = Field(1, description="seed of the sentences drawn")
-    valid_size: Count = Field(1000, description="validation pairs")
-    test_size: Count = Field(1000, description="test pairs")
-
-
-class FilesOptions(_Options):
-    """Local files: for each split two line-aligned texts, or one TSV, JSON lines or Parquet file."""
-
-    model_config = ConfigDict(
-        title="source files: per split two texts, line by line, or one .tsv, .jsonl or .parquet; text may be gzipped"
-    )
-
-    source: Literal["files"] = "files"
-    src_lang: Language = Field(description="language code of the source side, for example en")
-    tgt_lang: Language = Field(description="language code of the target side, for example de")
-    src: TextFile | None = Field(None, description="source side of the training text")
-    tgt: TextFile | None = Field(None, description="target side of the training text")
-    valid_src: TextFile | None = Field(None, description="source side of the validation text")
-    valid_tgt: TextFile | None = Field(None, description="target side of the validation text")
-    test_src: TextFile | None = Field(None, description="source side of the test text")
-    test_tgt: TextFile | None = Field(None, description="target side of the test text")
-    train: TextFile | None = Field(None, description="both sides of the training text")
-    valid: TextFile | None = Field(None, description="both sides of the validation text")
-    test: TextFile | None = Field(None, description="both sides of the test text")
-    valid_size: Count = Field(0, description="training pairs held out for validation")
-    test_size: Count = Field(0, description="training pairs held out for testing")
-    seed: Seed = Field(1, description="seed of the choice of held-out pairs")
-
-
-class Wmt14Options(_Options):
-    """WMT 2014 from the hub, or from a local copy in the same layout."""
-
-    model_config = ConfigDict(title="source wmt14")
-    _unrecorded: ClassVar[frozenset[str]] = frozenset({"cache_dir", "offline"})
-
-    source: Literal["wmt14"] = "wmt14"
-    pair: Literal["de-en", "fr-en"] = Field("de-en", description="language pair")
-    src_lang: Language = Field("en", description="language code of the source side, for example en")
-    tgt_lang: Language = Field(
-        default_factory=lambda options: str(options["pair"]).removesuffix("-en"),
-        description="language code of the target side, for example de",
-        json_schema_extra={"default": "by --pair"},
-    )
-    revision: str = Field("main", description="revision of the hub's data set")
-    hub_path: Folder | None = Field(None, description="a local copy in the hub's layout")
-    cache_dir: Folder | None = Field(None, description="where `datasets` keeps downloads")
-    offline: bool = Field(False, description="use the cache only")
-
-
-class TreesOptions(_Options):
-    """Constituency trees: a corpus for a parser, whose source side is the words and whose target side the tree."""
-
-    model_config = ConfigDict(title="source trees: files in the format of the Penn Treebank, for a parser")
-
-    source: Literal["trees"] = "trees"
-    src_lang: Language = Field("en", description="language code of the source side, for example en")
-    tgt_lang: Literal["tree"] = Field("tree", description="always tree")
-    trees: TextFile | None = Field(
-        None, description="a treebank: a .mrg file, a folder of them, or a pattern in quotes; may be gzipped"
-    )
-    splits: Annotated[str, AfterValidator(_check_splits), Placeholder("HOW")] = Field(
-        "wsj",
-        description="how the treebank is divided: wsj (sections 02 to 21, 22, 23 by file name), files:DEV,TEST (the "
-        "last files, as shares), random:DEV,TEST (sentences, as shares), or none; one share is for both",
-    )
-    valid_trees: TextFile | None = Field(None, description="trees for validation, instead of a part of the treebank")
-    test_trees: TextFile | None = Field(None, description="trees for the test, instead of a part of the treebank")
-    machine_trees: TextFile | None = Field(
-        None, description="trees of a parser, added to the training trees (semi-supervised)"
-    )
-    repeat: PositiveCount = Field(1, description="how often the treebank's training trees are used in an epoch")
-    phrases: Count = Field(
-        0, description="also train on the phrases of 2 to N words inside the treebank's training trees, for small ones"
-    )
-    tags: Literal["keep", "xx", "numbered"] = Field(
-        "keep", description="part-of-speech tags: keep them, write XX for all, or number the words on both sides"
-    )
-    closing: Literal["label", "bare"] = Field("label", description="closing brackets: with their label, or bare")
-    seed: Seed = Field(1, description="seed of random splits")
-
-
-SourceOptions = ToyOptions | FilesOptions | Wmt14Options | TreesOptions
-
-
-class CleanOptions(_Options):
-    """How training pairs are cleaned. Lengths are in words, which spaces separate."""
-
-    model_config = ConfigDict(title="cleaning of the training text")
-
-    normalise: Literal["nfkc", "none"] = Field("nfkc", description="Unicode form")
-    max_words: PositiveCount = Field(250, description="drop pairs with more words on either side")
-    max_ratio: Annotated[FiniteFloat, Field(ge=1), Placeholder("R")] = Field(
-        4.0, description="drop pairs whose longer side has more than R times the words of the shorter"
-    )
-    dedup: bool = Field(True, description="drop repeated pairs")
-    drop_overlap: bool = Field(
-        False,
-        description="drop training pairs whose source sentence is in the validation or test set, "
-        "which are otherwise only counted",
-    )
-
-
-class VocabOptions(_Options):
-    """How the joint tokenizer is trained, or which one is reused."""
-
-    model_config = ConfigDict(title="vocabulary, joint for both languages")
-
-    tokenizer: Literal["bpe", "unigram"] = Field("bpe", description="kind of tokenizer")
-    vocab_size: Annotated[int, Field(ge=1, le=10**7), Placeholder("N")] = Field(
-        37_000, description="pieces, special ones included"
-    )
-    tokenizer_sample: PositiveCount = Field(5_000_000, description="train on at most N lines")
-    tokenizer_seed: Seed = Field(1, description="seed of that sample")
-    # The bounds are SentencePiece's.
-    character_coverage: Annotated[FiniteFloat, Field(ge=0.98, le=1), Placeholder("SHARE")] = Field(
-        1.0, description="share of characters that have a piece of their own; the rest is spelled in bytes"
-    )
-    tokenizer_model: TextFile | None = Field(None, description="reuse this tokenizer instead of training one")
-
-    @model_validator(mode="after")
-    def _is_trained_or_given(self) -> Self:
-        if self.tokenizer_model and self.model_fields_set & {"tokenizer", "vocab_size"}:
-            raise ValueError("--tokenizer-model brings its own kind and size: leave out --tokenizer and --vocab-size")
-        return self
-
-    def record(self) -> dict[str, Option]:
-        """Return the options; for a reused tokenizer only its file name, because no other option has an effect."""
-        return {"tokenizer_model": printable_name(self.tokenizer_model)} if self.tokenizer_model else super().record()
-
-
-class EncodeOptions(_Options):
-    """How pairs are encoded and stored."""
-
-    model_config = ConfigDict(title="encoding")
-
-    max_tokens: Annotated[int, Field(ge=1, le=10**6), Placeholder("N")] = Field(
-        256, description="drop training pairs with more tokens on either side"
-    )
-    shard_rows: PositiveCount = Field(1_000_000, description="pairs per shard")
-
-    @model_validator(mode="after")
-    def _fits_arrow(self) -> Self:
-        if self.shard_rows * self.max_tokens >= 1 << 31:
-            raise ValueError(
-                f"--shard-rows {self.shard_rows} with --max-tokens {self.max_tokens} may need more than 2^31 tokens "
-                f"in one shard: give at most --shard-rows {((1 << 31) - 1) // self.max_tokens}"
-            )
-        return self
-
 
 #: Defaults that hold for one source, or for one pair of it, by stage. Trees are no translations: a tree is longer than
 #: its sentence, and no character or repetition may be lost.
@@ -307,10 +41,12 @@ def with_source_defaults(given: Mapping[str, Any], stage: str, source: str, pair
     return {**defaults.get(source, {}), **defaults.get(f"{source} {pair}", {}), **given}
 
 
-class Recipe(_Options):
-    """The options of all stages. ``SOURCE_DEFAULTS`` has defaults by source."""
+class Recipe(Options):
+    """The sources by name, and the options of all stages. ``SOURCE_DEFAULTS`` has defaults by source."""
 
-    source: SourceOptions = Field(discriminator="source")
+    sources: Annotated[
+        dict[SourceName, Annotated[SourceOptions, Field(discriminator="source")]], Field(min_length=1, max_length=1000)
+    ]
     clean: CleanOptions = Field({}, validate_default=True)
     vocab: VocabOptions = Field({}, validate_default=True)
     encode: EncodeOptions = Field({}, validate_default=True)
@@ -318,7 +54,37 @@ class Recipe(_Options):
     @field_validator("clean", "vocab", "encode", mode="before")
     @classmethod
     def _fill_in_by_source(cls, given: Any, info: ValidationInfo) -> Any:
-        source = info.data.get("source")
-        if source is None or not isinstance(given, Mapping):
+        sources = info.data.get("sources")
+        if not sources or not isinstance(given, Mapping):
             return given
-        return with_source_defaults(given, str(info.field_name), source.source, getattr(source, "pair", None))
+        read = record_sources(sources)
+        return with_source_defaults(given, str(info.field_name), str(read["source"]), read.get("pair"))
+
+    @field_validator("sources", mode="after")
+    @classmethod
+    def _go_together(cls, sources: dict[str, SourceOptions]) -> dict[str, SourceOptions]:
+        (first, one), *others = sources.items()
+        for name, other in others:
+            for option in ("src_lang", "tgt_lang", "tags", "closing"):
+                values = getattr(one, option, None), getattr(other, option, None)
+                if values[0] != values[1]:
+                    raise ValueError(
+                        f"{option} is {values[0]} for the source {first!r} and {values[1]} for {name!r}: the sources "
+                        "of a corpus have it in common"
+                    )
+        return sources
+
+
+def record_sources(sources: Mapping[str, SourceOptions]) -> dict[str, Option]:
+    """Return the options of all sources for the manifest and the stage's key.
+
+    What several sources have in common has a plain name; what differs is named ``sources.NAME.option``. ``source`` is
+    ``several`` if their kinds differ.
+    """
+    records = {name: options.record() for name, options in sources.items()}
+    first, *others = records.values()
+    common = {key: value for key, value in first.items() if all(key in o and o[key] == value for o in others)}
+    own = {
+        f"sources.{name}.{key}": v for name, record in records.items() for key, v in record.items() if key not in common
+    }
+    return {"source": "several"} | common | own if others else first

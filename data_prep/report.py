@@ -1,20 +1,22 @@
 """Shows a corpus on the screen in a few tables."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from data_prep.overlap import describe_overlap
-from dstransformer.corpus import CleaningReport, Manifest
+from dstransformer.corpus import CleaningReport, Manifest, PartInfo
 
 
 def show_manifest(path: Path, manifest: Manifest) -> None:
     """Print languages, tokenizer, splits and cleaning to stdout."""
     console = build_console()
     tokenizer = manifest.tokenizer
-    sources = ", ".join(source.name for source in manifest.sources)
+    several = len(manifest.parts) > 1
+    sources = ", ".join(part.name for part in manifest.parts) if several else manifest.sources[0].name
     console.print(f"{path}: {manifest.src_lang}-{manifest.tgt_lang} from {sources}", soft_wrap=True)
     console.print(f"tokenizer: {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, sha256 {tokenizer.sha256[:12]}")
     splits = Table(box=None, pad_edge=False)
@@ -26,6 +28,8 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
         counts = [f"{count:,}" for count in (info.pairs, info.src_tokens, info.tgt_tokens)]
         splits.add_row(name, *counts, *lengths, str(len(info.shards)))
     console.print(splits)
+    if several:
+        console.print(_parts_table(manifest.parts))
     if shares := unknown_shares(manifest):
         unknown = [f"{split} {language} {share:.2%}" for (split, language), share in shares.items() if share]
         console.print(f"unknown pieces (<unk>): {', '.join(unknown) or 'none'}", soft_wrap=True)
@@ -35,6 +39,17 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
     if manifest.overlap and not any(overlap.sentences for overlap in manifest.overlap.values()):
         console.print(f"no sentence of {' or '.join(manifest.overlap)} is in the training text")
     show_cleaning(manifest.cleaning)
+
+
+def _parts_table(parts: Sequence[PartInfo]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("source", no_wrap=True)
+    for heading in ("pairs read", "kept", "weight", "pairs an epoch", "tag"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for part in parts:
+        epoch = f"{int(part.weight * part.pairs):,}"
+        table.add_row(part.name, f"{part.read:,}", f"{part.pairs:,}", f"{part.weight:g}", epoch, part.tag or "")
+    return table
 
 
 def unknown_shares(manifest: Manifest) -> dict[tuple[str, str], float]:

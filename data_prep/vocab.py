@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
+from data_prep.encode import Form
+from data_prep.options import VocabOptions
 from data_prep.pairs import count_pairs, iter_pairs
-from data_prep.recipe import VocabOptions
 from data_prep.workers import run_in_process
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, TokenizerInfo
 from dstransformer.errors import DataError, UserError
@@ -23,27 +24,33 @@ from dstransformer.progress import Progress
 # it. With a fixed number every machine trains the same model.
 _THREADS = 16
 
+#: How SentencePiece writes a space. A tag follows the one that it puts before every sentence.
+SPACE = "\u2581"
+
 
 def make_tokenizer(
-    train: Path, target: Path, options: VocabOptions, rule: str, progress: Progress, trees: Linearisation | None = None
+    train: Path, target: Path, options: VocabOptions, rule: str, form: Form, progress: Progress
 ) -> TokenizerInfo:
     """Train a tokenizer on a file of pairs, or take the given one, and save it as ``target``.
 
-    For trees it is trained on the words only, and has a piece for every symbol that trees are written with.
+    It has a piece for every tag. For trees it is trained on the words only, and has a piece for every symbol that they
+    are written with.
 
     Args:
         train: A file of pairs, cleaned.
         target: Where the model goes.
         options: Kind, size and sample.
         rule: SentencePiece's name for the Unicode normalisation that the model applies.
+        form: How sentences are written.
         progress: Shows that training is under way.
-        trees: How the trees of the target side are written; None if it is text.
 
     Raises:
         UserError: The text cannot fill the vocabulary, or does not fit into it.
         DataError: The given model cannot be used.
     """
+    trees = form.trees
     symbols = collect_symbols(train, trees) if trees else []
+    tags = [f"{SPACE}{tag}" for tag in sorted({tag for tag in form.tags if tag})]
     if options.tokenizer_model:
         tokenizer = Tokenizer.load(options.tokenizer_model)
         if missing := [symbol for symbol in symbols if symbol not in tokenizer.symbols]:
@@ -51,11 +58,20 @@ def make_tokenizer(
                 f"--tokenizer-model {options.tokenizer_model} has no piece {missing[0]!r}, with which these trees are "
                 "written: take the tokenizer of a corpus of such trees, or train one"
             )
+        if missing := [tag for tag in tags if tag not in tokenizer.symbols]:
+            raise DataError(
+                f"--tokenizer-model {options.tokenizer_model} has no piece {missing[0]!r} for that tag: take the "
+                "tokenizer of a corpus with that tag, or train one"
+            )
         kind = "given"
     else:
         with progress.task(f"train a {options.tokenizer} vocabulary of {options.vocab_size:,}") as advance:
             lines = count_pairs(train) * (1 if trees else 2)
-            tokenizer = Tokenizer(run_in_process(partial(_train, train, lines, options, rule, symbols)))
+            tokenizer = Tokenizer(
+                run_in_process(
+                    partial(_train, train, lines, options, rule, symbols + tags, source_only=trees is not None)
+                )
+            )
             advance(min(lines, options.tokenizer_sample))
         kind = options.tokenizer
     tokenizer.save(target)
@@ -94,8 +110,10 @@ def _count_words(sentences: Iterator[str]) -> Iterator[str]:
     return (f"{word}\t{count}" for word, count in counts.items())
 
 
-def _train(train: Path, lines: int, options: VocabOptions, rule: str, symbols: list[str]) -> bytes:
-    sentences = _sample_lines(train, lines, options, source_only=bool(symbols))
+def _train(
+    train: Path, lines: int, options: VocabOptions, rule: str, symbols: list[str], *, source_only: bool
+) -> bytes:
+    sentences = _sample_lines(train, lines, options, source_only=source_only)
     # SentencePiece keeps its whole input in memory. BPE depends on word counts only, so these give the same pieces;
     # unigram finds its first candidates in running text.
     words_only = options.tokenizer == "bpe"

@@ -1,15 +1,15 @@
 """Sources of sentence pairs. A source identifies its content and streams each split."""
 
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from data_prep.pairs import SCHEMA
-from data_prep.recipe import FilesOptions, SourceOptions, ToyOptions, TreesOptions
+from data_prep.options import FilesOptions, SourceOptions, ToyOptions, TreesOptions
+from data_prep.pairs import TEXT
 from dstransformer.corpus import SourceInfo
 from dstransformer.errors import UserError
 
@@ -18,11 +18,43 @@ from dstransformer.errors import UserError
 class Source:
     """``info`` identifies the content; ``splits`` maps a split's name to a function that streams its pairs.
 
-    The streamed tables have the schema of ``data_prep.pairs.SCHEMA``; reading may raise a DataError.
+    The streamed tables have the schema of ``data_prep.pairs.TEXT``; reading may raise a DataError.
     """
 
     info: SourceInfo
     splits: dict[str, Callable[[], Iterator[pa.Table]]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A source of a recipe by its name, opened."""
+
+    name: str
+    options: SourceOptions
+    source: Source
+
+
+def open_parts(sources: Mapping[str, SourceOptions]) -> list[Part]:
+    """Check that all sources of a recipe exist, and that their held-out sets go together.
+
+    Raises:
+        UserError: The options do not go together, or two sources give the same held-out set.
+        DataError: A file or data set is missing or cannot be used.
+    """
+    parts = [Part(name, options, open_source(options)) for name, options in sources.items()]
+    for split, option in (("validation", "valid_size"), ("test", "test_size")):
+        givers = [part.name for part in parts if split in part.source.splits or getattr(part.options, option, False)]
+        if len(givers) > 1:
+            raise UserError(
+                f"the sources {givers[0]!r} and {givers[1]!r} both have a {split} set, and a corpus has one: set "
+                f"sources.{givers[1]}.held_out to false"
+            )
+        if split == "validation" and not givers and any(isinstance(part.options, FilesOptions) for part in parts):
+            raise UserError(
+                "no validation text: give --valid-src and --valid-tgt, or --valid, "
+                "or --valid-size N to hold N pairs out of the training text"
+            )
+    return parts
 
 
 def open_source(options: SourceOptions) -> Source:
@@ -32,6 +64,11 @@ def open_source(options: SourceOptions) -> Source:
         UserError: The options do not go together.
         DataError: A file or data set is missing or cannot be used.
     """
+    source = _open(options)
+    return source if options.held_out else replace(source, splits={"train": source.splits["train"]})
+
+
+def _open(options: SourceOptions) -> Source:
     if isinstance(options, ToyOptions):
         return open_toy(options)
     if isinstance(options, FilesOptions):
@@ -68,7 +105,7 @@ def open_toy(options: ToyOptions) -> Source:
     def stream(split: str) -> Iterator[pa.Table]:
         english, german = zip(*generate()[split], strict=True)
         src, tgt = (english, german) if options.src_lang == "en" else (german, english)
-        yield pa.table([pa.array(src, pa.string()), pa.array(tgt, pa.string())], schema=SCHEMA)
+        yield pa.table([pa.array(src, pa.string()), pa.array(tgt, pa.string())], schema=TEXT)
 
     return Source(
         info=SourceInfo(name="toy", revision=_grammar_revision(), inputs=()),

@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.pairs import SCHEMA
-from data_prep.recipe import FilesOptions, printable_name
+from data_prep.options import FilesOptions, printable_name
+from data_prep.pairs import TEXT
 from data_prep.sources import Source
 from data_prep.sources.records import pair_of_record, pairs_of_table
 from dstransformer.corpus import InputFile, SourceInfo
@@ -61,11 +61,6 @@ def open_files(options: FilesOptions) -> Source:
     for name, size, flag in (("validation", options.valid_size, "valid"), ("test", options.test_size, "test")):
         if name in splits and size:
             raise UserError(f"--{flag}-size {size} holds pairs out of the training text, but a {name} set is given too")
-    if "validation" not in splits and not options.valid_size:
-        raise UserError(
-            "no validation text: give --valid-src and --valid-tgt, or --valid, "
-            "or --valid-size N to hold N pairs out of the training text"
-        )
     return Source(info=SourceInfo(name="files", revision=None, inputs=tuple(inputs)), splits=splits)
 
 
@@ -265,4 +260,4 @@ def _read_lines(path: Path) -> Iterator[list[str]]:
 
 
 def _table(src: list[str], tgt: list[str]) -> pa.Table:
-    return pa.table([pa.array(src, pa.string()), pa.array(tgt, pa.string())], schema=SCHEMA)
+    return pa.table([pa.array(src, pa.string()), pa.array(tgt, pa.string())], schema=TEXT)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_prep.pairs import SCHEMA
+from data_prep.pairs import TEXT
 from dstransformer.errors import DataError
 
 
@@ -48,13 +48,13 @@ def pairs_of_table(table: pa.Table, src_lang: str, tgt_lang: str, where: str, fi
             f"{where} has no column {missing[0]!r}; it has {', '.join(table.column_names) or 'none'}: "
             "correct --src-lang and --tgt-lang, or name the columns by language code"
         )
-    pairs = table.select([src_lang, tgt_lang]).rename_columns(SCHEMA.names)
+    pairs = table.select([src_lang, tgt_lang]).rename_columns(TEXT.names)
     for name, lang in (("src", src_lang), ("tgt", tgt_lang)):
         if not (pa.types.is_string(pairs[name].type) or pa.types.is_large_string(pairs[name].type)):
             raise DataError(f"{where}: column {lang!r} holds {pairs[name].type}, wanted text")
         if pairs[name].null_count:
             row = first_row + pc.index(pc.is_null(pairs[name]), True).as_py() + 1
             raise DataError(f"{where}, row {row}: column {lang!r} is null; remove that row")
-    pairs = pairs.cast(SCHEMA)
+    pairs = pairs.cast(TEXT)
     pairs.validate(full=True)  # text that is not UTF-8
     return pairs

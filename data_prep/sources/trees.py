@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from data_prep.pairs import SCHEMA
-from data_prep.recipe import TreesOptions, printable_name, split_shares
+from data_prep.options import TreesOptions, printable_name, split_shares
+from data_prep.pairs import TEXT
 from data_prep.sources import Source
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
@@ -136,4 +136,4 @@ def _tables(trees: Callable[[], Trees]) -> Iterator[pa.Table]:
     stream = trees()
     while batch := list(islice(stream, _BATCH_TREES)):
         src, tgt = [" ".join(tree.words()) for tree in batch], list(map(str, batch))
-        yield pa.table([pa.array(src, pa.string()), pa.array(tgt, pa.string())], schema=SCHEMA)
+        yield pa.table([pa.array(src, pa.string()), pa.array(tgt, pa.string())], schema=TEXT)

@@ -3,6 +3,7 @@
 from dstransformer.batching.batch import PackedBatch, build_batch, pack, pack_pairs
 from dstransformer.batching.bpe_dropout import BpeDropout
 from dstransformer.batching.loader import Position, Update, UpdateLoader, training_lengths
+from dstransformer.batching.mixture import Mixture, build_mixture
 from dstransformer.batching.plan import (
     Budget,
     EpochPlan,
@@ -18,12 +19,14 @@ __all__ = [
     "BpeDropout",
     "Budget",
     "EpochPlan",
+    "Mixture",
     "PackedBatch",
     "Position",
     "Update",
     "UpdateLoader",
     "build_batch",
     "build_budget",
+    "build_mixture",
     "check_lengths",
     "cut_update",
     "deal",

@@ -11,6 +11,7 @@ import numpy as np
 
 from dstransformer.batching.batch import PackedBatch, pack_pairs
 from dstransformer.batching.bpe_dropout import BpeDropout
+from dstransformer.batching.mixture import Mixture
 from dstransformer.batching.plan import Budget, EpochPlan, Indices, Lengths, cut_update, deal, plan_epoch
 from dstransformer.corpus import Split
 from dstransformer.model import LengthSums
@@ -66,6 +67,7 @@ class UpdateLoader:
         prefetch: Number of updates kept ready.
         pin_memory: Assemble batches in page-locked memory.
         bpe_dropout: Samples the pieces of each sentence; None takes them as they are stored.
+        mixture: Chooses the pairs of each epoch; None takes every pair once.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class UpdateLoader:
         prefetch: int,
         pin_memory: bool,
         bpe_dropout: BpeDropout | None = None,
+        mixture: Mixture | None = None,
     ) -> None:
         self._split = split
         self._budget = budget
@@ -87,6 +90,7 @@ class UpdateLoader:
         self._prefetch = prefetch
         self._pin_memory = pin_memory
         self._bpe_dropout = bpe_dropout
+        self._mixture = mixture
         self.src_lengths, self.tgt_lengths = training_lengths(split)
 
     @property
@@ -96,7 +100,8 @@ class UpdateLoader:
 
     def plan(self, epoch: int) -> EpochPlan:
         """The updates of an epoch."""
-        return plan_epoch(self.src_lengths, self.tgt_lengths, self._seed, epoch, self._budget)
+        rows = None if self._mixture is None else self._mixture.rows(self._seed, epoch)
+        return plan_epoch(self.src_lengths, self.tgt_lengths, self._seed, epoch, self._budget, rows)
 
     def iter_updates(self, start: Position) -> Generator[Update, None, None]:
         """The updates from ``start`` on, epoch after epoch, without end; closing the generator stops its threads."""

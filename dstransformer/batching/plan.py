@@ -35,10 +35,10 @@ def build_budget(batch: BatchConfig) -> Budget:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The updates of one epoch; every pair is in exactly one of them.
+    """The updates of one epoch.
 
     Attributes:
-        order: The pairs, shuffled, ``(pairs,)`` int32.
+        order: The pairs of the epoch, shuffled, ``(pairs,)`` int32. A mixture may repeat some and leave out others.
         bounds: Update ``u`` holds ``order[bounds[u] : bounds[u + 1]]``, ``(updates + 1,)`` int64.
     """
 
@@ -55,7 +55,14 @@ class EpochPlan:
         return self.order[self.bounds[number] : self.bounds[number + 1]].astype(np.int64)
 
 
-def plan_epoch(src_lengths: Lengths, tgt_lengths: Lengths, seed: int, epoch: int, budget: Budget) -> EpochPlan:
+def plan_epoch(
+    src_lengths: Lengths,
+    tgt_lengths: Lengths,
+    seed: int,
+    epoch: int,
+    budget: Budget,
+    rows: npt.NDArray[np.int32] | None = None,
+) -> EpochPlan:
     """Divide a shuffled corpus into updates.
 
     An update takes as many of the next pairs in random order as fit into both budgets. If the last update would be less
@@ -67,13 +74,15 @@ def plan_epoch(src_lengths: Lengths, tgt_lengths: Lengths, seed: int, epoch: int
         seed: The seed of the experiment.
         epoch: Number of the epoch, from 0.
         budget: Limits of an update.
+        rows: The pairs of the epoch; None for every pair once.
 
     Raises:
         DataError: The corpus is empty, a single pair exceeds the budget, or an update holds fewer pairs than
             micro-batches.
     """
     check_lengths(src_lengths, tgt_lengths, budget)
-    order = np.random.default_rng((seed, epoch)).permutation(np.arange(len(src_lengths), dtype=np.int32))
+    rows = np.arange(len(src_lengths), dtype=np.int32) if rows is None else rows
+    order = np.random.default_rng((seed, epoch)).permutation(rows)
     src_ends = _ends(src_lengths, order)
     tgt_ends = _ends(tgt_lengths, order)
     bounds = [0]

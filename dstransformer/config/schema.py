@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from dstransformer.errors import without_secrets
 
@@ -96,18 +96,49 @@ class BatchConfig(Section):
     micro_batches: Count
 
 
+class MixtureStage(Section):
+    """How often the sources of a corpus are used in an epoch, for some epochs.
+
+    Attributes:
+        epochs: Number of epochs; None for all that follow.
+        weights: How often the pairs of each source are used in an epoch; a source that is not named is left out.
+        temperature: In place of weights: the share of a source of ``n`` pairs is proportional to ``n ** (1 /
+            temperature)``, and the largest is used once.
+    """
+
+    epochs: Count | None = None
+    weights: dict[str, Annotated[float, Field(ge=0, le=10_000)]] | None = None
+    temperature: Annotated[float, Field(ge=1, le=1000)] | None = None
+
+    @model_validator(mode="after")
+    def _check_one_way(self) -> MixtureStage:
+        if (self.weights is None) == (self.temperature is None):
+            raise ValueError("a stage has either weights or a temperature: give one of them")
+        return self
+
+
 class TrainingConfig(Section):
     """The training loop."""
 
     max_updates: Count
     seed: NonNegative
     bpe_dropout: Probability
+    mixture: list[MixtureStage]
     log_every: Count
     attention_backend: Literal["auto", "varlen", "padded"]
     prefetch: Count
     hang_seconds: Annotated[float, Field(ge=0)]
     skip_budget: NonNegative
     max_rollbacks: NonNegative
+
+    @field_validator("mixture")
+    @classmethod
+    def _check_lengths(cls, stages: list[MixtureStage]) -> list[MixtureStage]:
+        for number, stage in enumerate(stages, 1):
+            if (stage.epochs is None) != (number == len(stages)):
+                where = "the last stage goes on to the end: leave out its epochs"
+                raise ValueError(where if stage.epochs else f"stage {number} is not the last and has no epochs")
+        return stages
 
 
 class ValidationConfig(Section):

@@ -21,8 +21,8 @@ from dstransformer.errors import DataError, check_format_version
 from dstransformer.parsing.linearise import Linearisation
 
 #: 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's. 3: ``sources``
-#: in place of ``source``. 4: ``trees``. A version reads every one before it.
-FORMAT_VERSION = 4
+#: in place of ``source``. 4: ``trees``. 5: ``parts``. A version reads every one before it.
+FORMAT_VERSION = 5
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"
 
@@ -119,6 +119,20 @@ class SourceInfo(_Record):
     inputs: tuple[InputFile, ...]
 
 
+class PartInfo(_Record):
+    """The training pairs of one source. They follow those of the source before it.
+
+    ``weight`` is how often they are used in an epoch, ``tag`` the piece that their source sentences begin with,
+    ``read`` the number of pairs before cleaning, ``pairs`` after it.
+    """
+
+    name: str
+    weight: Annotated[FiniteFloat, Field(ge=0)]
+    tag: str | None
+    read: NonNegativeInt
+    pairs: NonNegativeInt
+
+
 class CleaningReport(_Record):
     """Training pairs read, kept, and dropped by each rule; ``read == kept + sum(dropped.values())``."""
 
@@ -153,7 +167,8 @@ class Manifest(_Record):
     """Everything about a corpus except its tokens. ``build_key`` is a hash of the inputs and options that made it.
 
     ``overlap`` has an entry for each held-out split; it is None in corpora of format version 1. ``trees`` says how the
-    trees of a corpus for a parser are written as tokens; it is None if the target side is text.
+    trees of a corpus for a parser are written as tokens; it is None if the target side is text. ``parts`` is empty in
+    corpora of format versions before 5, which have one source.
     """
 
     format_version: int
@@ -164,6 +179,7 @@ class Manifest(_Record):
     trees: Linearisation | None = None
     splits: Annotated[dict[PlainName, SplitInfo], Field(min_length=1)]
     sources: Annotated[tuple[SourceInfo, ...], Field(min_length=1)]
+    parts: tuple[PartInfo, ...] = ()
     cleaning: CleaningReport
     overlap: dict[str, Overlap] | None = None
     options: dict[str, Option]
@@ -175,6 +191,12 @@ class Manifest(_Record):
         train = self.splits.get("train")
         if train and train.pairs != self.cleaning.kept:
             raise ValueError(f"cleaning.kept is {self.cleaning.kept}, but splits.train.pairs is {train.pairs}")
+        if train and self.parts and train.pairs != sum(part.pairs for part in self.parts):
+            raise ValueError(
+                f"splits.train.pairs is {train.pairs}, but the pairs of the parts add up to another number"
+            )
+        if len({part.name for part in self.parts}) != len(self.parts):
+            raise ValueError("parts names a source twice")
         for name, overlap in (self.overlap or {}).items():
             if name not in self.splits or overlap.sentences > self.splits[name].pairs:
                 raise ValueError(f"overlap.{name} names an unknown split or counts more pairs than the split has")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from dstransformer.batching import build_budget, plan_epoch, training_lengths
 from dstransformer.config import Config, accumulation_steps, load_config
 from dstransformer.corpus import Corpus
@@ -55,20 +57,22 @@ def estimate(setup: Setup) -> Estimate:
     """Plan the first epoch and compute the estimates."""
     config, split = setup.config, setup.corpus.split("train")
     src_lengths, tgt_lengths = training_lengths(split)
-    plan = plan_epoch(src_lengths, tgt_lengths, config.training.seed, 0, build_budget(config.batch))
+    mixture, seed = setup.mixture, config.training.seed
+    rows = np.arange(len(split), dtype=np.int32) if mixture is None else mixture.rows(seed, 0)
+    plan = plan_epoch(src_lengths, tgt_lengths, seed, 0, build_budget(config.batch), rows)
     vocab_size = setup.corpus.tokenizer.vocab_size
     parameters = parameter_count(config.model, vocab_size)
-    sums = LengthSums.of(src_lengths, tgt_lengths)
+    sums = LengthSums.of(src_lengths[rows], tgt_lengths[rows])
     flops = (
         config.loss.passes * training_flops(config.model, config.model.embedding_rows(vocab_size), sums) / plan.updates
     )
     return Estimate(
-        pairs=len(split),
+        pairs=len(rows),
         updates_per_epoch=plan.updates,
         epochs=config.training.max_updates / plan.updates,
         src_tokens_per_update=sums.src_tokens / plan.updates,
         tgt_tokens_per_update=sums.tgt_tokens / plan.updates,
-        pairs_per_update=len(split) / plan.updates,
+        pairs_per_update=len(rows) / plan.updates,
         accumulation_steps=accumulation_steps(config.batch.micro_batches, setup.world_size),
         parameters=parameters,
         flops_per_update=flops,

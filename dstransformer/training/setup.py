@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dstransformer.batching import build_budget, check_lengths, training_lengths
+from dstransformer.batching import Mixture, build_budget, build_mixture, check_lengths, training_lengths
 from dstransformer.checkpoints.folders import check_run_folder
 from dstransformer.checkpoints.format import TrainState
 from dstransformer.cluster.launcher import Processes
@@ -87,6 +87,15 @@ class Setup:
         return zero_stage(self.ds_config)
 
     @property
+    def mixture(self) -> Mixture | None:
+        """Which pairs each epoch holds; None if every pair once.
+
+        Raises:
+            ConfigError: ``training.mixture`` does not fit the corpus.
+        """
+        return build_mixture(self.corpus.manifest.parts, self.config.training.mixture)
+
+    @property
     def initial_state(self) -> TrainState:
         """The training state before the first update."""
         return TrainState.fresh(self.ds_config, self.world_size, self.corpus.manifest)
@@ -107,6 +116,7 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
     if processes.rank == 0:  # on other nodes a network file system may lag behind
         check_run_folder(request.run)
     corpus = Corpus.open(request.corpus, verify=False)
+    build_mixture(corpus.manifest.parts, config.training.mixture)
     parent = None if request.init is None else open_parent(request.init, config.model, corpus.tokenizer)
     return Setup(config, ds_config, corpus, request.run, processes.world_size, parent)
 

@@ -66,6 +66,7 @@ class Trainer:
             prefetch=config.training.prefetch,
             pin_memory=world.device.type == "cuda",
             bpe_dropout=_build_bpe_dropout(setup),
+            mixture=setup.mixture,
         )
         self._report = report
         initial = setup.parent.fill if setup.parent is not None and not resumes else None

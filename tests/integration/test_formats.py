@@ -3,7 +3,8 @@
 ``tests/data/formats/1`` holds a corpus and a run with a checkpoint, written by commit c787bc4: bundles and checkpoints
 of format version 1, and a corpus of format version 2. ``tests/data/formats/2`` holds the same bundle in format version
 2, written by commit d807e0e, and a checkpoint of format version 2, written by commit 558e429. ``tests/data/formats/3``
-holds a run like the first with a checkpoint of format version 3.
+holds a run like the first with a checkpoint of format version 3, and a corpus of format version 4, written by commit
+1a71624.
 """
 
 from __future__ import annotations
@@ -90,9 +91,11 @@ def test_checkpoints_of_all_versions_open(version: int) -> None:
     assert len(Translator.load(open_bundle(checkpoint.bundle)).translate(["The dog sees the cat."])) == 1
 
 
-def test_a_corpus_of_version_2_opens() -> None:
-    corpus = Corpus.open(STORED / "corpus")
-    assert len(corpus.split("train")) == 120
+@pytest.mark.parametrize(("folder", "pairs"), [("1", 120), ("3", 60)])
+def test_corpora_of_versions_2_and_4_open(folder: str, pairs: int) -> None:
+    corpus = Corpus.open(STORED.parent / folder / "corpus")
+    assert len(corpus.split("train")) == pairs
+    assert corpus.manifest.parts == ()
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.clean import RULES, clean_text, normalise
+from data_prep.options import CleanOptions
 from data_prep.pairs import SCHEMA, PairsWriter, iter_pairs
-from data_prep.recipe import CleanOptions
 from dstransformer.corpus import CleaningReport
 from dstransformer.errors import DataError
 from dstransformer.progress import LineProgress
@@ -20,11 +20,14 @@ Pairs = list[tuple[str, str]]
 
 def write_pairs(path: Path, pairs: Pairs) -> None:
     with PairsWriter(path) as writer:
-        writer.write(pa.table([[src for src, _ in pairs], [tgt for _, tgt in pairs]], schema=SCHEMA))
+        sides = [src for src, _ in pairs], [tgt for _, tgt in pairs]
+        writer.write(pa.table([*sides, [0] * len(pairs)], schema=SCHEMA))
 
 
 def read_pairs(path: Path) -> Pairs:
-    return [pair for batch in iter_pairs(path) for pair in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
+    return [
+        pair for batch in iter_pairs(path) for pair in zip(*(c.to_pylist() for c in batch.columns[:2]), strict=True)
+    ]
 
 
 def clean(folder: Path, pairs: Pairs, workers: int = 1, **changes: object) -> tuple[Pairs, CleaningReport]:

@@ -58,7 +58,7 @@ def usage(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_options_cannot_be_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
     line = usage(capsys, "build", "--source", "toy", "--out", "x", "--vocab-siz", "300")
-    assert "unrecognized arguments: --vocab-siz 300" in line
+    assert "unrecognized arguments: --vocab-siz" in line
 
 
 @pytest.mark.parametrize("code", ["../x", "", "e", "en de", "日本", "en/de", "en--de", "a" * 50])

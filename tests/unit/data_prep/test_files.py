@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.recipe import FilesOptions
+from data_prep.options import FilesOptions
 from data_prep.sources.files import open_files, same_sides, swapped_sides
 from dstransformer.errors import DataError, UserError
 
@@ -184,7 +184,6 @@ def test_invalid_combinations_of_options_are_refused(tmp_path: Path) -> None:
         ({"src": path}, "--src is given without --tgt"),
         ({"train": path, "valid_tgt": path}, "--valid-tgt is given without --valid-src"),
         ({"train": path, "src": path, "tgt": path}, "--train and --src or --tgt name the same split"),
-        ({"train": path, "valid_size": 0}, "no validation text"),
         ({"train": path, "valid": path}, "--valid-size 2 .* a validation set is given too"),
         ({"train": path, "tgt_lang": "en"}, "are both 'en'"),
     ):

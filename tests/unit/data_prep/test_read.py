@@ -8,10 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data_prep.clean import normalise
+from data_prep.options import FilesOptions
 from data_prep.pairs import iter_pairs
 from data_prep.read import ReadReport, read_text
-from data_prep.recipe import FilesOptions
-from data_prep.sources import open_source
+from data_prep.sources import open_parts
 from dstransformer.errors import DataError, UserError
 from dstransformer.progress import LineProgress
 
@@ -24,9 +24,13 @@ def read(folder: Path, lines: list[tuple[str, str]], **changes: int) -> tuple[Re
     train = folder / "train.tsv"
     train.write_text("".join(f"{src}\t{tgt}\n" for src, tgt in lines))
     options = NOTHING.model_copy(update={"train": train, **changes})
-    report = read_text(open_source(options), options, folder, workers=1, progress=LineProgress())
+    report = read_text(open_parts({"files": options}), folder, workers=1, progress=LineProgress())
     splits = {
-        split: [p for b in iter_pairs(folder / f"{split}.arrow") for p in zip(*(c.to_pylist() for c in b), strict=True)]
+        split: [
+            p
+            for b in iter_pairs(folder / f"{split}.arrow")
+            for p in zip(*(c.to_pylist() for c in b.columns[:2]), strict=True)
+        ]
         for split in report.pairs
     }
     assert {path.stem for path in folder.glob("*.arrow")} == set(splits)
@@ -76,4 +80,4 @@ def test_an_empty_gzip_is_refused(tmp_path: Path) -> None:
     empty.write_bytes(gzip.compress(b""))
     options = NOTHING.model_copy(update={"train": empty})
     with pytest.raises(DataError, match=r"empty\.tsv\.gz is empty"):
-        read_text(open_source(options), options, tmp_path, workers=1, progress=LineProgress())
+        read_text(open_parts({"files": options}), tmp_path, workers=1, progress=LineProgress())

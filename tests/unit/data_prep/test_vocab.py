@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 import sentencepiece
 
+from data_prep.encode import Form
+from data_prep.options import VocabOptions
 from data_prep.pairs import SCHEMA, PairsWriter
-from data_prep.recipe import VocabOptions
 from data_prep.vocab import make_tokenizer
 from dstransformer.corpus import Tokenizer, TokenizerInfo
 from dstransformer.errors import DataError, UserError
@@ -24,12 +25,12 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
     src = [f"the number {n} is greater than {n // 3}" for n in numbers]
     tgt = [f"die Zahl {n} ist größer als {n // 3}" for n in numbers]
     with PairsWriter(path) as writer:
-        writer.write(pa.table([src, tgt], schema=SCHEMA))
+        writer.write(pa.table([src, tgt, [0] * len(src)], schema=SCHEMA))
     return path
 
 
 def make(train: Path, target: Path, options: VocabOptions) -> TokenizerInfo:
-    return make_tokenizer(train, target, options, "nfkc", LineProgress())
+    return make_tokenizer(train, target, options, "nfkc", Form((None,)), LineProgress())
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.recipe import Wmt14Options
+from data_prep.options import Wmt14Options
 from data_prep.sources import open_source
 from dstransformer.errors import DataError, UserError
 

@@ -1,0 +1,108 @@
+"""Which pairs of a corpus of several sources an epoch holds, and how often: a pure function of seed and epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from dstransformer.config import MixtureStage
+from dstransformer.corpus import PartInfo
+from dstransformer.errors import ConfigError, shown
+
+Rows = npt.NDArray[np.int32]
+
+#: Tells the random numbers of the mixture from those of the order of an epoch.
+_STREAM = 1
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The pairs of every epoch.
+
+    A source of weight ``w`` with ``n`` pairs gives ``w * n`` pairs to an epoch, rounded so that nothing is lost over
+    several epochs. Its pairs are taken in rounds, each in a random order of its own: over any number of epochs every
+    pair is used as often as every other, or once more.
+
+    Attributes:
+        sizes: Pairs of each source, ``(sources,)``. They follow those of the source before it.
+        starts: The first epoch of each stage, ``(stages,)``.
+        weights: How often each stage uses the pairs of each source in an epoch, ``(stages, sources)``.
+    """
+
+    sizes: tuple[int, ...]
+    starts: tuple[int, ...]
+    weights: tuple[tuple[float, ...], ...]
+
+    def rows(self, seed: int, epoch: int) -> Rows:
+        """The pairs of an epoch, source by source, ``(pairs,)``."""
+        stage = int(np.searchsorted(self.starts, epoch, side="right")) - 1
+        begins = (0, *accumulate(self.sizes))
+        chosen = [
+            begins[source] + self._take(source, weight, epoch - self.starts[stage], (seed, stage))
+            for source, weight in enumerate(self.weights[stage])
+        ]
+        return np.concatenate(chosen, dtype=np.int32)
+
+    def _take(self, source: int, weight: float, epoch: int, key: tuple[int, int]) -> Rows:
+        """The pairs of a source in an epoch of its stage, counted from the source's first."""
+        size = self.sizes[source]
+        if weight == 1:
+            return np.arange(size, dtype=np.int32)
+        first, end = (int(weight * size * number) for number in (epoch, epoch + 1))
+        taken = []
+        while first < end:
+            number, place = divmod(first, size)
+            order = np.random.default_rng((*key, _STREAM, source, number)).permutation(np.arange(size, dtype=np.int32))
+            taken.append(order[place : place + end - first])
+            first += len(taken[-1])
+        return np.concatenate([np.empty(0, dtype=np.int32), *taken])
+
+
+def build_mixture(parts: Sequence[PartInfo], stages: Sequence[MixtureStage]) -> Mixture | None:
+    """Build the mixture of a corpus.
+
+    Args:
+        parts: The sources of the corpus; empty if its format does not know them.
+        stages: ``training.mixture``; empty for the weights of the corpus's recipe.
+
+    Returns:
+        None if every epoch holds each pair once.
+
+    Raises:
+        ConfigError: A stage names a source that the corpus does not have, or holds no pair.
+    """
+    if not stages:
+        weights = tuple(part.weight for part in parts)
+        if all(weight == 1 for weight in weights):
+            return None
+        if not any(part.weight * part.pairs >= 1 for part in parts):
+            raise ConfigError("the weights of the corpus's sources leave no pair in an epoch: set training.mixture")
+        return Mixture(tuple(part.pairs for part in parts), (0,), (weights,))
+    sizes = {part.name: part.pairs for part in parts}
+    rows, starts = [], [0]
+    for number, stage in enumerate(stages):
+        for name in stage.weights or ():
+            if name not in sizes:
+                raise ConfigError(
+                    f"training.mixture names the source {shown(name)}, which the corpus does not have; it has "
+                    f"{', '.join(sizes) or 'none that is named: build it again with this version of dst-prep'}"
+                )
+        weights = _stage_weights(stage, sizes)
+        if not any(weight * size >= 1 for weight, size in zip(weights, sizes.values(), strict=True)):
+            raise ConfigError(f"stage {number + 1} of training.mixture leaves no pair in an epoch: raise its weights")
+        rows.append(weights)
+        starts.append(starts[-1] + (stage.epochs or 0))
+    return Mixture(tuple(sizes.values()), tuple(starts[:-1]), tuple(rows))
+
+
+def _stage_weights(stage: MixtureStage, sizes: dict[str, int]) -> tuple[float, ...]:
+    if stage.weights is not None:
+        return tuple(stage.weights.get(name, 0.0) for name in sizes)
+    # The share of a source is proportional to its size ** (1 / temperature); the largest is used once in an epoch.
+    largest = max(sizes.values(), default=0)
+    exponent = 1 / (stage.temperature or 1.0) - 1
+    return tuple((size / largest) ** exponent if size else 0.0 for size in sizes.values())
