@@ -198,6 +198,12 @@ class FilesOptions(_SourceOptions):
     test_size: Count = Field(0, description="training pairs held out for testing")
     seed: Seed = Field(1, description="seed of the choice of held-out pairs")
 
+    @model_validator(mode="after")
+    def _holds_out_or_not(self) -> Self:
+        if not self.held_out and (size := self.valid_size or self.test_size):
+            raise ValueError(f"held_out is false, but {size} pairs are to be held out: leave one of them out")
+        return self
+
 
 class Wmt14Options(_SourceOptions):
     """WMT 2014 from the hub, or from a local copy in the same layout."""

@@ -43,7 +43,11 @@ def open_parts(sources: Mapping[str, SourceOptions]) -> list[Part]:
     """
     parts = [Part(name, options, open_source(options)) for name, options in sources.items()]
     for split, option in (("validation", "valid_size"), ("test", "test_size")):
-        givers = [part.name for part in parts if split in part.source.splits or getattr(part.options, option, False)]
+        givers = [
+            part.name
+            for part in parts
+            if split in part.source.splits or (isinstance(part.options, FilesOptions) and getattr(part.options, option))
+        ]
         if len(givers) > 1:
             raise UserError(
                 f"the sources {givers[0]!r} and {givers[1]!r} both have a {split} set, and a corpus has one: set "
