@@ -1,9 +1,11 @@
 """Stage two: normalise, filter and deduplicate the training pairs. The validation and test sets stay as they are."""
 
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
@@ -21,22 +23,22 @@ from data_prep.pairs import (
     normalise,
     select_pairs,
 )
+from data_prep.rules import RULES
 from dstransformer.corpus import CleaningReport, Overlap
 from dstransformer.errors import DataError, counted
 from dstransformer.progress import Progress
 
 # In the order in which they are tried; a dropped pair is counted under the first rule that drops it.
-RULES = ("empty", "too_long", "length_ratio", "overlap", "duplicate")
+NAMES = (*(rule.name for rule in RULES), "overlap", "duplicate")
 
-_KEPT = len(RULES)
+_KEPT = len(NAMES)
 
 # What to do if a rule drops everything. Deduplication always leaves a pair.
-_ADVICE = {
-    "empty": "check that both files hold text",
-    "too_long": "raise --max-words",
-    "length_ratio": "check that line n of one file translates line n of the other, or raise --max-ratio",
-    "overlap": "leave out --drop-overlap",
-}
+_ADVICE = {**{rule.name: rule.advice for rule in RULES}, "overlap": "leave out --drop-overlap"}
+
+# Dropped pairs of each rule that are kept as examples, and the most characters of a side of them.
+_EXAMPLES = 5
+_EXAMPLE_LENGTH = 300
 
 
 class CleanReport(BaseModel):
@@ -49,25 +51,32 @@ class CleanReport(BaseModel):
     parts: tuple[int, ...]
 
 
-def clean_text(read: Path, folder: Path, options: CleanOptions, workers: int, progress: Progress) -> CleanReport:
+def clean_text(
+    read: Path, folder: Path, options: CleanOptions, languages: tuple[str, str], workers: int, progress: Progress
+) -> CleanReport:
     """Write the pairs of ``read/train.arrow`` that pass every rule to ``folder/train.arrow``.
 
     Raises:
         DataError: No pair is left.
+        ConfigError: A rule needs a package that is not installed.
     """
+    active = {rule.name for rule in RULES if rule.build(options, *languages)}
+    active |= {"duplicate", "overlap"} if options.drop_overlap else {"duplicate"}
+    examples: dict[str, list[tuple[str, str]]] = {name: [] for name in NAMES if name in active}
     total = count_pairs(read / "train.arrow")
     passed, train = folder / "passed.arrow", folder / "train.arrow"
     counts = np.zeros(_KEPT + 1, dtype=np.int64)
     keys = [np.empty(0, dtype=np.uint64)]
     parts = [np.empty(0, dtype=np.uint16)]
     overlap = OverlapCounter(read)
-    given = {"form": options.normalise, "max_words": options.max_words, "max_ratio": options.max_ratio}
+    given = {"options": options, "languages": languages}
     with progress.task("clean train", total) as advance, PairsWriter(passed) as writer:
         for table in map_pairs(read / "train.arrow", judge, workers, advance, **given):
             rules = table["rule"].to_numpy()
             if options.drop_overlap:
                 held_out = overlap.contains(table["src_key"].to_numpy())
-                rules = np.where(held_out & (rules == _KEPT), RULES.index("overlap"), rules)
+                rules = np.where(held_out & (rules == _KEPT), NAMES.index("overlap"), rules)
+            _collect_examples(table, rules, examples)
             counts += np.bincount(rules, minlength=_KEPT + 1)
             kept = table.filter(pa.array(rules == _KEPT))
             overlap.count(kept["src_key"].to_numpy(), kept["pair_key"].to_numpy())
@@ -80,37 +89,48 @@ def clean_text(read: Path, folder: Path, options: CleanOptions, workers: int, pr
         part_of = part_of[distinct]
         select_pairs(passed, distinct, train)
         passed.unlink()
-        counts[RULES.index("duplicate")] = len(distinct) - distinct.sum()
+        counts[NAMES.index("duplicate")] = len(distinct) - distinct.sum()
         counts[_KEPT] = distinct.sum()
     else:
         passed.rename(train)
-    dropped = dict(zip(RULES, counts[:_KEPT].tolist(), strict=True))
-    if not options.drop_overlap:
-        del dropped["overlap"]
+    dropped = {name: count for name, count in zip(NAMES, counts[:_KEPT].tolist(), strict=True) if name in active}
     if not counts[_KEPT]:
         reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items() if count)
         advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
         raise DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
-    cleaning = CleaningReport(read=total, kept=int(counts[_KEPT]), dropped=dropped)
+    shown = {name: tuple(pairs) for name, pairs in examples.items() if pairs}
+    cleaning = CleaningReport(read=total, kept=int(counts[_KEPT]), dropped=dropped, examples=shown)
     return CleanReport(cleaning=cleaning, overlap=overlap.report(), parts=tuple(np.bincount(part_of).tolist()))
 
 
-def judge(table: pa.Table, form: Literal["nfkc", "none"], max_words: int, max_ratio: float) -> pa.Table:
+def _collect_examples(
+    table: pa.Table, rules: npt.NDArray[np.integer[Any]], examples: dict[str, list[tuple[str, str]]]
+) -> None:
+    """Add the first dropped pairs of each rule."""
+    for number in np.unique(rules[rules < _KEPT]).tolist():
+        there = examples[NAMES[number]]
+        rows = np.flatnonzero(rules == number)[: _EXAMPLES - len(there)]
+        for pair in table.select(["src", "tgt"]).take(rows).to_pylist():
+            there.append((pair["src"][:_EXAMPLE_LENGTH], pair["tgt"][:_EXAMPLE_LENGTH]))
+
+
+def judge(table: pa.Table, options: CleanOptions, languages: tuple[str, str]) -> pa.Table:
     """Normalise pairs, find the rule that drops each, and hash them.
 
     Returns:
-        Columns ``src``, ``tgt`` and ``part``; ``rule``, an index into ``RULES``, ``len(RULES)`` for one that is kept;
+        Columns ``src``, ``tgt`` and ``part``; ``rule``, an index into ``NAMES``, ``len(NAMES)`` for one that is kept;
         ``key``, equal for equal pairs; ``src_key`` and ``pair_key``, hashes of the source sentence and of the pair in
         Unicode form NFKC, for comparison with held-out text.
     """
-    src = [normalise(text, form) for text in table["src"].to_pylist()]
-    tgt = [normalise(text, form) for text in table["tgt"].to_pylist()]
-    rules = [
-        _rule(a.count(" ") + 1 if a else 0, b.count(" ") + 1 if b else 0, max_words, max_ratio)
-        for a, b in zip(src, tgt, strict=True)
-    ]
+    form = options.normalise
+    src, tgt = (
+        [normalise(text, form) for text in _punctuate(table[side].to_pylist(), options, language)]
+        for side, language in zip(("src", "tgt"), languages, strict=True)
+    )
+    judges = [(n, function) for n, rule in enumerate(RULES) if (function := rule.build(options, *languages))]
+    rules = [next((number for number, drops in judges if drops(*pair)), _KEPT) for pair in zip(src, tgt, strict=True)]
     key = hash_pairs(src, tgt)
-    if form == "nfkc":
+    if form == "nfkc" and options.punctuation == "keep":
         src_key, pair_key = hash_texts(src), key
     else:
         src_key, pair_key = comparison_keys(table)
@@ -127,15 +147,18 @@ def judge(table: pa.Table, form: Literal["nfkc", "none"], max_words: int, max_ra
     )
 
 
-def _rule(src_words: int, tgt_words: int, max_words: int, max_ratio: float) -> int:
-    shorter, longer = sorted((src_words, tgt_words))
-    if not shorter:
-        return RULES.index("empty")
-    if longer > max_words:
-        return RULES.index("too_long")
-    if longer > max_ratio * shorter:
-        return RULES.index("length_ratio")
-    return _KEPT
+def _punctuate(texts: list[str], options: CleanOptions, language: str) -> list[str]:
+    if options.punctuation == "keep":
+        return texts
+    normalizer = _punctuation(language)
+    return [normalizer.normalize(text) for text in texts]
+
+
+@cache
+def _punctuation(language: str) -> Any:
+    from sacremoses import MosesPunctNormalizer
+
+    return MosesPunctNormalizer(lang=language.lower())
 
 
 def _first_occurrences(keys: Hashes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

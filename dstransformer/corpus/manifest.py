@@ -134,11 +134,15 @@ class PartInfo(_Record):
 
 
 class CleaningReport(_Record):
-    """Training pairs read, kept, and dropped by each rule; ``read == kept + sum(dropped.values())``."""
+    """Training pairs read, kept, and dropped by each rule; ``read == kept + sum(dropped.values())``.
+
+    ``examples`` are some dropped pairs of each rule; empty in corpora of format versions before 5.
+    """
 
     read: PositiveInt
     kept: PositiveInt
     dropped: dict[str, NonNegativeInt]
+    examples: dict[str, tuple[tuple[str, str], ...]] = {}
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:

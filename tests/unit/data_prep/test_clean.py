@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.clean import RULES, clean_text, normalise
+from data_prep.clean import clean_text, normalise
 from data_prep.options import CleanOptions
 from data_prep.pairs import SCHEMA, PairsWriter, iter_pairs
 from dstransformer.corpus import CleaningReport
@@ -30,13 +30,20 @@ def read_pairs(path: Path) -> Pairs:
     ]
 
 
-def clean(folder: Path, pairs: Pairs, workers: int = 1, **changes: object) -> tuple[Pairs, CleaningReport]:
+def clean(
+    folder: Path, pairs: Pairs, workers: int = 1, languages: tuple[str, str] = ("en", "de"), **changes: object
+) -> tuple[Pairs, CleaningReport]:
     (folder / "read").mkdir(parents=True)
     (folder / "clean").mkdir()
     write_pairs(folder / "read" / "train.arrow", pairs)
     options = {"max_words": 5, "max_ratio": 2.0} | changes
     report = clean_text(
-        folder / "read", folder / "clean", CleanOptions(**options), workers=workers, progress=LineProgress()
+        folder / "read",
+        folder / "clean",
+        CleanOptions(**options),
+        languages,
+        workers=workers,
+        progress=LineProgress(),
     )
     assert [path.name for path in (folder / "clean").iterdir()] == ["train.arrow"]
     return read_pairs(folder / "clean" / "train.arrow"), report.cleaning
@@ -57,7 +64,7 @@ def test_each_rule_drops_and_is_counted(tmp_path: Path) -> None:
     kept, report = clean(tmp_path, pairs)
     assert kept == [("one two", "eins zwei"), ("one two", "zwei eins"), ("a", "a b")]
     assert report.dropped == {"empty": 2, "too_long": 1, "length_ratio": 1, "duplicate": 2}
-    assert tuple(report.dropped) == tuple(rule for rule in RULES if rule != "overlap")
+    assert report.examples["too_long"] == (("a b c d e f", "a b c d e"),)
     assert (report.read, report.kept) == (len(pairs), 3)
 
 
@@ -79,6 +86,16 @@ def test_the_number_of_workers_changes_nothing(tmp_path: Path) -> None:
     assert one == two == pairs[:3000]
     assert report == other
     assert report.dropped["duplicate"] == 2000
+
+
+def test_optional_rules_are_counted_only_when_they_are_on(tmp_path: Path) -> None:
+    pairs = [("a 1", "b 2"), ("c", "c"), ("«d»", "„e“"), ("f", "ж")]
+    kept, report = clean(tmp_path, pairs, drop_identical=True, drop_numbers=True, min_script=0.5, punctuation="moses")
+    assert kept == [('"d"', '"e"')]
+    assert report.dropped == {
+        "empty": 0, "too_long": 0, "length_ratio": 0, "identical": 1, "script": 1, "numbers": 1, "duplicate": 0,
+    }  # fmt: skip
+    assert report.examples == {"identical": (("c", "c"),), "script": (("f", "ж"),), "numbers": (("a 1", "b 2"),)}
 
 
 def test_cleaning_that_leaves_nothing_is_an_error(tmp_path: Path) -> None:
