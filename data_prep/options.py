@@ -179,13 +179,16 @@ class FilesOptions(_SourceOptions):
     """Local files: for each split two line-aligned texts, or one TSV, JSON lines or Parquet file."""
 
     model_config = ConfigDict(
-        title="source files: per split two texts, line by line, or one .tsv, .jsonl or .parquet; text may be gzipped"
+        title="source files: per split two texts, line by line, or one .tsv, .jsonl or .parquet; text may be compressed"
     )
 
     source: Literal["files"] = "files"
     src_lang: Language = Field(description="language code of the source side, for example en")
     tgt_lang: Language = Field(description="language code of the target side, for example de")
-    src: TextFile | None = Field(None, description="source side of the training text")
+    src: TextFile | None = Field(
+        None,
+        description="source side of the training text; a pattern in quotes stands for several files, here and below",
+    )
     tgt: TextFile | None = Field(None, description="target side of the training text")
     valid_src: TextFile | None = Field(None, description="source side of the validation text")
     valid_tgt: TextFile | None = Field(None, description="target side of the validation text")

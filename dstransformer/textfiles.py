@@ -1,4 +1,4 @@
-"""Reads and writes lines of UTF-8 text, plain or gzipped. Bad input is refused by line; no file stays half-written."""
+"""Reads and writes lines of UTF-8 text, plain or compressed. Bad input is refused by line; no file is half-written."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from dstransformer.compression import DamagedDataError, compression_of, decompressed
 from dstransformer.errors import DataError, StorageError, UserError
 from dstransformer.files import hold_lock, storage_errors
 from dstransformer.products import check_text_output
@@ -64,11 +65,11 @@ def iter_text(file: BufferedReader, name: str) -> Iterator[str]:
     A line ends with LF or CR LF, which the last line may lack. A byte order mark at the start is dropped.
 
     Raises:
-        DataError: The file is empty, holds bytes that are not UTF-8, or its gzip data is damaged. The message names the
-            line.
+        DataError: The file is empty, holds bytes that are not UTF-8, or its compressed data are damaged. The message
+            names the line.
     """
-    zipped = file.peek(2)[:2] == _GZIP_MAGIC
-    for line in _decoded(gzip.GzipFile(fileobj=file) if zipped else file, name):
+    kind = compression_of(file)
+    for line in _decoded(decompressed(file, kind) if kind else file, name, kind or "gzip"):
         if line is not None:
             yield line
 
@@ -147,7 +148,7 @@ class _Unzip:
         return b""
 
 
-def _decoded(lines: Iterable[bytes | None], name: str) -> Iterator[str | None]:
+def _decoded(lines: Iterable[bytes | None], name: str, kind: str = "gzip") -> Iterator[str | None]:
     number = 0
     try:
         for line in lines:
@@ -157,6 +158,9 @@ def _decoded(lines: Iterable[bytes | None], name: str) -> Iterator[str | None]:
             number += 1
             text = _decode(line, name, number).removesuffix("\n").removesuffix("\r")
             yield text.removeprefix("\ufeff") if number == 1 else text
+    except DamagedDataError as error:
+        where = f" after line {number}" if number else ""
+        raise DataError(f"{name}: the {kind} data {error}{where}; copy the file again") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         if number and isinstance(error, gzip.BadGzipFile) and "Not a gzipped file" in str(error):
             raise DataError(

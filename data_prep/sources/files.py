@@ -1,5 +1,6 @@
-"""Local files, plain or gzipped: line-aligned texts, TSV, JSON lines, Parquet."""
+"""Local files, plain or compressed: line-aligned texts, TSV, JSON lines, Parquet."""
 
+import glob
 import json
 import os
 import stat
@@ -16,6 +17,7 @@ from data_prep.options import FilesOptions, printable_name
 from data_prep.pairs import TEXT
 from data_prep.sources import Source
 from data_prep.sources.records import pair_of_record, pairs_of_table
+from dstransformer.compression import ENDINGS
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.files import file_sha256
@@ -48,14 +50,17 @@ def open_files(options: FilesOptions) -> Source:
     inputs: list[InputFile] = []
     splits: dict[str, Stream] = {}
     for name, split in given.items():
-        paths = split.paths()
-        seen = {}
-        for path in paths:
-            identified, seen[path] = _identify(path)
-            inputs.append(identified)
-        if paths:
+        groups = expand(split.paths())
+        streams: list[Stream] = []
+        for paths in groups:
             _check_ending(paths)
-            splits[name] = partial(_stream, paths, seen, options.src_lang, options.tgt_lang)
+            seen = {}
+            for path in paths:
+                identified, seen[path] = _identify(path)
+                inputs.append(identified)
+            streams.append(partial(_stream, paths, seen, options.src_lang, options.tgt_lang))
+        if streams:
+            splits[name] = partial(_chain, streams)
     if "train" not in splits:
         raise UserError("no training text: give --src FILE and --tgt FILE, or --train FILE")
     for name, size, flag in (("validation", options.valid_size, "valid"), ("test", options.test_size, "test")):
@@ -121,6 +126,38 @@ class _Given:
         return tuple(path for path in (self._src, self._tgt, self._both) if path)
 
 
+def expand(paths: tuple[Path, ...]) -> list[tuple[Path, ...]]:
+    """The files that names stand for, which may be patterns such as ``part-*.en.gz``.
+
+    Args:
+        paths: No name, the name of a file with both sides, or those of the two sides.
+
+    Returns:
+        The files in alphabetical order, with those of both sides beside each other.
+
+    Raises:
+        DataError: A pattern fits no file, or the sides have different numbers of files.
+    """
+    sides = [_matches(path) for path in paths]
+    if len({len(side) for side in sides}) > 1:
+        counts = " and ".join(f"{path} {len(side)}" for path, side in zip(paths, sides, strict=True))
+        raise DataError(f"the sides have different numbers of files ({counts}): file n of one must translate file n")
+    return list(zip(*sides, strict=True))
+
+
+def _matches(path: Path) -> list[Path]:
+    if path.exists() or not glob.has_magic(str(path)):
+        return [path]
+    if found := sorted(Path(name) for name in glob.glob(str(path), recursive=True) if not Path(name).is_dir()):  # noqa: PTH207
+        return found
+    raise DataError(f"no file fits {path}")
+
+
+def _chain(streams: list[Stream]) -> Iterator[pa.Table]:
+    for stream in streams:
+        yield from stream()
+
+
 def _identify(path: Path) -> tuple[InputFile, os.stat_result]:
     """Return a file's name and hash, and its status before it was hashed."""
     try:
@@ -152,7 +189,7 @@ def _unchanged(stream: Iterator[pa.Table], seen: Mapping[Path, os.stat_result]) 
 
 
 def _ending(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in ENDINGS]
     return suffixes[-1] if suffixes else ""
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dstransformer.cli.evaluate_options import INTERVAL, add_options, check_options
 from dstransformer.cli.options import Answer, Commands, add_decoding, load_parser, load_translator
+from dstransformer.compression import without_ending
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.terminal import Parser, exit_on_sigterm, say
 
@@ -259,7 +260,7 @@ def _warn_of_swapped_sides(options: argparse.Namespace, bundles: Sequence[Bundle
     for bundle in bundles[:1]:
         languages = (f".{bundle.tgt_lang}", f".{bundle.src_lang}")
         for src, ref in zip(options.src or [], options.ref or [], strict=False):
-            if tuple(Path(name.removesuffix(".gz")).suffix for name in (src, ref)) == languages:
+            if tuple(Path(without_ending(name)).suffix for name in (src, ref)) == languages:
                 logger.warning(
                     "--src %s is taken for %s and --ref %s for %s: are the sides swapped?",
                     src, bundle.src_lang, ref, bundle.tgt_lang,

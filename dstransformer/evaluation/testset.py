@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from dstransformer.compression import without_ending
 from dstransformer.corpus.reader import text_digest
 from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.evaluation.bleu import compound_split_bleu, score, ter
@@ -109,7 +110,7 @@ def read_test_sets(src: Sequence[str], ref: Sequence[str]) -> list[TestSet]:
 
 def _short_names(paths: Sequence[str]) -> list[str]:
     """Names of files without folder and ending, or with them where several would be equal."""
-    plain = [path.removesuffix(".gz") for path in paths]
+    plain = [without_ending(path) for path in paths]
     for shorten in (lambda path: Path(path).stem, lambda path: Path(path).name):
         names = list(map(shorten, plain))
         if len(set(names)) == len(names):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dstransformer.compression import without_ending
 from dstransformer.errors import DataError, shown
 from dstransformer.textfiles import iter_lines
 
@@ -84,7 +85,7 @@ def find_tree_files(given: str) -> list[Path]:
     """
     path = Path(given)
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*.mrg*") if file.name.endswith((".mrg", ".mrg.gz")))
+        files = sorted(file for file in path.rglob("*.mrg*") if without_ending(file.name).endswith(".mrg"))
         if not files:
             raise DataError(f"{given} holds no .mrg files: name a folder of the treebank, or a file")
         return files

@@ -9,9 +9,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.disk import full_disk
 
 from dstransformer.errors import DataError, StorageError, UserError
@@ -170,8 +174,8 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
     ("dog\n".encode("utf-32"), "is UTF-32 text"),
     ("the dog\n".encode("utf-16-le"), "as in UTF-16 text; convert it with `iconv -f UTF-16LE -t UTF-8`"),
     ("the dog\n".encode("utf-16-be"), "as in UTF-16 text"),
-    (lzma.compress(b"dog\n"), "is compressed by xz: unpack it with `xz -dc`"),
-    (bz2.compress(b"dog\n"), "is compressed by bzip2"),
+    (gzip.compress(lzma.compress(b"dog\n")), "is compressed by xz: unpack it with `xz -dc`"),
+    (gzip.compress(bz2.compress(b"dog\n")), "is compressed by bzip2"),
     ("Hündin\n".encode("latin-1"), "line 1, byte 2: not UTF-8 (invalid start byte); convert it"),
     (gzip.compress(b"dog\n" * 999, mtime=0)[:-20], "the gzip data are cut off"),
     (gzip.compress(b"dog\n", mtime=0)[:-1] + b"\1", "the gzip data are damaged"),
@@ -190,6 +194,43 @@ def test_other_encodings_are_refused_by_name(tmp_path: Path, content: bytes, adv
     with path.open("rb") as file, pytest.raises(DataError) as caught:
         list(iter_arriving(file.fileno(), "standard input"))
     assert advice in str(caught.value)
+
+
+COMPRESS = {"gzip": gzip.compress, "xz": lzma.compress, "bzip2": bz2.compress, "zstd": zstandard.compress}
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+@given(lines=st.lists(st.text("ab ä€", max_size=30)), cuts=st.integers(1, 3))
+@settings(max_examples=20, deadline=None)
+def test_compressed_files_of_several_parts_are_read(kind: str, lines: list[str], cuts: int) -> None:
+    content = "".join(f"{line}\n" for line in ["begin", *lines]).encode()
+    step = len(content) // cuts + 1
+    data = b"".join(COMPRESS[kind](content[at : at + step]) for at in range(0, len(content), step))
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "text").write_bytes(data)
+        assert list(iter_lines(Path(folder) / "text")) == ["begin", *lines]
+
+
+@pytest.mark.parametrize("kind", ["xz", "bzip2", "zstd"])
+@pytest.mark.parametrize("keep", [0.2, 0.5, 0.99])
+def test_compressed_files_that_are_cut_off_are_refused(tmp_path: Path, kind: str, keep: float) -> None:
+    data = COMPRESS[kind]("\n".join(map(str, range(99_999))).encode())
+    for content in (data[: int(keep * len(data))], data + data[: int(keep * len(data))]):
+        (tmp_path / "text").write_bytes(content)
+        with pytest.raises(DataError, match=f"the {kind} data are cut off.*; copy the file again"):
+            list(iter_lines(tmp_path / "text"))
+
+
+@pytest.mark.parametrize("kind", ["xz", "bzip2", "zstd"])
+def test_compressed_files_that_are_damaged_are_refused(tmp_path: Path, kind: str) -> None:
+    data = bytearray(COMPRESS[kind]("\n".join(map(str, range(99_999))).encode()))
+    data[len(data) // 2 : len(data) // 2 + 40] = bytes(40)
+    (tmp_path / "text").write_bytes(data)
+    with pytest.raises(DataError, match=f"the {kind} data are damaged.*; copy the file again"):
+        list(iter_lines(tmp_path / "text"))
+    (tmp_path / "text").write_bytes(COMPRESS[kind](b"dog\n") + b"and more, which is not compressed")
+    with pytest.raises(DataError, match=f"the {kind} data are damaged"):
+        list(iter_lines(tmp_path / "text"))
 
 
 @contextmanager

@@ -199,3 +199,21 @@ def test_invalid_combinations_of_options_are_refused(tmp_path: Path) -> None:
 def test_a_header_line_is_refused(tmp_path: Path, header: str, complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
         read(train=write(tmp_path / "x.tsv", f"{header}\na dog\tein Hund\n"))
+
+
+def test_patterns_stand_for_several_files(tmp_path: Path) -> None:
+    for number in (2, 10, 1):
+        write(tmp_path / f"part-{number:02}.en", f"{number} en\n")
+        write(tmp_path / f"part-{number:02}.de", f"{number} de\n")
+    source = open_files(
+        FilesOptions(src_lang="en", tgt_lang="de", src=tmp_path / "*.en", tgt=tmp_path / "*.de", valid_size=1)
+    )
+    assert [row for table in source.splits["train"]() for row in table["src"].to_pylist()] == ["1 en", "2 en", "10 en"]
+    assert [one.name for one in source.info.inputs] == [
+        f"part-{n:02}.{side}" for n in (1, 2, 10) for side in ("en", "de")
+    ]
+    (tmp_path / "part-02.de").unlink()
+    with pytest.raises(DataError, match=r"different numbers of files \(.*\*\.en 3 and .*\*\.de 2\)"):
+        read(src=tmp_path / "*.en", tgt=tmp_path / "*.de")
+    with pytest.raises(DataError, match=r"no file fits .*\*\.fr"):
+        read(src=tmp_path / "*.en", tgt=tmp_path / "*.fr")

@@ -1,0 +1,115 @@
+"""Reads files that gzip, xz, bzip2 or zstd compressed. The first bytes tell which, not the name."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+from io import BufferedReader
+from typing import Any, BinaryIO, cast
+
+from dstransformer.errors import ConfigError
+
+#: The first bytes of each format.
+MAGIC = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
+
+#: The endings of file names.
+ENDINGS = (".gz", ".xz", ".bz2", ".zst")
+
+
+#: Compressed bytes that are taken at once. A bomb unpacks to some 30 MB from so many.
+_BLOCK = 1 << 10
+
+
+class DamagedDataError(Exception):
+    """Compressed data that are cut off or damaged; the text says which."""
+
+
+def without_ending(name: str) -> str:
+    """A file name without the ending of a compressed file."""
+    return next((name.removesuffix(ending) for ending in ENDINGS if name.endswith(ending)), name)
+
+
+def compression_of(file: BufferedReader) -> str | None:
+    """The format of a file, which stays at its beginning; None if it is not compressed."""
+    begin = file.peek(6)
+    return next((name for magic, name in MAGIC.items() if begin.startswith(magic)), None)
+
+
+def decompressed(file: BufferedReader, kind: str) -> BinaryIO:
+    """The content of a compressed file, of several parts one after the other if there are several.
+
+    Args:
+        file: The file, at its beginning.
+        kind: Its format, from :func:`compression_of`.
+
+    Raises:
+        DamagedDataError: While reading, if the data are cut off or damaged.
+        ConfigError: The package for zstd is not installed.
+    """
+    if kind == "gzip":
+        return cast(BinaryIO, gzip.GzipFile(fileobj=file))
+    return cast(BinaryIO, BufferedReader(_Parts(file, kind), 1 << 16))
+
+
+class _Parts(io.RawIOBase):
+    """Compressed data, part by part; the last must be complete, which the libraries' own files do not all check."""
+
+    def __init__(self, file: BufferedReader, kind: str) -> None:
+        self._file = file
+        self._kind = kind
+        self._part = _decompressor(kind)
+        self._fed = False  # whether the current part has begun
+        self._ready = b""
+
+    def readable(self) -> bool:
+        """See ``io.RawIOBase``."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See ``io.RawIOBase``."""
+        view = memoryview(buffer).cast("B")
+        while not self._ready:
+            if not self._decompress_more():
+                return 0
+        count = min(len(view), len(self._ready))
+        view[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def _decompress_more(self) -> bool:
+        """Decompress another block; False at the end.
+
+        Raises:
+            DamagedDataError: The data are cut off or damaged.
+        """
+        data = b""
+        if self._part.eof:
+            data = self._part.unused_data
+            self._part, self._fed = _decompressor(self._kind), False
+        data = data or self._file.read(_BLOCK)
+        if not data:
+            if self._fed:
+                raise DamagedDataError("are cut off")
+            return False
+        if not self._fed and self._kind == "xz" and not (data := data.lstrip(b"\0")):
+            return True  # padding between the parts
+        try:
+            self._ready = self._part.decompress(data)
+        except Exception as error:  # each library has its own
+            raise DamagedDataError("are damaged") from error
+        self._fed = True
+        return True
+
+
+def _decompressor(kind: str) -> Any:
+    if kind == "xz":
+        return lzma.LZMADecompressor()
+    if kind == "bzip2":
+        return bz2.BZ2Decompressor()
+    try:
+        import zstandard
+    except ImportError:
+        raise ConfigError("a file compressed by zstd needs the package zstandard: `pip install zstandard`") from None
+    return zstandard.ZstdDecompressor().decompressobj()
