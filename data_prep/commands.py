@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_prep import arguments as options
 from dstransformer import __version__
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, UserError
 from dstransformer.terminal import Parser, printing
 
 if TYPE_CHECKING:
@@ -73,6 +73,10 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_command(commands, "recipes", _recipes, "list the recipes of the package")
     verify = _add_command(commands, "verify", _verify, "check every checksum of a corpus")
     options.add_corpus(verify)
+    report = _add_command(commands, "report", _report, "draw a page: lengths, vocabulary, what cleaning dropped")
+    options.add_corpus(report)
+    report.add_argument("--out", required=True, type=options.read_path, metavar="FILE", help="the page, an .html file")
+    report.add_argument("--overwrite", action="store_true", help="replace a file that is there")
     text = _add_command(commands, "text", _text, "write the raw text of a held-out split to two files")
     options.add_corpus(text)
     text.add_argument("--split", default="test", metavar="NAME", help="validation or test (default: test)")
@@ -217,6 +221,18 @@ def _check_files_of_datasets(corpus: "Corpus") -> None:
                 f"{corpus.path / name} is missing: `dst train` does not need it, but `datasets` cannot open the corpus "
                 "without it; restore it or build the corpus again"
             )
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from data_prep.page import render_report
+    from dstransformer.corpus import Corpus
+    from dstransformer.textfiles import writing_lines
+
+    if arguments.out.suffix != ".html":
+        raise UserError(f"--out {arguments.out} does not end in .html: name the page, for example report.html")
+    corpus = Corpus.open(arguments.corpus, verify=False)
+    with writing_lines(arguments.out, overwrite=arguments.overwrite) as write:
+        write(render_report(corpus, arguments.corpus.resolve().name))
 
 
 def _text(arguments: argparse.Namespace) -> None:

@@ -218,7 +218,10 @@ def _write_corpus(
             part.model_copy(update={"pairs": pairs}) for part, pairs in zip(read_report.parts, kept, strict=True)
         ),
         cleaning=CleaningReport(
-            read=cleaning.read, kept=info.pairs, dropped=cleaning.dropped | {"too_many_tokens": too_many}
+            read=cleaning.read,
+            kept=info.pairs,
+            dropped=cleaning.dropped | {"too_many_tokens": too_many},
+            examples=cleaning.examples,
         ),
         overlap=cleaned.overlap,
         options=given,

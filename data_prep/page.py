@@ -1,0 +1,147 @@
+"""``dst-prep report``: what a corpus holds and what cleaning left out, as an HTML file that needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dstransformer.corpus import Corpus, Split, Tokenizer
+
+#: Training pairs whose pieces are counted, and those whose words are.
+_COUNTED_PAIRS = 200_000
+_READ_PAIRS = 10_000
+
+#: Held-out pairs that are shown, and characters of a side.
+_SAMPLES = 8
+_SAMPLE_LENGTH = 400
+
+#: Width and height of a histogram, in the units of its SVG, and its number of bars.
+_WIDTH, _HEIGHT, _BARS = 640, 180, 50
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar of a histogram: its place and height in the SVG, and what it says."""
+
+    x: float
+    height: float
+    title: str
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Lengths of the sentences of one side.
+
+    Attributes:
+        name: The language.
+        bars: One for each range of lengths; the last holds all longer sentences.
+        width: The width of a bar.
+        ticks: Places and labels below.
+    """
+
+    name: str
+    bars: Sequence[Bar]
+    width: float
+    ticks: Sequence[tuple[float, str]]
+
+
+def render_report(corpus: Corpus, name: str) -> str:
+    """The page as HTML.
+
+    Args:
+        corpus: The corpus.
+        name: What the page calls it.
+    """
+    manifest, train = corpus.manifest, corpus.split("train")
+    languages = (manifest.src_lang, manifest.tgt_lang)
+    sides = zip(languages, (train.src_lengths, train.tgt_lengths), strict=True)
+    environment = Environment(
+        loader=PackageLoader("data_prep"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template("report.html").render(
+        name=name,
+        manifest=manifest,
+        histograms=[_histogram(language, lengths) for language, lengths in sides],
+        size=(_WIDTH, _HEIGHT),
+        words=None if manifest.trees else _words(train, corpus.tokenizer, languages),
+        pieces=_pieces(train, corpus.tokenizer),
+        samples=_samples(corpus),
+        longest_drop=max([1, *manifest.cleaning.dropped.values()]),
+    )
+
+
+def _histogram(name: str, lengths: npt.NDArray[np.int32]) -> Histogram:
+    most = max(int(np.percentile(lengths, 99.5)), 1)
+    step = -(-most // (_BARS - 1))
+    counts = np.bincount(np.minimum(lengths // step, _BARS - 1), minlength=_BARS)
+    width, scale = _WIDTH / _BARS, _HEIGHT / max(int(counts.max()), 1)
+    bars = []
+    for number, count in enumerate(counts.tolist()):
+        first, last = number * step, (number + 1) * step - 1
+        reach = f"{first} and more" if number == _BARS - 1 else f"{first}" if first == last else f"{first} to {last}"
+        bars.append(Bar(number * width, count * scale, f"{reach} tokens: {count:,} sentences"))
+    ticks = [(number * width, f"{number * step}") for number in range(0, _BARS, 10)]
+    return Histogram(name, bars, width, ticks)
+
+
+def _rows(split: Split, most: int) -> npt.NDArray[np.int64]:
+    """Pairs spread evenly over a split, at most ``most``."""
+    return np.unique(np.linspace(0, len(split) - 1, min(most, len(split))).astype(np.int64))
+
+
+def _words(train: Split, tokenizer: Tokenizer, languages: tuple[str, str]) -> list[dict[str, Any]]:
+    """Tokens per word of both sides, from a part of the training text."""
+    src, src_lengths, tgt, tgt_lengths = train.gather(_rows(train, _READ_PAIRS))
+    found = []
+    for language, ids, lengths in ((languages[0], src, src_lengths), (languages[1], tgt, tgt_lengths)):
+        cuts = np.cumsum(lengths)[:-1]
+        texts = tokenizer.decode([row.tolist() for row in np.split(ids, cuts)])
+        words = sum(len(text.split()) for text in texts)
+        found.append({"language": language, "words": words, "tokens": len(ids), "fertility": len(ids) / max(words, 1)})
+    return found
+
+
+def _pieces(train: Split, tokenizer: Tokenizer) -> dict[str, Any]:
+    """How much of the vocabulary a part of the training text uses."""
+    src, _, tgt, _ = train.gather(rows := _rows(train, _COUNTED_PAIRS))
+    counts = np.bincount(src, minlength=tokenizer.vocab_size) + np.bincount(tgt, minlength=tokenizer.vocab_size)
+    order = np.argsort(-counts, kind="stable")
+    covered = np.cumsum(counts[order]) / max(int(counts.sum()), 1)
+    return {
+        "pairs": len(rows),
+        "used": int((counts > 0).sum()),
+        "rare": int(((counts > 0) & (counts < 10)).sum()),
+        "size": tokenizer.vocab_size,
+        "covering": {share: int(np.searchsorted(covered, share)) + 1 for share in (0.5, 0.9, 0.99)},
+        "frequent": [
+            (tokenizer.pieces([token])[0], int(counts[token])) for token in order[:24].tolist() if counts[token]
+        ],
+    }
+
+
+def _samples(corpus: Corpus) -> list[dict[str, Any]]:
+    """Held-out pairs with their pieces."""
+    split = corpus.split("validation" if "validation" in corpus.splits else corpus.splits[-1])
+    if not split.info.has_text:
+        return []
+    rows = _rows(split, _SAMPLES)
+    src, src_lengths, tgt, tgt_lengths = split.gather(rows)
+    texts = split.src_texts(), split.tgt_texts()
+    ids = [np.split(side, np.cumsum(lengths)[:-1]) for side, lengths in ((src, src_lengths), (tgt, tgt_lengths))]
+    return [
+        {
+            "sides": [
+                (side[row][:_SAMPLE_LENGTH], corpus.tokenizer.pieces(pieces[number].tolist())[:_SAMPLE_LENGTH])
+                for side, pieces in zip(texts, ids, strict=True)
+            ]
+        }
+        for number, row in enumerate(rows.tolist())
+    ]

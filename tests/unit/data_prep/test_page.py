@@ -1,0 +1,43 @@
+"""The page of ``dst-prep report``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.prep import build, refuses
+
+from data_prep.cli import main
+
+RECIPE = """
+src_lang: en
+tgt_lang: de
+sources:
+  text: {source: files, train: text.tsv, valid: valid.tsv, tag: <en>}
+  toy: {source: toy, pairs: 50, held_out: false, weight: 2}
+clean: {drop_identical: true}
+vocab: {vocab_size: 400}
+"""
+
+
+def test_a_page_shows_what_cleaning_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"the dog {n}\tder Hund {n}\n" for n in range(50)]
+    (tmp_path / "text.tsv").write_text("".join([*lines, "<script>x</script>\t<script>x</script>\n"]))
+    (tmp_path / "valid.tsv").write_text("<b>bold</b> dog\tfetter Hund\n")
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    assert build(tmp_path / "recipe.yaml", "--out", tmp_path / "corpus") == 0
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "corpus"), "--out", str(page)]) == 0
+    html = page.read_text()
+    assert "101 training pairs read, 100 kept" in html
+    assert "identical: 1 (0.99%)" in html
+    assert "&lt;script&gt;x&lt;/script&gt;" in html
+    assert "<script" not in html
+    assert "&lt;b&gt;bold" in html
+    assert re.search(r"<td>toy</td>.*<td class=\"n\">100</td>", html), "pairs an epoch"
+    assert sum(int(count) for count in re.findall(r"tokens: (\d+) sentences", html)) == 200
+    assert "http" not in html, "it needs no network"
+    assert "is there already" in refuses(capsys, main(["report", str(tmp_path / "corpus"), "--out", str(page)]))
+    wrong = main(["report", str(tmp_path / "corpus"), "--out", str(tmp_path / "page")])
+    assert "does not end in .html" in refuses(capsys, wrong)
