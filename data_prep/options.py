@@ -114,8 +114,12 @@ Seed = Annotated[int, Field(ge=0, le=2**63 - 1), Placeholder("N")]
 
 
 def printable_name(path: Path) -> str:
-    """Return the name of a file without its folder, with bytes that are not UTF-8 escaped."""
-    return path.name.encode("utf-8", "backslashreplace").decode()
+    """Return the name of a file without its folder, with bytes that are not UTF-8 escaped.
+
+    Of a member of an archive, ``FILE.tgz::MEMBER``, the member keeps its folders.
+    """
+    archive, separator, member = str(path).partition("::")
+    return f"{Path(archive).name}{separator}{member}".encode("utf-8", "backslashreplace").decode()
 
 
 #: Marks an option that only a recipe in a file has.

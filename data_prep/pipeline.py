@@ -21,6 +21,7 @@ from data_prep.report import unknown_shares
 from data_prep.rules import load_detector
 from data_prep.sources import Part, open_parts
 from data_prep.sources.files import same_sides, swapped_sides
+from data_prep.sources.texts import archive_of
 from data_prep.vocab import make_tokenizer
 from data_prep.workspace import FULL_ADVICE, StageRecord, Workspace, check_workspace, open_workspace, stage_key
 from dstransformer.corpus import (
@@ -179,7 +180,8 @@ def _inputs(recipe: Recipe) -> list[Path | None]:
         if isinstance(source, Wmt14Options):
             inputs.append(source.hub_path)
         else:
-            inputs += [value for _, value in source if isinstance(value, Path) and value.is_file()]
+            paths = [archive_of(value) for _, value in source if isinstance(value, Path)]
+            inputs += [path for path in paths if path.is_file()]
     return inputs
 
 

@@ -1,6 +1,7 @@
 """Recipes in YAML: what a corpus is made from and how. The package ships some; a file may extend another.
 
-A relative path in a file is relative to the folder of that file; one in ``--set`` to the working folder.
+A relative path in a file is relative to the folder of that file, or to its ``root``; one in ``--set`` to the working
+folder.
 """
 
 from __future__ import annotations
@@ -53,9 +54,11 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         ConfigError: The recipe or a key is unknown, or a value cannot be used.
     """
-    tree = _resolve(name, Path(), ())
+    roots = [override.partition("=")[2] for override in overrides if override.partition("=")[0].strip() == "root"]
+    tree = _resolve(name, Path(), (), Path(roots[-1]) if roots else None)
     for override in overrides:
-        _apply(tree, override)
+        if override.partition("=")[0].strip() != "root":
+            _apply(tree, override)
     every = {key: tree.pop(key) for key in _EVERY_SOURCE if key in tree}
     sources = tree.get("sources")
     if not isinstance(sources, dict) or not all(isinstance(source, dict) for source in sources.values()):
@@ -67,8 +70,15 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         raise ConfigError(f"recipe {shown(name)}: {_describe(error)}") from None
 
 
-def _resolve(name: str, folder: Path, children: tuple[Path, ...]) -> dict[str, Any]:
-    """Read a recipe and merge it into the one that it extends."""
+def _resolve(name: str, folder: Path, children: tuple[Path, ...], root: Path | None) -> dict[str, Any]:
+    """Read a recipe and merge it into the one that it extends.
+
+    Args:
+        name: Its name, or its path relative to ``folder``.
+        folder: The folder of the file that extends it.
+        children: The chain of files that extend it.
+        root: Where its relative paths begin, if that is stated outside of it.
+    """
     path = _find(name, folder)
     if os.path.realpath(path) in map(os.path.realpath, children):
         raise ConfigError(f"recipe {shown(name)} extends itself: {' -> '.join(map(str, (*children, path)))}")
@@ -82,18 +92,25 @@ def _resolve(name: str, folder: Path, children: tuple[Path, ...]) -> dict[str, A
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} holds no recipe: expected sections such as 'sources:'")
     for key in tree:
-        if key not in (*_SECTIONS, *_EVERY_SOURCE, "extends"):
-            known = ("extends", *_EVERY_SOURCE, *_SECTIONS)
+        if key not in (*_SECTIONS, *_EVERY_SOURCE, "extends", "root"):
+            known = ("extends", "root", *_EVERY_SOURCE, *_SECTIONS)
             raise ConfigError(f"{path}: unknown key {shown(key)}{_hint(str(key), known)}")
         if key in _SECTIONS and not isinstance(tree[key], dict | None):
             raise ConfigError(f"{path}: {key} = {shown(tree[key])}: it is a section, write its keys below it")
-    _anchor(tree, path.parent)
+    stated = "root" in tree
+    own = tree.pop("root", ".")
+    if root is None and own is None:
+        raise ConfigError(f"recipe {shown(name)} needs the folder of its files: add --set root=FOLDER")
+    if root is None and not isinstance(own, str):
+        raise ConfigError(f"{path}: root = {shown(own)}: name a folder")
+    base = path.parent / str(own) if root is None else root
+    _anchor(tree, base)
     parent = tree.pop("extends", None)
     if parent is None:
         return {key: value for key, value in tree.items() if value is not None}
     if not isinstance(parent, str):
         raise ConfigError(f"{path}: extends = {shown(parent)}: name one recipe or file")
-    return _merge(_resolve(parent, path.parent, (*children, path)), tree)
+    return _merge(_resolve(parent, path.parent, (*children, path), base if stated else root), tree)
 
 
 def _find(name: str, folder: Path) -> Path:

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice, zip_longest
 from pathlib import Path
 
@@ -17,11 +17,12 @@ from data_prep.options import FilesOptions, printable_name
 from data_prep.pairs import TEXT
 from data_prep.sources import Source
 from data_prep.sources.records import pair_of_record, pairs_of_table
+from data_prep.sources.texts import archive_of, iter_sentences
 from dstransformer.compression import ENDINGS
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.files import file_sha256
-from dstransformer.textfiles import is_same_file, iter_lines
+from dstransformer.textfiles import is_same_file
 
 _BATCH_LINES = 10_000
 _BOTH_SIDES = (".tsv", ".jsonl", ".parquet")
@@ -94,7 +95,7 @@ def same_sides(options: FilesOptions) -> str | None:
     ):
         if src and tgt and src.is_file() and tgt.is_file():  # a pipe is read only once
             with suppress(DataError, UserError):  # reported when it is read
-                lines = list(islice(zip(iter_lines(src), iter_lines(tgt), strict=False), _COMPARED_LINES))
+                lines = list(islice(zip(iter_sentences(src), iter_sentences(tgt), strict=False), _COMPARED_LINES))
                 if len(lines) > 1 and all(one == other for one, other in lines):
                     return (
                         f"warning: the first {len(lines)} lines of --{flag}src {src} and --{flag}tgt {tgt} are the "
@@ -161,12 +162,14 @@ def _chain(streams: list[Stream]) -> Iterator[pa.Table]:
 def _identify(path: Path) -> tuple[InputFile, os.stat_result]:
     """Return a file's name and hash, and its status before it was hashed."""
     try:
-        found = path.stat()
+        found = archive_of(path).stat()
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
             if stat.S_ISSOCK(found.st_mode):
                 raise DataError(f"{path} is a socket: name a file")
             raise DataError(f"{path} is a pipe or a device, but is read more than once: save it to a file first")
-        identified = InputFile(name=printable_name(path), sha256=file_sha256(path))
+        identified = InputFile(
+            name=printable_name(path), sha256=_hash(archive_of(path), found.st_mtime_ns, found.st_size)
+        )
     except OSError as error:
         if str(path) == "-":
             raise DataError("standard input is not read here: name a file") from None
@@ -176,12 +179,18 @@ def _identify(path: Path) -> tuple[InputFile, os.stat_result]:
     return identified, found
 
 
+@lru_cache
+def _hash(path: Path, _: int, __: int) -> str:
+    """The hash of a file, computed once for all members of an archive as long as its time and size stay."""
+    return file_sha256(path)
+
+
 def _unchanged(stream: Iterator[pa.Table], seen: Mapping[Path, os.stat_result]) -> Iterator[pa.Table]:
     """Pass the stream on, and raise a DataError at its end if a file has changed since it was hashed."""
     yield from stream
     for path, before in seen.items():
         try:
-            now = path.stat()
+            now = archive_of(path).stat()
         except OSError as error:
             raise DataError(f"{path} vanished while it was read: {error.strerror}") from None
         if (now.st_ino, now.st_size, now.st_mtime_ns) != (before.st_ino, before.st_size, before.st_mtime_ns):
@@ -291,7 +300,7 @@ def _read_parquet(path: Path, src_lang: str, tgt_lang: str) -> Iterator[pa.Table
 
 def _read_lines(path: Path) -> Iterator[list[str]]:
     """Read the lines of a file in batches."""
-    lines = iter_lines(path)
+    lines = iter_sentences(path)
     while batch := list(islice(lines, _BATCH_LINES)):
         yield batch
 

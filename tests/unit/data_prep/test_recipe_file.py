@@ -104,7 +104,7 @@ def test_a_recipe_extends_another(tmp_path: Path, recipe: Path) -> None:
 
 def test_the_recipes_of_the_package_load(capsys: pytest.CaptureFixture[str]) -> None:
     for name, summary in recipe_summaries().items():
-        assert load_recipe(name).sources
+        assert load_recipe(name, ["root=."]).sources
         assert summary.endswith(".")
     vocab = load_recipe("wmt14_en_fr").vocab
     assert (vocab.vocab_size, vocab.tokenizer, vocab.character_coverage) == (32_000, "unigram", 0.9998)
