@@ -10,6 +10,11 @@ _SECRETS = (
 )
 
 
+#: The exit status of a training that was stopped before its end: the same command goes on with it. Whoever starts runs,
+#: as the files in ``launch/`` do, starts a run with this status again, and no other.
+RUN_AGAIN = 143
+
+
 class DstError(Exception):
     """A failure reported in one line, without a traceback.
 

@@ -23,6 +23,9 @@ RESUME_ADVICE = (
     "make room, then give the same command: it goes on from the latest checkpoint, or starts anew without one"
 )
 
+#: What to do on a full disk while a training waits for it.
+ROOM_ADVICE = "make room"
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
@@ -45,7 +48,7 @@ def storage_errors(path: Path | str, *, full: str = RESUME_ADVICE) -> Iterator[N
     except (BrokenPipeError, BlockingIOError):  # not the file system's
         raise
     except OSError as error:
-        place = (error.filename if Path(path).is_dir() else None) or path
+        place = (error.filename if os.path.isdir(path) else None) or path  # noqa: PTH112  # Path.is_dir may raise
         reason = os.strerror(error.errno) if error.errno else error
         advice = full if error.errno in _FULL else "check the path and its permissions"
         raise StorageError(f"cannot write {place}: {reason}; {advice}") from error

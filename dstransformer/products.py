@@ -15,7 +15,10 @@ from dstransformer.errors import UserError
 RUN_MARKERS = (".lock", "metrics.jsonl")
 
 #: All files that a run writes at the top of its folder.
-RUN_FILES = (*RUN_MARKERS, "config.yaml", "ds_config.json", "tracking.json", "tracking-sent.jsonl", "evaluations.jsonl")
+RUN_FILES = (
+    *RUN_MARKERS, "config.yaml", "ds_config.json", "exit-status", "tracking.json", "tracking-sent.jsonl",
+    "evaluations.jsonl",
+)  # fmt: skip
 
 #: Where a checkpoint keeps weights and moments; ``zero`` up to format version 2.
 CHECKPOINT_FOLDERS = ("state", "zero")

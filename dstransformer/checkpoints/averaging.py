@@ -145,6 +145,7 @@ def write_average(
     extra_provenance: Mapping[str, Any] | None = None,
     *,
     overwrite: bool = True,
+    full: str = _FULL_ADVICE,
 ) -> None:
     """Write a bundle with the average of checkpoints. An existing bundle is replaced once the new one is complete.
 
@@ -153,6 +154,7 @@ def write_average(
         out: The folder of the bundle.
         extra_provenance: Provenance entries to add beside ``averaged_steps``.
         overwrite: Whether the bundle may exist.
+        full: What to do about a full disk.
     """
     bundles = [open_bundle(checkpoint.bundle) for checkpoint in checkpoints]
     weights = average_weights(bundles)
@@ -163,15 +165,16 @@ def write_average(
         out,
         lambda folder: _save_with(folder, weights, newest, provenance),
         overwrite=overwrite,
-        full=_FULL_ADVICE,
+        full=full,
     )
 
 
-def annotate_bundle(source: Path, out: Path, extra_provenance: Mapping[str, Any]) -> None:
-    """Copy a bundle and add entries to its provenance."""
+def annotate_bundle(source: Path, out: Path, extra_provenance: Mapping[str, Any], *, full: str) -> None:
+    """Copy a bundle and add entries to its provenance; ``full`` says what to do about a full disk."""
     bundle = open_bundle(source)
     weights = bundle.load_weights()
-    replace_folder(out, lambda folder: _save_with(folder, weights, bundle, {**bundle.provenance, **extra_provenance}))
+    provenance = {**bundle.provenance, **extra_provenance}
+    replace_folder(out, lambda folder: _save_with(folder, weights, bundle, provenance), full=full)
 
 
 def _save_with(folder: Path, weights: dict[str, Tensor], template: Bundle, provenance: Mapping[str, Any]) -> None:

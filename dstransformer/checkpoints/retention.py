@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from dstransformer.checkpoints.format import (
@@ -20,7 +21,7 @@ from dstransformer.checkpoints.format import (
 )
 from dstransformer.errors import DataError, NewerFormatError
 from dstransformer.evaluation import Score
-from dstransformer.files import replace_file, storage_errors, sync, write_durably
+from dstransformer.files import ROOM_ADVICE, replace_file, replacing, storage_errors, sync, write_durably
 
 logger = logging.getLogger(__name__)
 
@@ -119,22 +120,24 @@ class CheckpointFolder:
         return self.path / f".partial-step-{step:08d}"
 
     def begin(self, step: int) -> Path:
-        """Create an empty folder to write the checkpoint into. Rank 0 only."""
+        """Create an empty folder to write the checkpoint into. Rank 0 only.
+
+        The run folder must exist: below the place of a mount that is gone, nothing is written.
+        """
         partial = self.partial_path(step)
-        with storage_errors(partial):
+        with storage_errors(partial, full=ROOM_ADVICE):
+            self.path.mkdir(exist_ok=True)
             for stale in self.path.glob(".partial-*"):
                 _remove(stale)
-            partial.mkdir(parents=True)
+            partial.mkdir()
             sync(self.path.parent)
         return partial
 
     def delete_after(self, step: int) -> None:
         """Delete all checkpoints after the one that the run resumes from, and make that one ``latest``. Rank 0 only."""
         with storage_errors(self.path):
-            for folder in reversed(self.folders()):
-                if folder.name > f"step-{step:08d}":
-                    self._delete(folder)
-            self._set_latest(f"step-{step:08d}")
+            self._delete_after(f"step-{step:08d}")
+            replace_file(self.path / LATEST, f"step-{step:08d}\n")
 
     def discard(self, step: int) -> None:
         """Delete the partial checkpoint, ignoring errors."""
@@ -143,6 +146,8 @@ class CheckpointFolder:
     def publish(self, state: TrainState, score: Score | None, files: Mapping[str, str]) -> Checkpoint:
         """Make the partial checkpoint visible: write its manifest, rename it, move ``latest``, prune. Rank 0 only.
 
+        Later checkpoints, which training has gone back from, are deleted: the one just published is the newest.
+
         Args:
             state: The training state.
             score: The score it is ranked by; None if it was not evaluated.
@@ -150,36 +155,57 @@ class CheckpointFolder:
         """
         partial = self.partial_path(state.step)
         final = self.path / f"step-{state.step:08d}"
-        with storage_errors(partial):
+        with storage_errors(partial, full=ROOM_ADVICE):
             write_durably(partial / MANIFEST, manifest_text(state, score, files))
             for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
                 sync(folder)
-            if final.exists():  # a damaged checkpoint that the run skipped when it resumed
-                self._delete(final)
-            partial.rename(final)
-            sync(self.path)
-            self._set_latest(final.name)
+            # One of the same name is damaged, and was passed over when the run resumed, or it lacks a score.
+            with self._set_aside(final), replacing(self.path / LATEST) as latest:
+                write_durably(latest, f"{final.name}\n")
+                partial.rename(final)
+            self._delete_after(final.name)
             self._prune()
-        return read_checkpoint(final)
+            return read_checkpoint(final)
 
     def folders(self) -> list[Path]:
         """The folders of complete checkpoints, oldest first, damaged ones included."""
         return sorted(path for path in self.path.glob("step-*") if _NAME_PATTERN.fullmatch(path.name))
 
     def _prune(self) -> None:
+        """Delete the checkpoints that are no longer kept; a disk that refuses that costs a warning."""
         complete = self.checkpoints()
         keep = {checkpoint.path for checkpoint in select_kept(complete, self._keep_last, self._keep_best)}
         for checkpoint in complete:
             if checkpoint.path not in keep:
-                self._delete(checkpoint.path)
+                try:
+                    self._delete(checkpoint.path)
+                except OSError as error:
+                    logger.warning("cannot delete %s yet: %s", checkpoint.path, error.strerror)
 
-    def _set_latest(self, name: str) -> None:
-        replace_file(self.path / LATEST, f"{name}\n")
+    def _delete_after(self, name: str) -> None:
+        for folder in reversed(self.folders()):
+            if folder.name > name:
+                self._delete(folder)
 
     def _delete(self, folder: Path) -> None:
-        deleted = self.path / f".partial-{folder.name}-deleted"
-        folder.rename(deleted)
-        _remove(deleted)
+        with self._set_aside(folder):
+            pass
+
+    @contextmanager
+    def _set_aside(self, folder: Path) -> Iterator[None]:
+        """Hide a checkpoint, if it exists, during the block; then delete it, or bring it back if the block failed."""
+        if not folder.exists():
+            yield
+            return
+        hidden = self.path / f".partial-{folder.name}-deleted"
+        folder.rename(hidden)
+        try:
+            yield
+        except BaseException:
+            if not folder.exists():
+                hidden.rename(folder)
+            raise
+        _remove(hidden)
 
 
 def select_kept(checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: int) -> list[Checkpoint]:

@@ -14,10 +14,11 @@ from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.cluster.world import World
 from dstransformer.config import Config
 from dstransformer.corpus import Tokenizer
-from dstransformer.errors import DIVERGED_ADVICE, DivergedError
+from dstransformer.errors import DIVERGED_ADVICE, DivergedError, StorageError
 from dstransformer.evaluation import Score
-from dstransformer.files import file_sha256, storage_errors, sync_tree
+from dstransformer.files import ROOM_ADVICE, file_sha256, storage_errors, sync_tree
 from dstransformer.model import save_bundle
+from dstransformer.products import is_run
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Saver:
         self._tokenizer = tokenizer
         self._provenance = provenance
         self._announce = announce
+        self._is_run = is_run(folder.path.parent)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: _Pending | None = None
 
@@ -81,12 +83,16 @@ class Saver:
         self.finish()
         with self._world.collective_errors():
             if self._world.is_rank0:
+                self._check_run_is_there()
                 self._folder.begin(state.step)
         part = self._writer.submit(self._write_part, self._folder.partial_path(state.step), take_snapshot(), state.step)
         self._pending = _Pending(state, score, part)
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
         """Wait until all ranks have written the pending checkpoint, and make it visible.
+
+        Returns:
+            Whether there was one.
 
         Raises:
             StorageError: The checkpoint could not be written. The partial checkpoint is deleted.
@@ -94,7 +100,7 @@ class Saver:
         """
         pending, self._pending = self._pending, None
         if pending is None:
-            return
+            return False
         failure = pending.part.exception()
         try:
             self._world.raise_any(failure if isinstance(failure, Exception) else None)
@@ -107,10 +113,18 @@ class Saver:
             if self._world.is_rank0:
                 self._folder.discard(pending.state.step)
             raise
+        return True
+
+    def _check_run_is_there(self) -> None:
+        """Refuse to write where the run folder was mounted before."""
+        run = self._folder.path.parent
+        with storage_errors(run):
+            if self._is_run and not is_run(run):
+                raise StorageError(f"cannot write {run}: it is not the run folder any more; mount it again")
 
     def _write_part(self, partial: Path, snapshot: Snapshot, step: int) -> dict[str, str]:
-        with storage_errors(partial):
-            (partial / STATE).mkdir(parents=True, exist_ok=True)
+        with storage_errors(partial, full=ROOM_ADVICE):
+            (partial / STATE).mkdir(exist_ok=True)  # no parents: rank 0 has made them, unless this disk is another
             written = write_pieces(partial / STATE, self._world.rank, snapshot.pieces)
             digests = {f"{STATE}/{name}": digest for name, digest in written.items()}
             snapshot.pieces.clear()  # the memory of the moments is not needed while the bundle is written

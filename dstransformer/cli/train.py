@@ -17,8 +17,6 @@ from dstransformer.terminal import Parser, StoreOnce
 if TYPE_CHECKING:
     from dstransformer.training.run import DryRun, Outcome
 
-STOPPED_BY_SIGNAL = 143
-
 
 def add_parser(commands: Commands[Parser]) -> None:
     """Add the parser of ``dst train``."""
@@ -80,7 +78,7 @@ def run(options: argparse.Namespace) -> Answer:
     with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the outcome
         outcome = train(request)
     text = json.dumps(outcome.to_json(), indent=2) if options.json else _describe_outcome(outcome)
-    return Answer(text if is_rank0 else "", 0 if outcome.stopped_by is None else STOPPED_BY_SIGNAL)
+    return Answer(text if is_rank0 else "", outcome.status)
 
 
 def _tags(given: Sequence[tuple[str, str]]) -> dict[str, str]:

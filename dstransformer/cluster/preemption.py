@@ -1,18 +1,39 @@
-"""Stop signals. On a signal, the run finishes its update and writes a checkpoint to resume from."""
+"""Stop signals. On a signal, the run finishes its update and writes a checkpoint to resume from, if there is time."""
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import math
 import os
+import select
 import signal
+import threading
 import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, NoReturn
+
+from dstransformer.errors import RUN_AGAIN
+
+if TYPE_CHECKING:
+    from dstransformer.cluster.world import World
 
 #: Signals within so many seconds of the first are the same request: launchers and shells signal a whole group of
 #: processes, and then each of them.
 SAME_REQUEST_SECONDS = 2.0
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+
+#: Seconds that the main thread has to end the process after a second request, before the other thread ends it.
+_GRACE = {signal.SIGINT: 15.0}
+_DEFAULT_GRACE = 3.0
+
+#: Seconds that recording the exit status may take, on a disk that may hang.
+_LAST_WORDS = 2.0
+
+#: A process whose peers are gone so many seconds before its own deadline takes them to have reached theirs.
+_AGREEMENT_SECONDS = 5.0
 
 
 class StopRequest:
@@ -22,39 +43,68 @@ class StopRequest:
     Ctrl-C, or any of these signals when :data:`SAME_REQUEST_SECONDS` have passed. SIGUSR1 is a warning in advance: the
     SIGTERM of the time limit that follows it is not a second request.
 
+    A thread watches over both, as the main thread may wait for other processes and not handle a signal. It ends the
+    process with :data:`RUN_AGAIN` when the time for the checkpoint is over.
+
     Args:
         announce: Print on standard error what happens next, as soon as the first signal arrives.
         processes: Number of processes of the run. A checkpoint needs all of them.
+        seconds: Seconds that the first signal leaves for the checkpoint; 0: as long as it takes.
 
     Attributes:
         received: Name of the first signal received; None if there was none.
+        before_leaving: Called before the process is ended.
     """
 
-    def __init__(self, *, announce: bool = False, processes: int = 1) -> None:
+    def __init__(self, *, announce: bool = False, processes: int = 1, seconds: float = 0.0) -> None:
         self.received: str | None = None
+        self.before_leaving: Callable[[], None] = lambda: None
         self._announce = announce
         self._processes = processes
+        self._seconds = seconds
         self._interrupted = False
         self._since: float | None = None  # when the first request came that is not a warning in advance
+        self._first: float | None = None  # when the first signal came
+        self._deadline = math.inf
 
     def __enter__(self) -> StopRequest:
         heeded = [
             number for number in STOP_SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
         ]
+        self._arrivals, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        self._previous_wakeup = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         self._previous = {number: signal.signal(number, self._handle) for number in heeded}
+        self._watcher = threading.Thread(target=self._watch, name="stop signals", daemon=True)
+        self._watcher.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._previous_wakeup)
+        os.close(self._wakeup)  # ends the thread
+        self._watcher.join()
+        os.close(self._arrivals)
+
+    def agree(self, world: World) -> None:
+        """Count the seconds, on every process, from the first signal that any of them received. Collective."""
+        if not self._seconds:
+            return
+        elapsed = max(world.gather(0.0 if self._first is None else time.monotonic() - self._first))
+        self._set_deadline(self._seconds - elapsed)
+
+    def leave_if_overdue(self) -> None:
+        """After other processes are gone: end this one too, if its time for the checkpoint is about to be over."""
+        if self._deadline - time.monotonic() < _AGREEMENT_SECONDS:
+            self._leave("stopped without a checkpoint, as another process was")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         first, now = self.received is None, time.monotonic()
         if number == signal.SIGINT and self._interrupted:
             signal.default_int_handler(number, frame)
         if self._since is not None and now - self._since > SAME_REQUEST_SECONDS:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+            self._leave(f"{signal.Signals(number).name} again: stopped at once")
         if self._since is None and number != signal.SIGUSR1:
             self._since = now
         self._interrupted |= number == signal.SIGINT
@@ -62,8 +112,64 @@ class StopRequest:
         if first and self._announce:
             again = "; again stops it at once"
             condition = " if all its processes still run" if self._processes > 1 else ""
-            text = (
-                f"\ndst: {self.received}: the run stops after this update and writes a checkpoint{condition}{again}\n"
+            limit = f", within {self._seconds:g} s" if self._seconds else ""
+            _print(
+                f"\ndst: {self.received}: the run stops after this update and writes a checkpoint{limit}{condition}"
+                f"{again}\n"
             )
-            with contextlib.suppress(OSError):  # standard error is closed
-                os.write(2, text.encode())  # not print, which the signal may have interrupted
+
+    def _watch(self) -> None:
+        """See each signal as it arrives, whatever the main thread does, and end the process when its time is over."""
+        since, interrupted = None, False
+        arrivals = select.poll()
+        arrivals.register(self._arrivals, select.POLLIN)
+        while True:
+            left = self._deadline - time.monotonic()
+            ready = arrivals.poll(None if left == math.inf else max(0.0, 1000 * left))
+            if not ready and time.monotonic() >= self._deadline:
+                self._leave(f"stopped without a checkpoint: {self._seconds:g} s were too few (checkpoint.stop_seconds)")
+            numbers = os.read(self._arrivals, 512) if ready else b"\0"
+            if not numbers:
+                return
+            for number in numbers:
+                if number not in STOP_SIGNALS:
+                    continue
+                now = time.monotonic()
+                if self._first is None:
+                    self._first = now
+                    self._set_deadline(self._seconds or math.inf)
+                again = number == signal.SIGINT and interrupted
+                if again or (since is not None and now - since > SAME_REQUEST_SECONDS):
+                    self._set_deadline(_GRACE.get(signal.Signals(number), _DEFAULT_GRACE))
+                if since is None and number != signal.SIGUSR1:
+                    since = now
+                interrupted |= number == signal.SIGINT
+
+    def _set_deadline(self, seconds: float) -> None:
+        """End the process in so many seconds, unless it is to end earlier."""
+        self._deadline = min(self._deadline, time.monotonic() + seconds)
+        with contextlib.suppress(OSError):
+            os.write(self._wakeup, b"\0")  # the thread waits for the new deadline
+
+    def _leave(self, reason: str) -> NoReturn:
+        """End the process now; the last complete checkpoint counts."""
+        said = _thread.allocate_lock()
+        said.acquire()
+
+        def say() -> None:
+            try:
+                self.before_leaving()
+            finally:
+                said.release()
+
+        _thread.start_new_thread(say, ())  # not threading, whose locks the signal may have interrupted
+        said.acquire(timeout=_LAST_WORDS)
+        if self._announce:
+            _print(f"\ndst: {reason}; the same command resumes from the last complete checkpoint\n")
+        os._exit(RUN_AGAIN)
+
+
+def _print(text: str) -> None:
+    """Print to standard error, not with ``print``, which the signal may have interrupted."""
+    with contextlib.suppress(OSError):  # standard error is closed
+        os.write(2, text.encode())

@@ -163,6 +163,8 @@ class CheckpointConfig(Section):
 
     every_updates: NonNegative
     every_minutes: Annotated[float, Field(ge=0)]
+    retry_seconds: Annotated[float, Field(gt=0)]
+    stop_seconds: Annotated[float, Field(ge=0)]
     keep_last: Count
     keep_best: NonNegative
     average_last: Count

@@ -22,7 +22,7 @@ from dstransformer.cluster.launcher import Processes
 from dstransformer.cluster.world import usable_cores
 from dstransformer.config import Config, compose, load_config
 from dstransformer.corpus import Corpus
-from dstransformer.errors import DataError, UserError, without_secrets
+from dstransformer.errors import RUN_AGAIN, DataError, UserError, without_secrets
 from dstransformer.files import hold_lock, replace_file, storage_errors
 from dstransformer.model import parameter_count
 from dstransformer.paper.child import Ended, run_dst
@@ -38,8 +38,7 @@ from dstransformer.tracking.payload import manifest_digest
 STATE_NAME = "table3.json"
 PICTURE_NAME = "table3.png"
 
-#: The exit status of ``dst train`` after a signal, and what it says of a run that another process still writes.
-STOPPED_BY_SIGNAL = 143
+#: What ``dst train`` says of a run that another process still writes.
 BUSY = "another process is training in"
 
 #: Entries of an output folder besides the rows' run folders.
@@ -258,7 +257,7 @@ class TableRun:
 def _read_result(ended: Ended, before: Result) -> Result:
     """The result of a row from the JSON that ``dst train`` printed."""
     if ended.status:
-        failed = ended.signal is None and ended.status != STOPPED_BY_SIGNAL and BUSY not in ended.error
+        failed = ended.signal is None and ended.status != RUN_AGAIN and BUSY not in ended.error
         return replace(before, status="failed" if failed else "interrupted", error=ended.error if failed else "")
     outcome = json.loads(ended.stdout)
     found = outcome["evaluations"]["validation"]

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dstransformer.errors import DataError, shown
+from dstransformer.errors import DataError, counted, shown
 from dstransformer.evaluation import Evaluation
 from dstransformer.files import replacing
 from dstransformer.tracking.payload import point_stride
-from dstransformer.tracking.tracker import BadUpdate, Rollback, RunStart, Tracker
+from dstransformer.tracking.tracker import BadUpdate, Rollback, RunStart, RunStatus, Tracker
+
+logger = logging.getLogger(__name__)
 
 METRICS_NAME = "metrics.jsonl"
 
 #: Kinds of lines that hold no metrics.
-EVENTS = ("checkpoint", "bad_update", "rollback")
+EVENTS = ("checkpoint", "unsaved", "bad_update", "rollback")
 
 #: A line of the file: ``kind``, ``step``, ``time``, and the metrics.
 Record = dict[str, Any]
 
 
 class MetricsLog(Tracker):
-    """Appends one line per event. The line is on file when the call returns.
+    """Appends one line per event. The line is on file when the call returns, unless the disk refuses it.
+
+    Lines that the disk refuses wait in memory, in their order, and are written with the next one that it takes.
 
     A line has ``kind`` (one of ``EVENTS``, ``train``, ``cost``, or the name of a held-out split), ``step``, ``time``
     (Unix seconds) and the metrics under their short names. NaN and infinity are written as null.
@@ -36,13 +42,15 @@ class MetricsLog(Tracker):
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._waiting: list[bytes] = []
+        self._keeps_until: int | None = None  # the last step whose lines stay, while the others have yet to be removed
+        self._is_there = False  # whether the file exists, so that one that is gone is not begun anew in its place
+        self._refuses = False
 
     def start(self, run: RunStart) -> None:
         """Remove lines that a resumed run will write again, and a line truncated by a crash."""
-        if self._path.exists():
-            last_step = -1 if run.resume_step is None else run.resume_step
-            with replacing(self._path) as aside, aside.open("w", encoding="utf-8") as file:
-                file.writelines(_lines_until(self._path, last_step))
+        self._keeps_until = -1 if run.resume_step is None else run.resume_step
+        self._flush()
 
     def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write a line of kind ``train``."""
@@ -67,7 +75,11 @@ class MetricsLog(Tracker):
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """Write a line of kind ``checkpoint``."""
-        self._write("checkpoint", step, {"path": str(path), "sha256": sha256, "score": score})
+        self._write("checkpoint", step, {"path": self._within_run(path), "sha256": sha256, "score": score})
+
+    def log_unsaved(self, step: int, what: str, reason: str) -> None:
+        """Write a line of kind ``unsaved``."""
+        self._write("unsaved", step, {"what": what, "reason": reason})
 
     def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
         """Write a line for each split that the bundle was evaluated on."""
@@ -81,8 +93,62 @@ class MetricsLog(Tracker):
             for name, value in values.items()
         }
         line = json.dumps({"kind": kind, "step": step, "time": round(time.time(), 3), **finite}, ensure_ascii=False)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        self._waiting.append(f"{line}\n".encode())
+        self._flush()
+
+    def finish(self, status: RunStatus) -> None:
+        """Try for the last time to write lines that wait for the disk."""
+        del status
+        self._flush()
+        if self._waiting:
+            logger.warning("%s lacks its last %s", self._path, counted(len(self._waiting), "line"))
+
+    def _flush(self) -> None:
+        """Write what waits; if the disk refuses it, say so once and leave it for the next time."""
+        try:
+            if self._keeps_until is not None:
+                self._remove_later_lines(self._keeps_until)
+            if self._waiting:
+                self._append(b"".join(self._waiting))
+                self._waiting.clear()
+        except OSError as error:
+            if not self._refuses:
+                logger.warning(
+                    "cannot write %s: %s; training continues, and its lines wait for the disk",
+                    self._path, error.strerror or error,
+                )  # fmt: skip
+            self._refuses = True
+        else:
+            if self._refuses:
+                logger.warning("%s is written again, with the lines that waited", self._path)
+            self._refuses = False
+
+    def _remove_later_lines(self, last_step: int) -> None:
+        if self._path.exists():
+            with replacing(self._path) as aside, aside.open("w", encoding="utf-8") as file:
+                file.writelines(_lines_until(self._path, last_step))
+            self._is_there = True
+        self._keeps_until = None
+
+    def _append(self, lines: bytes) -> None:
+        """Append all of it or nothing."""
+        flags = os.O_WRONLY | os.O_APPEND | (0 if self._is_there else os.O_CREAT)
+        descriptor = os.open(self._path, flags, 0o666)
+        try:
+            self._is_there = True
+            size, rest = os.fstat(descriptor).st_size, memoryview(lines)
+            try:
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+            except OSError:
+                os.ftruncate(descriptor, size)
+                raise
+        finally:
+            os.close(descriptor)
+
+    def _within_run(self, path: Path) -> str:
+        """A path relative to the run folder, which may be moved."""
+        return str(path.relative_to(self._path.parent) if path.is_relative_to(self._path.parent) else path)
 
 
 def first_time(path: Path) -> float | None:

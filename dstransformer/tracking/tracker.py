@@ -127,6 +127,9 @@ class Tracker:
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """Log a complete checkpoint. ``sha256`` is the hash of its manifest, ``score`` the score it is ranked by."""
 
+    def log_unsaved(self, step: int, what: str, reason: str) -> None:
+        """Log what the disk refused to save after an update: ``checkpoint``, ``the final bundle``; and why."""
+
     def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
         """Log the final bundle of the run and its evaluations by split (``final_validation``, ``final_test``)."""
 
@@ -179,6 +182,10 @@ class FanOut(Tracker):
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
         """See ``Tracker.log_checkpoint``."""
         self._forward("log_checkpoint", path, sha256, step, score)
+
+    def log_unsaved(self, step: int, what: str, reason: str) -> None:
+        """See ``Tracker.log_unsaved``."""
+        self._forward("log_unsaved", step, what, reason)
 
     def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
         """See ``Tracker.log_bundle``."""

@@ -17,12 +17,14 @@ from dstransformer.checkpoints.format import Checkpoint
 from dstransformer.checkpoints.retention import CheckpointFolder, rank_by_score
 from dstransformer.cluster.world import World
 from dstransformer.config import Config
+from dstransformer.errors import StorageError
 from dstransformer.evaluation import Evaluation
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator, add_paper_bleu, score_name
-from dstransformer.files import storage_errors
+from dstransformer.files import ROOM_ADVICE, storage_errors
 from dstransformer.model import open_bundle
 from dstransformer.tracking import Tracker
+from dstransformer.training.saving import Insistence
 from dstransformer.training.setup import Setup
 
 logger = logging.getLogger(__name__)
@@ -155,6 +157,8 @@ def make_final_bundle(
 ) -> FinalBundle | None:
     """Compare the candidates, write the chosen one to ``RUN/bundle``, and evaluate it. Collective.
 
+    What the disk refuses is tried again.
+
     Args:
         setup: The experiment; all its checkpoints are complete.
         world: The process group.
@@ -166,13 +170,21 @@ def make_final_bundle(
 
     Returns:
         The bundle; None if the run was stopped in the meantime.
+
+    Raises:
+        StorageError: The bundle could not be written, or the checkpoints not be read.
     """
+    insistence = Insistence(setup.config.checkpoint.retry_seconds, step, is_stopped, world, tracker)
     comparison = _Comparison(setup, world, validator)
     if evaluation is not None:
         comparison.add(step, evaluation)
     average = setup.run / ".bundle.average"
     try:
-        candidates = _find_candidates(setup, world, comparison, average)
+        candidates = insistence.on(
+            "the average of the checkpoints", lambda: _find_candidates(setup, world, comparison, average)
+        )
+        if candidates is None:
+            return None
         scores: dict[str, float] = {}
         for name, members in candidates.checkpoints.items():
             if is_stopped():
@@ -180,9 +192,9 @@ def make_final_bundle(
             scores[name] = comparison.score(candidates, name, average if len(members) > 1 else members[0].bundle)
         choice = _choose(setup.config, candidates, scores, comparison.metric)
         _report(choice, tracker, world)
-        with world.collective_errors():
-            if world.is_rank0:
-                _write_bundle(candidates.checkpoints[choice.chosen], choice, average, setup.run / "bundle")
+        chosen = candidates.checkpoints[choice.chosen]
+        if not insistence.on("the final bundle", lambda: _write_bundle(chosen, choice, average, setup.run, world)):
+            return None
     finally:
         if world.is_rank0:
             shutil.rmtree(average, ignore_errors=True)
@@ -248,11 +260,13 @@ def _find_candidates(setup: Setup, world: World, comparison: _Comparison, averag
     with world.collective_errors():
         if world.is_rank0:
             checkpoints = CheckpointFolder(setup.run / "checkpoints").checkpoints()
+            if not checkpoints:
+                raise StorageError(f"cannot read {setup.run / 'checkpoints'}: the checkpoints are gone; mount it again")
             found = find_candidates(checkpoints, setup.config, is_known)
             members = found.checkpoints.get("average", ())
             if len(members) > 1:
-                with storage_errors(average):
-                    write_average(members, average)
+                with storage_errors(average, full=ROOM_ADVICE):
+                    write_average(members, average, full=ROOM_ADVICE)
     candidates: Candidates = world.broadcast(found)
     return candidates
 
@@ -274,9 +288,12 @@ def _report(choice: Choice, tracker: Tracker, world: World) -> None:
         )
 
 
-def _write_bundle(members: Sequence[Checkpoint], choice: Choice, average: Path, bundle: Path) -> None:
+def _write_bundle(members: Sequence[Checkpoint], choice: Choice, average: Path, run: Path, world: World) -> bool:
+    """Write the bundle; returns True. Collective."""
     provenance = {"final": asdict(choice)}
-    if len(members) > 1:
-        annotate_bundle(average, bundle, provenance)
-    else:
-        write_average(members, bundle, provenance)
+    with world.collective_errors():
+        if world.is_rank0 and len(members) > 1:
+            annotate_bundle(average, run / "bundle", provenance, full=ROOM_ADVICE)
+        elif world.is_rank0:
+            write_average(members, run / "bundle", provenance, full=ROOM_ADVICE)
+    return True

@@ -7,17 +7,19 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.checkpoints.format import Checkpoint, Cost, read_checkpoint
 from dstransformer.checkpoints.resume import find_checkpoint, warn_if_hardware_differs, warn_if_layout_differs
 from dstransformer.checkpoints.retention import CheckpointFolder
+from dstransformer.cluster.exit_status import record_exit_status, status_of
 from dstransformer.cluster.handshake import lock_run_folder
 from dstransformer.cluster.launcher import Processes, check_environment, read_processes, single_process_warning
 from dstransformer.cluster.preemption import StopRequest
 from dstransformer.cluster.watchdog import Watchdog, open_store
 from dstransformer.cluster.world import PeerError, World, join_world, leave_world
-from dstransformer.errors import DstError, UserError
+from dstransformer.errors import RUN_AGAIN, DstError, UserError
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking import RunStart, Tracker, build_tracker
 from dstransformer.training.estimate import Estimate, estimate, plan_warnings
@@ -73,6 +75,11 @@ class Outcome:
     cost: Cost
     devices: int
 
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        return 0 if self.stopped_by is None else RUN_AGAIN
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``."""
         return {
@@ -122,7 +129,9 @@ def train(request: TrainRequest) -> Outcome:
     resolved = _resolve(request, processes)
     world = join_world(processes)
     # Catch signals from here on: a process killed while DeepSpeed loads an operator leaves a lock file behind.
-    with StopRequest(announce=processes.rank == 0, processes=processes.world_size) as stop, _leave_world_at_end(world):
+    seconds = resolved.config.checkpoint.stop_seconds if isinstance(resolved, Setup) else 0.0
+    request_to_stop = StopRequest(announce=processes.rank == 0, processes=processes.world_size, seconds=seconds)
+    with request_to_stop as stop, _leave_world_at_end(world):
         world.raise_any(resolved if isinstance(resolved, Exception) else None)
         assert isinstance(resolved, Setup)
         return _train_collectively(request, resolved, world, stop)
@@ -153,50 +162,75 @@ def _leave_world_at_end(world: World) -> Iterator[None]:
 
 
 def _train_collectively(request: TrainRequest, setup: Setup, world: World, stop: StopRequest) -> Outcome:
-    # Imported late because it takes seconds: errors of the user are reported before.
-    from dstransformer.training.trainer import Trainer
-
     check_setup(setup, world)
     found = _find_checkpoint_on_rank0(request, setup, world)
     with lock_run_folder(setup.run, setup.config, setup.ds_config, setup.corpus, world):
-        tracker = build_tracker(
-            setup.config.tracking,
-            rank=world.rank,
-            run_folder=setup.run,
-            max_updates=setup.config.training.max_updates,
-        )
-        origin = describe_origin(request, setup, world)
-        with world.collective_errors():
-            checkpoint = None if found is None else read_checkpoint(found.path)
-            if checkpoint is not None:
-                origin["parent"] = recorded_parent(checkpoint)
-            if checkpoint is not None and world.is_rank0:
-                warn_if_hardware_differs(checkpoint, origin["hardware"])
-                warn_if_layout_differs(checkpoint, setup.initial_state)
-        for line in describe_start(setup, origin["hardware"]):
-            tracker.say(line)
-        watchdog = build_watchdog(setup, world)
-        report = watchdog.report if watchdog is not None else lambda *_: None
-        trainer = Trainer(setup, world, tracker, origin, resumes=checkpoint is not None, report=report)
-        if checkpoint is not None:
-            trainer.resume(checkpoint)
-        tracker.start(
-            RunStart(
-                run_name=request.name,
-                config=setup.config,
-                ds_config=setup.ds_config,
-                manifest=setup.corpus.manifest,
-                corpus=request.corpus,
-                tags=describe_tags(origin, world),
-                user_tags=request.tags,
-                register=request.register,
-                resume_step=None if checkpoint is None else checkpoint.state.step,
-            )
-        )
-        with _report_failure(tracker, setup, world), _watched(watchdog):
-            outcome = _train_and_finish(trainer, setup, world, tracker, stop)
-        tracker.finish("finished" if outcome.stopped_by is None else "killed")
+        with _recorded_status(setup.run, world, stop):
+            outcome = _train_in_folder(request, setup, world, stop, found)
+        if world.is_rank0:
+            record_exit_status(setup.run, outcome.status)
         world.barrier()
+    return outcome
+
+
+@contextmanager
+def _recorded_status(run: Path, world: World, stop: StopRequest) -> Iterator[None]:
+    """Record the exit status if the block fails, or if the process has to leave it."""
+    if world.is_rank0:
+        stop.before_leaving = lambda: record_exit_status(run, RUN_AGAIN)
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, PeerError):
+            stop.leave_if_overdue()
+        if world.is_rank0:
+            record_exit_status(run, status_of(error))
+        raise
+
+
+def _train_in_folder(
+    request: TrainRequest, setup: Setup, world: World, stop: StopRequest, found: Checkpoint | None
+) -> Outcome:
+    # Imported late because it takes seconds: errors of the user are reported before.
+    from dstransformer.training.trainer import Trainer
+
+    tracker = build_tracker(
+        setup.config.tracking,
+        rank=world.rank,
+        run_folder=setup.run,
+        max_updates=setup.config.training.max_updates,
+    )
+    origin = describe_origin(request, setup, world)
+    with world.collective_errors():
+        checkpoint = None if found is None else read_checkpoint(found.path)
+        if checkpoint is not None:
+            origin["parent"] = recorded_parent(checkpoint)
+        if checkpoint is not None and world.is_rank0:
+            warn_if_hardware_differs(checkpoint, origin["hardware"])
+            warn_if_layout_differs(checkpoint, setup.initial_state)
+    for line in describe_start(setup, origin["hardware"]):
+        tracker.say(line)
+    watchdog = build_watchdog(setup, world)
+    report = watchdog.report if watchdog is not None else lambda *_: None
+    trainer = Trainer(setup, world, tracker, origin, resumes=checkpoint is not None, report=report)
+    if checkpoint is not None:
+        trainer.resume(checkpoint)
+    tracker.start(
+        RunStart(
+            run_name=request.name,
+            config=setup.config,
+            ds_config=setup.ds_config,
+            manifest=setup.corpus.manifest,
+            corpus=request.corpus,
+            tags=describe_tags(origin, world),
+            user_tags=request.tags,
+            register=request.register,
+            resume_step=None if checkpoint is None else checkpoint.state.step,
+        )
+    )
+    with _report_failure(tracker, setup, world), _watched(watchdog):
+        outcome = _train_and_finish(trainer, setup, world, tracker, stop)
+    tracker.finish("finished" if outcome.stopped_by is None else "killed")
     return outcome
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import astuple, replace
@@ -11,13 +10,13 @@ from typing import Any
 import torch
 
 from dstransformer.batching import BpeDropout, Update, UpdateLoader, build_budget
-from dstransformer.checkpoints.format import Checkpoint, Cost, Setbacks
+from dstransformer.checkpoints.format import Checkpoint, Cost, Setbacks, TrainState
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.saver import Saver
 from dstransformer.cluster.preemption import StopRequest
 from dstransformer.cluster.watchdog import UPDATE
 from dstransformer.cluster.world import World
-from dstransformer.errors import DivergedError
+from dstransformer.errors import DivergedError, StorageError
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator
@@ -27,6 +26,7 @@ from dstransformer.training.cost import CostMeter
 from dstransformer.training.divergence import BadUpdates, describe_rollback
 from dstransformer.training.engine import Engine, Step
 from dstransformer.training.metrics import TrainingMetrics
+from dstransformer.training.saving import Insistence, Saves
 from dstransformer.training.setup import Setup
 
 
@@ -76,15 +76,14 @@ class Trainer:
         self._folder = CheckpointFolder(
             setup.run / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_best
         )
-        self._saver = Saver(self._folder, world, config, corpus.tokenizer, provenance, self._announce)
+        saver = Saver(self._folder, world, config, corpus.tokenizer, provenance, self._announce)
+        self._saves = Saves(saver, config.checkpoint, world, tracker)
         self._state = setup.initial_state
         self._metrics = TrainingMetrics(world)
         self._bad = BadUpdates(config.training, setup.precision, world)
         self._meter = CostMeter(config, corpus.tokenizer.vocab_size, world.world_size)
         self._evaluated: tuple[int, Evaluation] | None = None  # step and result of the last evaluation
         self._scored: tuple[int, Score] | None = None  # step and score of the last evaluation, possibly before a resume
-        self._saved: tuple[int, bool] | None = None  # step of the last checkpoint, and whether it has a score
-        self._last_save = (0, time.monotonic())
 
     @property
     def step(self) -> int:
@@ -99,12 +98,14 @@ class Trainer:
     def run(self, stop: StopRequest) -> bool:
         """Train to the last update. On a stop request, finish the current update and save a checkpoint.
 
+        A checkpoint that the disk refuses costs a warning, except for the last one.
+
         Returns:
-            Whether the last update was computed. Its checkpoint then has a score.
+            Whether the last update was computed. Its checkpoint then is complete and has a score.
 
         Raises:
             DivergedError: Training diverged, and may not go back to a checkpoint. Earlier checkpoints are intact.
-            StorageError: A checkpoint could not be written.
+            StorageError: The last checkpoint could not be saved, or at a stop none at all.
         """
         self._meter.start_clock()
         self._report(self.step, UPDATE)
@@ -122,12 +123,14 @@ class Trainer:
             done = self._train_update(update)
             stopping, saving, writing, infinite = self._world.any(
                 stop.received is not None,
-                self._is_time_to_save(),
-                self._saver.is_writing,
+                self._saves.is_due,
+                self._saves.is_writing,
                 not bool(done.losses.loss.isfinite()),
             )
+            if stopping:
+                stop.agree(self._world)
             if not writing:
-                self._saver.finish()
+                self._saves.finish()
             self._account(update, done, infinite)
             if self._is_due(self._config.training.log_every):
                 self._log()
@@ -138,11 +141,11 @@ class Trainer:
             if stopping or self._is_last or (due and not self._state.setbacks.in_a_row):
                 self._save()
             if stopping:
-                self._saver.finish()
+                self._saves.finish()
+                self._saves.check_not_in_vain()
                 return False
         self._report(self.step, "the last checkpoint")
-        self._save_scored()
-        return True
+        return self._save_scored(stop)
 
     def _account(self, update: Update, done: Step, infinite: bool) -> None:
         """Take note of an update whose loss (``infinite``) or gradient is not finite.
@@ -168,7 +171,7 @@ class Trainer:
             DivergedError: ``training.max_rollbacks`` is reached, or there is no checkpoint to go back to.
         """
         with suppress(DivergedError):
-            self._saver.finish()
+            self._saves.finish()
         before = self._state.setbacks
         found: Checkpoint | None = None
         with self._world.collective_errors():
@@ -181,9 +184,12 @@ class Trainer:
         amended = replace(found.state, position=diverged.position, cost=self._meter.total, setbacks=setbacks)
         self._take_up(replace(found, state=amended))
         self._tracker.log_rollback(describe_rollback(error, found.state, diverged, amended, self._bad.recorded))
-        with self._world.collective_errors():
-            if self._world.is_rank0:
-                self._announce(self._folder.amend(found, amended))
+        try:
+            with self._world.collective_errors():
+                if self._world.is_rank0:
+                    self._announce(self._folder.amend(found, amended))
+        except StorageError as refusal:  # the next checkpoint has what this one should
+            self._saves.note_refusal(found.state.step, refusal)
         self._bad.recorded.clear()
 
     def log_cost(self) -> Cost:
@@ -217,8 +223,7 @@ class Trainer:
         self._evaluated = self._scored = None
         if checkpoint.score is not None and checkpoint.metric is not None:
             self._scored = (self.step, Score(checkpoint.metric, checkpoint.score))
-        self._saved = (self.step, self._score is not None) if self._is_own(checkpoint) else None
-        self._last_save = (self.step, time.monotonic())
+        self._saves.restart((self.step, self._score is not None) if self._is_own(checkpoint) else None)
         self._metrics.restart(self.engine.skipped)
 
     def _train_update(self, update: Update) -> Step:
@@ -261,10 +266,6 @@ class Trainer:
         """The validation score of the current weights; None if they have not been evaluated."""
         return self._scored[1] if self._scored is not None and self._scored[0] == self.step else None
 
-    def _is_time_to_save(self) -> bool:
-        minutes = self._config.checkpoint.every_minutes
-        return minutes > 0 and time.monotonic() - self._last_save[1] >= 60.0 * minutes
-
     def _log(self) -> None:
         record = self._metrics.summarise(self.engine)
         self._tracker.log_train(self.step, {**record, "epoch": float(self._state.position.epoch)})
@@ -301,19 +302,30 @@ class Trainer:
 
     def _save(self) -> None:
         self._report(self.step, "checkpoint")
-        state = replace(self._state, cost=self._meter.total, engine=self.engine.state)
-        self._saver.begin(self.engine.snapshot, state, self._score)
-        self._saved = (self.step, self._score is not None)
-        self._last_save = (self.step, time.monotonic())
+        self._saves.begin(self.engine.snapshot, self._current_state, self._score)
         self._metrics.pause()
 
-    def _save_scored(self) -> None:
-        """Make sure that the last checkpoint has a score, which it lacks if the run was stopped or resumed there."""
-        if self._saved != (self.step, True):
-            if self._score is None:
-                self._validate()
-            self._save()
-        self._saver.finish()
+    @property
+    def _current_state(self) -> TrainState:
+        """What a checkpoint of the current weights holds beside them."""
+        return replace(self._state, cost=self._meter.total, engine=self.engine.state)
+
+    def _save_scored(self, stop: StopRequest) -> bool:
+        """Make sure that the last checkpoint is complete and has a score, which it lacks if the run was stopped there.
+
+        Returns:
+            False if the run was stopped while it waited for the disk.
+        """
+        if self._score is None:
+            self._validate()
+        seconds, world = self._config.checkpoint.retry_seconds, self._world
+        insistence = Insistence(
+            seconds, self.step, lambda: world.any(stop.received is not None)[0], world, self._tracker
+        )
+        if self._saves.save_last(self.engine.snapshot, self._current_state, self._score, insistence):
+            return True
+        self._saves.check_not_in_vain()
+        return False
 
     def _announce(self, checkpoint: Checkpoint) -> None:
         self._tracker.log_checkpoint(checkpoint.path, checkpoint.sha256, checkpoint.state.step, checkpoint.score)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -199,27 +197,3 @@ class TestDivergence:
         done = run_dst_ranks(2, *arguments)
         assert done.returncode == 1, done.stderr
         assert_one_error(done, "updates in a row, up to", "are NaN or infinite, and the loss scale cannot fall")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], check=False)
-    if os.geteuid() != 0 or mounted.returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.mark.slow
-def test_a_full_disk_ends_every_rank_and_keeps_complete_checkpoints(toy_corpus: Path, small_disk: Path) -> None:
-    run = small_disk / "run"
-    done = run_dst_ranks(2, *train_arguments(toy_corpus, run, "training.max_updates=60", "checkpoint.keep_last=30"))
-    assert done.returncode == 1, done.stderr
-    assert_one_error(done, "No space left on device", "make room")
-    complete = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
-    assert complete
-    assert (run / "checkpoints" / "latest").read_text().strip() == complete[-1]
-    assert not list((run / "checkpoints").glob(".partial*"))
