@@ -104,7 +104,7 @@ class StopRequest:
         if number == signal.SIGINT and self._interrupted:
             signal.default_int_handler(number, frame)
         if self._since is not None and now - self._since > SAME_REQUEST_SECONDS:
-            self._leave(f"{signal.Signals(number).name} again: stopped at once")
+            self._leave("stopped at the second signal")
         if self._since is None and number != signal.SIGUSR1:
             self._since = now
         self._interrupted |= number == signal.SIGINT
@@ -120,14 +120,15 @@ class StopRequest:
 
     def _watch(self) -> None:
         """See each signal as it arrives, whatever the main thread does, and end the process when its time is over."""
-        since, interrupted = None, False
+        since, interrupted, second = None, False, False
         arrivals = select.poll()
         arrivals.register(self._arrivals, select.POLLIN)
         while True:
             left = self._deadline - time.monotonic()
             ready = arrivals.poll(None if left == math.inf else max(0.0, 1000 * left))
             if not ready and time.monotonic() >= self._deadline:
-                self._leave(f"stopped without a checkpoint: {self._seconds:g} s were too few (checkpoint.stop_seconds)")
+                few = f"stopped without a checkpoint: {self._seconds:g} s were too few (checkpoint.stop_seconds)"
+                self._leave("stopped at the second signal" if second else few)
             numbers = os.read(self._arrivals, 512) if ready else b"\0"
             if not numbers:
                 return
@@ -140,6 +141,7 @@ class StopRequest:
                     self._set_deadline(self._seconds or math.inf)
                 again = number == signal.SIGINT and interrupted
                 if again or (since is not None and now - since > SAME_REQUEST_SECONDS):
+                    second = True
                     self._set_deadline(_GRACE.get(signal.Signals(number), _DEFAULT_GRACE))
                 if since is None and number != signal.SIGUSR1:
                     since = now

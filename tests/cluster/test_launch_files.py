@@ -7,17 +7,18 @@ two processes.
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from deepspeed.launcher.runner import fetch_hostfile
-from support.launching import REPOSITORY, free_port, run_command
+from support.launching import REPOSITORY, SILENCE, free_port, run_command, started, wait_until
 from support.runs import TINY, latest_state, losses
 
 from dstransformer.config import compose, load_config
+from dstransformer.errors import RUN_AGAIN, UserError
 
 LAUNCH = REPOSITORY / "launch"
 
@@ -67,6 +68,12 @@ def test_pods_find_each_other_and_restart(manifests: dict[str, Any], pod: dict[s
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == int(option(arguments, "--nnodes"))
     assert pod["restartPolicy"] == "Never", "podFailurePolicy requires it"
     assert job["spec"]["backoffLimit"] > 0
+    by_status = {
+        tuple(rule["onExitCodes"]["values"]): rule["action"]
+        for rule in job["spec"]["podFailurePolicy"]["rules"]
+        if "onExitCodes" in rule
+    }
+    assert by_status == {(RUN_AGAIN,): "Ignore", (UserError.exit_code,): "FailJob"}
 
 
 def test_pods_get_gpus_volumes_and_time_for_a_checkpoint(pod: dict[str, Any]) -> None:
@@ -80,14 +87,36 @@ def test_pods_get_gpus_volumes_and_time_for_a_checkpoint(pod: dict[str, Any]) ->
         path = container["args"][container["args"].index(name) + 1]
         assert any(path.startswith(f"{mount}/") for mount in mounts.values()), path
     patience = next(int(v["value"]) for v in container["env"] if v["name"] == "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
-    assert patience < pod["terminationGracePeriodSeconds"]
+    (stop,) = (argument for argument in container["args"] if argument.startswith("checkpoint.stop_seconds="))
+    assert float(stop.partition("=")[2]) < patience < pod["terminationGracePeriodSeconds"]
 
 
 @pytest.mark.slow
-def test_the_pod_command_trains(pod: dict[str, Any], toy_corpus: Path, tmp_path: Path) -> None:
-    container, run = pod["containers"][0], tmp_path / "run"
-    replaced = {"--nproc-per-node": "1", "--master-addr": "127.0.0.1", "--master-port": str(free_port())}
-    follows = {"train": "toy", "--corpus": str(toy_corpus), "--run": str(run)}
+def test_evicted_pods_ask_to_run_again_and_go_on_with_one_pod_less(
+    pod: dict[str, Any], toy_corpus: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    commands = pod_commands(pod, toy_corpus, run, pods=2, updates=100_000)
+    with started(commands[0]) as first, started(commands[1]) as second:
+        wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= 5)
+        second.terminate()
+        assert [one.wait(SILENCE) for one in (first, second)] == [RUN_AGAIN, RUN_AGAIN]
+    stopped = latest_state(run)
+    assert stopped["world_size"] == 2
+    updates = int(stopped["step"]) + 2
+    (command,) = pod_commands(pod, toy_corpus, run, pods=1, updates=updates)
+    done = run_command(command)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "was computed with 2 ranks, ZeRO stage 2, bf16, this run resumes with 1 rank" in done.stderr
+    assert latest_state(run) == latest_state(run) | {"world_size": 1, "step": updates}
+
+
+def pod_commands(pod: dict[str, Any], corpus: Path, run: Path, *, pods: int, updates: int) -> list[list[str]]:
+    """The commands of the pods, for a tiny training in pods of one process on this machine."""
+    container = pod["containers"][0]
+    replaced = {"--nnodes": str(pods), "--nproc-per-node": "1"}
+    replaced |= {"--master-addr": "127.0.0.1", "--master-port": str(free_port())}
+    follows = {"train": "toy", "--corpus": str(corpus), "--run": str(run)}
     arguments = list(container["args"])
     for index, argument in enumerate(container["args"]):
         name = argument.partition("=")[0]
@@ -95,12 +124,23 @@ def test_the_pod_command_trains(pod: dict[str, Any], toy_corpus: Path, tmp_path:
             arguments[index] = f"{name}={replaced[name]}"
         if argument in follows:
             arguments[index + 1] = follows[argument]
-    arguments += ["--ds", "zero2", "bf16", "--set", *TINY, "training.max_updates=5"]
+    arguments += ["--ds", "zero2", "bf16", "--set", *TINY, f"training.max_updates={updates}"]
+    program = [str(LAUNCH / "exit-status.sh") if word == "dst-exit-status" else word for word in container["command"]]
+    command = [*program, *arguments]
+    return [[argument.replace("$(NODE_RANK)", str(rank)) for argument in command] for rank in range(pods)]
 
-    command = [*container["command"], *arguments]
-    pods = [[argument.replace("$(NODE_RANK)", str(rank)) for argument in command] for rank in range(2)]
-    with ThreadPoolExecutor() as pool:
-        done = list(pool.map(run_command, pods))
-    assert [pod.returncode for pod in done] == [0, 0], [pod.stderr[-3000:] for pod in done]
-    assert len(losses(run)) == 5
-    assert latest_state(run)["world_size"] == 2
+
+def test_the_wrapper_passes_on_signals_and_takes_no_status_of_an_earlier_run(tmp_path: Path) -> None:
+    """A launcher of the same kind as torchrun: it ends with 1 after its ranks have ended with 143."""
+    (tmp_path / "exit-status").write_text("143 1.0\n")
+    wrapper = [str(LAUNCH / "exit-status.sh"), "bash", "-c"]
+    train = ["launcher", "train", "--run", str(tmp_path)]
+    assert run_command([*wrapper, "exit 2", *train]).returncode == 2, "the file is of an earlier run"
+    assert run_command([*wrapper, "exit 0", *train]).returncode == 0
+    assert "the command has no --run RUN" in run_command([*wrapper, "exit 0"]).stderr
+    stopping = f"trap 'echo 143 2.0 > {tmp_path}/exit-status; exit 1' TERM; echo ready; while :; do sleep 0.05; done"
+    with started([*wrapper, stopping, *train], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        program.terminate()
+        assert program.wait(SILENCE) == RUN_AGAIN

@@ -163,7 +163,7 @@ def test_the_end_of_a_run_waits_for_a_full_disk(toy_corpus: Path, disk: Path) ->
 @pytest.mark.slow
 def test_a_run_that_cannot_save_its_end_keeps_what_is_complete_and_fails(toy_corpus: Path, disk: Path) -> None:
     run = disk / "run"
-    overrides = ("training.max_updates=120", "checkpoint.keep_last=60")
+    overrides = ("training.max_updates=60", "checkpoint.every_updates=2", "checkpoint.keep_last=60")
     done = run_dst_ranks(2, *train_arguments(toy_corpus, run, *overrides))
     assert done.returncode == 1, done.stderr
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("dst: error:"))

@@ -75,6 +75,35 @@ def test_a_run_stopped_twice_equals_an_uninterrupted_one(toy_corpus: Path, tmp_p
 
 
 @pytest.mark.slow
+def test_a_checkpoint_that_cannot_be_complete_in_time_is_abandoned(toy_corpus: Path, tmp_path: Path) -> None:
+    """Rank 1 hangs, so that rank 0 waits for it in a collective when the signal comes.
+
+    The run folder is then moved, and one process goes on from the last complete checkpoint.
+    """
+    run, moved = tmp_path / "run", tmp_path / "elsewhere" / "moved"
+    arguments = [*train_arguments(toy_corpus, run), "checkpoint.every_updates=5"]
+    with srun([*arguments, "checkpoint.stop_seconds=2"], [*arguments, "checkpoint.stop_seconds=2"]) as ranks:
+        wait_until((run / "checkpoints" / "latest").exists, ranks[0])
+        ranks[1].send_signal(signal.SIGSTOP)
+        ranks[0].send_signal(signal.SIGTERM)
+        _, errors = finish(ranks[0])
+    assert ranks[0].returncode == STOPPED
+    assert "stopped without a checkpoint: 2 s were too few (checkpoint.stop_seconds)" in errors
+    assert (run / "exit-status").read_text().startswith(f"{STOPPED} ")
+    stopped = latest_state(run)["step"]
+
+    moved.parent.mkdir()
+    run.rename(moved)
+    done = run_dst_ranks(1, *train_arguments(toy_corpus, moved))
+    assert done.returncode == 0, done.stderr
+    assert "was computed with 2 ranks" in done.stderr
+    assert f"resumed at update {stopped}" in done.stderr
+    assert len(losses(moved)) == UPDATES
+    for path in ("metrics.jsonl", "config.yaml", "ds_config.json", "checkpoints/latest"):
+        assert str(tmp_path) not in (moved / path).read_text()
+
+
+@pytest.mark.slow
 def test_ctrl_c_writes_a_checkpoint(toy_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with forked(["-m", "dstransformer", *train_arguments(toy_corpus, run)]) as program:

@@ -34,6 +34,7 @@ def test_it_holds_packages_presets_and_fragments(wheel: Path) -> None:
         "dstransformer/model/ops/kernels/kernels.cpp",
     ):
         assert name in names
+    assert any(name.endswith(".data/scripts/dst-exit-status") for name in names)
     assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)
 
 

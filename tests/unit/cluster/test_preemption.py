@@ -3,10 +3,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from dstransformer.cluster.preemption import STOP_SIGNALS, StopRequest
+from dstransformer.errors import RUN_AGAIN
 
 
 def test_the_first_interrupt_requests_a_stop_and_the_second_raises(capfd: pytest.CaptureFixture[str]) -> None:
@@ -33,8 +35,8 @@ def test_with_several_processes_a_checkpoint_needs_all_of_them(capfd: pytest.Cap
 
 @pytest.mark.parametrize(("first", "waited", "status"), [
     ("SIGHUP", 0.0, 0),
-    ("SIGHUP", 9.0, -signal.SIGTERM),
-    ("SIGTERM", 9.0, -signal.SIGTERM),
+    ("SIGHUP", 9.0, RUN_AGAIN),
+    ("SIGTERM", 9.0, RUN_AGAIN),
     ("SIGUSR1", 9.0, 0),
 ])  # fmt: skip
 def test_a_later_signal_ends_the_process(first: str, waited: float, status: int) -> None:
@@ -54,6 +56,42 @@ with StopRequest() as stop:
     assert stop.received == "SIGTERM"
 """
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == status
+
+
+#: A main thread that waits for ever, as in a collective, and handles no signal.
+HANGING = """
+import ctypes, os, sys
+from pathlib import Path
+from dstransformer.cluster import preemption
+preemption.SAME_REQUEST_SECONDS = -1.0
+with preemption.StopRequest(announce=True, seconds=float(sys.argv[1])) as stop:
+    stop.before_leaving = lambda: Path(sys.argv[2]).write_text("left")
+    print("ready", flush=True)
+    threads, mutex, condition = ctypes.CDLL(None), ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
+    threads.pthread_mutex_lock(mutex)
+    threads.pthread_cond_wait(condition, mutex)
+"""
+
+
+@pytest.mark.parametrize(("seconds", "numbers", "reason"), [
+    (0.5, [signal.SIGUSR1], "stopped without a checkpoint: 0.5 s were too few (checkpoint.stop_seconds)"),
+    (0.0, [signal.SIGTERM, signal.SIGHUP], "stopped at the second signal"),
+])  # fmt: skip
+def test_a_hanging_process_leaves_at_its_deadline_or_at_the_second_signal(
+    tmp_path: Path, seconds: float, numbers: list[signal.Signals], reason: str
+) -> None:
+    left = tmp_path / "left"
+    command = [sys.executable, "-c", HANGING, str(seconds), str(left)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for number in numbers:
+            process.send_signal(number)
+        _, errors = process.communicate()
+    assert process.returncode == RUN_AGAIN
+    # The main thread announces the first signal if it comes before the wait.
+    assert errors.endswith(f"\ndst: {reason}; the same command resumes from the last complete checkpoint\n")
+    assert left.read_text() == "left"
 
 
 def test_other_ranks_announce_nothing(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Starts a launcher, and ends with the exit status of the training: torchrun and deepspeed turn every status into 1.
+#
+#     launch/exit-status.sh torchrun --nproc-per-node 8 --module -- dstransformer train base --corpus … --run …
+#
+# 143 means: stopped before its end, run me again. Rank 0 writes its status into RUN/exit-status as the run ends. Stop
+# signals are passed on to the launcher. For use in containers, pip installs this script as `dst-exit-status`.
+set -u
+
+run=
+for ((at = 1; at <= $#; at++)); do
+  case ${!at} in
+    --run) next=$((at + 1)) run=${!next-} ;;
+    --run=*) run=${!at#--run=} ;;
+  esac
+done
+if [ -z "$run" ]; then
+  echo "$0: the command has no --run RUN: name the launcher, and after it dst train with all its options" >&2
+  exit 2
+fi
+recorded() { cat "$run/exit-status" 2>/dev/null; }
+
+before=$(recorded)
+"$@" &
+launcher=$!
+for signal in TERM USR1 HUP; do
+  trap "kill -s $signal $launcher 2>/dev/null" "$signal"
+done
+trap : INT # the terminal sends it to the launcher too
+while kill -s 0 "$launcher" 2>/dev/null; do wait "$launcher"; done
+wait "$launcher"
+status=$?
+
+# On another node the file may take a moment to appear.
+tries=10
+while [ "$status" -ne 0 ] && [ "$(recorded)" = "$before" ] && [ $((tries--)) -gt 0 ]; do sleep 1; done
+if [ "$status" -ne 0 ] && [ "$(recorded)" != "$before" ]; then
+  read -r said _ <<<"$(recorded)"
+  [ "${said:-0}" -ne 0 ] && status=$said
+fi
+exit "$status"
