@@ -66,8 +66,8 @@ class MlflowTracker(Tracker):
     """Tracks a run folder as one MLflow run, also across resumes.
 
     No method waits for the store, except ``finish``, which waits at most ``FINISH_SECONDS``. None raises its errors.
-    Methods raise OSError if the run folder cannot be written. Metric names in MLflow are ``train/loss``, ``valid/bleu``
-    and so on.
+    What the disk of the run folder refuses waits in memory until it takes it. Metric names in MLflow are
+    ``train/loss``, ``valid/bleu`` and so on.
     """
 
     name = "MLflow tracking"
@@ -91,7 +91,7 @@ class MlflowTracker(Tracker):
         self._retry_seconds = retry_seconds
         self._system_metrics_seconds = system_metrics_seconds
         self._announce = announce
-        self._spool = Spool(run_folder)
+        self._spool = Spool(run_folder, waits=True)
         self._run: RunStart | None = None
         self._outcome = Outcome()
         self._logged_signatures: dict[str, Mapping[str, str]] = {}
@@ -289,6 +289,8 @@ class MlflowTracker(Tracker):
             self._announce(f"MLflow: {self._registered}")
         if self._page is not None:
             self._announce(self._page)
+        if self._spool.waiting:
+            logger.warning("%d tracking records could not be written and are lost", self._spool.waiting)
         if left := len(self._spool.pending()):
             logger.warning(
                 "%d tracking records were not sent to %s and are kept in %s: send them with `dst track %s`",

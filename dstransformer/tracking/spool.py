@@ -10,6 +10,7 @@ import itertools
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -33,9 +34,17 @@ Record = dict[str, Any]  # JSON; "op" names the operation
 
 
 class Spool:
-    """The spool folder of a run; records are ordered by creation time."""
+    """The spool folder of a run; records are ordered by creation time.
 
-    def __init__(self, run_folder: Path) -> None:
+    Args:
+        run_folder: The run folder; exists.
+        waits: Whether records that the disk refuses wait in memory, in their order, for the next that it takes.
+    """
+
+    def __init__(self, run_folder: Path, *, waits: bool = False) -> None:
+        self._waits = waits
+        self._adding = threading.Lock()
+        self._waiting: list[tuple[str, Record]] = []
         self._folder = run_folder / FOLDER_NAME
         self._sent = run_folder / SENT_NAME
         self._numbers = itertools.count()
@@ -46,14 +55,37 @@ class Spool:
         """Add a record.
 
         Raises:
-            OSError: The file cannot be written.
+            OSError: The file cannot be written, and records do not wait.
         """
-        path = self._folder / f"{time.time_ns():020d}-{os.getpid()}-{next(self._numbers):08d}.json"
+        name = f"{time.time_ns():020d}-{os.getpid()}-{next(self._numbers):08d}.json"
+        if not self._waits:
+            self._add(name, record)
+            return
+        with self._adding:
+            refused = bool(self._waiting)
+            self._waiting.append((name, record))
+            try:
+                while self._waiting:
+                    self._add(*self._waiting[0])
+                    del self._waiting[0]
+            except OSError as error:
+                if not refused:
+                    logger.warning(
+                        "cannot write %s: %s; training continues, and tracking records wait for the disk",
+                        self._folder, error.strerror or error,
+                    )  # fmt: skip
+
+    @property
+    def waiting(self) -> int:
+        """Number of records that the disk has refused so far."""
+        return len(self._waiting)
+
+    def _add(self, name: str, record: Record) -> None:
         try:
-            self._write(path, record)
+            self._write(self._folder / name, record)
         except FileNotFoundError:  # first record, or another process removed the folder
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._write(path, record)
+            self._folder.mkdir(exist_ok=True)
+            self._write(self._folder / name, record)
 
     def pending(self) -> list[Path]:
         """The files of the pending records, oldest first."""

@@ -1,4 +1,4 @@
-"""The batch script on a real SLURM cluster of two nodes: a warning before the time limit, requeueing, resuming on one."""
+"""The batch script on a real SLURM cluster of two nodes: a warning before the time limit, requeueing, a lost node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
 
 
 def submit(slurm: Slurm, log: Path, *train: str, **variables: str) -> str:
-    """Submit launch/slurm.sbatch with arguments of ``dst train``, on one or two nodes with a task each; return the job ID."""
+    """Submit launch/slurm.sbatch with arguments of ``dst train``, on up to two nodes, a task each; return the job."""
     size = ["--nodes=1-2", "--ntasks-per-node=1", "--gpus-per-node=0", "--cpus-per-task=1"]
     # Both nodes are this machine, and DNS does not know their names.
     exported = {"MASTER_ADDR": "127.0.0.1", **variables}

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.launching import run_command, run_dst
+from support.launching import REPOSITORY, SILENCE, run_command, run_dst, started, wait_until
 from support.nodes import TwoNodes, two_nodes
 from support.runs import TINY, latest_state, losses
 from support.tools import UnavailableError
+
+from dstransformer.errors import RUN_AGAIN
 
 UPDATES = 10
 
@@ -25,9 +27,9 @@ def cluster(tmp_path: Path) -> Iterator[TwoNodes]:
         pytest.skip(str(reason))
 
 
-def train_arguments(corpus: Path, run: Path) -> list[str]:
+def train_arguments(corpus: Path, run: Path, updates: int = UPDATES) -> list[str]:
     options = ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--ds", "zero2", "bf16", "--set", *TINY]
-    return [*options, f"training.max_updates={UPDATES}"]
+    return [*options, f"training.max_updates={updates}"]
 
 
 @pytest.mark.cluster
@@ -45,6 +47,15 @@ def test_two_nodes_train_like_two_local_ranks(cluster: TwoNodes, toy_corpus: Pat
     for rank, node in enumerate(cluster.nodes):
         assert f"{node.address}: " in output
         assert f"nnodes=2, num_local_procs=1, node_rank={rank}" in output
+
+    stopped = tmp_path / "stopped"
+    wrapper = str(REPOSITORY / "launch" / "exit-status.sh")
+    command = cluster.nodes[0].command(wrapper, *launch, *train_arguments(toy_corpus, stopped, 100_000))
+    with started(command, cluster.environment, cwd=tmp_path) as program:
+        wait_until(lambda: (stopped / "metrics.jsonl").exists() and len(losses(stopped)) >= 5)
+        program.terminate()
+        assert program.wait(SILENCE) == RUN_AGAIN
+    assert latest_state(stopped)["step"] == len(losses(stopped))
 
     across_nodes = losses(tmp_path / "nodes")
     assert len(across_nodes) == UPDATES

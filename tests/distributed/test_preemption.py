@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.forks import Fork
-from support.launching import finish, forked, launcher, started
+from support.launching import finish, forked, launcher, run_dst, started
 from support.ranks import finish_all, run_dst_ranks, srun
 from support.runs import TINY, latest_state, losses
 
@@ -101,6 +101,9 @@ def test_a_checkpoint_that_cannot_be_complete_in_time_is_abandoned(toy_corpus: P
     assert len(losses(moved)) == UPDATES
     for path in ("metrics.jsonl", "config.yaml", "ds_config.json", "checkpoints/latest"):
         assert str(tmp_path) not in (moved / path).read_text()
+    for command in (["checkpoints", "--verify"], ["evaluate", "--beam", "1", "--follow"], ["table2"]):
+        done = run_dst(*command, str(moved))
+        assert done.returncode == 0, (command, done.stderr)
 
 
 @pytest.mark.slow

@@ -65,6 +65,23 @@ def test_a_closed_spool_leaves_no_folder_unless_something_is_pending(tmp_path: P
     assert operations(spool) == ["tags"]
 
 
+def test_records_that_the_disk_refuses_wait_if_asked_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = tmp_path / "run"  # a folder that is not there, as of a disk that is not mounted
+    with pytest.raises(FileNotFoundError):
+        Spool(run).put({"op": "start"})
+    spool = Spool(run, waits=True)
+    spool.put({"op": "start"})
+    spool.put({"op": "tags"})
+    assert spool.waiting == 2
+    assert not run.exists()
+    run.mkdir()
+    spool.put({"op": "finish"})
+    assert spool.waiting == 0
+    assert operations(spool) == ["start", "tags", "finish"]
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message.endswith("No such file or directory; training continues, and tracking records wait for the disk")
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b"junk"])
 def test_a_damaged_record_is_skipped_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
     spool = Spool(tmp_path)

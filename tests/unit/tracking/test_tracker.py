@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from rich.console import Console
+from support.disk import full_disk
 from support.tracking import evaluation_of, make_manifest, make_start
 
 from dstransformer.config import load_config
@@ -103,6 +104,30 @@ def test_a_failing_tracker_is_reported_once_and_stops_no_other(
     assert [record.getMessage() for record in caplog.records] == [
         "the tracker of test start failed, training continues without it: metrics.jsonl: no space left on device",
         "the tracker of test log_train failed, training continues without it: metrics.jsonl: no space left on device",
+    ]
+
+
+def test_lines_of_the_metrics_wait_for_a_disk_that_refuses_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.start(make_start())
+    log.log_train(1, {"loss": 1.0})
+    with full_disk():
+        log.log_train(2, {"loss": 2.0})
+    (tmp_path / "metrics.jsonl").rename(tmp_path / "elsewhere")  # as of a disk that is not mounted
+    log.log_unsaved(3, "checkpoint", "no space")
+    assert not (tmp_path / "metrics.jsonl").exists(), "it is not begun anew where the disk was"
+    (tmp_path / "elsewhere").rename(tmp_path / "metrics.jsonl")
+    log.log_train(4, {"loss": 4.0})
+    log.finish("finished")
+    lines = read_lines(tmp_path / "metrics.jsonl")
+    assert [(line["kind"], line["step"]) for line in lines] == [
+        ("train", 1), ("train", 2), ("unsaved", 3), ("train", 4),
+    ]  # fmt: skip
+    assert [record.getMessage().partition("metrics.jsonl")[2] for record in caplog.records] == [
+        ": File too large; training continues, and its lines wait for the disk",
+        " is written again, with the lines that waited",
     ]
 
 
