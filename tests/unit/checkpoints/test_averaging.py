@@ -25,6 +25,7 @@ CONFIG = load_config("toy", ["schedule.warmup_steps=20", "checkpoint.keep_last=4
 
 
 def write(run: Path, *steps: int) -> list[Checkpoint]:
+    run.mkdir(exist_ok=True)
     folder = CheckpointFolder(run / "checkpoints", keep_last=9)
     written = []
     for step in steps:

@@ -33,6 +33,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(tmp_path: Path) -> Path:
     """A run with a checkpoint at update 4."""
     corpus = Corpus.open(write_corpus(tmp_path / "corpus", ROWS), verify=False)
+    (tmp_path / "run").mkdir()
     folder = CheckpointFolder(tmp_path / "run" / "checkpoints")
     bundle = folder.begin(4) / "bundle"
     save_bundle(bundle, {"weight": torch.ones(1)}, load_config("toy", TINY), corpus.tokenizer, {})
