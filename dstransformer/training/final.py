@@ -245,6 +245,8 @@ class _Comparison:
 
     def _load(self, bundle: Path) -> None:
         with self._world.collective_errors():
+            if not bundle.is_dir():
+                raise StorageError(f"cannot read {bundle}: it is gone; mount its disk again")
             weights = open_bundle(bundle).load_weights()
         self._validator.load(weights.items())
 
@@ -261,7 +263,9 @@ def _find_candidates(setup: Setup, world: World, comparison: _Comparison, averag
         if world.is_rank0:
             checkpoints = CheckpointFolder(setup.run / "checkpoints").checkpoints()
             if not checkpoints:
-                raise StorageError(f"cannot read {setup.run / 'checkpoints'}: the checkpoints are gone; mount it again")
+                raise StorageError(
+                    f"cannot read {setup.run / 'checkpoints'}: the checkpoints are gone; mount their disk again"
+                )
             found = find_candidates(checkpoints, setup.config, is_known)
             members = found.checkpoints.get("average", ())
             if len(members) > 1:
