@@ -18,7 +18,7 @@ from support.launching import REPOSITORY, SILENCE, free_port, run_command, start
 from support.runs import TINY, latest_state, losses
 
 from dstransformer.config import compose, load_config
-from dstransformer.errors import RUN_AGAIN, UserError
+from dstransformer.errors import RUN_AGAIN
 
 LAUNCH = REPOSITORY / "launch"
 
@@ -73,7 +73,7 @@ def test_pods_find_each_other_and_restart(manifests: dict[str, Any], pod: dict[s
         for rule in job["spec"]["podFailurePolicy"]["rules"]
         if "onExitCodes" in rule
     }
-    assert by_status == {(RUN_AGAIN,): "Ignore", (UserError.exit_code,): "FailJob"}
+    assert by_status == {(RUN_AGAIN,): "Ignore"}
 
 
 def test_pods_get_gpus_volumes_and_time_for_a_checkpoint(pod: dict[str, Any]) -> None:
