@@ -80,7 +80,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_ends_the_run_and_keeps_complete_checkpoints(toy_corpus: Path, small_disk: Path) -> None:
     run = small_disk / "run"
-    options = train_options(toy_corpus, run, "tracking.enabled=false", "checkpoint.keep_last=9", "model.d_ff=256")
+    overrides = ("tracking.enabled=false", "checkpoint.keep_last=9", "checkpoint.retry_seconds=0.1", "model.d_ff=256")
+    options = train_options(toy_corpus, run, *overrides)
     done = run_dst(*options)
     assert done.returncode == 1, done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("dst: error:")]
