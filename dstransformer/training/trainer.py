@@ -135,8 +135,9 @@ class Trainer:
                 self._validate()
             due = saving or self._is_due(self._config.checkpoint.every_updates) or self._is_new_best
             # Among bad updates the weights stay those of the last good one; older checkpoints are worth more.
-            if stopping or self._is_last or (due and not self._state.setbacks.in_a_row):
-                self._save()
+            kept = self._is_last or (due and not self._state.setbacks.in_a_row)
+            if stopping or kept:
+                self._save(interim=not kept)
             if stopping:
                 self._saver.finish()
                 return False
@@ -299,10 +300,10 @@ class Trainer:
         if due and not self._is_last and self._score is None:
             self._validate()
 
-    def _save(self) -> None:
+    def _save(self, *, interim: bool = False) -> None:
         self._report(self.step, "checkpoint")
         state = replace(self._state, cost=self._meter.total, engine=self.engine.state)
-        self._saver.begin(self.engine.snapshot, state, self._score)
+        self._saver.begin(self.engine.snapshot, state, self._score, interim=interim)
         self._saved = (self.step, self._score is not None)
         self._last_save = (self.step, time.monotonic())
         self._metrics.pause()
