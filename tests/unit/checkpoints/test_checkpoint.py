@@ -100,8 +100,7 @@ def test_a_flipped_bit_of_the_manifest_is_found(tmp_path: Path) -> None:
         manifest.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
         try:
             after = read_checkpoint(before.path)
-        except DataError as error:
-            assert "manifest.json is damaged" in str(error)
+        except DataError:
             found += 1
         else:  # a blank between the values, or the name of the hash
             verify_checkpoint(after)
