@@ -74,7 +74,7 @@ class Job:
         if self._program is None:
             return [fork.pid for fork in self._forks]
         self._look()
-        found = {}
+        found: dict[int, int] = {}
         for process in self._seen.values():
             with suppress(psutil.Error):
                 rank = process.environ().get("RANK")

@@ -14,6 +14,7 @@ from dstransformer.checkpoints.resume import find_checkpoint, warn_if_hardware_d
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.cluster.handshake import lock_run_folder
 from dstransformer.cluster.launcher import Processes, check_environment, read_processes, single_process_warning
+from dstransformer.cluster.orphans import stopping_with_launcher
 from dstransformer.cluster.preemption import StopRequest
 from dstransformer.cluster.watchdog import Watchdog, open_store
 from dstransformer.cluster.world import PeerError, World, join_world, leave_world
@@ -122,7 +123,11 @@ def train(request: TrainRequest) -> Outcome:
     resolved = _resolve(request, processes)
     world = join_world(processes)
     # Catch signals from here on: a process killed while DeepSpeed loads an operator leaves a lock file behind.
-    with StopRequest(announce=processes.rank == 0, processes=processes.world_size) as stop, _leave_world_at_end(world):
+    with (
+        StopRequest(announce=processes.rank == 0, processes=processes.world_size) as stop,
+        stopping_with_launcher(os.environ),
+        _leave_world_at_end(world),
+    ):
         world.raise_any(resolved if isinstance(resolved, Exception) else None)
         assert isinstance(resolved, Setup)
         return _train_collectively(request, resolved, world, stop)
