@@ -16,8 +16,8 @@ WORLD_SIZES = (1, 2, 4)
 #: How often a run saves and validates, in updates.
 SAVE_EVERY, VALIDATE_EVERY = 5, 7
 
-#: When a fault strikes: before the first update of a start; in an update; while a checkpoint is being written; when its
-#: manifest is there and the folder gets its name; in a validation; between the last update and the end.
+#: When a fault strikes: before the first update of a start; in an update; while a checkpoint is being written; while
+#: its manifest is written and the folder gets its name; in a validation; between the last update and the end.
 START, UPDATE, CHECKPOINT, RENAME, VALIDATION, END = "start", "update", "checkpoint", "rename", "validation", "end"
 
 #: The kinds of faults, and the moments of each.

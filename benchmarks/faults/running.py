@@ -147,6 +147,9 @@ class CaseRun:
             fault, self._case, self._progress, lambda: job.is_running, job.began, self._start_seconds
         )
         self._note_resume(job)
+        if not came and job.is_running:
+            strike.reason = "its moment did not come"
+            return
         if not came:
             job.wait(self._patience)
             self._end_job(strike)

@@ -15,6 +15,9 @@ from benchmarks.faults.plan import CHECKPOINT, END, RENAME, START, UPDATE, VALID
 #: Seconds that a fault may wait within a moment; the moments of a tiny model last about as long.
 _WITHIN = {UPDATE: 0.1, CHECKPOINT: 0.05, RENAME: 0.003, VALIDATION: 0.05, END: 1.0}
 
+#: Updates after which a fault whose moment has not come is given up.
+_MISSED = 2 * VALIDATE_EVERY
+
 _TAIL = 1 << 14  # bytes; several lines of metrics.jsonl
 
 
@@ -80,7 +83,7 @@ def wait_for_moment(
         start_seconds: How long a start takes until the first update.
 
     Returns:
-        Whether the moment has come; if not, the run ended before.
+        Whether the moment has come; if not, the run ended before, or went on for long without it.
     """
     if fault.moment == START:
         due = started + fault.share * start_seconds
@@ -88,7 +91,7 @@ def wait_for_moment(
             time.sleep(0.01)
         return is_running()
     while not _has_come(fault, case, progress, started):
-        if not is_running():
+        if not is_running() or (fault.moment != END and progress.last(started).get("step", 0) > fault.update + _MISSED):
             return False
         time.sleep(0.001)
     time.sleep(fault.share * _WITHIN[fault.moment])
@@ -104,7 +107,10 @@ def _has_come(fault: Fault, case: Case, progress: Progress, started: float) -> b
         return False
     if fault.moment in (CHECKPOINT, RENAME):
         partial = progress.partial(started)
-        return partial is not None and (fault.moment == CHECKPOINT or (partial / "manifest.json").exists())
+        if partial is not None and fault.moment == RENAME:
+            while partial.exists() and not (partial / "manifest.json").exists():
+                pass  # it is there for less than a millisecond
+        return partial is not None
     if fault.moment == VALIDATION:
         return kind == "cost" and (step % VALIDATE_EVERY == 0 or step == case.updates)
     return True
