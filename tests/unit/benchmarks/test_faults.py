@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def save_run(
     values = np.arange(6, dtype=np.float32)
     values[4] *= np.float32(weight)
     edges = [0, *cuts, 6]
-    for rank, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
+    for rank, (start, end) in enumerate(itertools.pairwise(edges)):
         save_file({f"weight/layer/{start}": values[start:end]}, state / f"rank-{rank:05d}.safetensors")
     save_file({"layer": values}, folder / "bundle" / "model.safetensors")
     lines = [
