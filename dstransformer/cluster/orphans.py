@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import psutil
@@ -36,25 +36,31 @@ def launchers(environment: Mapping[str, str]) -> list[int]:
 
 
 @contextmanager
-def stopping_with_launcher(environment: Mapping[str, str], interval: float = INTERVAL) -> Iterator[None]:
+def stopping_with_launcher(
+    environment: Mapping[str, str], is_stopping: Callable[[], bool], interval: float = INTERVAL
+) -> Iterator[None]:
     """In the block, send this process SIGTERM once a process of its launcher is gone. The run then stops as asked to.
 
     Args:
         environment: The environment variables, which say what the launcher was.
+        is_stopping: Whether the run has been asked to stop. Then nothing is sent: another request would be urgent.
         interval: Seconds between two looks.
     """
     above = launchers(environment)
     ended = threading.Event()
     if above:
-        threading.Thread(target=_watch, args=(above, ended, interval), name="launcher watch", daemon=True).start()
+        threading.Thread(
+            target=watch, args=(above, is_stopping, ended, interval), name="launcher watch", daemon=True
+        ).start()
     try:
         yield
     finally:
         ended.set()
 
 
-def _watch(above: list[int], ended: threading.Event, interval: float) -> None:
-    while not ended.wait(interval):
+def watch(above: list[int], is_stopping: Callable[[], bool], ended: threading.Event, interval: float) -> None:
+    """Send this process SIGTERM once it has other processes above it than these; see :func:`stopping_with_launcher`."""
+    while not ended.wait(interval) and not is_stopping():
         if _chain(len(above)) != above:
             logger.warning("the launcher (process %s) was killed: the run stops", " or ".join(map(str, above)))
             os.kill(os.getpid(), signal.SIGTERM)

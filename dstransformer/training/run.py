@@ -125,7 +125,7 @@ def train(request: TrainRequest) -> Outcome:
     # Catch signals from here on: a process killed while DeepSpeed loads an operator leaves a lock file behind.
     with (
         StopRequest(announce=processes.rank == 0, processes=processes.world_size) as stop,
-        stopping_with_launcher(os.environ),
+        stopping_with_launcher(os.environ, lambda: stop.received is not None),
         _leave_world_at_end(world),
     ):
         world.raise_any(resolved if isinstance(resolved, Exception) else None)
