@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
@@ -30,7 +31,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="dst-faults-", dir=options.folder) as name:
         folder = Path(name)
         corpus = build_toy(folder / "corpus", pairs=600)
-        results = run_campaign(cases, corpus, folder, options.patience, _say)
+        results = run_campaign(cases, corpus, folder, options.patience, _say, seconds=60 * options.minutes)
     print_report(results)
     print(f"{(time.monotonic() - began) / 60:.0f} minutes, seed {options.seed}")
     if options.json is not None:
@@ -50,6 +51,9 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument(
         "--patience", type=float, default=300.0, help="seconds after which a run that does nothing has hung (300)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="begin no further run after this time (no limit)"
     )
     parser.add_argument("--folder", type=Path, help="for runs and corpus, which are deleted at the end")
     parser.add_argument("--json", type=Path, help="write all results to this file")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +16,13 @@ from benchmarks.faults.running import CaseRun, Strike, run_undisturbed
 
 
 def run_campaign(
-    cases: Sequence[Case], corpus: Path, folder: Path, patience: float, say: Callable[[str], None]
+    cases: Sequence[Case],
+    corpus: Path,
+    folder: Path,
+    patience: float,
+    say: Callable[[str], None],
+    *,
+    seconds: float = math.inf,
 ) -> list[CaseResult]:
     """Run all cases one after the other.
 
@@ -24,8 +32,11 @@ def run_campaign(
         folder: For the runs.
         patience: Seconds after which a run that neither goes on nor ends counts as hung.
         say: Called with a line after each fault and each run.
+        seconds: After this time no further run is begun.
     """
-    return [_run_case(case, corpus, folder, patience, say) for case in cases]
+    began = time.monotonic()
+    within = itertools.takewhile(lambda _: time.monotonic() - began < seconds, cases)
+    return [_run_case(case, corpus, folder, patience, say) for case in within]
 
 
 def _run_case(case: Case, corpus: Path, folder: Path, patience: float, say: Callable[[str], None]) -> CaseResult:

@@ -17,7 +17,7 @@ from dstransformer.cluster.launcher import Processes, check_environment, read_pr
 from dstransformer.cluster.orphans import stopping_with_launcher
 from dstransformer.cluster.preemption import StopRequest
 from dstransformer.cluster.watchdog import Watchdog, open_store
-from dstransformer.cluster.world import PeerError, World, join_world, leave_world
+from dstransformer.cluster.world import PeerError, World, join_world, leave_world, peer_errors
 from dstransformer.errors import DstError, UserError
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking import RunStart, Tracker, build_tracker
@@ -127,6 +127,7 @@ def train(request: TrainRequest) -> Outcome:
         StopRequest(announce=processes.rank == 0, processes=processes.world_size) as stop,
         stopping_with_launcher(os.environ, lambda: stop.received is not None),
         _leave_world_at_end(world),
+        peer_errors(),
     ):
         world.raise_any(resolved if isinstance(resolved, Exception) else None)
         assert isinstance(resolved, Setup)
@@ -265,11 +266,13 @@ def _watched(watchdog: Watchdog | None) -> Iterator[None]:
         PeerError: Another process has died.
     """
     if watchdog is None:
-        yield
+        with peer_errors():
+            yield
         return
     with watchdog:
         try:
-            yield
+            with peer_errors():  # DeepSpeed's own collectives, such as those that gather weights
+                yield
         except PeerError as error:
             gone = watchdog.find_gone()
             raise error if gone is None else PeerError(f"{gone} ({error})") from error
