@@ -81,7 +81,7 @@ def print_report(results: Sequence[CaseResult]) -> None:
 
 def _print_row(name: str, strikes: Sequence[Strike]) -> None:
     injected = [strike for strike in strikes if strike.injected]
-    resumed = [strike.lost for strike in injected if strike.resumed_from is not None]
+    resumed = [strike.lost for strike in strikes if strike.resumed_from is not None]
     lost = f"{sum(resumed) / len(resumed):.1f}, {max(resumed)}" if resumed else ""
     longest = max((strike.seconds for strike in injected), default=0.0)
     cells = [name, len(injected), len(strikes) - len(injected), len(resumed), lost, f"{longest:.1f}"]
