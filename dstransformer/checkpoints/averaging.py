@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dstransformer.checkpoints.folders import check_bundle_folder
 from dstransformer.checkpoints.format import Checkpoint
-from dstransformer.checkpoints.retention import CheckpointFolder, rank_by_score
+from dstransformer.checkpoints.retention import CheckpointFolder, periodic, rank_by_score
 from dstransformer.errors import DataError
 from dstransformer.files import replace_folder
 from dstransformer.model import Bundle, open_bundle, save_bundle
@@ -62,7 +62,7 @@ def average_run(
         config = open_bundle(checkpoints[-1].bundle).training_config()
     warmup_steps = 0 if include_warmup else config.schedule.warmup_steps
     # Older checkpoints were kept only for their score and need not be consecutive.
-    newest = checkpoints[-config.checkpoint.keep_last :]
+    newest = periodic(checkpoints)[-config.checkpoint.keep_last :]
     if steps is not None:
         chosen = _choose_named(run, checkpoints, steps)
     elif best is not None:

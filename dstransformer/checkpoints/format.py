@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -28,6 +29,8 @@ RESUMABLE_VERSION = 3
 
 MANIFEST, STATE, BUNDLE = "manifest.json", "state", "bundle"
 
+#: The key of the manifest for the hash of its other keys. Earlier versions wrote none, and ignore it.
+_OWN_HASH = "sha256"
 
 #: Operations of a day at 10^15 a second.
 PFLOP_DAY = 1e15 * 24 * 3600
@@ -210,6 +213,8 @@ class Checkpoint:
         score: The validation score it is ranked by; None if it was not evaluated.
         metric: The name of the score, such as ``bleu`` or ``bleu_first_500``; None in format version 1.
         version: The format version.
+        interim: Whether only a request to stop brought it about. A run that nobody stops does not have it, so it is
+            gone on from but never averaged.
     """
 
     path: Path
@@ -217,6 +222,7 @@ class Checkpoint:
     score: float | None
     metric: str | None = None
     version: int = FORMAT_VERSION
+    interim: bool = False
 
     @property
     def pieces(self) -> Path:
@@ -234,7 +240,7 @@ class Checkpoint:
         return file_sha256(self.path / MANIFEST)
 
 
-def manifest_text(state: TrainState, score: Score | None, files: Mapping[str, str]) -> str:
+def manifest_text(state: TrainState, score: Score | None, files: Mapping[str, str], *, interim: bool = False) -> str:
     """The content of ``manifest.json``. ``files`` maps paths within the checkpoint to SHA-256 hashes."""
     values = asdict(state)
     # Older programs ignore keys beside the state.
@@ -245,9 +251,16 @@ def manifest_text(state: TrainState, score: Score | None, files: Mapping[str, st
         **beside,
         "score": None if score is None else score.value,
         "metric": None if score is None else score.name,
+        "interim": interim,
         "files": dict(sorted(files.items())),
     }
-    return json.dumps(manifest, indent=2) + "\n"
+    return json.dumps(manifest | {_OWN_HASH: _own_hash(manifest)}, indent=2) + "\n"
+
+
+def _own_hash(manifest: Mapping[str, Any]) -> str:
+    """The SHA-256 of a manifest without its own hash, as compact JSON with sorted keys."""
+    content = {name: value for name, value in manifest.items() if name != _OWN_HASH}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -260,7 +273,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     try:
         state = TrainState.from_json(content)
         version = content.get("format_version", 1)
-        checkpoint = Checkpoint(folder, state, content["score"], content.get("metric"), version)
+        interim = content.get("interim", False) is True
+        checkpoint = Checkpoint(folder, state, content["score"], content.get("metric"), version, interim)
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{folder / MANIFEST} is damaged") from None
     if re.fullmatch(r"step-\d{8}", folder.name) and folder.name != f"step-{state.step:08d}":
@@ -291,6 +305,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError(f"{path} is damaged")
     if "state" not in content and "splits" in content:
         raise DataError(f"{folder} is a corpus, not a checkpoint")
+    if _OWN_HASH in content and content[_OWN_HASH] != _own_hash(content):
+        raise DataError(f"{path} is damaged: its content does not match its hash")
     check_format_version(content.get("format_version", 1), FORMAT_VERSION, path)
     return content
 

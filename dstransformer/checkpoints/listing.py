@@ -44,8 +44,9 @@ class Entry:
             state = self.checkpoint.state
             found |= {
                 "step": state.step, "epoch": state.position.epoch, "score": self.checkpoint.score,
-                "metric": self.checkpoint.metric, "best": self.best, "world_size": state.world_size,
-                "zero_stage": state.zero_stage, "precision": state.precision, "skipped": state.engine.skipped,
+                "metric": self.checkpoint.metric, "best": self.best, "interim": self.checkpoint.interim,
+                "world_size": state.world_size, "zero_stage": state.zero_stage, "precision": state.precision,
+                "skipped": state.engine.skipped,
                 "format_version": self.checkpoint.version, "resumable": self.checkpoint.version >= RESUMABLE_VERSION,
                 "corpus": self.corpus, "corpus_build_key": state.corpus,
             }  # fmt: skip

@@ -87,9 +87,13 @@ class CheckpointFolder:
     def newest_sound(self, other_than: int | None) -> Checkpoint | None:
         """The newest valid checkpoint that was not saved among updates that were not finite; None if there is none.
 
+        One that only a request to stop brought about counts if there is no other, so that a run that was stopped goes
+        back to where it would have gone back without that.
+
         Args:
             other_than: The update of a checkpoint that does not count, although older ones do.
         """
+        interim: Checkpoint | None = None
         for folder in reversed(self.folders()):
             try:
                 checkpoint = read_checkpoint(folder)
@@ -98,9 +102,12 @@ class CheckpointFolder:
                 logger.warning("%s; trying the previous checkpoint", error)
                 continue
             state = checkpoint.state
-            if not state.setbacks.in_a_row and state.step != other_than and checkpoint.version >= RESUMABLE_VERSION:
+            if state.setbacks.in_a_row or state.step == other_than or checkpoint.version < RESUMABLE_VERSION:
+                continue
+            if not checkpoint.interim:
                 return checkpoint
-        return None
+            interim = interim or checkpoint
+        return interim
 
     def amend(self, checkpoint: Checkpoint, state: TrainState) -> Checkpoint:
         """Replace the training state of a checkpoint, in one step, and delete all later ones. Rank 0 only."""
@@ -111,7 +118,8 @@ class CheckpointFolder:
         )
         files = read_manifest(checkpoint.path)["files"]
         with storage_errors(checkpoint.path):
-            replace_file(checkpoint.path / MANIFEST, manifest_text(state, score, files))
+            text = manifest_text(state, score, files, interim=checkpoint.interim)
+            replace_file(checkpoint.path / MANIFEST, text)
         self.delete_after(state.step)
         return read_checkpoint(checkpoint.path)
 
@@ -143,7 +151,9 @@ class CheckpointFolder:
         """Delete the partial checkpoint, ignoring errors."""
         shutil.rmtree(self.partial_path(step), ignore_errors=True)
 
-    def publish(self, state: TrainState, score: Score | None, files: Mapping[str, str]) -> Checkpoint:
+    def publish(
+        self, state: TrainState, score: Score | None, files: Mapping[str, str], *, interim: bool = False
+    ) -> Checkpoint:
         """Make the partial checkpoint visible: write its manifest, rename it, move ``latest``, prune. Rank 0 only.
 
         Later checkpoints, which training has gone back from, are deleted: the one just published is the newest.
@@ -152,11 +162,12 @@ class CheckpointFolder:
             state: The training state.
             score: The score it is ranked by; None if it was not evaluated.
             files: SHA-256 hash of every file, by its path in the checkpoint.
+            interim: Whether only a request to stop brought the checkpoint about.
         """
         partial = self.partial_path(state.step)
         final = self.path / f"step-{state.step:08d}"
         with storage_errors(partial, full=ROOM_ADVICE):
-            write_durably(partial / MANIFEST, manifest_text(state, score, files))
+            write_durably(partial / MANIFEST, manifest_text(state, score, files, interim=interim))
             for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
                 sync(folder)
             # One of the same name is damaged, and was passed over when the run resumed, or it lacks a score.
@@ -209,10 +220,19 @@ class CheckpointFolder:
 
 
 def select_kept(checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: int) -> list[Checkpoint]:
-    """Select the checkpoints to keep: the newest, and those with the highest scores."""
-    newest = sorted(checkpoints, key=lambda c: c.state.step)[-keep_last:]
+    """Select the checkpoints to keep: the newest, and those with the highest scores.
+
+    One that only a request to stop brought about is kept while it is the newest, and takes no other's place.
+    """
+    ordered = sorted(checkpoints, key=lambda c: c.state.step)
+    newest = [*periodic(ordered)[-keep_last:], *ordered[-1:]]
     best = rank_by_score(checkpoints)[:keep_best]
     return [c for c in checkpoints if c in newest or c in best]
+
+
+def periodic(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """The checkpoints that the run would have without any request to stop; all, if it has no other."""
+    return [c for c in checkpoints if not c.interim] or list(checkpoints)
 
 
 def rank_by_score(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:

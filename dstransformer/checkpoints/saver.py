@@ -27,6 +27,7 @@ class _Pending:
 
     state: TrainState
     score: Score | None
+    interim: bool
     part: Future[dict[str, str]]
 
 
@@ -69,13 +70,16 @@ class Saver:
         """Whether this rank's part of a checkpoint is still being written."""
         return self._pending is not None and not self._pending.part.done()
 
-    def begin(self, take_snapshot: Callable[[], Snapshot], state: TrainState, score: Score | None) -> None:
+    def begin(
+        self, take_snapshot: Callable[[], Snapshot], state: TrainState, score: Score | None, *, interim: bool = False
+    ) -> None:
         """Take a snapshot and start writing it.
 
         Args:
             take_snapshot: Copies the state of the engine; collective.
             state: The training state.
             score: The validation score of the weights; None if they were not evaluated.
+            interim: Whether only a request to stop brings the checkpoint about.
 
         Raises:
             StorageError: The previous checkpoint could not be written, or the folder of this one not created.
@@ -86,7 +90,7 @@ class Saver:
                 self._check_run_is_there()
                 self._folder.begin(state.step)
         part = self._writer.submit(self._write_part, self._folder.partial_path(state.step), take_snapshot(), state.step)
-        self._pending = _Pending(state, score, part)
+        self._pending = _Pending(state, score, interim, part)
 
     def finish(self) -> bool:
         """Wait until all ranks have written the pending checkpoint, and make it visible.
@@ -108,7 +112,7 @@ class Saver:
             with self._world.collective_errors():
                 if self._world.is_rank0:
                     files = {name: digest for part in parts for name, digest in part.items()}
-                    self._announce(self._folder.publish(pending.state, pending.score, files))
+                    self._announce(self._folder.publish(pending.state, pending.score, files, interim=pending.interim))
         except Exception:
             if self._world.is_rank0:
                 self._folder.discard(pending.state.step)

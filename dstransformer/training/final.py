@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dstransformer.checkpoints.averaging import annotate_bundle, past_warmup, write_average
 from dstransformer.checkpoints.format import Checkpoint
-from dstransformer.checkpoints.retention import CheckpointFolder, rank_by_score
+from dstransformer.checkpoints.retention import CheckpointFolder, periodic, rank_by_score
 from dstransformer.cluster.world import World
 from dstransformer.config import Config
 from dstransformer.errors import StorageError
@@ -101,7 +101,7 @@ def find_candidates(
         config: The configuration of the run.
         is_known: Whether a checkpoint's score was computed on the same sentences with the same search.
     """
-    window = checkpoints[-config.checkpoint.average_last :]
+    window = periodic(checkpoints)[-config.checkpoint.average_last :]
     averaged = past_warmup(window, config.schedule.warmup_steps)
     found = {"average": averaged, "last": [checkpoints[-1]], "best": rank_by_score(checkpoints)[:1]}
     candidates = {name: list(members) for name, members in found.items() if members}

@@ -16,9 +16,10 @@ from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.cluster.exit_status import record_exit_status, status_of
 from dstransformer.cluster.handshake import lock_run_folder
 from dstransformer.cluster.launcher import Processes, check_environment, read_processes, single_process_warning
+from dstransformer.cluster.orphans import stopping_with_launcher
 from dstransformer.cluster.preemption import StopRequest
 from dstransformer.cluster.watchdog import Watchdog, open_store
-from dstransformer.cluster.world import PeerError, World, join_world, leave_world
+from dstransformer.cluster.world import PeerError, World, join_world, leave_world, peer_errors
 from dstransformer.errors import RUN_AGAIN, DstError, UserError
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking import RunStart, Tracker, build_tracker
@@ -130,8 +131,12 @@ def train(request: TrainRequest) -> Outcome:
     world = join_world(processes)
     # Catch signals from here on: a process killed while DeepSpeed loads an operator leaves a lock file behind.
     seconds = resolved.config.checkpoint.stop_seconds if isinstance(resolved, Setup) else 0.0
-    request_to_stop = StopRequest(announce=processes.rank == 0, processes=processes.world_size, seconds=seconds)
-    with request_to_stop as stop, _leave_world_at_end(world):
+    with (
+        StopRequest(announce=processes.rank == 0, processes=processes.world_size, seconds=seconds) as stop,
+        stopping_with_launcher(os.environ, lambda: stop.received is not None),
+        _leave_world_at_end(world),
+        peer_errors(),
+    ):
         world.raise_any(resolved if isinstance(resolved, Exception) else None)
         assert isinstance(resolved, Setup)
         return _train_collectively(request, resolved, world, stop)
@@ -294,11 +299,13 @@ def _watched(watchdog: Watchdog | None) -> Iterator[None]:
         PeerError: Another process has died.
     """
     if watchdog is None:
-        yield
+        with peer_errors():
+            yield
         return
     with watchdog:
         try:
-            yield
+            with peer_errors():  # DeepSpeed's own collectives, such as those that gather weights
+                yield
         except PeerError as error:
             gone = watchdog.find_gone()
             raise error if gone is None else PeerError(f"{gone} ({error})") from error

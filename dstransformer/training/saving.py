@@ -124,8 +124,10 @@ class Saves:
         self._newest = newest
         self._began = time.monotonic()
 
-    def begin(self, take_snapshot: Callable[[], Snapshot], state: TrainState, score: Score | None) -> None:
-        """Start writing a checkpoint. Collective.
+    def begin(
+        self, take_snapshot: Callable[[], Snapshot], state: TrainState, score: Score | None, *, interim: bool = False
+    ) -> None:
+        """Start writing a checkpoint; ``interim`` if only a request to stop brings it about. Collective.
 
         Raises:
             DivergedError: A weight of the checkpoint before is not finite.
@@ -133,7 +135,7 @@ class Saves:
         self.finish()
         self._began, self._retry_at = time.monotonic(), None
         try:
-            self._begin(take_snapshot, state, score)
+            self._begin(take_snapshot, state, score, interim=interim)
         except StorageError as error:
             self.note_refusal(state.step, error)
 
@@ -200,8 +202,10 @@ class Saves:
 
         return insistence.on("the last checkpoint", attempt) is not None
 
-    def _begin(self, take_snapshot: Callable[[], Snapshot], state: TrainState, score: Score | None) -> None:
-        self._saver.begin(take_snapshot, state, score)
+    def _begin(
+        self, take_snapshot: Callable[[], Snapshot], state: TrainState, score: Score | None, *, interim: bool = False
+    ) -> None:
+        self._saver.begin(take_snapshot, state, score, interim=interim)
         self._newest = (state.step, score is not None)
 
     def _finish(self) -> None:

@@ -138,8 +138,9 @@ class Trainer:
                 self._validate()
             due = saving or self._is_due(self._config.checkpoint.every_updates) or self._is_new_best
             # Among bad updates the weights stay those of the last good one; older checkpoints are worth more.
-            if stopping or self._is_last or (due and not self._state.setbacks.in_a_row):
-                self._save()
+            kept = self._is_last or (due and not self._state.setbacks.in_a_row)
+            if stopping or kept:
+                self._save(interim=not kept)
             if stopping:
                 self._saves.finish()
                 self._saves.check_not_in_vain()
@@ -300,9 +301,9 @@ class Trainer:
         if due and not self._is_last and self._score is None:
             self._validate()
 
-    def _save(self) -> None:
+    def _save(self, *, interim: bool = False) -> None:
         self._report(self.step, "checkpoint")
-        self._saves.begin(self.engine.snapshot, self._current_state, self._score)
+        self._saves.begin(self.engine.snapshot, self._current_state, self._score, interim=interim)
         self._metrics.pause()
 
     @property

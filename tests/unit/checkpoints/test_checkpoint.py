@@ -9,7 +9,7 @@ import pytest
 
 from dstransformer.batching import Position
 from dstransformer.checkpoints.format import Checkpoint, Cost, Patience, TrainState, read_checkpoint, verify_checkpoint
-from dstransformer.checkpoints.retention import CheckpointFolder, select_kept
+from dstransformer.checkpoints.retention import CheckpointFolder, periodic, select_kept
 from dstransformer.errors import DataError, NewerFormatError
 from dstransformer.evaluation import Score
 from dstransformer.files import file_sha256
@@ -19,13 +19,16 @@ def state(step: int) -> TrainState:
     return TrainState(step, Position(0, step), 1, 1, "fp32", "the corpus")
 
 
-def write(folder: CheckpointFolder, step: int, score: float | None = None) -> Checkpoint:
+def write(folder: CheckpointFolder, step: int, score: float | None = None, *, interim: bool = False) -> Checkpoint:
     partial = folder.begin(step)
     (partial / "bundle").mkdir()
     weights = partial / "bundle" / "weights"
     weights.write_text(f"weights of {step}")
     return folder.publish(
-        state(step), None if score is None else Score("bleu", score), {"bundle/weights": file_sha256(weights)}
+        state(step),
+        None if score is None else Score("bleu", score),
+        {"bundle/weights": file_sha256(weights)},
+        interim=interim,
     )
 
 
@@ -70,6 +73,41 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     assert latest.score == 25.0
 
 
+def test_what_a_stop_request_left_is_kept_while_it_is_the_newest_and_takes_no_place(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=2)
+    for step in (4, 8, 12):
+        write(folder, step)
+    stopped = write(folder, 13, interim=True)
+    assert stopped.interim
+    assert steps(folder) == [8, 12, 13]
+    assert folder.newest_sound(None) == read_checkpoint(tmp_path / "step-00000012"), "as without the request"
+    assert folder.newest_sound(12) == read_checkpoint(tmp_path / "step-00000008")
+    amended = folder.amend(stopped, replace(state(13), cost=Cost(flops=1)))
+    assert amended.interim
+    write(folder, 14, interim=True)
+    assert steps(folder) == [8, 12, 14]
+    write(folder, 16)
+    assert steps(folder) == [12, 16]
+    assert [c.state.step for c in periodic([stopped])] == [13], "there is nothing else to average"
+
+
+def test_a_flipped_bit_of_the_manifest_is_found(tmp_path: Path) -> None:
+    before = write(CheckpointFolder(tmp_path), 7)
+    manifest = before.path / "manifest.json"
+    sound = manifest.read_bytes()
+    found = 0
+    for place in range(len(sound)):
+        manifest.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+        try:
+            after = read_checkpoint(before.path)
+        except DataError:
+            found += 1
+        else:  # a blank between the values, or the name of the hash
+            verify_checkpoint(after)
+            assert after == before
+    assert found > 0.5 * len(sound)
+
+
 def test_patience_counts_the_validations_since_the_best() -> None:
     patience, nan = Patience(), float("nan")
     seen = []
@@ -89,7 +127,7 @@ def test_patience_is_stored_outside_the_state_section(tmp_path: Path) -> None:
     manifest = json.loads((checkpoint.path / "manifest.json").read_text())
     assert "patience" not in manifest["state"], "earlier versions accept no unknown keys in that section"
     assert read_checkpoint(checkpoint.path).state == patient
-    del manifest["patience"]
+    del manifest["patience"], manifest["sha256"]  # as earlier versions wrote it
     (checkpoint.path / "manifest.json").write_text(json.dumps(manifest))
     assert read_checkpoint(checkpoint.path).state.patience == Patience()
 
@@ -103,7 +141,7 @@ def test_the_cost_is_stored_exactly_and_outside_the_state_section(tmp_path: Path
     assert checkpoint.state == state(5), "comparisons ignore the cost"
     manifest = json.loads((checkpoint.path / "manifest.json").read_text())
     assert "cost" not in manifest["state"], "earlier versions accept no unknown keys in that section"
-    del manifest["cost"]
+    del manifest["cost"], manifest["sha256"]  # as earlier versions wrote it
     (checkpoint.path / "manifest.json").write_text(json.dumps(manifest))
     assert read_checkpoint(checkpoint.path).state.cost == Cost(uncounted_updates=5)
 
@@ -112,6 +150,7 @@ def test_the_cost_is_stored_exactly_and_outside_the_state_section(tmp_path: Path
 def test_a_damaged_cost_is_refused(tmp_path: Path, cost: str) -> None:
     checkpoint = write(CheckpointFolder(tmp_path), 7)
     manifest = json.loads((checkpoint.path / "manifest.json").read_text()) | {"cost": json.loads(cost)}
+    del manifest["sha256"]
     (checkpoint.path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DataError, match=r"manifest\.json is damaged"):
         read_checkpoint(checkpoint.path)
@@ -218,7 +257,9 @@ def test_a_newer_format_is_not_reported_as_damage(tmp_path: Path) -> None:
     write(folder, 1)
     newest = write(folder, 2)
     manifest = newest.path / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format_version": 3', '"format_version": 4'))
+    content = json.loads(manifest.read_text()) | {"format_version": 4}
+    del content["sha256"]
+    manifest.write_text(json.dumps(content))
     with pytest.raises(NewerFormatError, match=r"has format version 4, .* update dstransformer"):
         folder.latest_valid()
 

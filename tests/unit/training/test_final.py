@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,13 @@ def test_fewer_checkpoints_than_the_window_are_all_averaged() -> None:
     found = find([checkpoint(50), checkpoint(100, 1.0)], config(warmup=50, average_last=5))
     assert found.steps("average") == (50, 100)
     assert found.all_past_warmup
+
+
+def test_a_checkpoint_of_a_stop_request_is_not_averaged() -> None:
+    stopped = replace(checkpoint(120), interim=True)
+    checkpoints = [checkpoint(50), checkpoint(100), stopped, checkpoint(150)]
+    assert find(checkpoints, config(warmup=50, average_last=2)).steps("average") == (100, 150)
+    assert find(checkpoints, config(warmup=50, average_last=3)).steps("average") == (50, 100, 150)
 
 
 def test_last_and_best() -> None:
