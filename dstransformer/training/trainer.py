@@ -15,7 +15,7 @@ from dstransformer.checkpoints.format import Checkpoint, Cost, Setbacks
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.saver import Saver
 from dstransformer.cluster.preemption import StopRequest
-from dstransformer.cluster.watchdog import UPDATE
+from dstransformer.cluster.verdicts import UPDATE
 from dstransformer.cluster.world import World
 from dstransformer.errors import DivergedError
 from dstransformer.evaluation import Evaluation, Score
@@ -107,7 +107,7 @@ class Trainer:
             StorageError: A checkpoint could not be written.
         """
         self._meter.start_clock()
-        self._report(self.step, UPDATE)
+        self._report_update(self.step + 1)
         self._catch_up_on_validation()
         while True:
             try:
@@ -140,6 +140,7 @@ class Trainer:
             if stopping:
                 self._saver.finish()
                 return False
+            self._report_update(self.step + 1)
         self._report(self.step, "the last checkpoint")
         self._save_scored()
         return True
@@ -167,6 +168,7 @@ class Trainer:
         Raises:
             DivergedError: ``training.max_rollbacks`` is reached, or there is no checkpoint to go back to.
         """
+        self._report(self.step, "going back to a checkpoint")
         with suppress(DivergedError):
             self._saver.finish()
         before = self._state.setbacks
