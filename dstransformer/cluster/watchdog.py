@@ -136,7 +136,9 @@ class Watchdog:
             self._left.wait(8 * self._limits.confirmation + _PATIENCE)
 
     def _watch(self) -> None:
-        while not self._left.wait(self._limits.interval):
+        pause = 0.0
+        while not self._left.wait(pause):
+            pause = self._limits.interval
             self._forgive_suspension()
             try:
                 self._write()
@@ -149,7 +151,7 @@ class Watchdog:
             except Exception as error:  # the store is on the node of rank 0
                 if not self._left.wait(2 * self._limits.interval):
                     reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-                    self._end(f"{self._name_rank0()} has died, or cannot be reached ({reason}); {self._overview}")
+                    self._end(f"{self._name_rank0()} has died, or cannot be reached ({reason}); {self._recall()}")
                 return
             self._round = time.monotonic()
             if verdict is not None:
@@ -167,7 +169,7 @@ class Watchdog:
             if now - self._round > self._limits.silence + self._limits.interval:
                 self._end(
                     f"{self._name_rank0()} has not answered for {self._limits.silence:g} s (training.silence_seconds); "
-                    f"{self._overview}"
+                    f"{self._recall()}"
                 )
                 return
 
@@ -186,8 +188,8 @@ class Watchdog:
         return self._store.get(_VERDICT).decode() if self._store.check([_VERDICT]) else None
 
     def _read(self, ranks: Iterable[int]) -> Mapping[int, Seen]:
-        """Read the reports of these processes; those that have not reported yet are left out."""
-        known = [rank for rank in ranks if rank in self._seen or self._store.check([f"rank/{rank}"])]
+        """Read the reports of these processes; on rank 0, those that have not reported yet are left out."""
+        known = [rank for rank in ranks if self._rank or rank in self._seen or self._store.check([f"rank/{rank}"])]
         reports = self._store.multi_get([f"rank/{rank}" for rank in known]) if known else []
         now = time.monotonic()
         for rank, report in zip(known, reports, strict=True):
@@ -206,10 +208,15 @@ class Watchdog:
         if self._rank == 0:
             self._store.set(_OVERVIEW, describe(self._seen))
         elif self._store.check([_OVERVIEW]):
-            self._overview = f"before, {self._store.get(_OVERVIEW).decode()}"
+            self._overview = self._store.get(_OVERVIEW).decode()
 
     def _name_rank0(self) -> str:
         return name_ranks([0], self._seen)
+
+    def _recall(self) -> str:
+        """Where this process is, and where all were when rank 0 last said so."""
+        own = f"rank {self._rank}: {self._place.describe()}"
+        return f"{own}; before, {self._overview}" if self._overview else own
 
     def _end(self, verdict: str) -> None:
         """Pass the verdict on, write where this process is, and end it."""
