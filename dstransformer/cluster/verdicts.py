@@ -81,20 +81,19 @@ class Seen(NamedTuple):
     moved: float
 
 
-def judge(seen: Mapping[int, Seen], ranks: Collection[int], limits: Limits, now: float, began: float) -> str | None:
-    """What is wrong, in one line; None if nothing is known to be.
+def find_gone(seen: Mapping[int, Seen], ranks: Collection[int], limits: Limits, now: float, began: float) -> str | None:
+    """Which processes have died, stopped or left, in one line; None if none is known to.
 
     Args:
         seen: What is known of each process; those never heard of are missing.
-        ranks: The processes to judge.
+        ranks: The processes to look for.
         limits: How long to wait.
         now: The time, in seconds of the clock of ``seen``.
         began: When the watch began.
     """
-    present = {rank: one for rank, one in seen.items() if rank in ranks and one.place.phase != LEFT}
     failed = [
         rank
-        for rank, one in present.items()
+        for rank, one in seen.items()
         if one.place.phase == FAILED and now - one.moved > limits.confirmation  # the others may meet it too
     ]
     if failed:
@@ -112,13 +111,20 @@ def judge(seen: Mapping[int, Seen], ranks: Collection[int], limits: Limits, now:
         return f"{name_ranks(silent, seen)} {_has(silent)} {what}; {describe(seen)}"
     if lost and all(now - seen[rank].moved > 4 * limits.confirmation for rank in lost):
         return f"{name_ranks(lost, seen)} {_has(lost)} lost a connection ({seen[lost[0]].place.lost}); {describe(seen)}"
-    return _find_stuck(present, limits, now)
+    return None
 
 
-def _find_stuck(seen: Mapping[int, Seen], limits: Limits, now: float) -> str | None:
-    """The processes that the others wait for, if these take too long: those with the fewest reports."""
-    least = min((one.place.steps for one in seen.values()), default=0)
-    behind = {rank: one for rank, one in seen.items() if one.place.steps == least}
+def find_stuck(seen: Mapping[int, Seen], limits: Limits, now: float) -> str | None:
+    """Which processes the others wait for, if these take too long, in one line: those with the fewest reports.
+
+    Args:
+        seen: What is known of all processes.
+        limits: How long to wait.
+        now: The time, in seconds of the clock of ``seen``.
+    """
+    present = {rank: one for rank, one in seen.items() if one.place.phase != LEFT}
+    least = min((one.place.steps for one in present.values()), default=0)
+    behind = {rank: one for rank, one in present.items() if one.place.steps == least}
     for one in behind.values():
         updating = one.place.phase == UPDATE
         limit = limits.update if updating else limits.phase

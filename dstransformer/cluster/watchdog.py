@@ -21,7 +21,17 @@ from typing import Any, TypeVar
 
 from dstransformer.cluster.launcher import Processes
 from dstransformer.cluster.rank_log import RankLog
-from dstransformer.cluster.verdicts import FAILED, LEFT, Limits, Place, Seen, describe, judge, name_ranks
+from dstransformer.cluster.verdicts import (
+    FAILED,
+    LEFT,
+    Limits,
+    Place,
+    Seen,
+    describe,
+    find_gone,
+    find_stuck,
+    name_ranks,
+)
 from dstransformer.errors import DstError
 from dstransformer.files import storage_errors
 
@@ -143,10 +153,7 @@ class Watchdog:
             try:
                 self._write()
                 verdict = self._read_verdict()
-                judged = range(self._world_size) if self._rank == 0 else [0]
-                seen = self._read(judged)
-                if verdict is None:
-                    verdict = judge(seen, judged, self._limits, time.monotonic(), self._began)
+                verdict = verdict or self._judge()
                 self._share_overview()
             except Exception as error:  # the store is on the node of rank 0
                 if not self._left.wait(2 * self._limits.interval):
@@ -179,6 +186,15 @@ class Watchdog:
         if now - self._round > 3 * self._limits.interval:
             self._began = now
             self._seen = {rank: one._replace(heard=now, moved=now) for rank, one in self._seen.items()}
+
+    def _judge(self) -> str | None:
+        """What is wrong: on rank 0 with any process; elsewhere only whether rank 0 still is there to judge."""
+        if self._rank:
+            seen = self._read([0, self._rank])
+            return find_gone(seen, [0], self._limits, time.monotonic(), self._began)
+        seen, now = self._read(range(self._world_size)), time.monotonic()
+        gone = find_gone(seen, range(self._world_size), self._limits, now, self._began)
+        return gone or find_stuck(seen, self._limits, now)
 
     def _write(self) -> None:
         self._beats += 1

@@ -143,7 +143,8 @@ def test_a_launcher_that_ends_the_other_ranks_does_not_hide_the_line(
 def test_a_suspended_job_goes_on(toy_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     limits = ["training.hang_seconds=15", "training.wait_seconds=15", "training.silence_seconds=8"]
-    arguments = train_arguments(toy_corpus, run, "training.max_updates=400", *limits)
+    limits += ["validation.every=0", "checkpoint.every_updates=0"]
+    arguments = train_arguments(toy_corpus, run, "training.max_updates=150", *limits)
     with srun(arguments, arguments) as ranks:
         wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= 5)
         for number in (signal.SIGSTOP, signal.SIGCONT):
@@ -152,4 +153,4 @@ def test_a_suspended_job_goes_on(toy_corpus: Path, tmp_path: Path) -> None:
             time.sleep(20 if number == signal.SIGSTOP else 0)
         outputs = finish_all(ranks)
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
-    assert "update 400: final evaluation of the bundle" in (run / "logs" / "rank-00001.log").read_text()
+    assert "update 150: final evaluation of the bundle" in (run / "logs" / "rank-00001.log").read_text()

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dstransformer.cluster.verdicts import FAILED, LEFT, UPDATE, Limits, Place, Seen, judge
+from dstransformer.cluster.verdicts import FAILED, LEFT, UPDATE, Limits, Place, Seen, find_gone, find_stuck
 
 LIMITS = Limits(update=30.0, phase=300.0, silence=20.0)
 NOW = 1000.0
@@ -17,9 +17,9 @@ def seen(
     return Seen(Place("node", 7, phase, steps, waits, lost), 1, NOW - heard, NOW - moved)
 
 
-def verdict(*processes: Seen, began: float = NOW) -> str | None:
+def verdict(*processes: Seen) -> str | None:
     known = dict(enumerate(processes))
-    return judge(known, range(len(processes)), LIMITS, NOW, began)
+    return find_gone(known, range(len(processes)), LIMITS, NOW, NOW) or find_stuck(known, LIMITS, NOW)
 
 
 @pytest.mark.parametrize("processes", [
@@ -56,8 +56,8 @@ def test_the_process_that_the_others_wait_for_is_named(processes: list[Seen], sa
 
 def test_a_process_that_never_reported_is_missed() -> None:
     known = {0: seen(UPDATE)}
-    assert judge(known, range(2), LIMITS, NOW, NOW - 19) is None
-    assert judge(known, range(2), LIMITS, NOW, NOW - 21) == (
+    assert find_gone(known, range(2), LIMITS, NOW, NOW - 19) is None
+    assert find_gone(known, range(2), LIMITS, NOW, NOW - 21) == (
         "rank 1 (never heard of) has not answered for 20 s (training.silence_seconds); rank 0: update 7, update"
     )
 
@@ -73,7 +73,8 @@ def test_zero_turns_a_limit_off() -> None:
     limits = Limits.build(0, 0, 0)
     assert limits == (math.inf, math.inf, math.inf)
     known = {0: seen(UPDATE, moved=9e9, heard=9e9)}
-    assert judge(known, [0], limits, NOW, NOW) is None
+    assert find_gone(known, [0], limits, NOW, NOW) is None
+    assert find_stuck(known, limits, NOW) is None
     assert limits.interval == 2.0
     known = {0: seen(UPDATE, lost="closed"), 1: seen(UPDATE, heard=9)}
-    assert judge(known, range(2), limits, NOW, NOW) is not None, "a broken connection counts all the same"
+    assert find_gone(known, range(2), limits, NOW, NOW) is not None, "a broken connection counts all the same"
