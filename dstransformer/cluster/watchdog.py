@@ -13,7 +13,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -149,14 +149,12 @@ class Watchdog:
         pause = 0.0
         while not self._left.wait(pause):
             pause = self._limits.interval
-            self._forgive_suspension()
             try:
                 self._write()
-                verdict = self._read_verdict()
-                verdict = verdict or self._judge()
+                verdict = self._read_verdict() or self._judge()
                 self._share_overview()
             except Exception as error:  # the store is on the node of rank 0
-                if not self._left.wait(2 * self._limits.interval):
+                if not self._left.wait(self._limits.confirmation):  # at the end of a run rank 0 may leave first
                     reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
                     self._end(f"{self._name_rank0()} has died, or cannot be reached ({reason}); {self._recall()}")
                 return
@@ -180,21 +178,22 @@ class Watchdog:
                 )
                 return
 
-    def _forgive_suspension(self) -> None:
+    def _forgive_suspension(self, now: float) -> None:
         """If this process did not run, or waited for the store, for long: give the others time to be heard again."""
-        now = time.monotonic()
         if now - self._round > 3 * self._limits.interval:
             self._began = now
             self._seen = {rank: one._replace(heard=now, moved=now) for rank, one in self._seen.items()}
 
     def _judge(self) -> str | None:
         """What is wrong: on rank 0 with any process; elsewhere only whether rank 0 still is there to judge."""
+        everyone = range(self._world_size)
+        self._read([0, self._rank] if self._rank else everyone)
+        now = time.monotonic()
+        self._forgive_suspension(now)
         if self._rank:
-            seen = self._read([0, self._rank])
-            return find_gone(seen, [0], self._limits, time.monotonic(), self._began)
-        seen, now = self._read(range(self._world_size)), time.monotonic()
-        gone = find_gone(seen, range(self._world_size), self._limits, now, self._began)
-        return gone or find_stuck(seen, self._limits, now)
+            return find_gone(self._seen, [0], self._limits, now, self._began)
+        gone = find_gone(self._seen, everyone, self._limits, now, self._began)
+        return gone or find_stuck(self._seen, self._limits, now)
 
     def _write(self) -> None:
         self._beats += 1
@@ -203,7 +202,7 @@ class Watchdog:
     def _read_verdict(self) -> str | None:
         return self._store.get(_VERDICT).decode() if self._store.check([_VERDICT]) else None
 
-    def _read(self, ranks: Iterable[int]) -> Mapping[int, Seen]:
+    def _read(self, ranks: Iterable[int]) -> None:
         """Read the reports of these processes; on rank 0, those that have not reported yet are left out."""
         known = [rank for rank in ranks if self._rank or rank in self._seen or self._store.check([f"rank/{rank}"])]
         reports = self._store.multi_get([f"rank/{rank}" for rank in known]) if known else []
@@ -217,7 +216,6 @@ class Watchdog:
                 now if before is None or before.beats != beats else before.heard,
                 now if before is None or before.place.steps != place.steps else before.moved,
             )
-        return self._seen
 
     def _share_overview(self) -> None:
         """Let the others know where all processes are, for the case that rank 0 is the one that dies."""
