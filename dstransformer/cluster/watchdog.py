@@ -165,13 +165,13 @@ class Watchdog:
 
     def _guard(self) -> None:
         """Watch the thread that watches: it waits for ever when the process that has the store is stopped."""
-        before = time.monotonic()
+        before = resumed = time.monotonic()
         while not self._left.wait(self._limits.interval):
             now = time.monotonic()
             if now - before > 3 * self._limits.interval:  # this process was suspended
-                self._round = now
+                resumed = now
             before = now
-            if now - self._round > self._limits.silence + self._limits.interval:
+            if now - max(self._round, resumed) > self._limits.silence + self._limits.interval:
                 self._end(
                     f"{self._name_rank0()} has not answered for {self._limits.silence:g} s (training.silence_seconds); "
                     f"{self._recall()}"
