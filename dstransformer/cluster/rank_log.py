@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import sys
+import time
 from collections.abc import Mapping, MutableMapping
 from importlib.metadata import PackageNotFoundError, version
 from logging.handlers import MemoryHandler, RotatingFileHandler
@@ -19,7 +20,7 @@ from dstransformer.errors import DstError
 #: A log of more bytes becomes ``rank-NNNNN.log.1``, in place of the one before.
 MAX_BYTES = 1_000_000
 
-#: Name of the flight recorder's files, without the rank at their end. PyTorch's ``torchfrtrace`` looks for such names.
+#: Name of the flight recorder's files, without the rank at their end, as PyTorch's ``torchfrtrace`` takes it.
 TRACE_PREFIX = "trace_rank_"
 
 #: Collectives of each process that the flight recorder keeps.
@@ -106,7 +107,7 @@ class RankLog:
         if self._path is None:
             return
         with self._path.open("a", encoding="utf-8") as log:
-            log.write(f"ended by the watchdog: {verdict}\n")
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} ended by the watchdog: {verdict}\n")
             log.flush()
             faulthandler.dump_traceback(log, all_threads=True)
         dump_collectives(self._path.with_name(f"{TRACE_PREFIX}{self._rank}"))
@@ -124,7 +125,7 @@ def record_collectives(environment: MutableMapping[str, str], folder: Path) -> N
 
 
 def dump_collectives(path: Path) -> None:
-    """Write the last collectives of this process, of NCCL or gloo, as PyTorch's ``torchfrtrace`` reads them."""
+    """Write the last collectives of this process, of NCCL or gloo, in the form of PyTorch's own dumps."""
     collectives = sys.modules.get("torch._C._distributed_c10d")
     for name in ("_dump_nccl_trace", "_dump_fr_trace"):  # builds with CUDA, and without
         if (dump := getattr(collectives, name, None)) is not None:
