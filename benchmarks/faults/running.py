@@ -71,8 +71,9 @@ def train_arguments(case: Case, corpus: Path, run: Path) -> list[str]:
     options = ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--ds", f"zero{case.stage}", case.precision]
     values = [
         "model.dropout=0.1", "schedule.warmup_steps=4", f"training.max_updates={case.updates}",
-        f"training.hang_seconds={_HANG_SECONDS}", f"validation.every={VALIDATE_EVERY}",
-        f"checkpoint.every_updates={SAVE_EVERY}", "checkpoint.keep_last=3", "checkpoint.average_last=3", "checkpoint.retry_seconds=1",
+        f"training.hang_seconds={_HANG_SECONDS}", f"training.silence_seconds={_HANG_SECONDS}",
+        f"validation.every={VALIDATE_EVERY}", f"checkpoint.every_updates={SAVE_EVERY}", "checkpoint.keep_last=3",
+        "checkpoint.average_last=3", "checkpoint.retry_seconds=1",
     ]  # fmt: skip
     return [*options, "--set", *TINY, *values]
 

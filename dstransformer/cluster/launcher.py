@@ -62,6 +62,17 @@ def read_processes(environment: Mapping[str, str], *, require_rank: bool = True)
     return Processes(rank, local_rank, world_size)
 
 
+def launcher_name(environment: Mapping[str, str]) -> str:
+    """The program that started this process, as its variables say."""
+    if "TORCHELASTIC_RUN_ID" in environment:
+        return "torchrun"
+    if "RANK" not in environment and "SLURM_STEP_NUM_TASKS" in environment:
+        return "srun"
+    if "CROSS_RANK" in environment:
+        return "deepspeed"
+    return "another launcher" if "WORLD_SIZE" in environment else "no launcher"
+
+
 def local_world_size(environment: Mapping[str, str], processes: Processes) -> int:
     """The number of processes on this machine, as ``torchrun``, ``deepspeed`` or ``srun`` say; else of all."""
     for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):

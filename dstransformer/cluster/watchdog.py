@@ -1,146 +1,201 @@
 """Ends a run when one of its processes hangs or dies, and says which one, and where each of them was.
 
-Every process has a thread that writes what the process is doing to the store of the process group. Rank 0's reads what
-all have written, the others read rank 0's and its verdict. Processes that wait for each other cannot do this: a
+Every process has a thread that writes what the process is doing to the store in which the processes met. Rank 0's reads
+what all have written, the others read rank 0's and its verdict. Processes that wait for each other cannot do this: a
 collective waits for its slowest member, and a timeout does not say which that was.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import json
-import logging
 import os
 import platform
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
-logger = logging.getLogger(__name__)
-
-#: A process that has written nothing for so many seconds is dead, stopped, or cut off.
-SILENCE_SECONDS = 60.0
+from dstransformer.cluster.launcher import Processes
+from dstransformer.cluster.rank_log import RankLog
+from dstransformer.cluster.verdicts import (
+    FAILED,
+    LEFT,
+    Limits,
+    Place,
+    Seen,
+    describe,
+    find_gone,
+    find_stuck,
+    name_ranks,
+)
+from dstransformer.errors import DstError
+from dstransformer.files import storage_errors
 
 #: The exit status of a process that its watchdog ends.
 STATUS = 1
 
-#: The phase of a process that is limited: an update, and waiting for the data of the next.
-UPDATE = "update"
+#: The file in the folder of logs that holds the verdict. The process that creates it prints the verdict too.
+VERDICT_NAME = "verdict.txt"
 
-_VERDICT = "verdict"
+_VERDICT, _OVERVIEW, _SPEAKER = "verdict", "overview", "speaker"
 
-#: Seconds that a process gives the others to read the verdict and to write where they are.
-_LAST_WORDS = 2.0
+#: Seconds that writing stacks and reporting the end may take, each: both may hang as the process does.
+_PATIENCE = 15.0
 
+#: Seconds that the store may take to answer at the end.
+_STORE_PATIENCE = 5.0
 
-class Place(NamedTuple):
-    """Where a process is.
-
-    Attributes:
-        host: Its machine.
-        update: The update it computes, or has computed last.
-        phase: What it does: :data:`UPDATE`, or something that may take as long as it likes.
-        steps: Number of its reports so far.
-    """
-
-    host: str
-    update: int
-    phase: str
-    steps: int
-
-
-class _Seen(NamedTuple):
-    """The last report of a process, and when its thread and the process itself last showed a sign of life."""
-
-    place: Place
-    beats: int
-    heard: float
-    moved: float
+T = TypeVar("T")
 
 
 class Watchdog:
-    """Watches the processes of a run while training. A context manager.
+    """Watches the processes of a run. A context manager around all that they do together.
+
+    A process alone is not watched. Time in which this process itself did not run, as when a job is suspended or a
+    laptop sleeps, does not count.
 
     Args:
-        store: The store of the process group; a client of its own, as the main thread uses the other.
-        rank: Rank of this process.
-        world_size: Number of processes.
-        limit: Seconds that an update, or one micro-batch of it, may take.
-        log: File for the stacks of this process.
+        processes: Rank of this process, and the number of them.
+        limits: How long to wait.
+        log: The log of this process.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int, limit: float, log: Path) -> None:
-        self._store = store
-        self._rank = rank
-        self._world_size = world_size
-        self._limit = limit
-        self._interval = min(5.0, limit / 4)
-        self._silence = min(limit, SILENCE_SECONDS)
+    def __init__(self, processes: Processes, limits: Limits, log: RankLog) -> None:
+        self._rank = processes.rank
+        self._world_size = processes.world_size
+        self._limits = limits
         self._log = log
-        self._place = Place(platform.node(), 0, "start", 0)
+        self._folder: Path | None = None
+        self._store: Any = None
+        self._place = Place(platform.node(), 0, "set-up", 0)
         self._beats = 0
-        self._seen: dict[int, _Seen] = {}
-        self._ended = threading.Event()
-        self._round = time.monotonic()
-        self._threads = [
-            threading.Thread(target=target, name=f"watchdog {target.__name__}", daemon=True)
-            for target in (self._watch, self._guard)
-        ]
+        self._seen: dict[int, Seen] = {}
+        self._overview = ""
+        self._left = threading.Event()
+        self._verdict: str | None = None
+        self._lock = threading.Lock()
+        self._began = self._round = time.monotonic()
+        #: Called on rank 0 before it ends, in another thread: the run has failed.
+        self.on_end: Callable[[], None] = lambda: None
+        #: The same, before that, for what takes no time.
+        self.before_end: Callable[[], None] = lambda: None
+
+    def start(self, host: str, port: int) -> None:
+        """Start watching, once all processes have reached the store at ``host:port``."""
+        if self._world_size == 1:
+            return
+        self._store = _open_store(host, port)
+        self._began = self._round = time.monotonic()
+        for target in (self._watch, self._guard):
+            threading.Thread(target=target, name=f"watchdog {target.__name__}", daemon=True).start()
+
+    def open_folder(self, folder: Path) -> None:
+        """Use the folder of logs, which rank 0 has prepared."""
+        self._folder = folder
+        self._log.open(folder)
 
     def __enter__(self) -> Watchdog:
-        self._write()
-        self._round = time.monotonic()
-        for thread in self._threads:
-            thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._ended.set()
+    def __exit__(self, kind: object, error: BaseException | None, tb: object) -> None:
+        self.stop(error)
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """Stop watching: this process leaves the run, because of an error or at its end. May be called again."""
+        if self._left.is_set():
+            return
+        with self._lock:
+            decided = self._verdict is not None
+            if not decided:
+                self._left.set()
+        if decided:  # the error is a consequence of the verdict, with which another thread ends this process
+            time.sleep(4 * _PATIENCE)
+            self._left.set()
+        if self._store is not None:
+            alone = error is not None and not (isinstance(error, DstError) and error.shared)
+            self.report(self._place.update, FAILED if alone else LEFT)
+            _attempt(self._write, self._limits.interval)
 
     def report(self, update: int, phase: str) -> None:
         """Say what this process does now. Costs nothing: the thread passes it on."""
-        self._place = Place(self._place.host, update, phase, self._place.steps + 1)
+        self._place = self._place._replace(update=update, phase=phase, steps=self._place.steps + 1, waits=False)
+        self._log.enter(update, phase)
 
-    def find_gone(self) -> str | None:
-        """After a collective has failed: the processes that show no sign of life any more, in words; None if all do."""
+    def enter(self, phase: str) -> None:
+        """Say what this process does now, after the same update."""
+        self.report(self._place.update, phase)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Say that this process waits for the others in the block, and is not the one that they wait for."""
+        self._place = self._place._replace(waits=True)
         try:
-            before = {rank: one.beats for rank, one in self._read(range(self._world_size)).items()}
-            time.sleep(3 * self._interval)
-            seen = self._read(range(self._world_size))
-            gone = [rank for rank, one in seen.items() if before.get(rank) == one.beats]
-        except Exception:  # the store is on the node of rank 0
-            return "rank 0 does not answer"
-        return f"{_name(gone, seen)} {_has(gone)} died or stopped; {_describe(seen)}" if gone else None
+            yield
+        finally:
+            self._place = self._place._replace(waits=False)
+
+    def lose_peer(self, error: Exception) -> None:
+        """After a collective has failed: wait until it is known which process is gone, which ends this one.
+
+        Returns if that does not become known.
+        """
+        if self._store is not None and not self._left.is_set():
+            self._place = self._place._replace(lost=str(error)[:500])
+            self._left.wait(8 * self._limits.confirmation + _PATIENCE)
 
     def _watch(self) -> None:
-        while not self._ended.wait(self._interval):
+        pause = 0.0
+        while not self._left.wait(pause):
+            pause = self._limits.interval
             try:
                 self._write()
-                verdict = self._read_verdict()
-                if verdict is None and self._rank == 0:
-                    verdict = self._judge(self._read(range(self._world_size)))
-                elif verdict is None:
-                    verdict = self._judge(self._read([0]))
+                verdict = self._read_verdict() or self._judge()
+                self._share_overview()
             except Exception as error:  # the store is on the node of rank 0
-                if self._ended.is_set():
-                    return
-                self._end(f"rank 0 does not answer ({(str(error).splitlines() or [''])[0][:200]})", alone=True)
+                if not self._left.wait(self._limits.confirmation):  # at the end of a run rank 0 may leave first
+                    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+                    self._end(f"{self._name_rank0()} has died, or cannot be reached ({reason}); {self._recall()}")
                 return
             self._round = time.monotonic()
             if verdict is not None:
                 self._end(verdict)
+                return
 
     def _guard(self) -> None:
-        """Watch the thread that watches: it waits for ever when rank 0, which has the store, is stopped."""
-        while not self._ended.wait(self._interval):
-            if time.monotonic() - self._round > self._silence + self._interval:
-                self._end(f"rank 0 does not answer, for {self._silence:.0f} s", alone=True)
+        """Watch the thread that watches: it waits for ever when the process that has the store is stopped."""
+        before = resumed = time.monotonic()
+        while not self._left.wait(self._limits.interval):
+            now = time.monotonic()
+            if now - before > 3 * self._limits.interval:  # this process was suspended
+                resumed = now
+            before = now
+            if now - max(self._round, resumed) > self._limits.silence + self._limits.interval:
+                self._end(
+                    f"{self._name_rank0()} has not answered for {self._limits.silence:g} s (training.silence_seconds); "
+                    f"{self._recall()}"
+                )
+                return
+
+    def _forgive_suspension(self, now: float) -> None:
+        """If this process did not run, or waited for the store, for long: give the others time to be heard again."""
+        if now - self._round > 3 * self._limits.interval:
+            self._began = now
+            self._seen = {rank: one._replace(heard=now, moved=now) for rank, one in self._seen.items()}
+
+    def _judge(self) -> str | None:
+        """What is wrong: on rank 0 with any process; elsewhere only whether rank 0 still is there to judge."""
+        everyone = range(self._world_size)
+        self._read([0, self._rank] if self._rank else everyone)
+        now = time.monotonic()
+        self._forgive_suspension(now)
+        if self._rank:
+            return find_gone(self._seen, [0], self._limits, now, self._began)
+        gone = find_gone(self._seen, everyone, self._limits, now, self._began)
+        return gone or find_stuck(self._seen, self._limits, now)
 
     def _write(self) -> None:
         self._beats += 1
@@ -149,88 +204,105 @@ class Watchdog:
     def _read_verdict(self) -> str | None:
         return self._store.get(_VERDICT).decode() if self._store.check([_VERDICT]) else None
 
-    def _read(self, ranks: Iterable[int]) -> Mapping[int, _Seen]:
-        """The reports of these processes; those that have not reported yet are left out."""
+    def _read(self, ranks: Iterable[int]) -> None:
+        """Read the reports of these processes; on rank 0, those that have not reported yet are left out."""
+        known = [rank for rank in ranks if self._rank or rank in self._seen or self._store.check([f"rank/{rank}"])]
+        reports = self._store.multi_get([f"rank/{rank}" for rank in known]) if known else []
         now = time.monotonic()
-        for rank in ranks:
-            key = f"rank/{rank}"
-            if not self._store.check([key]):
-                continue
-            *values, beats = json.loads(self._store.get(key))
+        for rank, report in zip(known, reports, strict=True):
+            *values, beats = json.loads(report)
             place, before = Place(*values), self._seen.get(rank)
-            self._seen[rank] = _Seen(
+            self._seen[rank] = Seen(
                 place,
                 beats,
                 now if before is None or before.beats != beats else before.heard,
-                now if before is None or before.place != place else before.moved,
+                now if before is None or before.place.steps != place.steps else before.moved,
             )
-        return self._seen
 
-    def _judge(self, seen: Mapping[int, _Seen]) -> str | None:
-        """What is wrong, in one line; None if nothing is known to be."""
-        now = time.monotonic()
-        silent = [rank for rank, one in seen.items() if now - one.heard > self._silence]
-        if silent:
-            return f"{_name(silent, seen)} {_has(silent)} not answered for {self._silence:.0f} s; {_describe(seen)}"
-        stuck = [rank for rank, one in seen.items() if one.place.phase == UPDATE and now - one.moved > self._limit]
-        if not stuck:
-            return None
-        # The others wait for the one that is furthest behind, though its last report may have come later than theirs.
-        where = {rank: one.place[1:] for rank, one in seen.items() if one.place.phase == UPDATE}
-        behind = [rank for rank in where if where[rank] == min(where.values())]
-        return (
-            f"{_name(behind, seen)} {_has(behind)} been in update {seen[behind[0]].place.update} for more than "
-            f"{self._limit:.0f} s (training.hang_seconds); {_describe(seen)}"
-        )
+    def _share_overview(self) -> None:
+        """Let the others know where all processes are, for the case that rank 0 is the one that dies."""
+        if self._rank == 0:
+            self._store.set(_OVERVIEW, describe(self._seen))
+        elif self._store.check([_OVERVIEW]):
+            self._overview = self._store.get(_OVERVIEW).decode()
 
-    def _end(self, verdict: str, *, alone: bool = False) -> None:
-        """Pass the verdict on, unless the store is gone (``alone``), write where this process is, and end it."""
-        if not alone:
-            with suppress(Exception):
-                self._store.set(_VERDICT, verdict)
-        with suppress(OSError):
-            self._log.parent.mkdir(parents=True, exist_ok=True)
-            with self._log.open("a", encoding="utf-8") as log:
-                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} rank {self._rank}, {self._place}: {verdict}\n")
-                log.flush()
-                faulthandler.dump_traceback(log, all_threads=True)
-        time.sleep(_LAST_WORDS)
-        if self._ended.is_set():
-            return
-        with suppress(OSError):
-            sys.stderr.flush()
-            if self._rank == 0 or alone or verdict.startswith(("rank 0 ", "ranks 0,")):
-                os.write(2, f"dst: error: {verdict}. Stacks of all ranks are in {self._log.parent}\n".encode())
+    def _name_rank0(self) -> str:
+        return name_ranks([0], self._seen)
+
+    def _recall(self) -> str:
+        """Where this process is, and where all were when rank 0 last said so."""
+        own = f"rank {self._rank}: {self._place.describe()}"
+        return f"{own}; before, {self._overview}" if self._overview else own
+
+    def _end(self, verdict: str) -> None:
+        """Pass the verdict on, write where this process is, and end it."""
+        with self._lock:
+            if self._verdict is not None or self._left.is_set():
+                return
+            self._verdict = verdict
+        _attempt(lambda: self._store.set(_VERDICT, verdict), _STORE_PATIENCE)
+        if self._rank == 0:
+            self._speak(verdict)
+        _attempt(lambda: self._log.write_last_words(verdict), _PATIENCE)
+        if self._rank == 0:
+            _attempt(self.before_end, _PATIENCE)
+            _attempt(self.on_end, _PATIENCE)
+        time.sleep(2 * self._limits.interval)  # the others read the verdict, and rank 0 speaks before they try
+        if self._rank != 0:
+            self._speak(verdict)
         os._exit(STATUS)
 
+    def _speak(self, verdict: str) -> None:
+        """Print the verdict, unless another process does."""
+        if self._folder is not None:
+            first = _attempt(lambda: self._write_verdict(verdict), _PATIENCE)
+        else:
+            first = _attempt(lambda: bool(self._store.add(_SPEAKER, 1) == 1), _STORE_PATIENCE)
+        if first or (first is None and self._rank <= 1):
+            logs = "" if self._folder is None else f". Stacks of all ranks are in {self._folder}"
+            with suppress(OSError):
+                sys.stderr.flush()
+                os.write(2, f"dst: error: {verdict}{logs}\n".encode())
 
-def _has(ranks: list[int]) -> str:
-    return "has" if len(ranks) == 1 else "have"
+    def _write_verdict(self, verdict: str) -> bool:
+        """Write the file of the verdict. Returns whether this process is the first to do so."""
+        assert self._folder is not None
+        try:
+            with (self._folder / VERDICT_NAME).open("x", encoding="utf-8") as file:
+                file.write(f"{verdict}\n")
+        except FileExistsError:
+            return False
+        return True
 
 
-def _name(ranks: list[int], seen: Mapping[int, _Seen]) -> str:
-    """``rank 3 on node7``, ``ranks 1, 3 on node7, node8``."""
-    hosts = ", ".join(dict.fromkeys(seen[rank].place.host for rank in ranks[:8]))
-    numbers = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers} on {hosts}"
+def prepare_folder(folder: Path) -> None:
+    """Make the folder of logs, or remove the verdict of an earlier run from it. Only on rank 0.
+
+    Raises:
+        StorageError: It cannot be made.
+    """
+    with storage_errors(folder):
+        folder.mkdir(exist_ok=True)
+        (folder / VERDICT_NAME).unlink(missing_ok=True)
 
 
-def _describe(seen: Mapping[int, _Seen]) -> str:
-    """Where the processes are: ``ranks 0, 2: update 41, update``."""
-    groups: dict[str, list[int]] = {}
-    for rank, one in sorted(seen.items()):
-        groups.setdefault(f"update {one.place.update}, {one.place.phase}", []).append(rank)
-    return "; ".join(
-        f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks[:8]))}: {where}"
-        for where, ranks in groups.items()
-    )
+def _attempt(action: Callable[[], T], seconds: float) -> T | None:
+    """Run something that may fail or hang. Returns its result; None if it did not come in time."""
+    results: list[T] = []
+
+    def run() -> None:
+        with suppress(Exception):
+            results.append(action())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else None
 
 
-def open_store() -> Any:
-    """A client of the process group's store for another thread."""
-    from torch.distributed import distributed_c10d
+def _open_store(host: str, port: int) -> Any:
+    """A client of the store for the threads of a watchdog alone: calls on one client wait for each other."""
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-    store: Any = distributed_c10d.PrefixStore("watchdog", distributed_c10d._get_default_store())
-    store = store.clone() if hasattr(store, "clone") else store  # PyTorch 2.11 has no clone
-    store.set_timeout(timedelta(seconds=SILENCE_SECONDS))
-    return store
+    client = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30))
+    return PrefixStore("watchdog", client)

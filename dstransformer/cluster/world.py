@@ -8,15 +8,19 @@ import platform
 import re
 import socket
 import threading
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import distributed_c10d
+from torch.distributed.rendezvous import rendezvous
 
 from dstransformer.cluster.launcher import Processes, add_slurm_variables
+from dstransformer.cluster.watchdog import Watchdog
 from dstransformer.errors import DstError, UserError
 
 logger = logging.getLogger(__name__)
@@ -24,11 +28,11 @@ logger = logging.getLogger(__name__)
 #: Seconds a process waits for the others to join before it logs that it is waiting.
 NOTICE_SECONDS = 15.0
 
-#: Timeout for joining the process group, and for each collective during an update.
-STEP_TIMEOUT = timedelta(minutes=10)
+#: How long a process waits for the others to join.
+JOIN_TIMEOUT = timedelta(minutes=10)
 
-#: Timeout for collectives that wait for rank 0 to hash or average checkpoints.
-CONTROL_TIMEOUT = timedelta(hours=1)
+#: Timeout of collectives in programs that state none.
+GROUP_TIMEOUT = timedelta(hours=1)
 
 
 class PeerError(DstError):
@@ -37,7 +41,7 @@ class PeerError(DstError):
 
 @contextmanager
 def peer_errors() -> Iterator[None]:
-    """Turn gloo's connection errors, which mean that another process died, into a one-line error.
+    """Turn connection errors of gloo and the store, which mean that another process died, into a one-line error.
 
     Raises:
         PeerError: Another process has died or does not respond.
@@ -45,7 +49,7 @@ def peer_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "gloo/" not in str(error):
+        if "gloo/" not in str(error) and not isinstance(error, dist.DistNetworkError | dist.DistStoreError):
             raise
         raise PeerError(
             f"another process of the run has ended or does not respond; see its own message ({_gloo_message(error)})"
@@ -62,13 +66,20 @@ class World:
         device: The device of this process.
     """
 
-    def __init__(self, processes: Processes, device: torch.device) -> None:
+    def __init__(
+        self,
+        processes: Processes,
+        device: torch.device,
+        timeout: timedelta = GROUP_TIMEOUT,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.rank = processes.rank
         self.local_rank = processes.local_rank
         self.world_size = processes.world_size
         self.device = device
-        # Control messages use gloo, so that they never wait for the GPU and can have a long timeout.
-        self._control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+        self._waiting = waiting
+        # Control messages use gloo, so that they never wait for the GPU.
+        self._control = dist.new_group(backend="gloo", timeout=timeout)
 
     @property
     def is_rank0(self) -> bool:
@@ -78,35 +89,41 @@ class World:
     def all_reduce(self, values: torch.Tensor) -> torch.Tensor:
         """Sum a CPU tensor over all ranks."""
         total = values.clone()
-        with peer_errors():
+        with self._meeting():
             dist.all_reduce(total, group=self._control)
         return total
 
     def any(self, *flags: bool) -> list[bool]:
         """For each flag, whether it is set on any rank."""
         raised = torch.tensor(flags, dtype=torch.int32)
-        with peer_errors():
+        with self._meeting():
             dist.all_reduce(raised, op=dist.ReduceOp.MAX, group=self._control)
         return [bool(flag) for flag in raised.tolist()]
 
     def gather(self, item: Any) -> list[Any]:
         """Gather the items of all ranks, in rank order, on every rank."""
         items: list[Any] = [None] * self.world_size
-        with peer_errors():
+        with self._meeting():
             dist.all_gather_object(items, item, group=self._control)
         return items
 
     def broadcast(self, item: Any) -> Any:
         """Broadcast the item of rank 0 to every rank."""
         items = [item]
-        with peer_errors():
+        with self._meeting():
             dist.broadcast_object_list(items, src=0, group=self._control)
         return items[0]
 
     def barrier(self) -> None:
         """Wait for all ranks."""
-        with peer_errors():
+        with self._meeting():
             dist.barrier(group=self._control)
+
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """A collective: this process waits for the others, and may find that one is gone."""
+        with self._waiting(), peer_errors():
+            yield
 
     @contextmanager
     def collective_errors(self) -> Iterator[None]:
@@ -149,11 +166,23 @@ class World:
         return DstError, f"{type(error).__name__}: {error}", origin
 
 
-def join_world(processes: Processes, environment: MutableMapping[str, str] = os.environ) -> World:
+def join_world(
+    processes: Processes,
+    environment: MutableMapping[str, str] = os.environ,
+    *,
+    timeout: timedelta = GROUP_TIMEOUT,
+    watchdog: Watchdog | None = None,
+) -> World:
     """Join the process group.
 
     Sets the variables that PyTorch and DeepSpeed read, unless the launcher has set them. If ``OMP_NUM_THREADS`` is not
     set, processes that may run on the same cores share them evenly.
+
+    Args:
+        processes: Rank of this process, and the number of them.
+        environment: The environment variables.
+        timeout: Of the collectives of every process group, of DeepSpeed's too.
+        watchdog: Starts as soon as all processes have met.
 
     Raises:
         DstError: The other processes did not join in time, or there is no GPU for this process.
@@ -172,12 +201,19 @@ def join_world(processes: Processes, environment: MutableMapping[str, str] = os.
         environment.setdefault("DS_ACCELERATOR", "cpu")
     try:
         with _log_if_waiting(processes, environment, address_given):
+            store, *_ = next(rendezvous("env://", processes.rank, processes.world_size, timeout=JOIN_TIMEOUT))
+            if watchdog is not None:
+                watchdog.start(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]))
+            _state_timeout(timeout, store)
             dist.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
-                timeout=STEP_TIMEOUT,
+                store=PrefixStore("default_pg", store),
+                rank=processes.rank,
+                world_size=processes.world_size,
+                timeout=timeout,
                 device_id=device if device.type == "cuda" else None,
             )
-            world = World(processes, device)
+            world = World(processes, device, timeout, nullcontext if watchdog is None else watchdog.waiting)
         if device.type == "cpu" and "OMP_NUM_THREADS" not in environment:
             own = platform.node(), usable_cores()
             torch.set_num_threads(_share_cores(own, world.gather(own)))
@@ -188,6 +224,13 @@ def join_world(processes: Processes, environment: MutableMapping[str, str] = os.
         raise failure from error
 
 
+def _state_timeout(timeout: timedelta, store: Store) -> None:
+    """Let groups that state no timeout, as DeepSpeed's, have this one, and PyTorch wait as long for the store."""
+    store.set_timeout(timeout)
+    module: Any = distributed_c10d
+    module.default_pg_timeout = module.default_pg_nccl_timeout = timeout
+
+
 @contextmanager
 def _log_if_waiting(processes: Processes, environment: Mapping[str, str], address_given: bool) -> Iterator[None]:
     """Log, once per node and after ``NOTICE_SECONDS``, that this process is waiting for the others."""
@@ -195,7 +238,7 @@ def _log_if_waiting(processes: Processes, environment: Mapping[str, str], addres
     unset = "" if address_given else " (this machine, because MASTER_ADDR is not set)"
     text = (
         f"rank {processes.rank} is waiting for the other processes of WORLD_SIZE={processes.world_size} at "
-        f"{host}:{port}{unset}, for up to {round(STEP_TIMEOUT.total_seconds() / 60)} minutes"
+        f"{host}:{port}{unset}, for up to {round(JOIN_TIMEOUT.total_seconds() / 60)} minutes"
     )
     timer = threading.Timer(NOTICE_SECONDS, logger.warning, (text,))
     timer.daemon = True

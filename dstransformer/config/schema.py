@@ -128,6 +128,8 @@ class TrainingConfig(Section):
     attention_backend: Literal["auto", "varlen", "padded"]
     prefetch: Count
     hang_seconds: Annotated[float, Field(ge=0)]
+    wait_seconds: Annotated[float, Field(ge=0)]
+    silence_seconds: Annotated[float, Field(ge=0)]
     skip_budget: NonNegative
     max_rollbacks: NonNegative
 

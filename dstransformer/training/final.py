@@ -154,6 +154,7 @@ def make_final_bundle(
     step: int,
     evaluation: Evaluation | None,
     is_stopped: Callable[[], bool],
+    report: Callable[[str], None] = lambda _: None,
 ) -> FinalBundle | None:
     """Compare the candidates, write the chosen one to ``RUN/bundle``, and evaluate it. Collective.
 
@@ -167,6 +168,7 @@ def make_final_bundle(
         step: The last update.
         evaluation: The validation of the weights after the last update, if any.
         is_stopped: Collective; called before each evaluation.
+        report: Called with what is done, before it is done.
 
     Returns:
         The bundle; None if the run was stopped in the meantime.
@@ -175,6 +177,7 @@ def make_final_bundle(
         StorageError: The bundle could not be written, or the checkpoints not be read.
     """
     insistence = Insistence(setup.config.checkpoint.retry_seconds, step, is_stopped, world, tracker)
+    report("the final average")
     comparison = _Comparison(setup, world, validator)
     if evaluation is not None:
         comparison.add(step, evaluation)
@@ -189,6 +192,7 @@ def make_final_bundle(
         for name, members in candidates.checkpoints.items():
             if is_stopped():
                 return None
+            report(f"final evaluation of {name}")
             scores[name] = comparison.score(candidates, name, average if len(members) > 1 else members[0].bundle)
         choice = _choose(setup.config, candidates, scores, comparison.metric)
         _report(choice, tracker, world)
@@ -200,6 +204,7 @@ def make_final_bundle(
             shutil.rmtree(average, ignore_errors=True)
     if is_stopped():
         return None
+    report("final evaluation of the bundle")
     evaluations = comparison.evaluate_bundle(setup.run / "bundle", candidates.steps(choice.chosen))
     tracker.log_bundle(setup.run / "bundle", step, {f"final_{split}": found for split, found in evaluations.items()})
     return FinalBundle(choice, evaluations)

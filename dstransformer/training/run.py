@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,11 @@ from dstransformer.cluster.handshake import lock_run_folder
 from dstransformer.cluster.launcher import Processes, check_environment, read_processes, single_process_warning
 from dstransformer.cluster.orphans import stopping_with_launcher
 from dstransformer.cluster.preemption import StopRequest
-from dstransformer.cluster.watchdog import Watchdog, open_store
+from dstransformer.cluster.rank_log import RankLog, record_collectives
+from dstransformer.cluster.verdicts import Limits
+from dstransformer.cluster.watchdog import STATUS, Watchdog, prepare_folder
 from dstransformer.cluster.world import PeerError, World, join_world, leave_world, peer_errors
+from dstransformer.config import load_config
 from dstransformer.errors import RUN_AGAIN, DstError, UserError
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking import RunStart, Tracker, build_tracker
@@ -33,6 +37,12 @@ if TYPE_CHECKING:
     from dstransformer.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
+
+#: The folder of logs in a run folder.
+LOGS = "logs"
+
+#: The timeout of process groups if ``training.wait_seconds`` is 0. PyTorch has no way to say never.
+NO_TIMEOUT = timedelta(days=30)
 
 
 @dataclass(frozen=True)
@@ -128,18 +138,24 @@ def train(request: TrainRequest) -> Outcome:
     if (warning := single_process_warning(os.environ)) is not None:
         logger.warning(warning)
     resolved = _resolve(request, processes)
-    world = join_world(processes)
-    # Catch signals from here on: a process killed while DeepSpeed loads an operator leaves a lock file behind.
-    seconds = resolved.config.checkpoint.stop_seconds if isinstance(resolved, Setup) else 0.0
-    with (
-        StopRequest(announce=processes.rank == 0, processes=processes.world_size, seconds=seconds) as stop,
-        stopping_with_launcher(os.environ, lambda: stop.received is not None),
-        _leave_world_at_end(world),
-        peer_errors(),
-    ):
-        world.raise_any(resolved if isinstance(resolved, Exception) else None)
-        assert isinstance(resolved, Setup)
-        return _train_collectively(request, resolved, world, stop)
+    # A process whose request is wrong meets the others all the same, to tell them.
+    limits = (resolved.config if isinstance(resolved, Setup) else load_config("base")).training
+    watched = Limits.build(limits.hang_seconds, limits.wait_seconds, limits.silence_seconds)
+    with RankLog(processes) as log, Watchdog(processes, watched, log) as watchdog:
+        record_collectives(os.environ, request.run / LOGS)
+        timeout = timedelta(seconds=limits.wait_seconds) if limits.wait_seconds else NO_TIMEOUT
+        world = join_world(processes, timeout=timeout, watchdog=watchdog)
+        # Catch signals from here on: a process killed while DeepSpeed loads an operator leaves a lock file behind.
+        seconds = resolved.config.checkpoint.stop_seconds if isinstance(resolved, Setup) else 0.0
+        with (
+            StopRequest(announce=processes.rank == 0, processes=processes.world_size, seconds=seconds) as stop,
+            stopping_with_launcher(os.environ, lambda: stop.received is not None),
+            _leave_world_at_end(world, watchdog),
+            _peers_watched(watchdog, stop),
+        ):
+            world.raise_any(resolved if isinstance(resolved, Exception) else None)
+            assert isinstance(resolved, Setup)
+            return _train_collectively(request, resolved, world, watchdog, stop)
 
 
 def _resolve(request: TrainRequest, processes: Processes) -> Setup | Exception:
@@ -153,25 +169,48 @@ def _resolve(request: TrainRequest, processes: Processes) -> Setup | Exception:
 
 
 @contextmanager
-def _leave_world_at_end(world: World) -> Iterator[None]:
+def _leave_world_at_end(world: World, watchdog: Watchdog) -> Iterator[None]:
     """Destroy the process group at the end, unless other ranks do not know of an error: that would wait for them."""
     try:
         yield
     except DstError as error:
+        watchdog.stop(error)
         if error.shared:
             leave_world()
         else:
             error.rank = world.rank
         raise
+    watchdog.stop()
     leave_world()
 
 
-def _train_collectively(request: TrainRequest, setup: Setup, world: World, stop: StopRequest) -> Outcome:
+@contextmanager
+def _peers_watched(watchdog: Watchdog, stop: StopRequest) -> Iterator[None]:
+    """Run a block. If it fails because of another process, the watchdog names that and ends this one, if it can.
+
+    At a stop whose time is over, the other process has left, and so does this one.
+
+    Raises:
+        PeerError: Another process has died, and the watchdog did not find out which.
+    """
+    try:
+        with peer_errors():
+            yield
+    except PeerError as error:
+        stop.leave_if_overdue()
+        watchdog.lose_peer(error)
+        raise
+
+
+def _train_collectively(
+    request: TrainRequest, setup: Setup, world: World, watchdog: Watchdog, stop: StopRequest
+) -> Outcome:
     check_setup(setup, world)
     found = _find_checkpoint_on_rank0(request, setup, world)
     with lock_run_folder(setup.run, setup.config, setup.ds_config, setup.corpus, world):
-        with _recorded_status(setup.run, world, stop):
-            outcome = _train_in_folder(request, setup, world, stop, found)
+        _open_logs(setup.run / LOGS, world, watchdog)
+        with _recorded_status(setup.run, world, watchdog, stop):
+            outcome = _train_in_folder(request, setup, world, watchdog, stop, found)
         if world.is_rank0:
             record_exit_status(setup.run, outcome.status)
         world.barrier()
@@ -179,22 +218,21 @@ def _train_collectively(request: TrainRequest, setup: Setup, world: World, stop:
 
 
 @contextmanager
-def _recorded_status(run: Path, world: World, stop: StopRequest) -> Iterator[None]:
+def _recorded_status(run: Path, world: World, watchdog: Watchdog, stop: StopRequest) -> Iterator[None]:
     """Record the exit status if the block fails, or if the process has to leave it."""
     if world.is_rank0:
         stop.before_leaving = lambda: record_exit_status(run, RUN_AGAIN)
+        watchdog.before_end = lambda: record_exit_status(run, STATUS)
     try:
         yield
     except BaseException as error:
-        if isinstance(error, PeerError):
-            stop.leave_if_overdue()
         if world.is_rank0:
             record_exit_status(run, status_of(error))
         raise
 
 
 def _train_in_folder(
-    request: TrainRequest, setup: Setup, world: World, stop: StopRequest, found: Checkpoint | None
+    request: TrainRequest, setup: Setup, world: World, watchdog: Watchdog, stop: StopRequest, found: Checkpoint | None
 ) -> Outcome:
     # Imported late because it takes seconds: errors of the user are reported before.
     from dstransformer.training.trainer import Trainer
@@ -215,10 +253,10 @@ def _train_in_folder(
             warn_if_layout_differs(checkpoint, setup.initial_state)
     for line in describe_start(setup, origin["hardware"]):
         tracker.say(line)
-    watchdog = build_watchdog(setup, world)
-    report = watchdog.report if watchdog is not None else lambda *_: None
-    trainer = Trainer(setup, world, tracker, origin, resumes=checkpoint is not None, report=report)
+    watchdog.enter("the start of DeepSpeed")
+    trainer = Trainer(setup, world, tracker, origin, resumes=checkpoint is not None, report=watchdog.report)
     if checkpoint is not None:
+        watchdog.report(checkpoint.state.step, "loading a checkpoint")
         trainer.resume(checkpoint)
     tracker.start(
         RunStart(
@@ -233,13 +271,24 @@ def _train_in_folder(
             resume_step=None if checkpoint is None else checkpoint.state.step,
         )
     )
-    with _report_failure(tracker, setup, world), _watched(watchdog):
-        outcome = _train_and_finish(trainer, setup, world, tracker, stop)
+    with _report_failure(tracker, setup, world, watchdog), _peers_watched(watchdog, stop):
+        outcome = _train_and_finish(trainer, setup, world, tracker, watchdog, stop)
+    watchdog.enter("the end of the run")
     tracker.finish("finished" if outcome.stopped_by is None else "killed")
     return outcome
 
 
-def _train_and_finish(trainer: Trainer, setup: Setup, world: World, tracker: Tracker, stop: StopRequest) -> Outcome:
+def _open_logs(folder: Path, world: World, watchdog: Watchdog) -> None:
+    """Make the folder of logs and write into it. Collective."""
+    with world.collective_errors():
+        if world.is_rank0:
+            prepare_folder(folder)
+    watchdog.open_folder(folder)
+
+
+def _train_and_finish(
+    trainer: Trainer, setup: Setup, world: World, tracker: Tracker, watchdog: Watchdog, stop: StopRequest
+) -> Outcome:
     final = None
     finished = trainer.run(stop)
     cost = trainer.log_cost()
@@ -252,6 +301,7 @@ def _train_and_finish(trainer: Trainer, setup: Setup, world: World, tracker: Tra
             trainer.step,
             trainer.evaluation,
             lambda: world.any(stop.received is not None)[0],
+            watchdog.enter,
         )
     return Outcome(
         run=str(setup.run),
@@ -281,46 +331,20 @@ def _find_checkpoint(request: TrainRequest, setup: Setup) -> Checkpoint | None:
     return found
 
 
-def build_watchdog(setup: Setup, world: World) -> Watchdog | None:
-    """The watchdog of this process; None if it is alone or ``training.hang_seconds`` is 0."""
-    limit = setup.config.training.hang_seconds
-    if world.world_size == 1 or not limit:
-        return None
-    return Watchdog(
-        open_store(), world.rank, world.world_size, limit, setup.run / "logs" / f"rank-{world.rank:05d}.log"
-    )
-
-
 @contextmanager
-def _watched(watchdog: Watchdog | None) -> Iterator[None]:
-    """Run a block that the watchdog watches; if another process fails, name it.
-
-    Raises:
-        PeerError: Another process has died.
-    """
-    if watchdog is None:
-        with peer_errors():
-            yield
-        return
-    with watchdog:
-        try:
-            with peer_errors():  # DeepSpeed's own collectives, such as those that gather weights
-                yield
-        except PeerError as error:
-            gone = watchdog.find_gone()
-            raise error if gone is None else PeerError(f"{gone} ({error})") from error
-
-
-@contextmanager
-def _report_failure(tracker: Tracker, setup: Setup, world: World) -> Iterator[None]:
-    """Report a failure to the tracker."""
+def _report_failure(tracker: Tracker, setup: Setup, world: World, watchdog: Watchdog) -> Iterator[None]:
+    """Report a failure to the tracker, also one in which the watchdog ends this process."""
+    watchdog.on_end = lambda: tracker.finish("failed")
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        watchdog.stop(stop)
         tracker.finish("killed")
         if world.is_rank0 and (checkpoints := CheckpointFolder(setup.run / "checkpoints").checkpoints()):
             logger.warning("run the same command to resume from %s", checkpoints[-1].path)
         raise
-    except BaseException:
+    except BaseException as error:
+        watchdog.stop(error)
         tracker.finish("failed")
         raise
+    watchdog.on_end = lambda: None

@@ -14,7 +14,7 @@ from dstransformer.checkpoints.format import Checkpoint, Cost, Setbacks, TrainSt
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.saver import Saver
 from dstransformer.cluster.preemption import StopRequest
-from dstransformer.cluster.watchdog import UPDATE
+from dstransformer.cluster.verdicts import UPDATE
 from dstransformer.cluster.world import World
 from dstransformer.errors import DivergedError, StorageError
 from dstransformer.evaluation import Evaluation, Score
@@ -108,7 +108,7 @@ class Trainer:
             StorageError: The last checkpoint could not be saved, or at a stop none at all.
         """
         self._meter.start_clock()
-        self._report(self.step, UPDATE)
+        self._report_update(self.step + 1)
         self._catch_up_on_validation()
         while True:
             try:
@@ -145,6 +145,7 @@ class Trainer:
                 self._saves.finish()
                 self._saves.check_not_in_vain()
                 return False
+            self._report_update(self.step + 1)
         self._report(self.step, "the last checkpoint")
         return self._save_scored(stop)
 
@@ -171,6 +172,7 @@ class Trainer:
         Raises:
             DivergedError: ``training.max_rollbacks`` is reached, or there is no checkpoint to go back to.
         """
+        self._report(self.step, "going back to a checkpoint")
         with suppress(DivergedError):
             self._saves.finish()
         before = self._state.setbacks

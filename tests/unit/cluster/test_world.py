@@ -65,7 +65,7 @@ def test_a_process_announces_that_it_waits_for_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(world, "NOTICE_SECONDS", 0.0)
-    monkeypatch.setattr(world, "STEP_TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr(world, "JOIN_TIMEOUT", timedelta(seconds=1))
     variables = {"MASTER_PORT": str(world._free_port()), "RANK": "1", "WORLD_SIZE": "2"}
     for name, value in variables.items():
         os.environ[name] = value

@@ -1,0 +1,47 @@
+"""``dst`` in which some ranks fail at a point of the run. The variable DST_FAULT says where, which, and how."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from dstransformer.cli import main
+from dstransformer.cluster.launcher import read_processes
+from dstransformer.cluster.watchdog import Watchdog
+from dstransformer.training import run
+
+FAULT = json.loads(os.environ["DST_FAULT"])
+RANK = read_processes(os.environ).rank
+
+report, check_setup = Watchdog.report, run.check_setup
+
+
+def fail(update: int, phase: str) -> None:
+    if RANK not in FAULT["ranks"] or phase != FAULT["phase"] or update < FAULT["update"]:
+        return
+    if FAULT["how"] == "hang":
+        threading.Event().wait()
+    os.kill(os.getpid(), signal.Signals[FAULT["how"]])
+
+
+def report_and_fail(self: Watchdog, update: int, phase: str) -> None:
+    if FAULT["how"] == "hang":
+        fail(update, phase)
+        report(self, update, phase)
+    else:
+        report(self, update, phase)
+        fail(update, phase)
+
+
+def fail_in_setup(*arguments: Any) -> None:
+    fail(0, "set-up")
+    check_setup(*arguments)
+
+
+Watchdog.report = report_and_fail  # type: ignore[method-assign]
+run.check_setup = fail_in_setup
+sys.exit(main())
