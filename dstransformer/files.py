@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,6 +59,29 @@ def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The content of a file, which is not taken into memory if it is larger than ``most`` bytes.
+
+    Raises:
+        OSError: The file cannot be read, is larger, or is a pipe or a device.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it is larger than the {most:,} bytes that such a file may have", str(path))
+    return content
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name is that of a file in its folder: no separator, not ``..``, printable, and not too long."""
+    return (
+        name not in ("", ".", "..") and name.isprintable() and not {"/", "\\"} & set(name) and len(name.encode()) <= 255
+    )
 
 
 def sync(path: Path) -> None:

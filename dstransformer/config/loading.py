@@ -12,8 +12,9 @@ import yaml
 from pydantic import ValidationError
 
 from dstransformer.config.schema import Config
-from dstransformer.config.yaml_text import parse_yaml
+from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml
 from dstransformer.errors import ConfigError, shown
+from dstransformer.files import read_bounded
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -185,7 +186,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a file: name a YAML file")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path, MOST_BYTES).decode()
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise ConfigError(f"{path}, byte {error.start + 1}: not UTF-8; convert it") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 from dstransformer.errors import UserError, shown
 from dstransformer.evaluation import Score
+from dstransformer.json_text import read_json
 from dstransformer.products import is_run, product_of
 from dstransformer.tracking.jsonl import METRICS_NAME, read_records
 
@@ -156,7 +156,7 @@ def _read_provenance(run: Path) -> dict[str, Any]:
     checkpoints = sorted((run / "checkpoints").glob("step-*/bundle/provenance.json"), reverse=True)
     for path in (run / "bundle" / "provenance.json", *checkpoints):
         try:
-            content = json.loads(path.read_bytes())
+            content = read_json(path, nan=True)
         except (OSError, ValueError):
             continue
         if isinstance(content, dict):
@@ -169,7 +169,7 @@ def _read_sources(provenance: Mapping[str, Any]) -> tuple[str, ...] | None:
     if "sources" in provenance:
         return tuple(provenance["sources"])
     try:
-        manifest = json.loads((Path(provenance["corpus"]) / "manifest.json").read_bytes())
+        manifest = read_json(Path(provenance["corpus"]) / "manifest.json")
         sources = manifest["sources"] if "sources" in manifest else [manifest["source"]]
         return tuple(source["name"] for source in sources)
     except (OSError, ValueError, KeyError, TypeError):

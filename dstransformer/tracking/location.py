@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from dstransformer.errors import ConfigError, DataError, without_secrets
 from dstransformer.files import replace_file
+from dstransformer.json_text import read_json
 
 STATE_NAME = "tracking.json"
 ARTIFACTS_FOLDER = "mlartifacts"
@@ -49,7 +50,7 @@ class TrackingState:
         """
         path = run_folder / STATE_NAME
         try:
-            state = cls(**json.loads(path.read_bytes()))
+            state = cls(**read_json(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except IsADirectoryError:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer.files import replacing
+from dstransformer.json_text import parse_json, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +212,7 @@ class Spool:
 
     def _read(self, path: Path) -> Record | None:
         try:
-            record = json.loads(path.read_bytes())
+            record = read_json(path, nan=True)
         except FileNotFoundError:  # sent by another process in the meantime
             return None
         except ValueError:  # truncated by a power failure
@@ -233,7 +234,7 @@ def unix_ms() -> int:
 
 def _parse(line: str) -> Record | None:
     try:
-        record = json.loads(line)
+        record = parse_json(line, nan=True)
     except ValueError:  # truncated by a power failure
         return None
     return record if isinstance(record, dict) else None
