@@ -172,7 +172,7 @@ def _load(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
     try:
         processor = sentencepiece.SentencePieceProcessor()
         processor.LoadFromSerializedProto(model)
-    except RuntimeError:
+    except (RuntimeError, UnicodeError):
         raise DataError(f"{name} is not a SentencePiece model; train one with `dst-prep vocab`") from None
     return processor
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from dstransformer.files import replacing
 from dstransformer.json_text import parse_json, read_json
@@ -217,7 +217,7 @@ class Spool:
             return None
         except ValueError:  # truncated by a power failure
             record = None
-        if isinstance(record, dict):
+        if _is_record(record):
             return record
         aside = path.with_suffix(".broken")
         logger.warning("%s is damaged: this tracking record is not sent, and kept as %s", path, aside.name)
@@ -237,4 +237,12 @@ def _parse(line: str) -> Record | None:
         record = parse_json(line, nan=True)
     except ValueError:  # truncated by a power failure
         return None
-    return record if isinstance(record, dict) else None
+    return record if _is_record(record) else None
+
+
+def _is_record(record: object) -> TypeGuard[Record]:
+    """Whether it is an object that names its operation, and whose metrics are ``[name, value, time, step]``."""
+    if not isinstance(record, dict) or not isinstance(record.get("op"), str):
+        return False
+    metrics = record.get("metrics") if record["op"] == "metrics" else []
+    return isinstance(metrics, list) and all(isinstance(metric, list) and len(metric) == 4 for metric in metrics)
