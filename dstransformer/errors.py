@@ -70,9 +70,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def shown(value: object, *, quote: bool = True, limit: int = 80) -> str:
-    """A value for an error message, on one line: its ``repr``, or its text. Long values lose their middle.
+    r"""A value for an error message, on one line: its ``repr``, or its text. Long values lose their middle.
 
-    Characters that no terminal should get, such as those of escape sequences, are spelled: ``\\x1b``.
+    Characters that no terminal should get, such as those of escape sequences, are spelled: ``\x1b``.
     """
     text = repr(value) if quote else " ".join(str(value).split())
     if not text.isprintable():
