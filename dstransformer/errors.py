@@ -2,6 +2,9 @@
 
 import re
 
+#: What stands for a password.
+MASK = "***"
+
 #: In the address of a server: the password, a token in place of the user, and the same as values of its query.
 _SECRETS = (
     (re.compile(r"(://[^/\s:@]*):[^/\s]*@"), r"\1:***@"),

@@ -128,17 +128,15 @@ _WITH_NAN = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_whole, parse_
 
 def _check_depth(content: Any) -> None:
     level = [content]
-    for _ in range(MOST_DEPTH + 1):
-        level = [part for whole in level for part in _parts(whole)]
+    for _ in range(MOST_DEPTH):
+        level = [part for whole in level for part in _parts(whole) if isinstance(part, dict | list)]
         if not level:
             return
     raise JsonError(_TOO_DEEP)
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
+    return value.values() if isinstance(value, dict) else value
 
 
 def _check_characters(content: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -267,7 +267,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         state = TrainState.from_json(content)
         version = content.get("format_version", 1)
         checkpoint = Checkpoint(folder, state, content["score"], content.get("metric"), version)
-        _STATE_TYPES.validate_json(json.dumps([asdict(state), checkpoint.score, checkpoint.metric]), strict=True)
+        values = asdict(state)
+        _STATE_TYPES.validate_json(json.dumps([values, checkpoint.score, checkpoint.metric]), strict=True)
+        if values["cost"].pop("flops") < 0 or not all(0 <= number < 2**63 for number in _iter_counts(values)):
+            raise DataError(f"{folder / MANIFEST} is damaged: a count is negative, or beyond 64 bits")
     except ValidationError as error:
         fault = error.errors()[0]
         where = ".".join(map(str, fault["loc"][1:]))
@@ -279,6 +282,15 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             f"{folder} holds the checkpoint of step {state.step}: rename it to step-{state.step:08d} or remove it"
         )
     return checkpoint
+
+
+def _iter_counts(values: Mapping[str, Any]) -> Iterator[int]:
+    """All whole numbers in a state."""
+    for value in values.values():
+        if isinstance(value, Mapping):
+            yield from _iter_counts(value)
+        elif type(value) is int:
+            yield value
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
