@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def complete_config(tree: Mapping[str, Any], origin: str) -> Config:
     Raises:
         ConfigError: A key is unknown, for example because a newer version wrote it, or a value is invalid.
     """
-    base = read_yaml(PRESETS / "base.yaml")
+    base = _base()
     unknown = {key for key in _keys(tree) - _keys(base) if key not in base}
     if unknown:
         raise ConfigError(
@@ -127,7 +128,7 @@ def _resolve(preset: str, children: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _check_complete(tree: Mapping[str, Any], preset: str) -> None:
-    base = read_yaml(PRESETS / "base.yaml")
+    base = _base()
     not_sections = [
         name for name, value in tree.items() if isinstance(base.get(name), dict) and not isinstance(value, dict)
     ]
@@ -195,6 +196,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} holds no configuration: expected sections such as 'model:'")
     return tree
+
+
+@cache
+def _base() -> dict[str, Any]:
+    """The content of ``base.yaml``, which nobody may change."""
+    return read_yaml(PRESETS / "base.yaml")
 
 
 def _merge(base: dict[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,7 +282,7 @@ def _suggest(location: Sequence[str | int]) -> str:
     if "." in key and not sections:
         section, _, name = key.partition(".")
         return f": write the section `{section}:` and below it `{name}:`"
-    known: Any = read_yaml(PRESETS / "base.yaml")
+    known: Any = _base()
     for section in sections:
         known = known.get(section, {})
     near = get_close_matches(key, list(known), n=1)
