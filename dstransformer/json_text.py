@@ -26,7 +26,7 @@ class JsonError(ValueError):
 
 
 class _RepeatedKeyError(ValueError):
-    """An object repeats the key that is the argument."""
+    """An object repeats a key."""
 
 
 def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
@@ -43,10 +43,8 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
         content = (_WITH_NAN if nan else _STRICT)(decoded)
-    except _RepeatedKeyError as error:
-        raise JsonError(
-            f"line {_line_of_repeat(decoded)}: repeated key {shown(error.args[0])}: state it once"
-        ) from None
+    except _RepeatedKeyError:
+        raise JsonError(_describe_repeat(decoded)) from None
     except JsonError:
         raise
     except UnicodeDecodeError as error:
@@ -79,16 +77,15 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object; Python's parser would silently keep the last value of a repeated key."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        raise _RepeatedKeyError(next(name for name, _ in pairs if name in seen or seen.add(name)))
+        raise _RepeatedKeyError
     return found
 
 
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}]')
 
 
-def _line_of_repeat(text: str) -> int:
-    """The line of the first key that is repeated in its object."""
+def _describe_repeat(text: str) -> str:
+    """The first key that is repeated in its object, and its line."""
     objects: list[set[str]] = []
     for token in _TOKEN.finditer(text):
         if token[0] == "{":
@@ -98,7 +95,8 @@ def _line_of_repeat(text: str) -> int:
         elif token[2]:
             key = json.loads(token[1], strict=False)
             if key in objects[-1]:
-                return text.count("\n", 0, token.start()) + 1
+                line = text.count("\n", 0, token.start()) + 1
+                return f"line {line}: repeated key {shown(key)}: state it once"
             objects[-1].add(key)
     raise AssertionError("no repeated key")
 
