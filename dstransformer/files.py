@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dstransformer.errors import StorageError, UserError
+from dstransformer.errors import DataError, StorageError, UserError, shown
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +82,20 @@ def is_plain_name(name: str) -> bool:
     return (
         name not in ("", ".", "..") and name.isprintable() and not {"/", "\\"} & set(name) and len(name.encode()) <= 255
     )
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """The file or folder ``name`` of a folder, which a record in that folder names.
+
+    Raises:
+        DataError: The name, or a link on the way or below, leads out of the folder.
+    """
+    path, root = folder / name, os.path.realpath(folder)
+    if all(map(is_plain_name, name.split("/"))):
+        places = [path, *path.rglob("*")]
+        if all(Path(os.path.realpath(place)).is_relative_to(root) for place in places):
+            return path
+    raise DataError(f"a record in {folder} names {shown(name)}, which leads out of that folder: remove the record")
 
 
 def sync(path: Path) -> None:

@@ -17,7 +17,7 @@ from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml
 from dstransformer.corpus import Corpus, Tokenizer, tokenizer
 from dstransformer.errors import ConfigError, DataError, shown
-from dstransformer.files import file_sha256
+from dstransformer.files import file_sha256, path_inside
 from dstransformer.model import open_bundle
 from dstransformer.textfiles import MOST_LINE_BYTES, iter_arriving, iter_lines
 
@@ -138,6 +138,20 @@ def test_a_link_to_a_device_is_no_file(tmp_path: Path, device: str) -> None:
         (tmp_path / "bundle" / "provenance.json").symlink_to(device)
     with pytest.raises(DataError, match=r"lacks provenance\.json"):
         open_bundle(tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../secret", "link", "bundle", ""])
+def test_a_record_cannot_name_a_file_outside_of_its_folder(tmp_path: Path, name: str) -> None:
+    run = tmp_path / "run"
+    (run / "bundle").mkdir(parents=True)
+    (run / "plot.png").touch()
+    (tmp_path / "secret").touch()
+    assert path_inside(run, "plot.png") == run / "plot.png"
+    assert path_inside(run, "bundle") == run / "bundle"
+    for link in (run / "link", run / "bundle" / "model.safetensors"):
+        link.symlink_to(tmp_path / "secret")
+    with pytest.raises(DataError, match="which leads out of that folder: remove the record"):
+        path_inside(run, name)
 
 
 def test_no_escape_sequence_reaches_a_terminal() -> None:
