@@ -250,7 +250,8 @@ class Results:
 def _key(record: Mapping[str, Any]) -> tuple[object, ...]:
     test_set = record.get("test_set")
     digest = test_set.get("digest") if isinstance(test_set, dict) else None
-    return (record.get("weights_sha256"), digest, *(record.get(name) for name in SETTINGS))
+    values = (record.get("weights_sha256"), digest, *(record.get(name) for name in SETTINGS))
+    return tuple(repr(value) if isinstance(value, list | dict) else value for value in values)
 
 
 def _ends_with_newline(descriptor: int) -> bool:

@@ -253,7 +253,7 @@ _BOUNDS = {
 
 
 def _describe_error(detail: Mapping[str, Any]) -> str:
-    where = ".".join(str(part) for part in detail["loc"])
+    where = shown(".".join(str(part) for part in detail["loc"]), quote=False)
     if detail["type"] == "extra_forbidden":
         return f"unknown key {shown(where)}{_suggest(detail['loc'])}"
     if detail["type"] == "invalid_key":

@@ -241,8 +241,17 @@ def _parse(line: str) -> Record | None:
 
 
 def _is_record(record: object) -> TypeGuard[Record]:
-    """Whether it is an object that names its operation, and whose metrics are ``[name, value, time, step]``."""
+    """Whether it is an object that names its operation, with tags, and metrics as ``[name, value, time, step]``."""
     if not isinstance(record, dict) or not isinstance(record.get("op"), str):
         return False
+    if not isinstance(record.get("tags", {}), dict):
+        return False
     metrics = record.get("metrics") if record["op"] == "metrics" else []
-    return isinstance(metrics, list) and all(isinstance(metric, list) and len(metric) == 4 for metric in metrics)
+    return isinstance(metrics, list) and all(map(_is_metric, metrics))
+
+
+def _is_metric(metric: object) -> bool:
+    return isinstance(metric, list) and [type(part) for part in metric] in (
+        [str, float, int, int],
+        [str, int, int, int],
+    )

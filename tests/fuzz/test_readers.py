@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +19,9 @@ import torch
 from safetensors.torch import load_file
 from support.fuzzing import Target, fuzz, inputs_for_each
 
+from data_prep.options import FilesOptions
 from data_prep.pairs import PairsWriter, count_pairs, iter_pairs
-from data_prep.recipe import FilesOptions
+from data_prep.recipe_file import load_recipe
 from data_prep.sources.files import open_files
 from data_prep.workspace import StageRecord, Workspace
 from dstransformer.checkpoints.following import Results
@@ -133,7 +136,8 @@ def read_treebank(folder: Path) -> None:
 
 def make_texts(folder: Path) -> None:
     (folder / "a.txt").write_text("One line.\nZwölf Boxkämpfer.\r\n\n")
-    (folder / "b.txt.gz").write_bytes(gzip.compress(b"One line.\n" * 20))
+    for ending, compress in (("gz", gzip.compress), ("xz", lzma.compress), ("bz2", bz2.compress)):
+        (folder / f"b.txt.{ending}").write_bytes(compress(b"One line.\n" * 20))
 
 
 def make_sources(folder: Path) -> None:
@@ -201,6 +205,7 @@ def make_exports(folder: Path) -> None:
 HYPOTHESIS = {"line": 1, "source": "a", "text": "b", "log_probability": -1.5, "tokens": 2, "reverse_log_probability": 0}
 RESULT = {"format_version": 1, "checkpoint": "step-1", "weights_sha256": "0", "test_set": {"digest": "1"}}
 PRESET = "extends: base\nmodel: {num_layers: 2, dropout: 0.2}\nbatch:\n  src_tokens: 50\n"
+RECIPE = "extends: toy\nsources:\n  toy: {pairs: 300}\nclean: {max_words: 100}\nvocab: {vocab_size: 500}\n"
 FRAGMENT = {"zero_optimization": {"stage": 2, "reduce_bucket_size": 500, "offload_optimizer": {"device": "cpu"}}}
 JOB = {"format_version": 1, "input": {"size": 3, "changed_ns": 4}, "asked": {"models": ["a"]}, "part_lines": 5}
 ADDRESS = {"tracking_uri": "http://me:***@host:5000", "experiment": "e", "run_id": "0123"}
@@ -219,6 +224,7 @@ TARGETS = [
     Target("configuration", stored("3/run"), lambda folder: read_config(folder / "config.yaml"), ("config.yaml",)),
     Target("metrics", stored("3/run"), read_metrics, ("metrics.jsonl",)),
     Target("preset", text("mine.yaml", PRESET), lambda folder: load_config(str(folder / "mine.yaml"))),
+    Target("recipe", text("mine.yaml", RECIPE), lambda folder: load_recipe(str(folder / "mine.yaml"))),
     Target("set", text("value.txt", "model.dropout=0.25"),
            lambda folder: load_config("toy", [(folder / "value.txt").read_bytes().decode("utf-8", "surrogateescape")])),
     Target("deepspeed", text("mine.json", json.dumps(FRAGMENT)),
