@@ -161,7 +161,7 @@ def _check_model(model: ModelConfig, provenance: Mapping[str, Any], path: Path) 
     for key, value in recorded.items() if isinstance(recorded, Mapping) else ():
         if now.get(key) != value:
             raise DataError(
-                f"{path}: model.{key} is {shown(now.get(key))}, but the weights belong to a model with {shown(value)} "
+                f"{path}: model.{shown(key, quote=False)} is {shown(now.get(key))}, but the weights belong to a model with {shown(value)} "
                 f"({PROVENANCE}); restore it"
             )
 
