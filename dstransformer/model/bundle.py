@@ -161,8 +161,8 @@ def _check_model(model: ModelConfig, provenance: Mapping[str, Any], path: Path) 
     for key, value in recorded.items() if isinstance(recorded, Mapping) else ():
         if now.get(key) != value:
             raise DataError(
-                f"{path}: model.{shown(key, quote=False)} is {shown(now.get(key))}, but the weights belong to a model with {shown(value)} "
-                f"({PROVENANCE}); restore it"
+                f"{path}: model.{shown(key, quote=False)} is {shown(now.get(key))}, but the weights belong to a model "
+                f"with {shown(value)} ({PROVENANCE}); restore it"
             )
 
 
