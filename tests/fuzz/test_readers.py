@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from support.fuzzing import Target, fuzz, inputs_for_each
 
 from data_prep.options import FilesOptions
-from data_prep.pairs import PairsWriter, count_pairs, iter_pairs
+from data_prep.pairs import SCHEMA, PairsWriter, count_pairs, iter_pairs
 from data_prep.recipe_file import load_recipe
 from data_prep.sources.files import open_files
 from data_prep.workspace import StageRecord, Workspace
@@ -158,7 +158,7 @@ def make_work(folder: Path) -> None:
     stage = folder / "read"
     stage.mkdir()
     with PairsWriter(stage / "train.arrow") as writer:
-        writer.write(pa.table({"src": ["a", "b"], "tgt": ["c", "d"]}))
+        writer.write(pa.table({"src": ["a", "b"], "tgt": ["c", "d"], "part": [0, 0]}, schema=SCHEMA))
     record = StageRecord(
         key="k",
         after="",
