@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from data_prep.workers import map_in_processes
+from dstransformer.corpus.arrow_stream import check_plain_stream
 from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.errors import DataError
 from dstransformer.files import sync
@@ -71,6 +72,7 @@ def iter_pairs(path: Path) -> Iterator[pa.RecordBatch]:
 @contextmanager
 def _whole(path: Path) -> Iterator[None]:
     try:
+        check_plain_stream(path)
         yield
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):

@@ -16,8 +16,9 @@ from pydantic import BaseModel, ValidationError
 
 from data_prep.options import SOURCES, CleanOptions, EncodeOptions, Folder, TextFile, VocabOptions, option_kind
 from data_prep.recipe import Recipe
-from dstransformer.config.yaml_text import parse_yaml
+from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml
 from dstransformer.errors import ConfigError, shown
+from dstransformer.files import read_bounded
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -83,7 +84,7 @@ def _resolve(name: str, folder: Path, children: tuple[Path, ...], root: Path | N
     if os.path.realpath(path) in map(os.path.realpath, children):
         raise ConfigError(f"recipe {shown(name)} extends itself: {' -> '.join(map(str, (*children, path)))}")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path, MOST_BYTES).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}, byte {error.start + 1}: not UTF-8; convert it") from None
     except OSError as error:
@@ -115,7 +116,7 @@ def _resolve(name: str, folder: Path, children: tuple[Path, ...], root: Path | N
 
 def _find(name: str, folder: Path) -> Path:
     if name.endswith((".yaml", ".yml")):
-        if not (folder / name).is_file():
+        if not os.path.isfile(folder / name):  # noqa: PTH113  # also of a name that no file can have
             raise ConfigError(f"recipe {shown(str(folder / name), limit=200)} is not a file")
         return folder / name
     if name not in (names := recipe_summaries()):
@@ -170,7 +171,7 @@ def _describe(error: ValidationError) -> str:
     fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     where = [str(part) for part in fault["loc"] if part != "[key]"]
     kind = where.pop(2) if len(where) > 2 and where[0] == "sources" and where[2] in SOURCES else None
-    name = ".".join(where)
+    name = shown(".".join(where), quote=False)
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "extra_forbidden":
         return f"unknown key {name!r}{_hint(where[-1], (SOURCES[kind] if kind else _STAGES[where[0]]).model_fields)}"

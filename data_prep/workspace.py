@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dstransformer.corpus import Option
 from dstransformer.errors import DataError, StorageError, UserError
-from dstransformer.files import file_sha256, hold_lock, storage_errors, sync, write_durably
+from dstransformer.files import file_sha256, hold_lock, is_plain_name, storage_errors, sync, write_durably
+from dstransformer.json_text import JsonError, read_json
 from dstransformer.progress import Progress
 
 Report = TypeVar("Report", bound=BaseModel)
@@ -124,7 +125,7 @@ class Workspace:
             return
         for file, sha256 in self.finished(name).files.items():
             path = self.folder / name / file
-            if not path.is_file() or file_sha256(path) != sha256:
+            if not is_plain_name(file) or not path.is_file() or file_sha256(path) != sha256:
                 raise DataError(
                     f"{path} is damaged or gone: remove {path.parent}, then run `dst-prep {name}` or `dst-prep build` "
                     "again"
@@ -171,8 +172,8 @@ class Workspace:
 
     def _load(self, name: str) -> StageRecord | None:
         try:
-            return StageRecord.model_validate_json((self.folder / name / _RECORD_NAME).read_bytes())
-        except (OSError, ValidationError):
+            return StageRecord.model_validate(read_json(self.folder / name / _RECORD_NAME))
+        except (OSError, JsonError, ValidationError):
             return None
 
 

@@ -18,6 +18,9 @@ MAGIC = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"\x28\xb5
 ENDINGS = (".gz", ".xz", ".bz2", ".zst")
 
 
+#: Bytes of memory that xz may take; a file states how many, and the highest level of the program needs 65 MiB.
+MOST_MEMORY = 2**28
+
 #: Compressed bytes that are taken at once. A bomb unpacks to some 30 MB from so many.
 _BLOCK = 1 << 10
 
@@ -105,7 +108,7 @@ class _Parts(io.RawIOBase):
 
 def _decompressor(kind: str) -> Any:
     if kind == "xz":
-        return lzma.LZMADecompressor()
+        return lzma.LZMADecompressor(memlimit=MOST_MEMORY)
     if kind == "bzip2":
         return bz2.BZ2Decompressor()
     try:

@@ -2,6 +2,9 @@
 
 import re
 
+#: What stands for a password.
+MASK = "***"
+
 #: In the address of a server: the password, a token in place of the user, and the same as values of its query.
 _SECRETS = (
     (re.compile(r"(://[^/\s:@]*):[^/\s]*@"), r"\1:***@"),
@@ -70,8 +73,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def shown(value: object, *, quote: bool = True, limit: int = 80) -> str:
-    """A value for an error message, on one line: its ``repr``, or its text. Long values lose their middle."""
+    r"""A value for an error message, on one line: its ``repr``, or its text. Long values lose their middle.
+
+    Characters that no terminal should get, such as those of escape sequences, are spelled: ``\x1b``.
+    """
     text = repr(value) if quote else " ".join(str(value).split())
+    if not text.isprintable():
+        text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
     if len(text) <= limit:
         return text
     kept = (limit - 1) // 2

@@ -8,13 +8,14 @@ import logging
 import os
 import platform
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dstransformer.errors import StorageError, UserError
+from dstransformer.errors import DataError, StorageError, UserError, shown
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,43 @@ def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The content of a file, which is not taken into memory if it is larger than ``most`` bytes.
+
+    Raises:
+        OSError: The file cannot be read, is larger, or is a pipe or a device.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it is larger than the {most:,} bytes that such a file may have", str(path))
+    return content
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name is that of a file in its folder: no separator, not ``..``, printable, and not too long."""
+    return (
+        name not in ("", ".", "..") and name.isprintable() and not {"/", "\\"} & set(name) and len(name.encode()) <= 255
+    )
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """The file or folder ``name`` of a folder, which a record in that folder names.
+
+    Raises:
+        DataError: The name, or a link on the way or below, leads out of the folder.
+    """
+    path, root = folder / name, os.path.realpath(folder)
+    if all(map(is_plain_name, name.split("/"))):
+        places = [path, *path.rglob("*")]
+        if all(Path(os.path.realpath(place)).is_relative_to(root) for place in places):
+            return path
+    raise DataError(f"a record in {folder} names {shown(name)}, which leads out of that folder: remove the record")
 
 
 def sync(path: Path) -> None:

@@ -5,11 +5,11 @@ Each is recognised by its files, so that no command writes into one by accident.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 from dstransformer.errors import UserError
+from dstransformer.json_text import read_json
 
 #: Files that identify a run folder; one of them is enough.
 RUN_MARKERS = (".lock", "metrics.jsonl")
@@ -41,7 +41,7 @@ def is_hf_export(folder: Path) -> bool:
     if not _has_all(folder, ("config.json", "model.safetensors")):
         return False
     try:
-        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        content = read_json(folder / "config.json")
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and "dstransformer" in content

@@ -37,6 +37,9 @@ _NOT_TEXT = {
 # Rare in text, common in binary data.
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r"))
 
+#: Bytes of a line with its end. A small file that is gzipped may unpack to a line without end.
+MOST_LINE_BYTES = 16 * 2**20
+
 #: Seconds without another line after which the lines of a pipe so far are answered.
 PAUSE = 0.2
 
@@ -69,7 +72,8 @@ def iter_text(file: BufferedReader, name: str) -> Iterator[str]:
             names the line.
     """
     kind = compression_of(file)
-    for line in _decoded(decompressed(file, kind) if kind else file, name, kind or "gzip"):
+    lines = decompressed(file, kind) if kind else file
+    for line in _decoded(iter(lambda: lines.readline(MOST_LINE_BYTES + 1), b""), name, kind or "gzip"):
         if line is not None:
             yield line
 
@@ -115,6 +119,8 @@ def _arriving(descriptor: int) -> Iterator[bytes | None]:
             unfinished.clear()
             waited = waited or 0.0
         unfinished.append(chunk[end:])
+        if sum(map(len, unfinished)) > MOST_LINE_BYTES:
+            yield b"".join(unfinished)  # is refused
         if ended:
             if rest := b"".join(unfinished):
                 yield rest
@@ -156,6 +162,10 @@ def _decoded(lines: Iterable[bytes | None], name: str, kind: str = "gzip") -> It
                 yield None
                 continue
             number += 1
+            if len(line) > MOST_LINE_BYTES:
+                raise DataError(
+                    f"{name}, line {number}: longer than {MOST_LINE_BYTES:,} bytes; write one sentence per line"
+                )
             text = _decode(line, name, number).removesuffix("\n").removesuffix("\r")
             yield text.removeprefix("\ufeff") if number == 1 else text
     except DamagedDataError as error:

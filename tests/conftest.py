@@ -23,7 +23,7 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 #: The test folders, slowest first, so that slow tests do not run last on a single worker.
-FOLDERS = ("cluster", "distributed", "integration", "gpu", "unit")
+FOLDERS = ("cluster", "distributed", "integration", "gpu", "fuzz", "unit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

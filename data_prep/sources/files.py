@@ -1,7 +1,6 @@
 """Local files, plain or compressed: line-aligned texts, TSV, JSON lines, Parquet."""
 
 import glob
-import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +21,7 @@ from dstransformer.compression import ENDINGS
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.files import file_sha256
+from dstransformer.json_text import JsonError, parse_json
 from dstransformer.textfiles import is_same_file
 
 _BATCH_LINES = 10_000
@@ -278,8 +278,8 @@ def _read_json_lines(path: Path, src_lang: str, tgt_lang: str) -> Iterator[pa.Ta
         for number, line in enumerate(lines, first):
             where = f"{path}, line {number}"
             try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                record = parse_json(line)
+            except JsonError as error:
                 raise DataError(f"{where}: not a JSON object ({error})") from None
             pairs.append(pair_of_record(record, src_lang, tgt_lang, where))
         yield _table([src for src, _ in pairs], [tgt for _, tgt in pairs])

@@ -25,11 +25,6 @@ def pair_of_record(record: Any, src_lang: str, tgt_lang: str, where: str) -> tup
             f"{where}: wanted an object with the strings {src_lang!r} and {tgt_lang!r}, "
             f'or {{"translation": …}} around it; found {str(record)[:60]}'
         )
-    for side, lang in ((src, src_lang), (tgt, tgt_lang)):
-        if not side.isascii() and any("\ud800" <= character <= "\udfff" for character in side):
-            raise DataError(
-                f"{where}: {lang!r} holds half a surrogate pair (\\ud800 to \\udfff), which is not a character"
-            )
     return src, tgt
 
 

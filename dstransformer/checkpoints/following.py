@@ -16,6 +16,7 @@ from dstransformer.decoding import Translator
 from dstransformer.errors import DataError, DstError, StorageError, check_format_version
 from dstransformer.evaluation.systems import FORMAT_VERSION, Result, bundle_facts, evaluate_bundle
 from dstransformer.evaluation.testset import TestSet
+from dstransformer.json_text import parse_json
 from dstransformer.model import Bundle, Transformer, open_bundle
 from dstransformer.products import is_bundle, is_run
 from dstransformer.tracking.jsonl import METRICS_NAME, read_records
@@ -238,7 +239,7 @@ class Results:
             raise StorageError(f"cannot read {self._path}: {error.strerror}") from None
         for line in lines:
             try:
-                record = json.loads(line)
+                record = parse_json(line, nan=True)
             except ValueError:  # cut off by a crash
                 continue
             if isinstance(record, dict):
@@ -249,7 +250,8 @@ class Results:
 def _key(record: Mapping[str, Any]) -> tuple[object, ...]:
     test_set = record.get("test_set")
     digest = test_set.get("digest") if isinstance(test_set, dict) else None
-    return (record.get("weights_sha256"), digest, *(record.get(name) for name in SETTINGS))
+    values = (record.get("weights_sha256"), digest, *(record.get(name) for name in SETTINGS))
+    return tuple(repr(value) if isinstance(value, list | dict) else value for value in values)
 
 
 def _ends_with_newline(descriptor: int) -> bool:

@@ -6,11 +6,12 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from dstransformer.batching import Position
@@ -19,7 +20,8 @@ from dstransformer.config import precision_of, zero_stage
 from dstransformer.corpus import Manifest
 from dstransformer.errors import DataError, check_format_version, shown
 from dstransformer.evaluation import Score
-from dstransformer.files import file_sha256
+from dstransformer.files import file_sha256, is_plain_name
+from dstransformer.json_text import JsonError, read_json
 
 #: 1: the first format, without a version key. 2: adds ``format_version``, and the position in the data is a section of
 #: its own. 3: the state of the optimizer by parameter, as safetensors, instead of DeepSpeed's files. Bundles and scores
@@ -240,6 +242,10 @@ class Checkpoint:
         return file_sha256(self.path / MANIFEST)
 
 
+#: Of a state, a score and its name.
+_STATE_TYPES = TypeAdapter(tuple[TrainState, float | None, str | None])
+
+
 def manifest_text(state: TrainState, score: Score | None, files: Mapping[str, str], *, interim: bool = False) -> str:
     """The content of ``manifest.json``. ``files`` maps paths within the checkpoint to SHA-256 hashes."""
     values = asdict(state)
@@ -275,13 +281,30 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         version = content.get("format_version", 1)
         interim = content.get("interim", False) is True
         checkpoint = Checkpoint(folder, state, content["score"], content.get("metric"), version, interim)
-    except (KeyError, TypeError, ValueError):
+        values = asdict(state)
+        _STATE_TYPES.validate_json(json.dumps([values, checkpoint.score, checkpoint.metric]), strict=True)
+        if values["cost"].pop("flops") < 0 or not all(0 <= number < 2**63 for number in _iter_counts(values)):
+            raise DataError(f"{folder / MANIFEST} is damaged: a count is negative, or beyond 64 bits")
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = ".".join(map(str, fault["loc"][1:]))
+        raise DataError(f"{folder / MANIFEST} is damaged ({where}: {fault['msg']})") from None
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise DataError(f"{folder / MANIFEST} is damaged") from None
     if re.fullmatch(r"step-\d{8}", folder.name) and folder.name != f"step-{state.step:08d}":
         raise DataError(
             f"{folder} holds the checkpoint of step {state.step}: rename it to step-{state.step:08d} or remove it"
         )
     return checkpoint
+
+
+def _iter_counts(values: Mapping[str, Any]) -> Iterator[int]:
+    """All whole numbers in a state."""
+    for value in values.values():
+        if isinstance(value, Mapping):
+            yield from _iter_counts(value)
+        elif type(value) is int:
+            yield value
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -298,11 +321,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise DataError(f"{folder} is not a checkpoint: it has no {MANIFEST}")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        content = None
+        content = read_json(path, nan=True)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except JsonError as error:
+        raise DataError(f"{path} is damaged ({error})") from None
     if not isinstance(content, dict):
-        raise DataError(f"{path} is damaged")
+        raise DataError(f"{path} is damaged (it is not a JSON object)")
     if "state" not in content and "splits" in content:
         raise DataError(f"{folder} is a corpus, not a checkpoint")
     if _OWN_HASH in content and content[_OWN_HASH] != _own_hash(content):
@@ -321,8 +346,8 @@ def verify_checkpoint(checkpoint: Checkpoint) -> None:
     if not isinstance(files, dict):
         raise DataError(f"{checkpoint.path / MANIFEST} is damaged")
     for name, digest in files.items():
+        if not all(map(is_plain_name, name.split("/"))):
+            raise DataError(f"{checkpoint.path / MANIFEST} names {shown(name)}, which is no file of the checkpoint")
         path = checkpoint.path / name
-        if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
-            raise DataError(f"{checkpoint.path / MANIFEST} names {shown(name)}, which is outside the checkpoint")
         if not path.is_file() or file_sha256(path) != digest:
             raise DataError(f"{path} is missing or damaged")

@@ -94,7 +94,7 @@ def _describe_dry_run(planned: DryRun) -> str:
 
     setup, figures = planned.setup, planned.estimate
     lines = [
-        dump_config(setup.config),
+        dump_config(setup.config.without_secrets()),
         f"DeepSpeed, world size {setup.world_size}: {json.dumps(setup.ds_config)}\n",
         f"pairs              {figures.pairs:>14,}",
         f"updates per epoch  {figures.updates_per_epoch:>14,}   total epochs {figures.epochs:.1f}",

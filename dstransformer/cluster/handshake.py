@@ -56,7 +56,7 @@ def lock_run_folder(
             _check_nodes_agree(nodes, run, corpus.path)
             if world.is_rank0:
                 with storage_errors(run):
-                    replace_file(run / "config.yaml", dump_config(config))
+                    replace_file(run / "config.yaml", dump_config(config.without_secrets()))
                     replace_file(run / "ds_config.json", json.dumps(ds_config, indent=2) + "\n")
         yield
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from dstransformer.config.deepspeed_keys import check_keys
 from dstransformer.config.schema import Config
 from dstransformer.errors import ConfigError, shown
+from dstransformer.json_text import MOST_BYTES, JsonError, parse_json
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -181,42 +182,16 @@ def _read_fragment(name: str) -> tuple[dict[str, Any], str]:
             "or the path of a .json file"
         )
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        fragment = json.loads(text, parse_constant=_refuse_constant)
+        with path.open("rb") as file:  # may be a pipe
+            fragment = parse_json(file.read(MOST_BYTES))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}, byte {error.start + 1}: not UTF-8; convert it") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{origin} is not readable JSON: {shown(error, quote=False)}") from None
+    except JsonError as error:
+        raise ConfigError(f"{origin} is not readable JSON: {error}") from None
     if not isinstance(fragment, dict):
         kind = "null" if fragment is None else f"a {type(fragment).__name__}"
         raise ConfigError(f"{origin} holds {kind}, not a JSON object")
-    _check_repeated_keys(text, origin)
     return fragment, origin
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is not a JSON number")
-
-
-_JSON_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}]')
-
-
-def _check_repeated_keys(text: str, origin: str) -> None:
-    """Refuse an object that repeats a key; Python's parser would silently keep the last value."""
-    objects: list[set[str]] = []
-    for token in _JSON_TOKEN.finditer(text):
-        if token[0] == "{":
-            objects.append(set())
-        elif token[0] == "}":
-            objects.pop()
-        elif token[2]:
-            key = json.loads(token[1], strict=False)
-            if key in objects[-1]:
-                line = text.count("\n", 0, token.start()) + 1
-                raise ConfigError(f"{origin}, line {line}: repeated key {shown(key)}: state it once")
-            objects[-1].add(key)
 
 
 def _check_allowed_values(fragment: Mapping[str, Any], origin: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import yaml
 from pydantic import ValidationError
 
 from dstransformer.config.schema import Config
-from dstransformer.config.yaml_text import parse_yaml
+from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml
 from dstransformer.errors import ConfigError, shown
+from dstransformer.files import read_bounded
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -80,7 +82,7 @@ def complete_config(tree: Mapping[str, Any], origin: str) -> Config:
     Raises:
         ConfigError: A key is unknown, for example because a newer version wrote it, or a value is invalid.
     """
-    base = read_yaml(PRESETS / "base.yaml")
+    base = _base()
     unknown = {key for key in _keys(tree) - _keys(base) if key not in base}
     if unknown:
         raise ConfigError(
@@ -126,7 +128,7 @@ def _resolve(preset: str, children: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _check_complete(tree: Mapping[str, Any], preset: str) -> None:
-    base = read_yaml(PRESETS / "base.yaml")
+    base = _base()
     not_sections = [
         name for name, value in tree.items() if isinstance(base.get(name), dict) and not isinstance(value, dict)
     ]
@@ -185,7 +187,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a file: name a YAML file")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path, MOST_BYTES).decode()
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise ConfigError(f"{path}, byte {error.start + 1}: not UTF-8; convert it") from None
@@ -194,6 +196,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} holds no configuration: expected sections such as 'model:'")
     return tree
+
+
+@cache
+def _base() -> dict[str, Any]:
+    """The content of ``base.yaml``, which nobody may change."""
+    return read_yaml(PRESETS / "base.yaml")
 
 
 def _merge(base: dict[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,7 +253,7 @@ _BOUNDS = {
 
 
 def _describe_error(detail: Mapping[str, Any]) -> str:
-    where = ".".join(str(part) for part in detail["loc"])
+    where = shown(".".join(str(part) for part in detail["loc"]), quote=False)
     if detail["type"] == "extra_forbidden":
         return f"unknown key {shown(where)}{_suggest(detail['loc'])}"
     if detail["type"] == "invalid_key":
@@ -274,7 +282,7 @@ def _suggest(location: Sequence[str | int]) -> str:
     if "." in key and not sections:
         section, _, name = key.partition(".")
         return f": write the section `{section}:` and below it `{name}:`"
-    known: Any = read_yaml(PRESETS / "base.yaml")
+    known: Any = _base()
     for section in sections:
         known = known.get(section, {})
     near = get_close_matches(key, list(known), n=1)

@@ -10,11 +10,34 @@ import yaml
 from dstransformer.errors import ConfigError, shown
 
 #: A float with an exponent. YAML 1.1 requires a decimal point and a sign in the exponent; this does not.
-_EXPONENT = re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
+_EXPONENT = re.compile(r"^[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
+
+
+#: Bytes of a YAML file; the largest configuration has 6,000.
+MOST_BYTES = 2**18
+
+#: Values of a file, counted again wherever an alias repeats them.
+MOST_VALUES = 20_000
+
+#: Digits of a whole number.
+_MOST_DIGITS = 100
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with YAML 1.2 floats, and without dates and repeated keys."""
+    """PyYAML's safe loader with YAML 1.2 floats, without dates and repeated keys, and with bounds."""
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        """Refuse aliases that repeat a value too often, or within itself, before any value is made."""
+        _count_values(node, {})
+        return super().construct_document(node)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Refuse a number of so many digits that it cannot be shown."""
+        if len(node.value) > _MOST_DIGITS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a number has {len(node.value):,} digits, more than {_MOST_DIGITS}", node.start_mark
+            )
+        return int(super().construct_yaml_int(node))
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse a repeated key, of which PyYAML would silently keep the last value."""
@@ -27,6 +50,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -34,12 +58,33 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
+def _count_values(node: yaml.Node, counted: dict[int, int]) -> int:
+    """The values of a node, itself included. ``counted`` has those of other nodes; 0 of those around this one."""
+    if id(node) not in counted:
+        counted[id(node)] = 0
+        parts: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        counted[id(node)] = 1 + sum(_count_values(part, counted) for part in parts)
+    number = counted[id(node)]
+    if number == 0:
+        raise yaml.constructor.ConstructorError(None, None, "an alias repeats a value within itself", node.start_mark)
+    if number > MOST_VALUES:
+        raise yaml.constructor.ConstructorError(
+            None, None, f"more than {MOST_VALUES:,} values, with those that aliases repeat", node.start_mark
+        )
+    return number
+
+
 def parse_yaml(text: str, name: str) -> Any:
     """Parse YAML text. ``name`` identifies it in error messages.
 
     Raises:
-        ConfigError: The text is not valid YAML, or a mapping repeats a key.
+        ConfigError: The text is not valid YAML, a mapping repeats a key, or it has more than :data:`MOST_BYTES` bytes
+            or :data:`MOST_VALUES` values.
     """
+    if len(text) > MOST_BYTES:
+        raise ConfigError(f"{name} is larger than the {MOST_BYTES:,} bytes that a configuration may have")
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:

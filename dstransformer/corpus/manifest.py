@@ -17,7 +17,9 @@ from pydantic import (
     model_validator,
 )
 
-from dstransformer.errors import DataError, check_format_version
+from dstransformer.errors import DataError, check_format_version, shown
+from dstransformer.files import is_plain_name
+from dstransformer.json_text import JsonError, read_json
 from dstransformer.parsing.linearise import Linearisation
 
 #: 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's. 3: ``sources``
@@ -30,9 +32,9 @@ Option = str | int | float | bool | None
 
 
 def _plain_name(name: str) -> str:
-    """Refuse a name that could lead out of its folder: a separator, ``..``, or an unprintable character."""
-    if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
-        raise ValueError(f"{name!r} is not a plain file name")
+    """Refuse a name that could lead out of its folder or that no file can have."""
+    if not is_plain_name(name):
+        raise ValueError(f"{shown(name)} is not a plain file name")
     return name
 
 
@@ -217,7 +219,7 @@ class Manifest(_Record):
         if path.exists() and not path.is_file():
             raise DataError(f"{path} is not a file: restore it or build the corpus again")
         try:
-            record = json.loads(path.read_bytes())
+            record = read_json(path)
         except NotADirectoryError:
             raise DataError(
                 f"{folder} is not a corpus: it is not a folder; give the one that `dst-prep build` made"
@@ -226,7 +228,7 @@ class Manifest(_Record):
             raise DataError(_no_corpus(folder)) from None
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from None
-        except (ValueError, RecursionError) as error:
+        except JsonError as error:
             raise DataError(f"{path} is damaged ({error}): restore it or build the corpus again") from None
         if not isinstance(record, dict):
             raise DataError(f"{path} is damaged (it is not a JSON object): restore it or build the corpus again")

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dstransformer.corpus.arrow_stream import check_plain_stream
 from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME, Manifest, Shard, SplitInfo
 from dstransformer.corpus.tokenizer import Tokenizer
 from dstransformer.errors import DataError
@@ -259,6 +260,7 @@ def _map_shard(path: Path, shard: Shard, has_text: bool) -> pa.Table:
         DataError: The shard is damaged or is not the one in the manifest.
     """
     try:
+        check_plain_stream(path)
         table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
         table.validate()
     except OSError as error:

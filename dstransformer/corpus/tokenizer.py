@@ -10,7 +10,10 @@ from typing import Any
 import sentencepiece
 
 from dstransformer.errors import DataError
-from dstransformer.files import write_durably
+from dstransformer.files import read_bounded, write_durably
+
+#: Bytes of a model; one of a million pieces has 30 million.
+MOST_BYTES = 2**28
 
 PAD_ID = 0
 UNK_ID = 1
@@ -70,7 +73,7 @@ class Tokenizer:
         try:
             if not Path(path).is_file() and Path(path).exists():
                 raise DataError(f"{path} is not a file: the tokenizer is a SentencePiece model, for example spm.model")
-            model = Path(path).read_bytes()
+            model = read_bounded(Path(path), MOST_BYTES)
         except OSError as error:
             raise DataError(f"cannot read the tokenizer {path}: {error.strerror}") from None
         return cls(model, str(path))
@@ -169,7 +172,7 @@ def _load(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
     try:
         processor = sentencepiece.SentencePieceProcessor()
         processor.LoadFromSerializedProto(model)
-    except RuntimeError:
+    except (RuntimeError, UnicodeError):
         raise DataError(f"{name} is not a SentencePiece model; train one with `dst-prep vocab`") from None
     return processor
 

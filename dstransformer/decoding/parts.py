@@ -19,6 +19,7 @@ from dstransformer.decoding.prefixes import take_prefixes, warn_of_prefixes_left
 from dstransformer.decoding.translator import BUFFER_LINES, Output, Progress, Translator
 from dstransformer.errors import DataError, DstError, UserError, check_format_version, counted
 from dstransformer.files import hold_lock, replace_file, storage_errors, write_durably
+from dstransformer.json_text import read_json
 from dstransformer.textfiles import already_exists, check_output_file, iter_lines, writing_lines
 
 logger = logging.getLogger(__name__)
@@ -329,7 +330,7 @@ class _Job:
 
 def _read_job(path: Path) -> _Job:
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = read_json(path)
         check_format_version(stored.pop("format_version"), FORMAT_VERSION, path)
         return _Job(**stored)
     except (ValueError, TypeError, AttributeError, KeyError):

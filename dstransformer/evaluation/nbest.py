@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from dstransformer.errors import DataError, shown
+from dstransformer.json_text import JsonError, parse_json
 from dstransformer.textfiles import iter_lines
 
 #: The key that reranking adds: the log-probability of the source, given the hypothesis.
@@ -59,26 +59,16 @@ def iter_nbest(path: str) -> Iterator[list[Candidate]]:
 def _iter_candidates(path: str) -> Iterator[Candidate]:
     for number, line in enumerate(iter_lines(path), 1):
         try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError):
-            fields = None
-        if not isinstance(fields, dict):
+            fields = parse_json(line, nan=True)
+            problem = "" if isinstance(fields, dict) else f"a {type(fields).__name__}"
+        except JsonError as error:
+            problem = str(error)
+        if problem:
             raise DataError(
-                f"{path}, line {number}: {shown(line)} is not a JSON object; "
+                f"{path}, line {number}: {shown(line)} is not a JSON object ({problem}); "
                 "`dst translate --n-best N --format jsonl` writes such lists"
             )
-        if "\\u" in line:
-            _check_characters(fields, f"{path}, line {number}")
         yield _read(fields, f"{path}, line {number}")
-
-
-def _check_characters(fields: dict[str, Any], place: str) -> None:
-    r"""Refuse escapes such as ``\ud800`` that JSON can hold and UTF-8 cannot."""
-    try:
-        json.dumps(fields, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = ascii(error.object[error.start])
-        raise DataError(f"{place}: {half} is half a character: write the list again, in UTF-8") from None
 
 
 def _read(fields: dict[str, Any], place: str) -> Candidate:
@@ -114,7 +104,4 @@ def _number(fields: dict[str, Any], name: str, place: str) -> float:
     value = fields.get(name)
     if type(value) not in (int, float) or not abs(value) < math.inf:  # type: ignore[arg-type]
         raise DataError(f"{place}: {name} is {shown(value)}, not a finite number")
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except OverflowError:  # a whole number of hundreds of digits
-        raise DataError(f"{place}: {name} is {shown(value)}, too large for a number") from None
+    return float(value)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import tempfile
@@ -28,6 +27,7 @@ from dstransformer.errors import ConfigError, DataError, check_format_version
 from dstransformer.export.ct2 import FORMAT_VERSION, RECORD, require_ctranslate2, unused_rows, write_ct2
 from dstransformer.export.ct2 import TOKENIZER as TOKENIZER_FILE
 from dstransformer.export.weights import check_translates
+from dstransformer.json_text import JsonError, read_json
 from dstransformer.model import open_bundle
 from dstransformer.products import is_ct2_export
 
@@ -316,11 +316,11 @@ def _too_long(
 
 def _read_record(path: Path) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:
-        record = None
+    except JsonError as error:
+        raise DataError(f"{path} is damaged ({error}): export the bundle again") from None
     if not isinstance(record, dict):
         raise DataError(f"{path} is damaged (not a JSON object): export the bundle again")
     check_format_version(record.get("format_version"), FORMAT_VERSION, path)

@@ -26,6 +26,7 @@ from dstransformer.config import Config, DecodingConfig, ModelConfig, complete_c
 from dstransformer.corpus import Tokenizer
 from dstransformer.errors import ConfigError, DataError, check_format_version, shown
 from dstransformer.files import file_sha256
+from dstransformer.json_text import JsonError, read_json
 from dstransformer.model.ops import Backend
 from dstransformer.model.transformer import Transformer, meta_device
 from dstransformer.parsing.linearise import Linearisation
@@ -160,8 +161,8 @@ def _check_model(model: ModelConfig, provenance: Mapping[str, Any], path: Path) 
     for key, value in recorded.items() if isinstance(recorded, Mapping) else ():
         if now.get(key) != value:
             raise DataError(
-                f"{path}: model.{key} is {shown(now.get(key))}, but the weights belong to a model with {shown(value)} "
-                f"({PROVENANCE}); restore it"
+                f"{path}: model.{shown(key, quote=False)} is {shown(now.get(key))}, but the weights belong to a model "
+                f"with {shown(value)} ({PROVENANCE}); restore it"
             )
 
 
@@ -239,11 +240,11 @@ def _complete(content: Mapping[str, Any], path: Path) -> Config:
 
 def _read_provenance(path: Path) -> dict[str, Any]:
     try:
-        provenance = json.loads(path.read_text(encoding="utf-8"))
+        provenance = read_json(path, nan=True)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise DataError(f"{path} is not readable JSON: copy the bundle again") from None
+    except JsonError as error:
+        raise DataError(f"{path} is not readable JSON ({error}): copy the bundle again") from None
     if not isinstance(provenance, dict):
         raise DataError(f"{path} holds a {type(provenance).__name__}, not a JSON object: copy the bundle again")
     return provenance

@@ -15,6 +15,7 @@ from dstransformer import __version__
 from dstransformer.errors import DataError, UserError
 from dstransformer.figures import picture
 from dstransformer.files import replace_folder, storage_errors, write_durably
+from dstransformer.json_text import read_json
 from dstransformer.model.ops import processor_name
 from dstransformer.paper.table1 import Row, Table1
 from dstransformer.paper.table1_figure import draw_table1
@@ -205,7 +206,7 @@ def check_folder(out: Path, *, overwrite: bool) -> None:
 
 def _is_result(path: Path) -> bool:
     try:
-        return "format_version" in json.loads(path.read_bytes())
+        return "format_version" in read_json(path, nan=True)
     except (OSError, ValueError, TypeError):
         return False
 

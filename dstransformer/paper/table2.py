@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 from dstransformer.errors import UserError, shown
 from dstransformer.evaluation import Score
+from dstransformer.json_text import read_json
 from dstransformer.products import is_run, product_of
 from dstransformer.tracking.jsonl import METRICS_NAME, read_records
 
@@ -113,12 +113,13 @@ def read_run(folder: Path, sustained_tflops: float | None = None) -> RunResult:
     except OSError as error:
         raise UserError(f"{folder / METRICS_NAME} cannot be read: {error.strerror}") from None
     last = {str(record.get("kind")): record for record in records}
-    device = (provenance.get("hardware") or {}).get("device")
-    languages = f"{provenance['src_lang']}-{provenance['tgt_lang']}" if "src_lang" in provenance else None
+    hardware = provenance.get("hardware")
+    device = _text(hardware.get("device")) if isinstance(hardware, dict) else None
+    languages = f"{provenance['src_lang']}-{provenance.get('tgt_lang')}" if "src_lang" in provenance else None
     notes: list[str] = []
     bleu, sacrebleu = _read_bleu(last, languages, notes)
     cost = last.get("cost", {})
-    for name in ("flops", "device_hours"):
+    for name in ("flops", "device_hours", "uncounted_updates"):
         if not isinstance(cost.get(name), int | float | None):
             value = shown(cost[name])
             raise UserError(
@@ -138,8 +139,13 @@ def read_run(folder: Path, sustained_tflops: float | None = None) -> RunResult:
         notes=notes,
     )
     _add_cost_notes(result, cost.get("uncounted_updates"))
-    _add_corpus_notes(result, provenance.get("corpus"))
+    _add_corpus_notes(result, _text(provenance.get("corpus")))
     return result
+
+
+def _text(value: object) -> str | None:
+    """A text of a provenance; None if it holds something else."""
+    return value if isinstance(value, str) else None
 
 
 def _check_is_run(folder: Path) -> None:
@@ -156,7 +162,7 @@ def _read_provenance(run: Path) -> dict[str, Any]:
     checkpoints = sorted((run / "checkpoints").glob("step-*/bundle/provenance.json"), reverse=True)
     for path in (run / "bundle" / "provenance.json", *checkpoints):
         try:
-            content = json.loads(path.read_bytes())
+            content = read_json(path, nan=True)
         except (OSError, ValueError):
             continue
         if isinstance(content, dict):
@@ -167,11 +173,11 @@ def _read_provenance(run: Path) -> dict[str, Any]:
 def _read_sources(provenance: Mapping[str, Any]) -> tuple[str, ...] | None:
     """The sources of the corpus: from the provenance, or, of an older run, from the corpus if it is still there."""
     if "sources" in provenance:
-        return tuple(provenance["sources"])
+        return tuple(map(str, provenance["sources"])) if isinstance(provenance["sources"], list) else None
     try:
-        manifest = json.loads((Path(provenance["corpus"]) / "manifest.json").read_bytes())
+        manifest = read_json(Path(provenance["corpus"]) / "manifest.json")
         sources = manifest["sources"] if "sources" in manifest else [manifest["source"]]
-        return tuple(source["name"] for source in sources)
+        return tuple(str(source["name"]) for source in sources)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

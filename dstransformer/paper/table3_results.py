@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from dstransformer.errors import DataError, shown
+from dstransformer.json_text import read_json
 from dstransformer.paper.table3_rows import ROWS
 
 FORMAT_VERSION = 1
@@ -80,7 +80,7 @@ def read_table(path: Path) -> Table:
         DataError: The file cannot be read, is damaged, or a newer version wrote it.
     """
     try:
-        tree = json.loads(path.read_bytes())
+        tree = read_json(path, nan=True)
         version, settings, rows = int(tree["format_version"]), dict(tree["settings"]), dict(tree["rows"])
         if version > FORMAT_VERSION:
             raise DataError(f"{path} has format {version}, but this version reads up to {FORMAT_VERSION}: update it")

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 from dstransformer.errors import DataError, StorageError, UserError, without_secrets
 from dstransformer.files import hold_lock, storage_errors
 from dstransformer.tracking.jsonl import METRICS_NAME, last_time, logged_metrics
-from dstransformer.tracking.location import GROUP_LOCK_NAME, STATE_NAME, TrackingState, sqlite_path
+from dstransformer.tracking.location import (
+    GROUP_LOCK_NAME,
+    STATE_NAME,
+    TrackingState,
+    check_secrets,
+    is_same_store,
+    sqlite_path,
+)
 from dstransformer.tracking.page import public_address
 from dstransformer.tracking.spool import FOLDER_NAME, SENT_NAME, Record, Spool
 
@@ -133,6 +140,7 @@ class Courier:
         from dstransformer.tracking.mlflow_store import MlflowStore
         from dstransformer.tracking.sqlite_store import prepare_store, update_artifact_paths
 
+        check_secrets(self._state.tracking_uri)
         if path := sqlite_path(self._state.tracking_uri):
             prepare_store(path)
             update_artifact_paths(path)
@@ -156,7 +164,9 @@ def crashed_run(run_folder: Path, spool: Spool, state: TrackingState) -> Record 
         before = TrackingState.load(run_folder)
     except DataError:  # damaged; the run that starts now writes it anew
         return None
-    if before is None or before.run_id is None or before.tracking_uri != state.tracking_uri or not spool.lacks_end():
+    if before is None or before.run_id is None or not spool.lacks_end():
+        return None
+    if not is_same_store(before.tracking_uri, state.tracking_uri):
         return None
     return {"run_id": before.run_id, "time": _last_sign_of_life(run_folder)}
 

@@ -94,8 +94,8 @@ def read_curves(metrics: Path, *, skip_damaged: bool = False) -> dict[str, Curve
                 if skip_damaged:
                     continue
                 raise DataError(
-                    f"{metrics}: the {record['kind']} record of step {record['step']} is damaged: {name} is "
-                    f"{shown(value)}, not a number; delete its line"
+                    f"{metrics}: the {record['kind']} record of step {record['step']} is damaged: "
+                    f"{shown(name, quote=False)} is {shown(value)}, not a number; delete its line"
                 )
             curve = curves.setdefault(f"{record['kind']}/{name}", Curve([], []))
             curve.steps.append(record["step"])

@@ -15,6 +15,7 @@ from typing import Any
 from dstransformer.errors import DataError, counted, shown
 from dstransformer.evaluation import Evaluation
 from dstransformer.files import replacing
+from dstransformer.json_text import MOST_BYTES, JsonError, parse_json
 from dstransformer.tracking.payload import point_stride
 from dstransformer.tracking.tracker import BadUpdate, Rollback, RunStart, RunStatus, Tracker
 
@@ -210,7 +211,7 @@ def read_records(path: Path, *, skip_damaged: bool) -> Iterator[Record]:
         OSError: The file cannot be read.
     """
     with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES), ""), 1):
             record = _parse(line)
             if record is not None:
                 yield record
@@ -223,8 +224,8 @@ def read_records(path: Path, *, skip_damaged: bool) -> Iterator[Record]:
 
 def _parse(line: str) -> Record | None:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = parse_json(line, nan=True)
+    except JsonError:
         return None
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         return None
@@ -234,10 +235,10 @@ def _parse(line: str) -> Record | None:
 
 def _lines_until(path: Path, last_step: int) -> Iterator[str]:
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
+        for line in iter(lambda: file.readline(MOST_BYTES), ""):
             try:
-                step = json.loads(line)["step"]
-            except (ValueError, TypeError, KeyError):
+                step = parse_json(line, nan=True)["step"]
+            except (JsonError, TypeError, KeyError):
                 continue
             if isinstance(step, int) and step <= last_step:
                 yield line.rstrip("\n") + "\n"

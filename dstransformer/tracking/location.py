@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dstransformer.errors import ConfigError, DataError, without_secrets
+from dstransformer.errors import MASK, ConfigError, DataError, without_secrets
 from dstransformer.files import replace_file
+from dstransformer.json_text import read_json
 
 STATE_NAME = "tracking.json"
 ARTIFACTS_FOLDER = "mlartifacts"
 
 #: Held by whoever sends the records of a group of runs.
 GROUP_LOCK_NAME = ".table3-mlflow.lock"
+
+#: User and password of an address.
+_USER = re.compile(r"://[^/\s]*@")
 
 _START_OVER = "delete it, and the next `dst train` there tracks the run anew"
 SCHEMES = ("http", "https", "databricks", "sqlite", "postgresql", "mysql", "mssql")
@@ -39,6 +44,8 @@ class TrackingState:
     def load(cls, run_folder: Path) -> TrackingState | None:
         """Read the state of a run folder. Finds a SQLite file that was moved together with the folder.
 
+        The file has no passwords. They are taken from the environment, see :func:`with_secrets`.
+
         If the folder of the SQLite file is gone too, a new one belongs beside the run.
 
         Returns:
@@ -49,7 +56,7 @@ class TrackingState:
         """
         path = run_folder / STATE_NAME
         try:
-            state = cls(**json.loads(path.read_bytes()))
+            state = cls(**read_json(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except IsADirectoryError:
@@ -68,7 +75,9 @@ class TrackingState:
             raise DataError(
                 f"{path} is damaged (tracking_uri is {without_secrets(str(state.tracking_uri))!r}): {_START_OVER}"
             )
-        return replace(state, tracking_uri=_find_moved_store(state.tracking_uri, run_folder))
+        if not isinstance(state.experiment, str) or not isinstance(state.run_id, str | None):
+            raise DataError(f"{path} is damaged (experiment and run_id are not texts): {_START_OVER}")
+        return replace(state, tracking_uri=with_secrets(_find_moved_store(state.tracking_uri, run_folder)))
 
     def with_stored_run_id(self, run_folder: Path) -> TrackingState:
         """A copy with the run ID stored in the folder, so that a resumed run continues the same MLflow run."""
@@ -76,8 +85,9 @@ class TrackingState:
         return self if stored is None else replace(self, run_id=stored.run_id)
 
     def save(self, run_folder: Path) -> None:
-        """Write the state to the run folder atomically."""
-        replace_file(run_folder / STATE_NAME, json.dumps(asdict(self), indent=2) + "\n")
+        """Write the state to the run folder atomically, without passwords."""
+        public = replace(self, tracking_uri=without_secrets(self.tracking_uri))
+        replace_file(run_folder / STATE_NAME, json.dumps(asdict(public), indent=2) + "\n")
 
 
 def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
@@ -103,6 +113,37 @@ def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
     scheme, _, rest = uri.partition(":///")
     _, mark, options = rest.partition("?")
     return f"{scheme}:///{path}{mark}{options}"
+
+
+def with_secrets(stored: str) -> str:
+    """A stored address with the password that files leave out: ``MLFLOW_TRACKING_URI``, if it names the same store.
+
+    If the environment has ``MLFLOW_TRACKING_PASSWORD`` or ``MLFLOW_TRACKING_TOKEN``, an ``http`` address loses its
+    user: MLflow finds both there by itself.
+    """
+    given = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if is_same_store(given, stored):
+        return given
+    by_mlflow = any(os.environ.get(f"MLFLOW_TRACKING_{name}") for name in ("PASSWORD", "TOKEN"))
+    return _USER.sub("://", stored) if by_mlflow and MASK in stored and stored.startswith("http") else stored
+
+
+def check_secrets(tracking_uri: str) -> None:
+    """Check that an address has its password.
+
+    Raises:
+        ConfigError: Its file left the password out, and the environment does not have it.
+    """
+    if MASK in tracking_uri:
+        raise ConfigError(
+            f"the password of {tracking_uri} is in no file: set MLFLOW_TRACKING_URI to the whole address, or "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        )
+
+
+def is_same_store(one: str, other: str) -> bool:
+    """Whether two addresses differ in user and password at most."""
+    return _USER.sub("://", without_secrets(one)) == _USER.sub("://", without_secrets(other))
 
 
 def sqlite_path(tracking_uri: str) -> Path | None:

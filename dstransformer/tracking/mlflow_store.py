@@ -20,6 +20,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
+from dstransformer.files import path_inside
 from dstransformer.tracking.evaluations import send_evaluation
 from dstransformer.tracking.jsonl import METRICS_NAME
 from dstransformer.tracking.location import TrackingState, artifact_location, sqlite_path
@@ -188,7 +189,7 @@ class MlflowStore:
 
     def _file(self, record: Record) -> None:
         """Upload a file of the run folder."""
-        self._client.log_artifact(self.run_id, str(self._run_folder / record["path"]))
+        self._client.log_artifact(self.run_id, str(path_inside(self._run_folder, record["path"])))
 
     def _dataset(self, record: Record) -> None:
         dataset = Dataset(

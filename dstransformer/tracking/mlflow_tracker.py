@@ -241,7 +241,7 @@ class MlflowTracker(Tracker):
         self._checkpoints.add(step)
 
     def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
-        """Log the bundle as a model of the run, with its scores. Its files are read later, when they are sent.
+        """Log a bundle in the run folder as a model of the run, with its scores. Its files are read when they are sent.
 
         With ``RunStart.register`` it becomes a version of that registered model.
         """
@@ -249,15 +249,13 @@ class MlflowTracker(Tracker):
         for split, evaluation in evaluations.items():
             self._put_evaluation(split, step, evaluation)
         self._outcome = replace(self._outcome, step=step, bundle=bundle, evaluations=evaluations)
-        in_run_folder = bundle.absolute().is_relative_to(self._run_folder.absolute())
-        path = bundle.absolute().relative_to(self._run_folder.absolute()) if in_run_folder else bundle.absolute()
         key, time = uuid.uuid4().hex, unix_ms()
         samples = [sample for evaluation in evaluations.values() for sample in evaluation.samples]
         signatures = [named_signatures(split, evaluation) for split, evaluation in evaluations.items()]
         main = {split: f"{split}/{evaluation.main.name}" for split, evaluation in evaluations.items()}
         self._put(
             "bundle",
-            path=str(path),
+            path=str(bundle.absolute().relative_to(self._run_folder.absolute())),
             name=model_name(self._run, self._run_folder),
             step=step,
             scores=[self._scores(split, evaluation, time) for split, evaluation in evaluations.items()],

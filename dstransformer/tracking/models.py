@@ -16,6 +16,7 @@ from mlflow.models.utils import get_external_mlflow_model_spec
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
+from dstransformer.files import path_inside
 from dstransformer.tracking.model_files import BUNDLE_FOLDER, write_model_files
 from dstransformer.tracking.page import bundle_note, checkpoint_note, public_address
 from dstransformer.tracking.spool import Record
@@ -90,7 +91,7 @@ class RunModels:
 
     def add_bundle(self, record: Record) -> None:
         """Upload a bundle as a model that ``mlflow.pyfunc.load_model`` opens and ``mlflow models serve`` serves."""
-        bundle = self._run_folder / record["path"]
+        bundle = path_inside(self._run_folder, record["path"])
         if not bundle.is_dir():
             raise FileNotFoundError(f"the bundle {bundle} does not exist")
         model = next(self._search(f"tags.`{KEY_TAG}` = '{record['key']}'"), None)

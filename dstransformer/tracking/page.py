@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any
 from dstransformer.corpus import Manifest
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation
+from dstransformer.json_text import read_json
 from dstransformer.tracking.location import sqlite_path
 from dstransformer.tracking.tracker import RunStart, RunStatus
 
@@ -169,7 +169,7 @@ def _format_progress(run: RunStart, outcome: Outcome) -> str:
 def _format_origin(bundle: Path) -> str:
     """The checkpoints that make up the bundle, and why, from its provenance."""
     try:
-        provenance = json.loads((bundle / "provenance.json").read_bytes())
+        provenance = read_json(bundle / "provenance.json", nan=True)
         updates = [f"{step:,}" for step in provenance["averaged_steps"]]
         reason = (provenance.get("final") or {}).get("reason", "")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

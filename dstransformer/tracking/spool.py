@@ -15,9 +15,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from dstransformer.files import replacing
+from dstransformer.json_text import parse_json, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -211,12 +212,12 @@ class Spool:
 
     def _read(self, path: Path) -> Record | None:
         try:
-            record = json.loads(path.read_bytes())
+            record = read_json(path, nan=True)
         except FileNotFoundError:  # sent by another process in the meantime
             return None
         except ValueError:  # truncated by a power failure
             record = None
-        if isinstance(record, dict):
+        if _is_record(record):
             return record
         aside = path.with_suffix(".broken")
         logger.warning("%s is damaged: this tracking record is not sent, and kept as %s", path, aside.name)
@@ -233,7 +234,24 @@ def unix_ms() -> int:
 
 def _parse(line: str) -> Record | None:
     try:
-        record = json.loads(line)
+        record = parse_json(line, nan=True)
     except ValueError:  # truncated by a power failure
         return None
-    return record if isinstance(record, dict) else None
+    return record if _is_record(record) else None
+
+
+def _is_record(record: object) -> TypeGuard[Record]:
+    """Whether it is an object that names its operation, with tags, and metrics as ``[name, value, time, step]``."""
+    if not isinstance(record, dict) or not isinstance(record.get("op"), str):
+        return False
+    if not isinstance(record.get("tags", {}), dict):
+        return False
+    metrics = record.get("metrics") if record["op"] == "metrics" else []
+    return isinstance(metrics, list) and all(map(_is_metric, metrics))
+
+
+def _is_metric(metric: object) -> bool:
+    return isinstance(metric, list) and [type(part) for part in metric] in (
+        [str, float, int, int],
+        [str, int, int, int],
+    )

@@ -164,8 +164,9 @@ def test_dst_track_leaves_a_group_whose_runs_train_its_state(run_folder: Path, s
 
 
 @pytest.mark.slow
-def test_a_password_stays_in_the_run_folder(toy_corpus: Path, tmp_path: Path) -> None:
-    """It is in the files that training and ``dst track`` read: not in messages, records and what others get."""
+def test_a_password_is_in_no_file_and_no_message(
+    toy_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "runs" / "one"
     updates = [each for each in TINY if not each.startswith("tracking.")]
     said = ""
@@ -175,12 +176,17 @@ def test_a_password_stays_in_the_run_folder(toy_corpus: Path, tmp_path: Path) ->
         done = run_dst(*command, f"training.max_updates={number}")
         assert done.returncode == 0, done.stderr
         said += done.stdout + done.stderr
+    unable = run_dst("track", str(run))
+    assert unable.returncode == 1
+    assert "the password of http://me:***@127.0.0.1:9 is in no file: set MLFLOW_TRACKING_URI" in unable.stderr
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:s3cret2@127.0.0.1:9")
     sent = run_dst("track", str(run))
     assert sent.returncode == 1
-    said += sent.stdout + sent.stderr
+    assert "Connection refused" in sent.stderr
+    said += unable.stdout + unable.stderr + sent.stdout + sent.stderr
     exported = run_dst("export", "hf", str(run), str(tmp_path / "hf"))
     assert exported.returncode == 0, exported.stderr
     assert "http://me:***@127.0.0.1:9" in said
     assert "s3cret" not in said
-    files = [path for path in tmp_path.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
-    assert {path.relative_to(run) for path in files} == {Path("tracking.json"), Path("config.yaml")}
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()] == []
+    assert "http://me:***@127.0.0.1:9" in (run / "config.yaml").read_text()

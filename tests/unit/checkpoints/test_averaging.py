@@ -88,7 +88,10 @@ def test_a_damaged_checkpoint_is_skipped_or_refused_with_advice(
     first, second, _ = write(tmp_path, 20, 30, 40)
     (first.path / "manifest.json").write_text("{")
     assert averaged(tmp_path) == [30, 40]
-    assert caplog.messages == [f"{first.path}/manifest.json is damaged; the checkpoint is skipped and not deleted"]
+    assert caplog.messages == [
+        f"{first.path}/manifest.json is damaged (Expecting property name enclosed in double quotes: line 1 column 2 "
+        "(char 1)); the checkpoint is skipped and not deleted"
+    ]
     (second.bundle / "model.safetensors").write_bytes(b"")
     with pytest.raises(
         DataError, match=r"step-00000030.*; or move that checkpoint out of the run to average the others"

@@ -69,7 +69,7 @@ def test_a_manifest_cannot_name_files_elsewhere(stored: Path) -> None:
     content["files"]["../../config.yaml"] = "0" * 64
     manifest.write_text(json.dumps(content))
     newest = list_checkpoints(stored, verify=True)[-1]
-    assert newest.problem == f"{manifest} names '../../config.yaml', which is outside the checkpoint"
+    assert newest.problem == f"{manifest} names '../../config.yaml', which is no file of the checkpoint"
 
 
 def test_a_manifest_without_hashes_is_damaged(stored: Path) -> None:

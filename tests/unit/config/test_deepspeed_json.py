@@ -288,7 +288,7 @@ def test_a_fragment_with_a_byte_order_mark_is_read_and_another_encoding_is_named
     path.write_bytes(b'\xef\xbb\xbf{"zero_optimization": {"stage": 2}}')
     assert zero_stage(compose(load_config("toy", fragments=[str(path), "bf16"]), 1)) == 2
     path.write_bytes(json.dumps({"zero_optimization": {"stage": 2}}).encode("utf-16"))
-    with pytest.raises(ConfigError, match=rf"{path}, byte 1: not UTF-8; convert it"):
+    with pytest.raises(ConfigError, match=rf"{path} is not readable JSON: byte 1: not UTF-8; convert it"):
         compose(load_config("toy", fragments=[str(path), "bf16"]), 1)
 
 

@@ -1,0 +1,145 @@
+"""Reads JSON that others wrote, within bounds. Whatever is wrong with it is one error of one line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dstransformer.errors import shown
+from dstransformer.files import read_bounded
+
+#: Bytes of a JSON file, and of a line of a file of JSON lines. Python takes up to 25 times as much memory.
+MOST_BYTES = 16 * 2**20
+
+#: Objects and lists within each other.
+MOST_DEPTH = 64
+
+#: Digits of a whole number. Every number of as many digits fits into a float.
+MOST_DIGITS = 300
+
+
+class JsonError(ValueError):
+    """A text is not JSON, or goes beyond a bound. The message says what is wrong, on one line."""
+
+
+class _RepeatedKeyError(ValueError):
+    """An object repeats a key."""
+
+
+def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
+    """Parse a JSON text of any size; bytes are UTF-8.
+
+    Args:
+        text: The text.
+        nan: Whether ``NaN`` and ``Infinity``, which Python writes and JSON does not know, are numbers.
+
+    Raises:
+        JsonError: It is not JSON, it is nested more than :data:`MOST_DEPTH` deep, an object repeats a key, a number is
+            beyond a float or has more than :data:`MOST_DIGITS` digits, or an escape is half a character.
+    """
+    try:
+        decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
+        content = (_WITH_NAN if nan else _STRICT)(decoded)
+    except _RepeatedKeyError:
+        raise JsonError(_describe_repeat(decoded)) from None
+    except JsonError:
+        raise
+    except UnicodeDecodeError as error:
+        raise JsonError(f"byte {error.start + 1}: not UTF-8; convert it") from None
+    except ValueError as error:
+        raise JsonError(shown(error, quote=False)) from None
+    except RecursionError:
+        raise JsonError(_TOO_DEEP) from None
+    if decoded.count("[") + decoded.count("{") > MOST_DEPTH:
+        _check_depth(content)
+    if "\\u" in decoded:
+        _check_characters(content)
+    return content
+
+
+def read_json(path: Path, *, nan: bool = False) -> Any:
+    """Parse a JSON file, see :func:`parse_json`.
+
+    Raises:
+        JsonError: As for :func:`parse_json`.
+        OSError: The file cannot be read, or has more than :data:`MOST_BYTES` bytes.
+    """
+    return parse_json(read_bounded(path, MOST_BYTES), nan=nan)
+
+
+_TOO_DEEP = f"it is nested more than {MOST_DEPTH} deep"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; Python's parser would silently keep the last value of a repeated key."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _RepeatedKeyError
+    return found
+
+
+_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}]')
+
+
+def _describe_repeat(text: str) -> str:
+    """The first key that is repeated in its object, and its line."""
+    objects: list[set[str]] = []
+    for token in _TOKEN.finditer(text):
+        if token[0] == "{":
+            objects.append(set())
+        elif token[0] == "}":
+            objects.pop()
+        elif token[2]:
+            key = json.loads(token[1], strict=False)
+            if key in objects[-1]:
+                line = text.count("\n", 0, token.start()) + 1
+                return f"line {line}: repeated key {shown(key)}: state it once"
+            objects[-1].add(key)
+    raise AssertionError("no repeated key")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise JsonError(f"a number has {len(digits):,} digits, more than {MOST_DIGITS}")
+    return int(digits)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise JsonError(f"{shown(text, quote=False)} is too large for a number")
+    return value
+
+
+def _refuse(text: str) -> Any:
+    raise JsonError(f"{text} is not a JSON number")
+
+
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_int=_whole, parse_float=_finite, parse_constant=_refuse
+).decode
+_WITH_NAN = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_whole, parse_float=_finite).decode
+
+
+def _check_depth(content: Any) -> None:
+    level = [content]
+    for _ in range(MOST_DEPTH):
+        level = [part for whole in level for part in _parts(whole) if isinstance(part, dict | list)]
+        if not level:
+            return
+    raise JsonError(_TOO_DEEP)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
+
+
+def _check_characters(content: Any) -> None:
+    r"""Refuse escapes such as ``\ud800`` that JSON can hold and UTF-8 cannot."""
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise JsonError(f"{error.object[error.start]!a} is half a character") from None

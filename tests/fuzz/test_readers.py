@@ -1,0 +1,250 @@
+"""No file can hurt its reader: it is read, or refused in one line; no crash, no hang, little memory."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.fuzzing import Target, fuzz, inputs_for_each
+
+from data_prep.options import FilesOptions
+from data_prep.pairs import SCHEMA, PairsWriter, count_pairs, iter_pairs
+from data_prep.recipe_file import load_recipe
+from data_prep.sources.files import open_files
+from data_prep.workspace import StageRecord, Workspace
+from dstransformer.checkpoints.following import Results
+from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
+from dstransformer.checkpoints.listing import describe_checkpoints, list_checkpoints
+from dstransformer.checkpoints.pieces import KINDS, PieceReader
+from dstransformer.config import compose, load_config, read_config
+from dstransformer.corpus import Corpus, Tokenizer
+from dstransformer.decoding.parts import _read_job
+from dstransformer.evaluation.nbest import iter_nbest
+from dstransformer.files import file_sha256
+from dstransformer.model import open_bundle
+from dstransformer.paper.table2 import format_table, read_run
+from dstransformer.paper.table3_results import Table, read_table
+from dstransformer.parsing.linearise import Linearisation
+from dstransformer.parsing.trees import normalise, read_trees
+from dstransformer.products import product_of
+from dstransformer.progress import LineProgress
+from dstransformer.textfiles import iter_lines
+from dstransformer.tracking.curves import read_runs
+from dstransformer.tracking.jsonl import first_time, last_time, logged_metrics, read_records
+from dstransformer.tracking.location import TrackingState
+from dstransformer.tracking.spool import Spool
+
+STORED = Path(__file__).parents[1] / "data" / "formats"
+STEP = "checkpoints/step-00000004"
+SIZES = {name: weight.numel() for name, weight in load_file(STORED / "3/run/bundle/model.safetensors").items()}
+
+
+def stored(name: str) -> Callable[[Path], object]:
+    """Copies a folder of the stored formats."""
+    return lambda folder: shutil.copytree(STORED / name, folder, dirs_exist_ok=True)
+
+
+def text(name: str, content: str) -> Callable[[Path], object]:
+    """Writes one file."""
+    return lambda folder: (folder / name).write_text(content, encoding="utf-8")
+
+
+def lines(name: str, *records: dict[str, Any]) -> Callable[[Path], object]:
+    """Writes a file of JSON lines."""
+    return text(name, "".join(json.dumps(record) + "\n" for record in records))
+
+
+def read_corpus(folder: Path) -> None:
+    corpus = Corpus.open(folder)
+    for name in corpus.splits:
+        split = corpus.split(name)
+        split.gather(np.arange(len(split)))
+        if split.info.has_text:
+            split.src_texts()
+
+
+def read_tokenizer(folder: Path) -> None:
+    tokenizer = Tokenizer.load(folder / "tokenizer.model")
+    ids = tokenizer.encode(["Ein Hund rennt.", "\u00e4\u2028 a", "", "x" * 300], threads=1)
+    tokenizer.decode(ids)
+    tokenizer.pieces(range(tokenizer.vocab_size))
+    assert tokenizer.model_type
+    tokenizer.scores()
+
+
+def read_bundle(folder: Path) -> None:
+    bundle = open_bundle(folder)
+    assert bundle.weights_sha256
+    bundle.training_config()
+    bundle.build_model()
+
+
+def read_state(folder: Path) -> None:
+    checkpoint = read_checkpoint(folder)
+    verify_checkpoint(checkpoint)
+    read_pieces(checkpoint.pieces)
+
+
+def read_pieces(folder: Path) -> None:
+    with PieceReader(folder) as pieces:
+        pieces.check(SIZES, KINDS)
+        for kind in KINDS:
+            for name, size in SIZES.items():
+                pieces.read(kind, name, 0, torch.empty(size))
+
+
+def read_run_folder(folder: Path) -> None:
+    assert product_of(folder) in (None, "run")
+    describe_checkpoints(list_checkpoints(folder, verify=True), verified=True)
+    format_table([read_run(folder)])
+
+
+def read_metrics(folder: Path) -> None:
+    path = folder / "metrics.jsonl"
+    first_time(path)
+    last_time(path)
+    logged_metrics(path)
+    list(read_records(path, skip_damaged=False))
+    read_runs([folder])
+
+
+def make_trees(folder: Path) -> None:
+    tree = "(S (NP-SBJ-1 (DT The) (NN cat)) (VP (VBZ sits) (NP (-NONE- *-1))) (. .))\n"
+    (folder / "a.mrg").write_text(f"*x* notice\n( {tree})\n{tree}")
+    (folder / "b.mrg.gz").write_bytes(gzip.compress(tree.encode()))
+
+
+def read_treebank(folder: Path) -> None:
+    for located in read_trees(str(folder)):
+        tree = normalise(located.tree)
+        if tree is not None:
+            Linearisation("keep", "label").write(tree)
+            tree.draw()
+
+
+def make_texts(folder: Path) -> None:
+    (folder / "a.txt").write_text("One line.\nZwölf Boxkämpfer.\r\n\n")
+    for ending, compress in (("gz", gzip.compress), ("xz", lzma.compress), ("bz2", bz2.compress)):
+        (folder / f"b.txt.{ending}").write_bytes(compress(b"One line.\n" * 20))
+
+
+def make_sources(folder: Path) -> None:
+    pairs = [{"en": f"Dog {n}.", "de": f"Hund {n}."} for n in range(5)]
+    lines("a.jsonl", *pairs, {"translation": pairs[0]})(folder)
+    text("b.tsv", "".join(f"{pair['en']}\t{pair['de']}\n" for pair in pairs))(folder)
+    pq.write_table(pa.Table.from_pylist(pairs), folder / "c.parquet")
+
+
+def read_sources(folder: Path) -> None:
+    for path in sorted(folder.iterdir()):
+        options = FilesOptions(src_lang="en", tgt_lang="de", train=path, valid_size=1)
+        for table in open_files(options).splits["train"]():
+            assert table.column_names == ["src", "tgt"]
+
+
+def make_work(folder: Path) -> None:
+    stage = folder / "read"
+    stage.mkdir()
+    with PairsWriter(stage / "train.arrow") as writer:
+        writer.write(pa.table({"src": ["a", "b"], "tgt": ["c", "d"], "part": [0, 0]}, schema=SCHEMA))
+    record = StageRecord(
+        key="k",
+        after="",
+        options={"src_lang": "en"},
+        report={},
+        files={"train.arrow": file_sha256(stage / "train.arrow")},
+    )
+    (stage / "stage.json").write_text(record.model_dump_json())
+
+
+def read_work(folder: Path) -> None:
+    space = Workspace(folder, LineProgress())
+    space.finished("read")
+    space.verify("read")
+    path = folder / "read" / "train.arrow"
+    count_pairs(path)
+    for batch in iter_pairs(path):
+        batch["src"].to_pylist()
+
+
+def make_spool(folder: Path) -> None:
+    metrics = [["train/loss", 1.5, 1_700_000_000_000, 3]]
+    records = [{"op": "start", "tags": {"a": "b"}}, {"op": "metrics", "metrics": metrics}, {"op": "finish"}]
+    (folder / "tracking-pending").mkdir()
+    for number, record in enumerate(records):
+        (folder / "tracking-pending" / f"{number}.json").write_text(json.dumps(record))
+    lines("tracking-sent.jsonl", *records)(folder)
+
+
+def read_spool(folder: Path) -> None:
+    spool = Spool(folder)
+    spool.is_group()
+    spool.lacks_end()
+    list(spool.batches(spool.pending()))
+    spool.requeue_sent([("train/loss", 1.5, 1_700_000_000_000, 3)])
+
+
+def make_exports(folder: Path) -> None:
+    (folder / "hf").mkdir()
+    (folder / "hf" / "config.json").write_text('{"dstransformer": {"format_version": 1}, "d_model": 8}')
+    (folder / "hf" / "model.safetensors").write_bytes(b"")
+
+
+HYPOTHESIS = {"line": 1, "source": "a", "text": "b", "log_probability": -1.5, "tokens": 2, "reverse_log_probability": 0}
+RESULT = {"format_version": 1, "checkpoint": "step-1", "weights_sha256": "0", "test_set": {"digest": "1"}}
+PRESET = "extends: base\nmodel: {num_layers: 2, dropout: 0.2}\nbatch:\n  src_tokens: 50\n"
+RECIPE = "extends: toy\nsources:\n  toy: {pairs: 300}\nclean: {max_words: 100}\nvocab: {vocab_size: 500}\n"
+FRAGMENT = {"zero_optimization": {"stage": 2, "reduce_bucket_size": 500, "offload_optimizer": {"device": "cpu"}}}
+JOB = {"format_version": 1, "input": {"size": 3, "changed_ns": 4}, "asked": {"models": ["a"]}, "part_lines": 5}
+ADDRESS = {"tracking_uri": "http://me:***@host:5000", "experiment": "e", "run_id": "0123"}
+
+TARGETS = [
+    Target("corpus", stored("1/corpus"), read_corpus, ("**/*.json", "**/*.arrow", "**/*.model"), hashes=True),
+    Target("manifest", stored("1/corpus"), read_corpus, ("manifest.json",)),
+    Target("shards", stored("1/corpus"), read_corpus, ("**/*.arrow",), hashes=True),
+    Target("tokenizer", stored("1/corpus"), read_tokenizer, ("tokenizer.model",)),
+    Target("bundle", stored("3/run/bundle"), read_bundle, hashes=True),
+    Target("old-bundle", stored("1/run/bundle"), read_bundle, ("*.yaml", "*.json"), hashes=True),
+    Target("weights", stored("3/run/bundle"), read_bundle, ("*.safetensors",), hashes=True),
+    Target("checkpoint", stored(f"3/run/{STEP}"), read_state, ("manifest.json", "state/*"), hashes=True),
+    Target("pieces", stored(f"3/run/{STEP}/state"), read_pieces),
+    Target("run", stored("3/run"), read_run_folder, (f"{STEP}/*.json", "*.jsonl", "bundle/*.json"), hashes=True),
+    Target("configuration", stored("3/run"), lambda folder: read_config(folder / "config.yaml"), ("config.yaml",)),
+    Target("metrics", stored("3/run"), read_metrics, ("metrics.jsonl",)),
+    Target("preset", text("mine.yaml", PRESET), lambda folder: load_config(str(folder / "mine.yaml"))),
+    Target("recipe", text("mine.yaml", RECIPE), lambda folder: load_recipe(str(folder / "mine.yaml"))),
+    Target("set", text("value.txt", "model.dropout=0.25"),
+           lambda folder: load_config("toy", [(folder / "value.txt").read_bytes().decode("utf-8", "surrogateescape")])),
+    Target("deepspeed", text("mine.json", json.dumps(FRAGMENT)),
+           lambda folder: compose(load_config("toy", fragments=[str(folder / "mine.json"), "bf16"]), 1)),
+    Target("trees", make_trees, read_treebank),
+    Target("texts", make_texts, lambda folder: [list(iter_lines(path)) for path in folder.iterdir()]),
+    Target("n-best", lines("list.jsonl", HYPOTHESIS, HYPOTHESIS | {"line": 2}),
+           lambda folder: list(iter_nbest(str(folder / "list.jsonl")))),
+    Target("sources", make_sources, read_sources),
+    Target("work-folder", make_work, read_work, hashes=True),
+    Target("spool", make_spool, read_spool),
+    Target("tracking", text("tracking.json", json.dumps(ADDRESS)), TrackingState.load),
+    Target("table3", text("table3.json", json.dumps(Table({"scale": 1}, {}).to_json())),
+           lambda folder: read_table(folder / "table3.json")),
+    Target("evaluations", lines("evaluations.jsonl", RESULT, RESULT), Results),
+    Target("job", text("job.json", json.dumps(JOB)), lambda folder: _read_job(folder / "job.json")),
+    Target("exports", make_exports, lambda folder: product_of(folder / "hf"), ("hf/config.json",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_a_damaged_file_is_read_or_refused_in_one_line(target: Target, tmp_path: Path) -> None:
+    fuzz(target, tmp_path, inputs_for_each(len(TARGETS)))

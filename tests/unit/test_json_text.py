@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dstransformer import json_text
+from dstransformer.json_text import MOST_DEPTH, MOST_DIGITS, JsonError, parse_json, read_json
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**290), 10**290) | NUMBERS | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(VALUES, st.booleans())
+def test_what_python_writes_is_read(value: object, ascii_only: bool) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only)
+    assert parse_json(text) == value
+    assert parse_json(text.encode()) == value
+
+
+#: What these parse does not come from a file: answers of MLflow and of child processes, and what they wrote themselves.
+OTHERS = {"cluster/watchdog", "decoding/parts", "paper/table3", "tracking/mlflow_store", "tracking/registry"}
+
+
+def test_every_json_file_is_read_within_bounds() -> None:
+    root = Path(json_text.__file__).parent
+    sources = [*root.rglob("*.py"), *(root.parent / "data_prep").rglob("*.py")]
+    found = {path for path in sources if re.search(r"json\.loads?\(|model_validate_json\(.*read", path.read_text())}
+    assert found == {root / f"{name}.py" for name in ("json_text", *OTHERS)}
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize(("text", "complaint"), [
+    ("", "Expecting value: line 1 column 1 (char 0)"),
+    ('{"a": 1,\n "b": {"c": 1, "c": 2}}', "line 2: repeated key 'c': state it once"),
+    ('{"a}{\\"": 1,\n "a}{\\"": 2}', "line 2: repeated key"),
+    ("[NaN]", "NaN is not a JSON number"),
+    ("-Infinity", "-Infinity is not a JSON number"),
+    ("1e999", "1e999 is too large for a number"),
+    ("-1e999", "-1e999 is too large for a number"),
+    ("1" * 301, "a number has 301 digits, more than 300"),
+    ("1" * 9000, "a number has 9,000 digits, more than 300"),
+    (nested(MOST_DEPTH + 1), "it is nested more than 64 deep"),
+    (nested(500), "it is nested more than 64 deep"),
+    ("[" * 100_000, "it is nested more than 64 deep"),
+    ('{"a":' * 100_000, "it is nested more than 64 deep"),
+    ('["\\ud800"]', r"'\ud800' is half a character"),
+    (b'"\xff"', "byte 2: not UTF-8; convert it"),
+])  # fmt: skip
+def test_what_is_no_json_or_beyond_a_bound_is_refused_in_one_line(text: str | bytes, complaint: str) -> None:
+    with pytest.raises(JsonError) as caught:
+        parse_json(text)
+    assert str(caught.value).startswith(complaint)
+    assert "\n" not in str(caught.value)
+
+
+def test_bounds_are_inclusive() -> None:
+    assert parse_json(nested(MOST_DEPTH)) == eval(nested(MOST_DEPTH))
+    assert parse_json("[" * MOST_DEPTH + "7" + "]" * MOST_DEPTH)
+    assert parse_json("7") == 7
+    assert math.isfinite(float(parse_json("9" * MOST_DIGITS)))
+    assert parse_json("[" + "[]," * 1000 + "[]]") == [[]] * 1001  # wide, not deep
+    assert math.isnan(parse_json("NaN", nan=True))
+
+
+def test_a_file_is_measured_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"\xef\xbb\xbf[1]")
+    assert read_json(path) == [1]
+    monkeypatch.setattr(json_text, "MOST_BYTES", 5)
+    with pytest.raises(OSError, match="it is larger than the 5 bytes that such a file may have"):
+        read_json(path)
+    with pytest.raises(OSError, match="it is not a file"):
+        read_json(Path("/dev/zero"))

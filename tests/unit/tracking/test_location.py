@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dstransformer.errors import ConfigError, DataError
+from dstransformer.tracking.location import TrackingState, check_secrets, is_same_store
+
+ADDRESS = "https://me:s3cret@host:5000/x"
+MASKED = "https://me:***@host:5000/x"
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("URI", "USERNAME", "PASSWORD", "TOKEN"):
+        monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
+    TrackingState(ADDRESS, "translation", "0123").save(tmp_path)
+    return tmp_path
+
+
+def address(folder: Path) -> str:
+    state = TrackingState.load(folder)
+    assert state is not None
+    assert (state.experiment, state.run_id) == ("translation", "0123")
+    return state.tracking_uri
+
+
+def test_a_password_is_not_stored_and_asked_for(stored: Path) -> None:
+    assert "s3cret" not in (stored / "tracking.json").read_text()
+    assert address(stored) == MASKED
+    with pytest.raises(ConfigError, match=r"the password of https://me:\*\*\*@host:5000/x is in no file: set"):
+        check_secrets(MASKED)
+    check_secrets("https://host")
+
+
+def test_the_whole_address_comes_from_the_environment(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:changed@host:5000/x")
+    assert address(stored) == "https://me:changed@host:5000/x"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:s3cret@other:5000/x")
+    assert address(stored) == MASKED
+
+
+@pytest.mark.parametrize("name", ["PASSWORD", "TOKEN"])
+def test_mlflow_finds_user_and_password_by_itself(stored: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"MLFLOW_TRACKING_{name}", "s3cret")
+    assert address(stored) == "https://host:5000/x"
+    TrackingState("postgresql://me:s3cret@host/db", "translation", "0123").save(stored)
+    assert address(stored) == "postgresql://me:***@host/db"
+
+
+def test_stores_are_the_same_whoever_uses_them() -> None:
+    assert is_same_store(ADDRESS, "https://host:5000/x")
+    assert is_same_store(ADDRESS, MASKED)
+    assert not is_same_store(ADDRESS, "https://host:5001/x")
+    assert not is_same_store("sqlite:////a@b/c.db", "sqlite:////c.db")
+
+
+def test_a_run_id_that_is_no_text_is_damage(stored: Path) -> None:
+    (stored / "tracking.json").write_text('{"tracking_uri": "http://host", "experiment": "e", "run_id": [1]}')
+    with pytest.raises(DataError, match="experiment and run_id are not texts"):
+        TrackingState.load(stored)
