@@ -188,10 +188,10 @@ def _answer(
 
 
 def _follow(options: argparse.Namespace) -> Answer:
-    from dstransformer.checkpoints.following import evaluate_run, find_bundle, validation_set
+    from dstransformer.checkpoints.following import Results, evaluate_run, find_bundle, validation_set
     from dstransformer.evaluation.systems import format_line
     from dstransformer.evaluation.testset import read_test_sets
-    from dstransformer.tracking import log_evaluation, send_evaluations
+    from dstransformer.tracking import log_evaluation, logged_evaluations, send_evaluations
     from dstransformer.tracking.evaluations import ENDING
 
     run: Path = options.follow
@@ -206,6 +206,9 @@ def _follow(options: argparse.Namespace) -> Answer:
     test_sets += _cached_sets(options, [] if bundle is None else [bundle])
     if not test_sets and bundle is not None:
         test_sets = [validation_set(bundle)]
+    if options.track:  # also what was evaluated before without --track, or was not recorded any more
+        for passed_over in Results(run).missing_in(logged_evaluations(run), test_sets):
+            log_evaluation(run, passed_over)
     with contextlib.suppress(OSError):
         os.nice(19)  # the processor is the training's too
     found = evaluate_run(run, test_sets, lambda bundle: load_translator(options, bundle), interval=interval, say=_note)

@@ -206,11 +206,16 @@ class MlflowStore:
         self._client.log_inputs(self.run_id, [DatasetInput(dataset, context)])
 
     def _table(self, record: Record) -> None:
-        """Put the rows of a step into a table that MLflow shows, in place of those that it holds of that step."""
+        """Put rows into a table that MLflow shows, in place of those that it holds with the same first columns.
+
+        How many columns that are is the record's ``same``: of one row for each update of a step, more than the step.
+        """
+        same = record.get("same", 1)
+        replaced = [row[:same] for row in record["rows"]]
         with tempfile.TemporaryDirectory() as folder:
             table = Path(folder, Path(record["file"]).name)
-            others = [row for row in self._read_table(record["file"], folder) if row[0] != record["step"]]
-            rows = sorted(others + record["rows"], key=lambda row: row[0])
+            others = [row for row in self._read_table(record["file"], folder) if row[:same] not in replaced]
+            rows = sorted(others + record["rows"], key=lambda row: row[:same])
             content = {"columns": record["columns"], "data": rows}
             table.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
             self._client.log_artifact(self.run_id, str(table), str(Path(record["file"]).parent))

@@ -211,8 +211,9 @@ class MlflowTracker(Tracker):
         self._bad_updates += 1
         if self._bad_updates <= MAX_BAD_UPDATES:
             row = [value if key != "pairs" else " ".join(map(str, value)) for key, value in update.to_json().items()]
-            columns = list(update.to_json())
-            self._put("table", file="divergence/bad_updates.json", step=update.step, columns=columns, rows=[row])
+            columns, file = list(update.to_json()), "divergence/bad_updates.json"
+            same = 1 + columns.index("update")  # after a rollback there are other updates of the same steps
+            self._put("table", file=file, step=update.step, columns=columns, rows=[row], same=same)
 
     def log_rollback(self, rollback: Rollback) -> None:
         """Log ``divergence/rollback-N.json``, and the number of rollbacks as a tag."""

@@ -103,7 +103,11 @@ class Spool:
 
     def is_group(self) -> bool:
         """Whether the records are those of a :class:`RunGroup`. Changes nothing."""
-        return any(SOURCE_TAG in record.get("tags", ()) for record in self._records() if record.get("op") == "start")
+        return any(SOURCE_TAG in record.get("tags", ()) for record in self.records("start"))
+
+    def records(self, operation: str) -> list[Record]:
+        """All records of an operation, sent or pending, in order. Changes nothing."""
+        return [record for record in self._records() if record.get("op") == operation]
 
     def _records(self) -> Iterator[Record]:
         """All records that were sent or are pending, except metrics that were sent, in order."""

@@ -33,7 +33,9 @@ from dstransformer.errors import DataError, StorageError
 from dstransformer.evaluation import Sample
 from dstransformer.tracking import (
     METRICS_NAME,
+    BadUpdate,
     MetricsLog,
+    Rollback,
     TrackingState,
     resolve_tracking_uri,
     send_pending,
@@ -170,6 +172,32 @@ def test_a_resumed_run_continues_the_same_mlflow_run(server: MlflowServer, run_f
     assert resumed.data.params["training.max_updates"] == "100000"
     assert resumed.data.tags["changed.training.max_updates"] == "200000"
     assert not any(name.startswith("changed.model") for name in resumed.data.tags)
+
+
+def test_a_divergence_is_recorded(server: MlflowServer, run_folder: Path, tmp_path: Path) -> None:
+    bad = [BadUpdate(step, 0, step - 1, True, step - 4, (7 * step, 8 * step)) for step in (5, 6, 7)]
+    rollback = Rollback(1, "too many in a row", 7, 3, ((0, 3), (0, 7)), bad)
+    tracker = make_tracker(run_folder, server.uri)
+    tracker.start(make_start())
+    for update in bad:
+        tracker.log_bad_update(update)
+    tracker.log_rollback(rollback)
+    tracker.log_train(4, {"loss": 2.0})
+    tracker.log_bad_update(BadUpdate(6, 0, 9, False, 1, (42,)))  # there were more updates of that number
+    tracker.finish("finished")
+    client, run = tracked_run(run_folder)
+    assert run.data.tags["rollbacks"] == "1"
+    assert json.loads(artifact_text(client, run, "divergence/rollback-1.json", tmp_path)) == rollback.to_json()
+    table = json.loads(artifact_text(client, run, "divergence/bad_updates.json", tmp_path))
+    assert table["columns"] == ["step", "epoch", "update", "skipped", "in_a_row", "pairs"]
+    assert table["data"] == [
+        [5, 0, 4, True, 1, "35 40"],
+        [6, 0, 5, True, 2, "42 48"],
+        [6, 0, 9, False, 1, "42"],
+        [7, 0, 6, True, 3, "49 56"],
+    ]
+    shown = json.loads(run.data.tags["mlflow.loggedArtifacts"])
+    assert {"path": "divergence/bad_updates.json", "type": "table"} in shown
 
 
 def test_a_fresh_run_in_a_used_folder_gets_a_new_mlflow_run(run_folder: Path, store: str) -> None:

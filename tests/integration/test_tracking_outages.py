@@ -105,6 +105,8 @@ def until_the_end(run: Path, fault: Fault, *, after: int = 0) -> Callable[[str, 
 
 
 def refuse_writing(run: Path) -> Callable[[str, str], Fault]:
+    """After the run was created, as on a server whose disk gets full."""
+
     def judge(method: str, path: str) -> Fault:
         reads = method == "GET" or path.endswith("search")
         return "none" if reads or "create" in path or is_finished(run) else "status 500"
@@ -124,8 +126,7 @@ def answer_late(run: Path) -> Callable[[str, str], Fault]:
 FAULTS: dict[str, Callable[[Path], Callable[[str, str], Fault]]] = {
     "unreachable at the start": lambda run: until_the_end(run, "drop"),
     "killed in the middle": lambda run: until_the_end(run, "drop", after=8),
-    "status 500": lambda run: until_the_end(run, "status 500"),
-    "status 500 for what writes": refuse_writing,
+    "status 500 for all that writes": refuse_writing,
     "slower than the whole training": answer_late,
 }
 

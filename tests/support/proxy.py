@@ -6,7 +6,7 @@ import http.client
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal
+from typing import Any, Literal
 
 Fault = Literal["none", "drop", "status 500"]
 
@@ -76,7 +76,10 @@ def _handler(proxy: Proxy, server: int) -> type[BaseHTTPRequestHandler]:
             self.rfile.readline()
             return body
 
-        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = pass_on
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("do_"):  # any method
+                return self.pass_on
+            raise AttributeError(name)
 
         def log_message(self, *_: object) -> None:
             """Print nothing."""
