@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from support.launching import SILENCE, free_port, run_dst
 from support.mlflow_runs import logged_models, pending, tracked_run
-from support.proxy import Fault, Proxy
 from support.runs import train_options
 from support.tracking import MlflowServer
 
+from benchmarks.proxy import Fault, Proxy
 from dstransformer.checkpoints.following import is_finished
 from dstransformer.corpus import Corpus
 
