@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -119,6 +120,7 @@ class Run:
     seconds: list[float] = field(default_factory=list)  # of each update
     turns: list[float] = field(default_factory=list)  # mean seconds per update in each turn
     cpu: list[float] = field(default_factory=list)  # mean CPU seconds per update in each turn
+    tracking: list[float] = field(default_factory=list)  # share of the tracker's threads in them
 
     def __post_init__(self) -> None:
         self.folder.mkdir()
@@ -144,10 +146,12 @@ class Run:
         after = process.cpu_times()
         process.suspend()
         if counts:
-            seconds = list(map(float, answer.split()))
+            used, *seconds = map(float, answer.split())
             self.seconds += seconds
             self.turns.append(statistics.mean(seconds))
-            self.cpu.append((after.user + after.system - before.user - before.system) / updates)
+            spent = after.user + after.system - before.user - before.system
+            self.cpu.append(spent / updates)
+            self.tracking.append(used / spent)
 
     def end(self) -> None:
         """Kill the process."""
@@ -159,7 +163,8 @@ def _report(runs: Mapping[str, Run]) -> None:
     healthy = runs[HEALTHY]
     for state, run in runs.items():
         median, cpu = statistics.median(run.seconds), statistics.median(run.cpu)
-        print(f"  {state:15} {median:.4f} s, longest {max(run.seconds):.3f} s, CPU time {cpu:.4f} s")
+        share = statistics.median(run.tracking)
+        print(f"  {state:15} {median:.4f} s, CPU time {cpu:.4f} s, of which threads of the tracker {share:.2%}")
     for state, run in runs.items():
         if run is healthy:
             continue
@@ -178,7 +183,7 @@ class Turns(Tracker):
         self._answers = os.fdopen(os.dup(1), "w")
         self._left = 0
         self._seconds: list[float] = []
-        self._began = 0.0
+        self._began = self._used = 0.0
 
     def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
         """An update is done."""
@@ -188,13 +193,19 @@ class Turns(Tracker):
             self._left -= 1
         if not self._left:
             if self._seconds:
-                print(*self._seconds, file=self._answers, flush=True)
+                print(_tracking_seconds() - self._used, *self._seconds, file=self._answers, flush=True)
             self._seconds = []
             line = sys.stdin.readline()
             if not line:
                 os._exit(0)
-            self._left = int(line)
+            self._left, self._used = int(line), _tracking_seconds()
         self._began = time.perf_counter()
+
+
+def _tracking_seconds() -> float:
+    """The CPU time that the threads of the tracker have used so far."""
+    idents = [thread.ident for thread in threading.enumerate() if thread.name in ("mlflow-courier", "system-metrics")]
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents if ident is not None)
 
 
 def work(corpus_folder: Path, run: Path, uri: str) -> None:
