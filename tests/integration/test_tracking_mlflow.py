@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
+from support.disk import full_disk
 from support.launching import LIMIT, SILENCE, run_dst
 from support.mlflow_runs import (
     EXPERIMENT,
@@ -275,6 +276,29 @@ def test_a_server_that_hangs_and_dies_only_causes_warnings(
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len([text for text in warnings if "does not accept tracking records" in text]) == 1
     assert len([text for text in warnings if "accepts tracking records again" in text]) == 1
+
+
+def test_a_full_disk_of_the_run_folder_loses_nothing(
+    server: MlflowServer, run_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracker = make_tracker(run_folder, server.uri)
+    tracker.start(make_start())
+    wait_until(lambda: has_run(run_folder) and not pending(run_folder))
+    client, run = tracked_run(run_folder)
+    with full_disk():
+        for step in (1, 2, 3):
+            tracker.log_train(step, {"loss": 1.0 / step})
+        tracker.log_eval("valid", 3, VALID)
+        wait_until(lambda: train_steps(client, run) == [1, 2, 3])  # sent from memory
+        wait_until(lambda: "and they are held in memory" in caplog.text)
+    wait_until(lambda: f"tracking records are written to {run_folder} again" in caplog.text)
+    tracker.log_train(4, {"loss": 0.25})
+    tracker.finish("finished")
+    assert not pending(run_folder)
+    assert train_steps(client, run) == [1, 2, 3, 4]
+    assert "signatures" in {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert "lost" not in caplog.text
+    assert caplog.text.count("cannot write tracking records") == 1
 
 
 def test_records_that_never_reached_a_server_are_sent_later(server: MlflowServer, run_folder: Path) -> None:
