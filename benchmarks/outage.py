@@ -137,19 +137,16 @@ class Run:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         process.resume()
-        before = process.cpu_times()
         self._process.stdin.write(f"{updates}\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError((self.folder / "log").read_text())
-        after = process.cpu_times()
         process.suspend()
         if counts:
-            used, *seconds = map(float, answer.split())
+            spent, used, *seconds = map(float, answer.split())
             self.seconds += seconds
             self.turns.append(statistics.mean(seconds))
-            spent = after.user + after.system - before.user - before.system
             self.cpu.append(spent / updates)
             self.tracking.append(used / spent)
 
@@ -183,7 +180,8 @@ class Turns(Tracker):
         self._answers = os.fdopen(os.dup(1), "w")
         self._left = 0
         self._seconds: list[float] = []
-        self._began = self._used = 0.0
+        self._began = 0.0
+        self._used = (0.0, 0.0)
 
     def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
         """An update is done."""
@@ -193,19 +191,21 @@ class Turns(Tracker):
             self._left -= 1
         if not self._left:
             if self._seconds:
-                print(_tracking_seconds() - self._used, *self._seconds, file=self._answers, flush=True)
+                used = [after - before for after, before in zip(_cpu_seconds(), self._used, strict=True)]
+                print(*used, *self._seconds, file=self._answers, flush=True)
             self._seconds = []
             line = sys.stdin.readline()
             if not line:
                 os._exit(0)
-            self._left, self._used = int(line), _tracking_seconds()
+            self._left, self._used = int(line), _cpu_seconds()
         self._began = time.perf_counter()
 
 
-def _tracking_seconds() -> float:
-    """The CPU time that the threads of the tracker have used so far."""
+def _cpu_seconds() -> tuple[float, float]:
+    """The CPU time of this process so far, and that of the threads of the tracker."""
     idents = [thread.ident for thread in threading.enumerate() if thread.name in ("mlflow-courier", "system-metrics")]
-    return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents if ident is not None)
+    clocks = [time.pthread_getcpuclockid(ident) for ident in idents if ident is not None]
+    return time.process_time(), sum(map(time.clock_gettime, clocks))
 
 
 def work(corpus_folder: Path, run: Path, uri: str) -> None:
