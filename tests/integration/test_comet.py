@@ -23,16 +23,19 @@ LINES = {
     "theirs.de": ["Hund.", "Männer Haus reden zwei.", "Das Kind schläft."],
 }
 
-#: Writes a COMET model of random weights: XLM-R of width 32 with a vocabulary trained on the lines of a file.
+#: Writes a COMET model of random weights: XLM-R of width 32, whose vocabulary is the words of a file.
 MAKE = """
-import sys, pathlib, torch, sentencepiece, transformers, yaml
+import sys, pathlib, tokenizers, torch, transformers, yaml
 from comet.models import RegressionMetric
 text, out = sys.argv[1], pathlib.Path(sys.argv[2])
 encoder = out / "encoder"
 encoder.mkdir(parents=True)
-sentencepiece.SentencePieceTrainer.train(input=text, model_prefix=str(encoder / "sentencepiece.bpe"), vocab_size=70,
-    hard_vocab_limit=False, minloglevel=2)
-tokenizer = transformers.XLMRobertaTokenizerFast(str(encoder / "sentencepiece.bpe.model"))
+words = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="<unk>"))
+words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+words.train([text], tokenizers.trainers.WordLevelTrainer(special_tokens=names))
+words.post_processor = tokenizers.processors.TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+tokenizer = transformers.XLMRobertaTokenizerFast(tokenizer_object=words)
 tokenizer.save_pretrained(encoder)
 torch.manual_seed(1)
 config = transformers.XLMRobertaConfig(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2,
@@ -69,6 +72,7 @@ def model(comet_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_scores_are_those_of_comet_score(comet_python: str, model: Path) -> None:
+    """To the precision of fp16, in which ``comet-score`` computes."""
     options = ["--src", "test.en", "--ref", "test.de", "--systems", "ours.de", "theirs.de", "--comet", str(model)]
     done = run_dst("evaluate", *options, "--comet-python", comet_python, "--json", cwd=Path.cwd())
     assert done.returncode == 0, done.stderr
@@ -82,8 +86,8 @@ def test_scores_are_those_of_comet_score(comet_python: str, model: Path) -> None
     wanted = json.loads(Path("scores.json").read_text())
     for name, result in zip(("ours.de", "theirs.de"), found, strict=True):
         scores = [100 * entry["COMET"] for entry in wanted[name]]
-        assert result["sentence_scores"]["comet"] == pytest.approx(scores, abs=1e-3)
-        assert result["metrics"]["comet"] == pytest.approx(sum(scores) / 3, abs=1e-3)
+        assert result["sentence_scores"]["comet"] == pytest.approx(scores, rel=1e-2)
+        assert result["metrics"]["comet"] == pytest.approx(sum(scores) / 3, rel=1e-2)
         assert result["signatures"]["comet"].startswith("comet:tiny|sha256:")
     assert found[0]["metrics"]["comet"] != found[1]["metrics"]["comet"]
 
