@@ -126,6 +126,25 @@ def replace_file(path: Path, content: str | bytes) -> None:
         write_durably(aside, content)
 
 
+def append_whole(path: Path, text: str) -> None:
+    """Append text to a file as UTF-8, all of it or, on a full disk, nothing.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    data = text.encode()
+    with path.open("ab", buffering=0) as file:
+        end = file.tell()
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError as error:
+            with suppress(OSError):
+                file.truncate(end)
+            error.filename = error.filename or str(path)
+            raise
+
+
 @contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a path to write to, which replaces ``path`` if the block ends without an error."""

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +210,15 @@ class Results:
     def has(self, result: Mapping[str, Any]) -> bool:
         """Whether there is a result of the same weights and test set, with the same search."""
         return _key(result) in self._done
+
+    def missing_in(self, others: Iterable[Mapping[str, Any]], test_sets: Sequence[TestSet]) -> list[dict[str, Any]]:
+        """The results on these test sets that are not among ``others``, as they were given to :meth:`append`."""
+        known, digests = {_key(other) for other in others}, {test_set.to_json()["digest"] for test_set in test_sets}
+        return [
+            {name: value for name, value in record.items() if name not in ("checkpoint", "time")}
+            for record in self._read()
+            if _key(record) not in known and record["test_set"]["digest"] in digests
+        ]
 
     def append(self, checkpoint: str, result: dict[str, Any]) -> None:
         """Add a result. The line is on disk when the call returns.

@@ -60,7 +60,7 @@ def _evaluate(options: argparse.Namespace) -> Answer:
     if options.significance is not None:
         check_draws(options.significance, options.resamples, _seed(options))
     test_sets = read_test_sets(options.src or [], options.ref or [])
-    with _writing_output(options) as write:
+    with _writing_output(options) as write, contextlib.ExitStack() as held:
         bundles = [open_bundle(path) for path in options.bundle]
         test_sets += _cached_sets(options, bundles)
         _check_systems(options, test_sets)
@@ -71,7 +71,7 @@ def _evaluate(options: argparse.Namespace) -> Answer:
         ]
         _warn_of_swapped_sides(options, bundles)
         runs = [_find_run(bundle) for bundle in bundles] if options.track else []
-        comet = None if options.comet is None else Comet(options.comet)
+        comet = None if options.comet is None else held.enter_context(Comet(options.comet, options.comet_python))
         results = []
         for path, bundle in zip(options.bundle, bundles, strict=True):
             translator = load_translator(options, bundle)
@@ -79,8 +79,8 @@ def _evaluate(options: argparse.Namespace) -> Answer:
                 results += evaluate_bundle(
                     bundle, translator, test_sets, name=str(path), comet=comet, write=write, progress=progress
                 )
-    language = bundles[0].tgt_lang if bundles else None
-    results += [evaluate_file(path, lines, test_set, language, comet) for path, lines, test_set in systems]
+        language = bundles[0].tgt_lang if bundles else None
+        results += [evaluate_file(path, lines, test_set, language, comet) for path, lines, test_set in systems]
     results.sort(key=lambda result: test_sets.index(result.test_set))
     comparisons = _compare(options, results, test_sets)
     if runs:
@@ -188,10 +188,10 @@ def _answer(
 
 
 def _follow(options: argparse.Namespace) -> Answer:
-    from dstransformer.checkpoints.following import evaluate_run, find_bundle, validation_set
+    from dstransformer.checkpoints.following import Results, evaluate_run, find_bundle, validation_set
     from dstransformer.evaluation.systems import format_line
     from dstransformer.evaluation.testset import read_test_sets
-    from dstransformer.tracking import log_evaluation, send_evaluations
+    from dstransformer.tracking import log_evaluation, logged_evaluations, send_evaluations
     from dstransformer.tracking.evaluations import ENDING
 
     run: Path = options.follow
@@ -206,6 +206,9 @@ def _follow(options: argparse.Namespace) -> Answer:
     test_sets += _cached_sets(options, [] if bundle is None else [bundle])
     if not test_sets and bundle is not None:
         test_sets = [validation_set(bundle)]
+    if options.track:  # also what was evaluated before without --track, or was not recorded any more
+        for passed_over in Results(run).missing_in(logged_evaluations(run), test_sets):
+            log_evaluation(run, passed_over)
     with contextlib.suppress(OSError):
         os.nice(19)  # the processor is the training's too
     found = evaluate_run(run, test_sets, lambda bundle: load_translator(options, bundle), interval=interval, say=_note)

@@ -90,7 +90,13 @@ def _add_texts(parser: Parser) -> None:
     )
     parser.add_argument("--seed", type=int, metavar="N", help="seed of that test (12345, as in sacrebleu)")
     parser.add_argument(
-        "--comet", type=file, metavar="PATH", help="also COMET, by a downloaded model; needs the package unbabel-comet"
+        "--comet", type=file, metavar="PATH", help="also COMET, by a downloaded model; see --comet-python"
+    )
+    parser.add_argument(
+        "--comet-python",
+        type=file,
+        metavar="PYTHON",
+        help="the Python of an environment with the package unbabel-comet, which does not go beside this one",
     )
     parser.add_argument(
         "--track", action="store_true", help="put the scores into the MLflow run in which BUNDLE was trained"
@@ -110,7 +116,8 @@ def _add_following(parser: Parser) -> None:
     )
 
 
-_TEXTS = {"src", "ref", "test_set", "langpair", "systems", "significance", "resamples", "seed", "comet", "track"}
+_TEXTS = {"src", "ref", "test_set", "langpair", "systems", "significance", "resamples", "seed", "track"}
+_TEXTS |= {"comet", "comet_python"}
 _TAKEN = {
     "translation": {"bundle", "output", "follow", "interval"} | _TEXTS,
     "parsing": {"bundle", "gold", "trees", "tags", "output"},
@@ -155,6 +162,8 @@ def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
         raise UserError(f"--{unused[0]} is for --significance")
     if "significance" in given and systems < 2:
         raise UserError("--significance compares systems: name another BUNDLE, or --systems")
+    if "comet_python" in given and "comet" not in given:
+        raise UserError("--comet-python is for --comet")
     if "track" in given and not following and not given & {"bundle"}:
         raise UserError("--track needs a BUNDLE: files of translations belong to no run")
     if "output" in given and (systems > 1 or "bundle" not in given):

@@ -1,22 +1,29 @@
-"""COMET (Rei et al., 2020), if the package ``unbabel-comet`` is installed. Nothing is downloaded."""
+"""COMET (Rei et al., 2020), computed by the package ``unbabel-comet`` in an environment of its own.
+
+The package needs other versions of NumPy and Transformers than this one. Nothing is downloaded.
+"""
 
 from __future__ import annotations
 
-import importlib
-import logging
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
-import torch
-
-from dstransformer.errors import DataError, UserError, shown
+from dstransformer.errors import DataError, DstError, UserError, shown
 from dstransformer.evaluation.result import Score
 from dstransformer.files import file_sha256
 
 #: Sentences that the model takes at once.
 BATCH_SIZE = 16
+
+SCRIPT = Path(__file__).with_name("comet_script.py")
 
 
 def find_checkpoint(path: str) -> Path:
@@ -26,14 +33,8 @@ def find_checkpoint(path: str) -> Path:
         path: The file, or the folder of a downloaded model, which has it in ``checkpoints/model.ckpt``.
 
     Raises:
-        UserError: The package is not installed.
         DataError: There is no such file.
     """
-    if find_spec("comet") is None:
-        raise UserError(
-            "--comet needs the package unbabel-comet: install it with `pip install unbabel-comet`, and give the path "
-            "of a downloaded model"
-        )
     given = Path(path)
     found = given / "checkpoints" / "model.ckpt" if given.is_dir() else given
     if not found.is_file():
@@ -44,34 +45,94 @@ def find_checkpoint(path: str) -> Path:
 
 
 class Comet:
-    """A COMET model.
+    """A COMET model in a process of its own, which ends with the ``with`` block.
 
     Args:
         path: See :func:`find_checkpoint`.
+        python: The Python that has the package ``unbabel-comet``; None for the one that runs this.
 
     Raises:
-        UserError: The package is not installed.
+        UserError: There is no such Python, or it lacks the package.
         DataError: The file is not a COMET model.
+        DstError: The process ended.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, python: str | None = None) -> None:
         checkpoint = find_checkpoint(path)
-        logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-        comet = importlib.import_module("comet")
+        self._python = python or sys.executable
+        if (program := shutil.which(self._python)) is None:
+            raise UserError(f"--comet-python {self._python} is not a program: name the Python that has unbabel-comet")
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [program, "-I", str(SCRIPT), str(checkpoint.absolute())],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=_environment(),
+        )  # fmt: skip
         try:
-            self._model = comet.load_from_checkpoint(str(checkpoint), local_files_only=True)
-        except Exception as error:
-            raise DataError(f"--comet {path} cannot be loaded: {shown(error, quote=False, limit=200)}") from error
-        sha256 = file_sha256(checkpoint)[:16]
-        self._signature = f"comet:{checkpoint.parent.parent.name or checkpoint.name}|sha256:{sha256}"
-        self._signature += f"|version:{version('unbabel-comet')}|scale:100"
+            loaded = self._read()
+            if loaded.get("lacks_comet"):
+                raise UserError(
+                    f"--comet: {self._python} has no package unbabel-comet: install it in an environment of its own "
+                    "(it does not go beside this one) and name its Python with --comet-python"
+                )
+            if "error" in loaded:
+                raise DataError(f"--comet {path} cannot be loaded: {shown(loaded['error'], quote=False, limit=300)}")
+        except BaseException:
+            self.close()
+            raise
+        name = checkpoint.parent.parent.name if checkpoint.parent.name == "checkpoints" else checkpoint.name
+        self._signature = f"comet:{name}|sha256:{file_sha256(checkpoint)[:16]}|version:{loaded['version']}|scale:100"
 
-    def score(self, sources: Sequence[str], translations: Sequence[str], references: Sequence[str]) -> Score:
-        """The mean score of the sentences, times 100."""
+    def score(
+        self, sources: Sequence[str], translations: Sequence[str], references: Sequence[str]
+    ) -> tuple[Score, list[float]]:
+        """The mean score of the sentences, and the score of each, times 100.
+
+        Raises:
+            DstError: The model fails, or its process ended.
+        """
         samples = [
             {"src": source, "mt": translation, "ref": reference}
             for source, translation, reference in zip(sources, translations, references, strict=True)
         ]
-        gpus = int(torch.cuda.is_available())
-        output = self._model.predict(samples, batch_size=BATCH_SIZE, gpus=gpus, progress_bar=False)
-        return Score("comet", 100.0 * float(output.system_score), self._signature)
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"samples": samples, "batch_size": BATCH_SIZE}) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+        answer = self._read()
+        if "error" in answer:
+            raise DstError(f"COMET failed: {shown(answer['error'], quote=False, limit=300)}")
+        return Score("comet", 100.0 * answer["system"], self._signature), [100.0 * one for one in answer["scores"]]
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+        self._log.close()
+
+    def __enter__(self) -> Comet:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._ended()
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _ended(self) -> DstError:
+        status = self._process.wait()
+        self._log.seek(0)
+        said = [line.strip() for line in self._log if line.strip()]
+        last = f": {shown(said[-1], quote=False, limit=200)}" if said else ""
+        return DstError(f"the process of COMET ({self._python}) ended with status {status}{last}")
+
+
+def _environment() -> dict[str, str]:
+    """The environment without what is meant for the Python that runs this."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}

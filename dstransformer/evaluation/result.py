@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +73,7 @@ class Evaluation:
         are_trees: Whether the outputs are trees, on one line each.
         digest: Hash of the held-out set, with which scores of different models can be compared; empty if unknown.
         translations: All outputs, for scores that are computed later; empty if they were not kept.
+        sentence_scores: By name, the scores that are those of single sentences too, of each in order.
     """
 
     scores: tuple[Score, ...]
@@ -83,6 +85,7 @@ class Evaluation:
     are_trees: bool = False
     digest: str = ""
     translations: tuple[str, ...] = field(default=(), repr=False)
+    sentence_scores: Mapping[str, Sequence[float]] = field(default_factory=dict, repr=False)
 
     @property
     def main(self) -> Score:
@@ -108,9 +111,11 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``, without samples and translations."""
-        return {
+        known: dict[str, Any] = {
             "sentences": self.sentences,
             "seconds": self.seconds,
             "metrics": self.metrics,
             "signatures": self.signatures,
         }
+        each = {name: [round(score, 4) for score in scores] for name, scores in self.sentence_scores.items()}
+        return {**known, "sentence_scores": each} if each else known

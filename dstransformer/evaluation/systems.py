@@ -138,8 +138,8 @@ def _with_comet(evaluation: Evaluation, test_set: TestSet, comet: Comet | None) 
     if comet is None:
         return evaluation
     assert test_set.sources is not None
-    found = comet.score(test_set.sources, evaluation.translations, test_set.references)
-    return replace(evaluation, scores=(*evaluation.scores, found))
+    found, each = comet.score(test_set.sources, evaluation.translations, test_set.references)
+    return replace(evaluation, scores=(*evaluation.scores, found), sentence_scores={found.name: each})
 
 
 def format_result(result: Result) -> str:

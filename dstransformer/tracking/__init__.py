@@ -3,7 +3,7 @@
 from dstransformer.tracking.build import build_tracker
 from dstransformer.tracking.console import ConsoleProgress
 from dstransformer.tracking.courier import register_bundle, send_pending
-from dstransformer.tracking.evaluations import find_run, log_evaluation
+from dstransformer.tracking.evaluations import find_run, log_evaluation, logged_evaluations
 from dstransformer.tracking.evaluations import send as send_evaluations
 from dstransformer.tracking.group import PARENT_TAG, RunGroup
 from dstransformer.tracking.jsonl import METRICS_NAME, MetricsLog
@@ -30,6 +30,7 @@ __all__ = [
     "build_tracker",
     "find_run",
     "log_evaluation",
+    "logged_evaluations",
     "public_address",
     "register_bundle",
     "resolve_tracking_uri",

@@ -41,7 +41,7 @@ MLFLOW_ENVIRONMENT = {
 
 
 class StoreUnreachableError(Exception):
-    """The store does not respond, or its run is gone. Pending records stay in the spool."""
+    """The store does not respond or writes nothing, or its run is gone. Pending records stay in the spool."""
 
 
 class Courier:
@@ -53,6 +53,7 @@ class Courier:
         self._spool = spool
         self._store: MlflowStore | None = None
         self._refused: set[Path] = set()
+        self._warned: set[str] = set()  # operations of which a record was refused and none accepted since
         #: The store does not know the run, and no records are left to create it again.
         self.lost = False
         #: What the registration of the bundle has come to, as a line; None until it was sent.
@@ -83,7 +84,7 @@ class Courier:
             The number of records sent.
 
         Raises:
-            StoreUnreachableError: The store does not respond.
+            StoreUnreachableError: The store does not respond, or writes nothing: its disk is full, for example.
             OSError: The spool cannot be read.
         """
         sent = 0
@@ -96,15 +97,17 @@ class Courier:
             try:
                 store.send(record)
             except Exception as error:
-                if not store.answers():
+                if not store.works():
                     self._store = None
                     raise StoreUnreachableError(_reason(error)) from error
-                if not self._refused.issuperset(files):
+                if record["op"] not in self._warned and not self._refused.issuperset(files):
                     logger.warning(
                         "the tracking server refused %r (kept in %s): %s", record["op"], files[0], _reason(error)
                     )
+                self._warned.add(record["op"])
                 self._refused.update(files)
             else:
+                self._warned.discard(record["op"])
                 self._state = store.state
                 self.registered = store.registered or self.registered
                 self._spool.archive(files, record)
@@ -152,7 +155,9 @@ def _reason(error: BaseException) -> str:
     text = without_secrets(" ".join(str(error).split()) or repr(error))
     if known := re.search(r"\[Errno -?\d+\] ([\w ]+)", text):
         return known[1]
-    return "timed out" if "timed out" in text else text
+    if status := re.search(r"too many (\d+) error responses|(\d{3}) Server Error", text):
+        return f"it answers with status {status[1] or status[2]}"
+    return "timed out" if "timed out" in text else text.partition(" [SQL:")[0]
 
 
 def crashed_run(run_folder: Path, spool: Spool, state: TrackingState) -> Record | None:

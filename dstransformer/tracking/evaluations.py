@@ -78,6 +78,12 @@ def log_evaluation(run_folder: Path, result: Mapping[str, Any]) -> None:
         raise StorageError(f"cannot write {error.filename}: {error.strerror}; the scores are not in MLflow") from None
 
 
+def logged_evaluations(run_folder: Path) -> list[dict[str, Any]]:
+    """The results that :func:`log_evaluation` has recorded in a run, sent or not."""
+    records = Spool(run_folder).records("evaluation")
+    return [json.loads(record["text"]) for record in records]
+
+
 def send(run_folder: Path, *, patience: float = 0.0) -> str | None:
     """Send what :func:`log_evaluation` has recorded.
 

@@ -27,13 +27,14 @@ from dstransformer.tracking.location import TrackingState, artifact_location, sq
 from dstransformer.tracking.models import KEY_TAG, RunModels
 from dstransformer.tracking.page import describe_crash, page_instructions
 from dstransformer.tracking.registry import register
-from dstransformer.tracking.spool import Record
+from dstransformer.tracking.spool import Record, unix_ms
 
 logger = logging.getLogger(__name__)
 # The courier reports failures itself, once and in one line.
 for library in ("mlflow", "alembic", "sqlalchemy", "urllib3"):
     logging.getLogger(library).setLevel(logging.CRITICAL + 1)
 
+PROBE_TAG = "mlflow.dst_probe"  # hidden in MLflow's UI
 ENTRIES_PER_BATCH = 100  # MLflow's limit of parameters or tags per request
 MAX_VALUE_LENGTH = 6000
 
@@ -107,15 +108,18 @@ class MlflowStore:
         else:
             self._operations[name](record)
 
-    def answers(self) -> bool:
-        """Whether the store works and has the run; then a refused record is itself at fault."""
+    def works(self) -> bool:
+        """Whether the store has the run and writes to it; then a refused record is itself at fault."""
         path = sqlite_path(self._state.tracking_uri)
         if path is not None and not path.exists():  # an open connection can still read a deleted file
             return False
         try:
-            return self.run_id is not None and self._find_run(self.run_id)
+            if self.run_id is None or not self._find_run(self.run_id):
+                return False
+            self._client.set_tag(self.run_id, PROBE_TAG, str(unix_ms()))  # a full disk can still be read
         except Exception:
             return False
+        return True
 
     @cached_property
     def _models(self) -> RunModels:
@@ -203,11 +207,16 @@ class MlflowStore:
         self._client.log_inputs(self.run_id, [DatasetInput(dataset, context)])
 
     def _table(self, record: Record) -> None:
-        """Put the rows of a step into a table that MLflow shows, in place of those that it holds of that step."""
+        """Put rows into a table that MLflow shows, in place of those that it holds with the same first columns.
+
+        How many columns that are is the record's ``same``: of one row for each update of a step, more than the step.
+        """
+        same = record.get("same", 1)
+        replaced = [row[:same] for row in record["rows"]]
         with tempfile.TemporaryDirectory() as folder:
             table = Path(folder, Path(record["file"]).name)
-            others = [row for row in self._read_table(record["file"], folder) if row[0] != record["step"]]
-            rows = sorted(others + record["rows"], key=lambda row: row[0])
+            others = [row for row in self._read_table(record["file"], folder) if row[:same] not in replaced]
+            rows = sorted(others + record["rows"], key=lambda row: row[:same])
             content = {"columns": record["columns"], "data": rows}
             table.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
             self._client.log_artifact(self.run_id, str(table), str(Path(record["file"]).parent))

@@ -66,8 +66,8 @@ class MlflowTracker(Tracker):
     """Tracks a run folder as one MLflow run, also across resumes.
 
     No method waits for the store, except ``finish``, which waits at most ``FINISH_SECONDS``. None raises its errors.
-    What the disk of the run folder refuses waits in memory until it takes it. Metric names in MLflow are
-    ``train/loss``, ``valid/bleu`` and so on.
+    While the run folder cannot be written, records are held in memory; only ``start`` raises OSError then. Metric names
+    in MLflow are ``train/loss``, ``valid/bleu`` and so on.
     """
 
     name = "MLflow tracking"
@@ -91,7 +91,7 @@ class MlflowTracker(Tracker):
         self._retry_seconds = retry_seconds
         self._system_metrics_seconds = system_metrics_seconds
         self._announce = announce
-        self._spool = Spool(run_folder, waits=True)
+        self._spool = Spool(run_folder)
         self._run: RunStart | None = None
         self._outcome = Outcome()
         self._logged_signatures: dict[str, Mapping[str, str]] = {}
@@ -105,6 +105,7 @@ class MlflowTracker(Tracker):
         self._step = 0
         self._finishing = threading.Event()
         self._store_down = False
+        self._disk_full = False
         self._retry_at = 0.0
         self._worker: threading.Thread | None = None
 
@@ -210,8 +211,9 @@ class MlflowTracker(Tracker):
         self._bad_updates += 1
         if self._bad_updates <= MAX_BAD_UPDATES:
             row = [value if key != "pairs" else " ".join(map(str, value)) for key, value in update.to_json().items()]
-            columns = list(update.to_json())
-            self._put("table", file="divergence/bad_updates.json", step=update.step, columns=columns, rows=[row])
+            columns, file = list(update.to_json()), "divergence/bad_updates.json"
+            same = 1 + columns.index("update")  # after a rollback there are other updates of the same steps
+            self._put("table", file=file, step=update.step, columns=columns, rows=[row], same=same)
 
     def log_rollback(self, rollback: Rollback) -> None:
         """Log ``divergence/rollback-N.json``, and the number of rollbacks as a tag."""
@@ -282,14 +284,15 @@ class MlflowTracker(Tracker):
             self._finishing.set()
         if self._worker is not None:
             self._worker.join(FINISH_SECONDS[status])
+        self._check_disk()
         self._spool.close()
         if self._registered is not None:
             self._announce(f"MLflow: {self._registered}")
         if self._page is not None:
             self._announce(self._page)
-        if self._spool.waiting:
-            logger.warning("%d tracking records could not be written and are lost", self._spool.waiting)
-        if left := len(self._spool.pending()):
+        if lost := self._spool.held:
+            logger.warning("%d tracking records are lost: %s has no room for them", lost, self._run_folder)
+        if left := len(self._spool.pending()) - lost:
             logger.warning(
                 "%d tracking records were not sent to %s and are kept in %s: send them with `dst track %s`",
                 left,
@@ -309,7 +312,7 @@ class MlflowTracker(Tracker):
         self._put("dataset", name=name, digest=digest, path=path, profile=profile, context=context)
 
     def _put(self, op: str, **values: Any) -> None:
-        self._spool.put({"op": op, **values})
+        self._spool.put_or_hold({"op": op, **values})
 
     def _put_metrics(self, step: int, metrics: Mapping[str, float]) -> int:
         """Put metrics into the spool. Returns their time in Unix milliseconds."""
@@ -330,6 +333,7 @@ class MlflowTracker(Tracker):
             finishing = self._finishing.is_set()
             if finishing and monitor is not None:
                 monitor.stop()
+            self._check_disk()
             self._deliver(courier, last_try=finishing)
             self._registered = courier.registered
             if self._page is None and courier.page is not None:
@@ -341,6 +345,16 @@ class MlflowTracker(Tracker):
             if monitor is None and self._with_system_metrics and courier.run_id is not None and not self._store_down:
                 monitor = self._start_monitor(courier.run_id)
             self._finishing.wait(self._flush_seconds)
+
+    def _check_disk(self) -> None:
+        """Write the records that are held in memory, if there is room now."""
+        error = self._spool.write_held()
+        if error is not None and not self._disk_full:
+            what = f"cannot write tracking records to {self._run_folder}: {error.strerror or error}"
+            logger.warning("%s; training continues, and they are held in memory", what)
+        elif error is None and self._disk_full:
+            logger.warning("tracking records are written to %s again", self._run_folder)
+        self._disk_full = error is not None
 
     def _deliver(self, courier: Courier, *, last_try: bool) -> None:
         due = last_try or time.monotonic() >= self._retry_at

@@ -1,7 +1,8 @@
 """A persistent queue of tracking records in the run folder, one file per record.
 
 A record stays on disk until the server has accepted it, so none is lost if the process dies. Records are written to a
-temporary file and renamed, which needs no lock: a trainer may add records while another process sends them.
+temporary file and renamed, which needs no lock: a trainer may add records while another process sends them. While the
+disk has no room, a trainer holds its records in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from dstransformer.files import replacing
+from dstransformer.files import append_whole, replacing
 from dstransformer.json_text import parse_json, read_json
 
 logger = logging.getLogger(__name__)
@@ -35,20 +36,16 @@ Record = dict[str, Any]  # JSON; "op" names the operation
 
 
 class Spool:
-    """The spool folder of a run; records are ordered by creation time.
+    """The spool folder of a run; records are ordered by creation time."""
 
-    Args:
-        run_folder: The run folder; exists.
-        waits: Whether records that the disk refuses wait in memory, in their order, for the next that it takes.
-    """
-
-    def __init__(self, run_folder: Path, *, waits: bool = False) -> None:
-        self._waits = waits
-        self._adding = threading.Lock()
-        self._waiting: list[tuple[str, Record]] = []
+    def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder / FOLDER_NAME
         self._sent = run_folder / SENT_NAME
         self._numbers = itertools.count()
+        self._lock = threading.Lock()  # of what is in memory: several threads put records, another one sends them
+        self._held: dict[Path, Record] = {}  # not written for lack of room, oldest first
+        self._unlogged: dict[Path, Record] = {}  # sent, but their line in the log could not be written
+        self._compacted = ""  # the last file that compacting again would not change
         #: Records found damaged so far.
         self.damaged = 0
 
@@ -56,40 +53,45 @@ class Spool:
         """Add a record.
 
         Raises:
-            OSError: The file cannot be written, and records do not wait.
+            OSError: The file cannot be written.
         """
-        name = f"{time.time_ns():020d}-{os.getpid()}-{next(self._numbers):08d}.json"
-        if not self._waits:
-            self._add(name, record)
-            return
-        with self._adding:
-            refused = bool(self._waiting)
-            self._waiting.append((name, record))
+        self._write_new(self._new_path(), record)
+
+    def put_or_hold(self, record: Record) -> None:
+        """Add a record. If its file cannot be written, hold it in memory; it is pending all the same."""
+        with self._lock:
+            self._held[self._new_path()] = record
+        self.write_held()
+
+    def write_held(self) -> OSError | None:
+        """Write what could not be written before, if there is room now.
+
+        Returns:
+            What prevents it; None if nothing is held any more.
+        """
+        with self._lock:
             try:
-                while self._waiting:
-                    self._add(*self._waiting[0])
-                    del self._waiting[0]
+                while self._held:
+                    path = next(iter(self._held))
+                    self._write_new(path, self._held[path])
+                    del self._held[path]
+                self._log_sent()
             except OSError as error:
-                if not refused:
-                    logger.warning(
-                        "cannot write %s: %s; training continues, and tracking records wait for the disk",
-                        self._folder, error.strerror or error,
-                    )  # fmt: skip
+                return error
+        return None
 
     @property
-    def waiting(self) -> int:
-        """Number of records that the disk has refused so far."""
-        return len(self._waiting)
-
-    def _add(self, name: str, record: Record) -> None:
-        try:
-            self._write(self._folder / name, record)
-        except FileNotFoundError:  # first record, or another process removed the folder
-            self._folder.mkdir(exist_ok=True)
-            self._write(self._folder / name, record)
+    def held(self) -> int:
+        """Number of pending records that are in memory only."""
+        return len(self._held)
 
     def pending(self) -> list[Path]:
-        """The files of the pending records, oldest first."""
+        """The files of the pending records, oldest first, and where those held in memory will be written."""
+        written = self._written()
+        with self._lock:
+            return sorted({*written, *self._held} - self._unlogged.keys())
+
+    def _written(self) -> list[Path]:
         return sorted(self._folder.glob("*.json"))
 
     def broken(self) -> list[Path]:
@@ -102,12 +104,16 @@ class Spool:
 
     def is_group(self) -> bool:
         """Whether the records are those of a :class:`RunGroup`. Changes nothing."""
-        return any(SOURCE_TAG in record.get("tags", ()) for record in self._records() if record.get("op") == "start")
+        return any(SOURCE_TAG in record.get("tags", ()) for record in self.records("start"))
+
+    def records(self, operation: str) -> list[Record]:
+        """All records of an operation, sent or pending, in order. Changes nothing."""
+        return [record for record in self._records() if record.get("op") == operation]
 
     def _records(self) -> Iterator[Record]:
         """All records that were sent or are pending, except metrics that were sent, in order."""
         lines = self._sent_lines()
-        for path in self.pending():
+        for path in self._written():
             with suppress(FileNotFoundError):
                 lines.append(path.read_text(encoding="utf-8", errors="replace"))
         return (record for line in lines if (record := _parse(line)) is not None)
@@ -143,15 +149,31 @@ class Spool:
 
     def delete(self, paths: Sequence[Path]) -> None:
         """Delete records."""
-        for path in paths:
-            path.unlink(missing_ok=True)
+        with self._lock:
+            for path in paths:
+                self._held.pop(path, None)
+                path.unlink(missing_ok=True)
 
     def archive(self, paths: Sequence[Path], record: Record) -> None:
-        """Delete sent records, but log those not in ``metrics.jsonl``, to be able to rebuild a lost store."""
-        if record["op"] != "metrics":
-            with self._sent.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-        self.delete(paths)
+        """Delete sent records, but log those not in ``metrics.jsonl``, to be able to rebuild a lost store.
+
+        A record that cannot be logged for lack of room keeps its file until it can.
+        """
+        if record["op"] == "metrics":
+            self.delete(paths)
+            return
+        with self._lock, suppress(OSError):
+            self._unlogged |= dict.fromkeys(paths, record)
+            self._log_sent()
+
+    def _log_sent(self) -> None:
+        """Log and delete sent records. Requires the lock."""
+        while self._unlogged:
+            path = next(iter(self._unlogged))
+            append_whole(self._sent, json.dumps(self._unlogged[path]) + "\n")
+            del self._unlogged[path]
+            self._held.pop(path, None)
+            path.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Delete all pending records and the log of sent ones."""
@@ -199,11 +221,26 @@ class Spool:
             return
 
     def compact(self) -> None:
-        """Merge consecutive metrics records on disk, so that a long outage does not leave thousands of files."""
-        for files, record in self.batches(self.pending()):
+        """Merge consecutive metrics records on disk, so that a long outage does not leave thousands of files.
+
+        Reads only what was added since the last call: this thread shares the interpreter with the training loop.
+        """
+        last = ""
+        for files, record in self.batches([path for path in self._written() if path.name > self._compacted]):
+            self._compacted, last = last or self._compacted, files[-1].name  # the last batch may still grow
             if len(files) > 1:
                 self._write(files[-1], record)
                 self.delete(files[:-1])
+
+    def _new_path(self) -> Path:
+        return self._folder / f"{time.time_ns():020d}-{os.getpid()}-{next(self._numbers):08d}.json"
+
+    def _write_new(self, path: Path, record: Record) -> None:
+        try:
+            self._write(path, record)
+        except FileNotFoundError:  # first record, or another process removed the folder
+            self._folder.mkdir(exist_ok=True)  # a run folder that is gone is not made anew
+            self._write(path, record)
 
     @staticmethod
     def _write(path: Path, record: Record) -> None:
@@ -211,6 +248,9 @@ class Spool:
             aside.write_text(json.dumps(record), encoding="utf-8")
 
     def _read(self, path: Path) -> Record | None:
+        with self._lock:
+            if path in self._held:
+                return self._held[path]
         try:
             record = read_json(path, nan=True)
         except FileNotFoundError:  # sent by another process in the meantime

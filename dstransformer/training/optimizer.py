@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from dstransformer.config import OptimizerConfig, ScheduleConfig
+from dstransformer.terminal import stopped_by_signals
 
 
 def learning_rate(step: int, d_model: int, schedule: ScheduleConfig) -> float:
@@ -29,14 +30,18 @@ def build_optimizer(
         config: The betas, epsilon and decoupled weight decay.
         offloaded: Use DeepSpeed's vectorised Adam for optimizer states in CPU memory. It is compiled at first use and
             needs a C++ compiler.
+
+    Raises:
+        Stopped: A signal came while it was compiled.
     """
     betas = (config.beta1, config.beta2)
     if offloaded:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-        offloaded_adam: torch.optim.Optimizer = DeepSpeedCPUAdam(
-            parameters, lr=1.0, betas=betas, eps=config.eps, weight_decay=config.weight_decay, adamw_mode=True
-        )
+        with stopped_by_signals():  # there is nothing to save yet, and compilers take minutes
+            offloaded_adam: torch.optim.Optimizer = DeepSpeedCPUAdam(
+                parameters, lr=1.0, betas=betas, eps=config.eps, weight_decay=config.weight_decay, adamw_mode=True
+            )
         return offloaded_adam
     if config.weight_decay:
         return torch.optim.AdamW(

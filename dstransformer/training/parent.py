@@ -112,19 +112,27 @@ def recorded_parent(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
     return record
 
 
-def check_parent(checkpoint: Checkpoint, parent: Parent) -> None:
-    """Check that the run of a checkpoint started from this bundle.
+def check_parent(checkpoint: Checkpoint, init: Path, parent: Parent | None) -> None:
+    """Check that the run of a checkpoint started from a bundle.
+
+    Args:
+        checkpoint: The checkpoint.
+        init: Where the bundle is, or was.
+        parent: The bundle; None if it is gone, and its path has to do.
 
     Raises:
         ConfigError: It did not.
     """
     record = recorded_parent(checkpoint)
-    if record is None or record["weights_sha256"] != parent.bundle.weights_sha256:
-        began = "random weights" if record is None else f"another bundle ({record['path']})"
-        raise ConfigError(
-            f"--init {parent.bundle.path}: this run started from {began} and goes on from {checkpoint.path}; leave out "
-            "--init, or choose another --run"
-        )
+    if record is not None and parent is not None and record["weights_sha256"] == parent.bundle.weights_sha256:
+        return
+    if record is not None and parent is None and Path(record["path"]).is_relative_to(init.absolute()):
+        return
+    began = "random weights" if record is None else f"another bundle ({record['path']})"
+    raise ConfigError(
+        f"--init {init}: this run started from {began} and goes on from {checkpoint.path}; leave out --init, or choose "
+        "another --run"
+    )
 
 
 def _ids(tokenizer: Tokenizer) -> dict[str, int]:

@@ -29,7 +29,7 @@ from dstransformer.evaluation import Evaluation
 from dstransformer.tracking import RunStart, Tracker, build_tracker
 from dstransformer.training.estimate import Estimate, estimate, plan_warnings
 from dstransformer.training.final import Choice, make_final_bundle
-from dstransformer.training.parent import check_parent, recorded_parent
+from dstransformer.training.parent import check_parent, open_parent, recorded_parent
 from dstransformer.training.provenance import describe_origin, describe_start, describe_tags
 from dstransformer.training.setup import Setup, TrainRequest, check_corpus, check_setup, resolve_setup
 
@@ -326,8 +326,11 @@ def _find_checkpoint_on_rank0(request: TrainRequest, setup: Setup, world: World)
 
 def _find_checkpoint(request: TrainRequest, setup: Setup) -> Checkpoint | None:
     found = find_checkpoint(request.resume, setup.run, setup.config, setup.initial_state, setup.corpus.path)
-    if found is not None and setup.parent is not None:
-        check_parent(found, setup.parent)
+    if request.init is not None:
+        if found is not None:
+            check_parent(found, request.init, setup.parent)
+        elif setup.parent is None:  # no checkpoint is sound, so it is needed after all
+            open_parent(request.init, setup.config.model, setup.corpus.tokenizer)
     return found
 
 

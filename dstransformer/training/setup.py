@@ -12,6 +12,7 @@ from typing import Any
 from dstransformer.batching import Mixture, build_budget, build_mixture, check_lengths, training_lengths
 from dstransformer.checkpoints.folders import check_run_folder
 from dstransformer.checkpoints.format import TrainState
+from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.cluster.launcher import Processes
 from dstransformer.cluster.world import World
 from dstransformer.config import Config, Precision, compose, load_config, precision_of, zero_stage
@@ -66,7 +67,7 @@ class Setup:
         corpus: The corpus, with the splits ``train``, ``validation`` and optionally ``test``.
         run: The run folder.
         world_size: Number of processes.
-        parent: The bundle that training starts from.
+        parent: The bundle that training starts from; None for random weights, or if the run resumes and it is gone.
     """
 
     config: Config
@@ -117,8 +118,19 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
         check_run_folder(request.run)
     corpus = Corpus.open(request.corpus, verify=False)
     build_mixture(corpus.manifest.parts, config.training.mixture)
-    parent = None if request.init is None else open_parent(request.init, config.model, corpus.tokenizer)
+    parent = _open_parent(request, config, corpus)
     return Setup(config, ds_config, corpus, request.run, processes.world_size, parent)
+
+
+def _open_parent(request: TrainRequest, config: Config, corpus: Corpus) -> Parent | None:
+    """The bundle of ``--init``; None without, and if it is gone and the run resumes, for which it is not needed."""
+    if request.init is None:
+        return None
+    has_checkpoint = CheckpointFolder(request.run / "checkpoints").latest() is not None
+    resumes = has_checkpoint if request.resume == "auto" else request.resume != "never"
+    if resumes and not request.init.exists():
+        return None
+    return open_parent(request.init, config.model, corpus.tokenizer)
 
 
 def check_corpus(setup: Setup, *, verify: bool) -> None:

@@ -54,9 +54,11 @@ def test_training_starts_from_the_weights_and_names_its_parent(parent: Path, toy
     assert record["weights_sha256"] == origin.weights_sha256
     assert record["same_tokenizer"]
     shutil.rmtree(bundle)
-    again = run_dst(
-        *options(toy_corpus, run, *STANDSTILL, "training.seed=7", "training.max_updates=3"), "--ds", "zero0", "fp32"
-    )
+    more = options(toy_corpus, run, *STANDSTILL, "training.seed=7", "training.max_updates=3")
+    other = run_dst(*more, "--ds", "zero0", "fp32", "--init", str(tmp_path / "other"))
+    assert other.returncode == 2
+    assert f"this run started from another bundle ({bundle})" in other.stderr
+    again = run_dst(*more, "--ds", "zero0", "fp32", "--init", str(bundle))
     assert again.returncode == 0, again.stderr
     assert open_bundle(run).provenance["parent"] == record, "a resumed run keeps its parent, which need not be there"
 

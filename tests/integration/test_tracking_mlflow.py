@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
+from support.disk import full_disk
 from support.launching import LIMIT, SILENCE, run_dst
 from support.mlflow_runs import (
     EXPERIMENT,
@@ -33,7 +34,9 @@ from dstransformer.errors import DataError, StorageError
 from dstransformer.evaluation import Sample
 from dstransformer.tracking import (
     METRICS_NAME,
+    BadUpdate,
     MetricsLog,
+    Rollback,
     TrackingState,
     resolve_tracking_uri,
     send_pending,
@@ -172,6 +175,32 @@ def test_a_resumed_run_continues_the_same_mlflow_run(server: MlflowServer, run_f
     assert not any(name.startswith("changed.model") for name in resumed.data.tags)
 
 
+def test_a_divergence_is_recorded(server: MlflowServer, run_folder: Path, tmp_path: Path) -> None:
+    bad = [BadUpdate(step, 0, step - 1, True, step - 4, (7 * step, 8 * step)) for step in (5, 6, 7)]
+    rollback = Rollback(1, "too many in a row", 7, 3, ((0, 3), (0, 7)), bad)
+    tracker = make_tracker(run_folder, server.uri)
+    tracker.start(make_start())
+    for update in bad:
+        tracker.log_bad_update(update)
+    tracker.log_rollback(rollback)
+    tracker.log_train(4, {"loss": 2.0})
+    tracker.log_bad_update(BadUpdate(6, 0, 9, False, 1, (42,)))  # there were more updates of that number
+    tracker.finish("finished")
+    client, run = tracked_run(run_folder)
+    assert run.data.tags["rollbacks"] == "1"
+    assert json.loads(artifact_text(client, run, "divergence/rollback-1.json", tmp_path)) == rollback.to_json()
+    table = json.loads(artifact_text(client, run, "divergence/bad_updates.json", tmp_path))
+    assert table["columns"] == ["step", "epoch", "update", "skipped", "in_a_row", "pairs"]
+    assert table["data"] == [
+        [5, 0, 4, True, 1, "35 40"],
+        [6, 0, 5, True, 2, "42 48"],
+        [6, 0, 9, False, 1, "42"],
+        [7, 0, 6, True, 3, "49 56"],
+    ]
+    shown = json.loads(run.data.tags["mlflow.loggedArtifacts"])
+    assert {"path": "divergence/bad_updates.json", "type": "table"} in shown
+
+
 def test_a_fresh_run_in_a_used_folder_gets_a_new_mlflow_run(run_folder: Path, store: str) -> None:
     ids = set()
     for _ in range(2):
@@ -247,6 +276,29 @@ def test_a_server_that_hangs_and_dies_only_causes_warnings(
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len([text for text in warnings if "does not accept tracking records" in text]) == 1
     assert len([text for text in warnings if "accepts tracking records again" in text]) == 1
+
+
+def test_a_full_disk_of_the_run_folder_loses_nothing(
+    server: MlflowServer, run_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracker = make_tracker(run_folder, server.uri)
+    tracker.start(make_start())
+    wait_until(lambda: has_run(run_folder) and not pending(run_folder))
+    client, run = tracked_run(run_folder)
+    with full_disk():
+        for step in (1, 2, 3):
+            tracker.log_train(step, {"loss": 1.0 / step})
+        tracker.log_eval("valid", 3, VALID)
+        wait_until(lambda: train_steps(client, run) == [1, 2, 3])  # sent from memory
+        wait_until(lambda: "and they are held in memory" in caplog.text)
+    wait_until(lambda: f"tracking records are written to {run_folder} again" in caplog.text)
+    tracker.log_train(4, {"loss": 0.25})
+    tracker.finish("finished")
+    assert not pending(run_folder)
+    assert train_steps(client, run) == [1, 2, 3, 4]
+    assert "signatures" in {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert "lost" not in caplog.text
+    assert caplog.text.count("cannot write tracking records") == 1
 
 
 def test_records_that_never_reached_a_server_are_sent_later(server: MlflowServer, run_folder: Path) -> None:

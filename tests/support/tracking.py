@@ -81,12 +81,12 @@ class MlflowServer:
     def __init__(self, folder: Path, store: Path) -> None:
         self._folder = folder
         shutil.copy(store, folder / "server.db")
-        self._port = free_port()
-        self.uri = f"http://127.0.0.1:{self._port}"
+        self.port = free_port()
+        self.uri = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)]
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self._folder / 'server.db'}"]
         command += ["--artifacts-destination", str(self._folder / "artifacts")]
         quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ import pytest
 from support.launching import started
 
 from dstransformer.errors import DataError, StorageError, UserError
-from dstransformer.files import hold_lock, replace_file, replace_folder, replacing, storage_errors
+from dstransformer.files import append_whole, hold_lock, replace_file, replace_folder, replacing, storage_errors
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -171,3 +172,18 @@ def test_replace_folder_keeps_what_a_killed_process_had_moved_aside(tmp_path: Pa
     with pytest.raises(UserError, match="out already exists"):
         replace_folder(tmp_path / "out", lambda folder: write_letter(folder, "second"), overwrite=False)
     assert (tmp_path / "out" / "letter.txt").read_text() == "first"
+
+
+def test_text_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    append_whole(path, "first ä\n")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (12, limit[1]))  # room for part of it, as on a disk that gets full
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            append_whole(path, "second\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert caught.value.filename == str(path)
+    append_whole(path, "third\n")
+    assert path.read_text(encoding="utf-8") == "first ä\nthird\n"

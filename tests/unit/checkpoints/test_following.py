@@ -14,6 +14,7 @@ from support.corpora import small_tokenizer
 from dstransformer.checkpoints.following import Results, follow, is_finished, validation_set
 from dstransformer.config import load_config
 from dstransformer.errors import DataError, NewerFormatError
+from dstransformer.evaluation.testset import TestSet
 from dstransformer.model import open_bundle, save_bundle
 
 CONFIG = load_config("toy")
@@ -142,6 +143,17 @@ def test_results_are_kept_and_known(run: Path) -> None:
     assert len(lines) == 3
     assert list(json.loads(lines[2]))[:2] == ["format_version", "checkpoint"]
     assert Results(run).has(RESULT | {"weights_sha256": "b"})
+
+
+def test_results_that_mlflow_has_not_are_found(run: Path) -> None:
+    test_set = TestSet("held", ("a",), ("b",), "held.en", "held.de")
+    results = Results(run)
+    told = [RESULT | {"weights_sha256": name, "test_set": test_set.to_json()} for name in "abc"]
+    for result in told:
+        results.append("step-00000001", result)
+    results.append("step-00000001", RESULT)  # of another test set
+    missing = Results(run).missing_in(told[:1], [test_set])
+    assert missing == [{"format_version": 1, **result} for result in told[1:]]
 
 
 def test_results_of_a_newer_format_are_refused(run: Path) -> None:

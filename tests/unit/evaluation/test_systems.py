@@ -160,7 +160,10 @@ def test_slips_are_found_before_anything_is_translated(
     ("--follow run", "--follow run: not the folder of a run that `dst train` writes"),
     ("--follow run --interval 0", "--interval is for --follow, in seconds, more than 0"),
     ("--follow run --interval inf", "--interval is for --follow, in seconds, more than 0 and at most 86,400"),
-    ("bundle --src a.en --ref a.de --comet model.ckpt", "install it with `pip install unbabel-comet`"),
+    ("bundle --src a.en --ref a.de --comet model.ckpt", "--comet model.ckpt: model.ckpt is not a file: name the"),
+    ("bundle --src a.en --ref a.de --comet a.en", "has no package unbabel-comet: install it in an environment of its"),
+    ("bundle --src a.en --ref a.de --comet a.en --comet-python none", "--comet-python none is not a program: name the"),
+    ("bundle --src a.en --ref a.de --comet-python python3", "--comet-python is for --comet"),
     ("--task parsing --gold a.en bundle bundle", "--task parsing takes one BUNDLE"),
     ("--task parsing --gold a.en bundle --systems a.bad", "--task parsing does not take --systems"),
 ])  # fmt: skip

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support.disk import full_disk
 
 from dstransformer.tracking.spool import METRICS_PER_BATCH, Record, Spool
 
@@ -65,23 +66,6 @@ def test_a_closed_spool_leaves_no_folder_unless_something_is_pending(tmp_path: P
     assert operations(spool) == ["tags"]
 
 
-def test_records_that_the_disk_refuses_wait_if_asked_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run = tmp_path / "run"  # a folder that is not there, as of a disk that is not mounted
-    with pytest.raises(FileNotFoundError):
-        Spool(run).put({"op": "start"})
-    spool = Spool(run, waits=True)
-    spool.put({"op": "start"})
-    spool.put({"op": "tags"})
-    assert spool.waiting == 2
-    assert not run.exists()
-    run.mkdir()
-    spool.put({"op": "finish"})
-    assert spool.waiting == 0
-    assert operations(spool) == ["start", "tags", "finish"]
-    (message,) = (record.getMessage() for record in caplog.records)
-    assert message.endswith("No such file or directory; training continues, and tracking records wait for the disk")
-
-
 @pytest.mark.parametrize("content", [b"", b"[]", b"junk"])
 def test_a_damaged_record_is_skipped_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
     spool = Spool(tmp_path)
@@ -125,3 +109,66 @@ def test_a_run_lacks_its_end_until_one_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "tracking-pending" / "0-damaged.json").write_text('{"op"')
     assert spool.lacks_end()
     assert len(spool.pending()) == 2, "looking changes nothing"
+
+
+def test_records_wait_in_memory_while_the_disk_is_full(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.put_or_hold({"op": "start"})
+    with full_disk():
+        spool.put_or_hold(metrics(1))
+        spool.put_or_hold({"op": "tags"})
+        error = spool.write_held()
+        assert error is not None
+        assert spool.held == 2
+        assert operations(spool) == ["start", "metrics", "tags"], "they can be sent from memory"
+        assert operations(Spool(tmp_path)) == ["start"]
+    spool.put_or_hold(metrics(2))
+    assert (spool.held, spool.write_held()) == (0, None)
+    assert operations(Spool(tmp_path)) == ["start", "metrics", "tags", "metrics"]
+
+
+def test_records_sent_while_the_disk_is_full_are_logged_later(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.put_or_hold({"op": "start"})
+    with full_disk():
+        spool.put_or_hold({"op": "tags"})
+        spool.put_or_hold(metrics(1))
+        for files, record in list(spool.batches(spool.pending())):
+            spool.archive(files, record)
+        assert spool.pending() == []
+        assert operations(Spool(tmp_path)) == ["start"], "a process that is killed now leaves it to be sent again"
+    assert spool.write_held() is None
+    assert list((tmp_path / "tracking-pending").iterdir()) == []
+    assert Spool(tmp_path).operations() == ["start", "tags"]
+
+
+def test_compacting_reads_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path)
+    for step in range(2500):
+        spool.put(metrics(step))
+    spool.compact()
+    assert len(spool.pending()) == 3
+    spool.put({"op": "tags"})
+    spool.put(metrics(2500))
+    spool.put(metrics(2501))
+    read: list[Path] = []
+    original = Spool._read
+    monkeypatch.setattr(Spool, "_read", lambda self, path: read.append(path) or original(self, path))
+    spool.compact()
+    assert len(read) == 4, "the last batch, which could have grown, and the new ones"
+    assert len(spool.pending()) == 5
+    steps = [value[3] for _, record in spool.batches(spool.pending()) for value in record.get("metrics", [])]
+    assert steps == list(range(2502))
+
+
+def test_records_wait_for_a_disk_that_is_not_mounted(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(FileNotFoundError):
+        Spool(run).put({"op": "start"})
+    spool = Spool(run)
+    spool.put_or_hold({"op": "start"})
+    assert spool.held == 1
+    assert not run.exists()
+    run.mkdir()
+    assert spool.write_held() is None
+    assert operations(spool) == ["start"]

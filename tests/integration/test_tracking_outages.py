@@ -1,0 +1,211 @@
+"""Whole runs while their MLflow server fails: training does not notice, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.launching import SILENCE, free_port, run_dst
+from support.mlflow_runs import logged_models, pending, tracked_run
+from support.runs import train_options
+from support.tracking import MlflowServer
+
+from benchmarks.proxy import Fault, Proxy
+from dstransformer.checkpoints.following import is_finished
+from dstransformer.corpus import Corpus
+
+pytestmark = [pytest.mark.usefixtures("patience"), pytest.mark.slow]
+
+#: Values that depend on the speed of the machine.
+TIMED = ("tokens_per_second", "seconds", "device_hours", "system/")
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The server's disk: a file system of 64 MiB where that can be mounted, else a folder."""
+    folder = tmp_path_factory.mktemp("server")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    yield folder
+    if mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(scope="module")
+def proxy(disk: Path, empty_store: Path) -> Iterator[Proxy]:
+    server = MlflowServer(disk, empty_store)
+    server.start()
+    proxy = Proxy(free_port(), server.port)
+    yield proxy
+    proxy.close()
+    server.kill()
+
+
+def train(toy_corpus: Path, run: Path, uri: str) -> subprocess.CompletedProcess[str]:
+    settings = [f"tracking.uri={uri}", "tracking.system_metrics=false", "training.log_every=1"]
+    patience = {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(int(SILENCE)), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    return run_dst(*train_options(toy_corpus, run, *settings), "--name", "short", extra=patience)
+
+
+def send_rest(run: Path) -> None:
+    """On a slow machine the end of a run does not wait for all its records."""
+    if pending(run):
+        done = run_dst("track", str(run))
+        assert done.returncode == 0, done.stderr
+    assert not pending(run)
+
+
+def stored(run_folder: Path) -> dict[str, Any]:
+    """What MLflow has of a run, without what depends on time."""
+    client, run = tracked_run(run_folder)
+    names = sorted(name for name in run.data.metrics if not any(part in name for part in TIMED))
+    curves = {name: client.get_metric_history(run.info.run_id, name) for name in names}
+    folders = ["", "signatures", "samples", "plots"]
+    files = [file.path for folder in folders for file in client.list_artifacts(run.info.run_id, folder)]
+    return {
+        "status": run.info.status,
+        "params": {name: value for name, value in run.data.params.items() if name != "tracking.uri"},
+        "tags": sorted(name for name in run.data.tags if name != "mlflow.dst_probe"),
+        "curves": {name: sorted((point.step, point.value) for point in points) for name, points in curves.items()},
+        "files": sorted(files),
+        "datasets": sorted(entry.dataset.name for entry in run.inputs.dataset_inputs),
+        "models": [
+            (kind, model.params["step"], model.status, sorted(metric.key for metric in model.metrics))
+            for kind in ("checkpoint", "translation")
+            for model in logged_models(client, run, kind)
+        ],
+    }
+
+
+@pytest.fixture(scope="module")
+def healthy(toy_corpus: Path, proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What MLflow has of a run whose server never failed."""
+    run = tmp_path_factory.mktemp("healthy") / "run"
+    done = train(toy_corpus, run, proxy.uri)
+    assert done.returncode == 0, done.stderr
+    send_rest(run)
+    found = stored(run)
+    assert found["status"] == "FINISHED"
+    assert [step for step, _ in found["curves"]["train/loss"]] == list(range(1, 13))
+    assert [kind for kind, *_ in found["models"]] == ["checkpoint"] * 3 + ["translation"]
+    return found
+
+
+def until_the_end(run: Path, fault: Fault, *, after: int = 0) -> Callable[[str, str], Fault]:
+    """Requests after so many fail until all that is left to the run is to finish its tracking."""
+    seen = iter(range(10**9))
+    return lambda *_: "none" if next(seen) < after or is_finished(run) else fault
+
+
+def refuse_writing(run: Path) -> Callable[[str, str], Fault]:
+    """After the run was created, as on a server whose disk gets full."""
+
+    def judge(method: str, path: str) -> Fault:
+        reads = method == "GET" or path.endswith("search")
+        return "none" if reads or "create" in path or is_finished(run) else "status 500"
+
+    return judge
+
+
+def answer_late(run: Path) -> Callable[[str, str], Fault]:
+    def judge(*_: str) -> Fault:
+        while not is_finished(run):
+            time.sleep(0.05)
+        return "none"
+
+    return judge
+
+
+FAULTS: dict[str, Callable[[Path], Callable[[str, str], Fault]]] = {
+    "unreachable at the start": lambda run: until_the_end(run, "drop"),
+    "killed in the middle": lambda run: until_the_end(run, "drop", after=8),
+    "status 500 for all that writes": refuse_writing,
+    "slower than the whole training": answer_late,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_run_whose_server_fails_is_recorded_like_any_other(
+    toy_corpus: Path, proxy: Proxy, healthy: dict[str, Any], tmp_path: Path, fault: str
+) -> None:
+    run = tmp_path / "run"
+    proxy.failed, proxy.judge = 0, FAULTS[fault](run)
+    try:
+        done = train(toy_corpus, run, proxy.uri)
+    finally:
+        proxy.judge = lambda *_: "none"
+    assert done.returncode == 0, done.stderr
+    failures = 0 if fault.startswith("slower") else 1
+    assert min(proxy.failed, 1) == failures
+    assert done.stderr.count("does not accept tracking records; training continues") == failures, done.stderr
+    assert done.stderr.count("accepts tracking records again") <= failures
+    assert "refused" not in done.stderr
+    send_rest(run)
+    assert stored(run) == healthy
+
+
+def test_a_server_whose_disk_is_full_gets_everything_later(
+    toy_corpus: Path, proxy: Proxy, healthy: dict[str, Any], disk: Path, tmp_path: Path
+) -> None:
+    if not disk.is_mount():
+        pytest.skip("mounting a small tmpfs needs root")
+    run, filler = tmp_path / "run", disk / "filler"
+
+    def judge(*_: str) -> Fault:
+        if is_finished(run):
+            filler.unlink(missing_ok=True)
+        return "none"
+
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(65536)):
+            pass
+    proxy.judge = judge
+    try:
+        done = train(toy_corpus, run, proxy.uri)
+    finally:
+        proxy.judge = lambda *_: "none"
+        filler.unlink(missing_ok=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("does not accept tracking records; training continues") == 1, done.stderr
+    assert "refused" not in done.stderr
+    send_rest(run)
+    assert stored(run) == healthy
+
+
+def test_dst_track_sends_a_run_and_its_evaluations_when_the_server_is_back(
+    toy_corpus: Path, proxy: Proxy, healthy: dict[str, Any], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    proxy.judge = lambda *_: "drop"
+    try:
+        done = train(toy_corpus, run, proxy.uri)
+        assert done.returncode == 0, done.stderr
+        assert f"send them with `dst track {run}`" in done.stderr
+        split = Corpus.open(toy_corpus).split("test")
+        for name, lines in (("held.en", split.src_texts()), ("held.de", split.tgt_texts())):
+            (tmp_path / name).write_text("".join(f"{line}\n" for line in lines[:2]), encoding="utf-8")
+        texts = ["--src", str(tmp_path / "held.en"), "--ref", str(tmp_path / "held.de")]
+        followed = run_dst("evaluate", "--follow", str(run), *texts)
+        assert followed.returncode == 0, followed.stderr
+        followed = run_dst("evaluate", "--follow", str(run), *texts, "--track")
+        assert followed.returncode == 0, followed.stderr
+        assert f"`dst track {run}` sends them" in followed.stderr
+        down = run_dst("track", str(run))
+        assert (down.returncode, down.stdout, down.stderr.count("\n")) == (1, "", 1)
+    finally:
+        proxy.judge = lambda *_: "none"
+    sent = run_dst("track", str(run))
+    assert sent.returncode == 0, sent.stderr
+    assert sent.stdout.endswith(f" records sent to {proxy.uri}, none pending\n")
+    found, scores = stored(run), json.loads((run / "evaluations.jsonl").read_text().splitlines()[0])
+    assert (0, scores["metrics"]["bleu"]) not in found["curves"]["evaluate/held/bleu"]
+    assert [step for step, _ in found["curves"]["evaluate/held/bleu"]] == [4, 8, 12, 12]
+    assert found["curves"]["train/loss"] == healthy["curves"]["train/loss"]
+    assert (found["status"], found["params"]) == (healthy["status"], healthy["params"])
