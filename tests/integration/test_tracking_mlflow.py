@@ -30,7 +30,7 @@ from support.mlflow_runs import (
 from support.tracking import MlflowServer, evaluation_of, make_start, wait_until
 
 from dstransformer.config import load_config
-from dstransformer.errors import DataError, StorageError
+from dstransformer.errors import StorageError
 from dstransformer.evaluation import Sample
 from dstransformer.tracking import (
     METRICS_NAME,
@@ -398,8 +398,3 @@ def test_resending_after_a_lost_answer_duplicates_nothing(run_folder: Path, stor
     assert train_steps(client, run) == [1]
     assert [m.value for m in client.get_metric_history(run.info.run_id, "valid/bleu")] == [12.5]
     assert len(json.loads(artifact_text(client, run, "samples/valid.json", tmp_path))["data"]) == 1
-
-
-def test_sending_from_an_untracked_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is not the folder of a tracked run"):
-        send_pending(tmp_path)

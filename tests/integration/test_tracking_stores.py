@@ -190,3 +190,8 @@ def test_a_password_is_in_no_file_and_no_message(
     assert "s3cret" not in said
     assert [path for path in tmp_path.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()] == []
     assert "http://me:***@127.0.0.1:9" in (run / "config.yaml").read_text()
+
+
+def test_sending_from_an_untracked_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is not the folder of a tracked run"):
+        send_pending(tmp_path)
