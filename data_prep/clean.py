@@ -29,12 +29,16 @@ from dstransformer.errors import DataError, counted
 from dstransformer.progress import Progress
 
 # In the order in which they are tried; a dropped pair is counted under the first rule that drops it.
-NAMES = (*(rule.name for rule in RULES), "overlap", "duplicate")
+NAMES = ("score", *(rule.name for rule in RULES), "overlap", "duplicate")
 
 _KEPT = len(NAMES)
 
 # What to do if a rule drops everything. Deduplication always leaves a pair.
-_ADVICE = {**{rule.name: rule.advice for rule in RULES}, "overlap": "leave out --drop-overlap"}
+_ADVICE = {
+    "score": "lower --min-score",
+    **{rule.name: rule.advice for rule in RULES},
+    "overlap": "leave out --drop-overlap",
+}
 
 # Dropped pairs of each rule that are kept as examples, and the most characters of a side of them.
 _EXAMPLES = 5
@@ -62,7 +66,7 @@ def clean_text(
     """
     active = {rule.name for rule in RULES if rule.build(options, *languages)}
     active |= {"duplicate", "overlap"} if options.drop_overlap else {"duplicate"}
-    examples: dict[str, list[tuple[str, str]]] = {name: [] for name in NAMES if name in active}
+    examples: dict[str, list[tuple[str, str]]] = {name: [] for name in NAMES}
     total = count_pairs(read / "train.arrow")
     passed, train = folder / "passed.arrow", folder / "train.arrow"
     counts = np.zeros(_KEPT + 1, dtype=np.int64)
@@ -93,7 +97,8 @@ def clean_text(
         counts[_KEPT] = distinct.sum()
     else:
         passed.rename(train)
-    dropped = {name: count for name, count in zip(NAMES, counts[:_KEPT].tolist(), strict=True) if name in active}
+    found = zip(NAMES, counts[:_KEPT].tolist(), strict=True)
+    dropped = {name: count for name, count in found if name in active or (name == "score" and count)}
     if not counts[_KEPT]:
         reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items() if count)
         advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
@@ -118,7 +123,7 @@ def judge(table: pa.Table, options: CleanOptions, languages: tuple[str, str]) ->
     """Normalise pairs, find the rule that drops each, and hash them.
 
     Returns:
-        Columns ``src``, ``tgt`` and ``part``; ``rule``, an index into ``NAMES``, ``len(NAMES)`` for one that is kept;
+        The columns of ``SCHEMA``; ``rule``, an index into ``NAMES``, ``len(NAMES)`` for one that is kept;
         ``key``, equal for equal pairs; ``src_key`` and ``pair_key``, hashes of the source sentence and of the pair in
         Unicode form NFKC, for comparison with held-out text.
     """
@@ -127,8 +132,12 @@ def judge(table: pa.Table, options: CleanOptions, languages: tuple[str, str]) ->
         [normalise(text, form) for text in _punctuate(table[side].to_pylist(), options, language)]
         for side, language in zip(("src", "tgt"), languages, strict=True)
     )
-    judges = [(n, function) for n, rule in enumerate(RULES) if (function := rule.build(options, *languages))]
+    built = ((NAMES.index(rule.name), rule.build(options, *languages)) for rule in RULES)
+    judges = [(number, function) for number, function in built if function]
     rules = [next((number for number, drops in judges if drops(*pair)), _KEPT) for pair in zip(src, tgt, strict=True)]
+    if table["low"].to_numpy().any():
+        low = table["low"].to_pylist()
+        rules = [NAMES.index("score") if is_low else rule for is_low, rule in zip(low, rules, strict=True)]
     key = hash_pairs(src, tgt)
     if form == "nfkc" and options.punctuation == "keep":
         src_key, pair_key = hash_texts(src), key
@@ -139,6 +148,7 @@ def judge(table: pa.Table, options: CleanOptions, languages: tuple[str, str]) ->
             "src": src,
             "tgt": tgt,
             "part": table["part"],
+            "low": table["low"],
             "rule": pa.array(rules, pa.uint8()),
             "key": key,
             "src_key": src_key,

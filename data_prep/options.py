@@ -204,9 +204,15 @@ class FilesOptions(_SourceOptions):
     valid_size: Count = Field(0, description="training pairs held out for validation")
     test_size: Count = Field(0, description="training pairs held out for testing")
     seed: Seed = Field(1, description="seed of the choice of held-out pairs")
+    scores: TextFile | None = Field(None, description="a score of each training pair, one a line, by any other tool")
+    min_score: Annotated[FiniteFloat, Placeholder("X")] | None = Field(
+        None, description="drop training pairs with a lower score"
+    )
 
     @model_validator(mode="after")
-    def _holds_out_or_not(self) -> Self:
+    def _go_together(self) -> Self:
+        if (self.scores is None) != (self.min_score is None):
+            raise ValueError("--scores and --min-score go together: give both or none")
         if not self.held_out and (size := self.valid_size or self.test_size):
             raise ValueError(f"held_out is false, but {size} pairs are to be held out: leave one of them out")
         return self

@@ -1,4 +1,4 @@
-"""Files of sentence pairs, Arrow tables with columns ``src``, ``tgt`` and ``part``, and how pairs are compared."""
+"""Files of sentence pairs, which are Arrow tables of ``SCHEMA``, and how pairs are compared."""
 
 import errno
 import hashlib
@@ -24,8 +24,8 @@ from dstransformer.progress import Advance
 #: What a source streams.
 TEXT = pa.schema([("src", pa.string()), ("tgt", pa.string())])
 
-#: A pair in the work folder: ``part`` is the number of the source that it is from.
-SCHEMA = TEXT.append(pa.field("part", pa.uint16()))
+#: A pair in the work folder: ``part`` is the number of its source, ``low`` whether its score is too low.
+SCHEMA = TEXT.append(pa.field("part", pa.uint16())).append(pa.field("low", pa.bool_()))
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -74,8 +74,10 @@ def _copy(part: Part, split: str, number: int, writer: PairsWriter, advance: Adv
     blank = {"src": "source", "tgt": "target"}  # the sides that have had no text so far
     before = writer.rows
     for table in part.source.splits[split]():
-        column = pa.array(np.full(table.num_rows, number, dtype=np.uint16))
-        writer.write(table.append_column(SCHEMA.field("part"), column))
+        columns = dict(zip(table.column_names, table.columns, strict=True))
+        columns["part"] = pa.array(np.full(table.num_rows, number, dtype=np.uint16))
+        columns.setdefault("low", pa.array(np.zeros(table.num_rows, dtype=np.bool_)))
+        writer.write(pa.table(columns, schema=SCHEMA))
         for side in list(blank):
             if any(map(str.strip, table[side].to_pylist())):
                 del blank[side]
@@ -127,8 +129,8 @@ def _hold_out(
 
 
 def source_keys(table: pa.Table) -> pa.Table:
-    """Compute a ``key`` that is equal for equal source sentences, and ``usable``: whether both sides have text."""
+    """Compute a ``key`` that is equal for equal source sentences, and ``usable``: whether a pair can be held out."""
     src = [normalise(text, "nfkc") for text in table["src"].to_pylist()]
     tgt = [normalise(text, "nfkc") for text in table["tgt"].to_pylist()]
-    usable = [bool(a and b) for a, b in zip(src, tgt, strict=True)]
+    usable = [bool(a and b and not low) for a, b, low in zip(src, tgt, table["low"].to_pylist(), strict=True)]
     return pa.table({"key": hash_texts(src), "usable": pa.array(usable, pa.bool_()), "part": table["part"]})

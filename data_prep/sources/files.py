@@ -16,6 +16,7 @@ from data_prep.options import FilesOptions, printable_name
 from data_prep.pairs import TEXT
 from data_prep.sources import Source
 from data_prep.sources.records import pair_of_record, pairs_of_table
+from data_prep.sources.scores import mark_low
 from data_prep.sources.texts import archive_of, iter_sentences
 from dstransformer.compression import ENDINGS
 from dstransformer.corpus import InputFile, SourceInfo
@@ -62,6 +63,10 @@ def open_files(options: FilesOptions) -> Source:
             streams.append(partial(_stream, paths, seen, options.src_lang, options.tgt_lang))
         if streams:
             splits[name] = partial(_chain, streams)
+    if options.scores and options.min_score is not None and "train" in splits:
+        scores = [paths[0] for paths in expand((options.scores,))]
+        inputs += [_identify(path)[0] for path in scores]
+        splits["train"] = partial(_mark_low, splits["train"], scores, options.min_score)
     if "train" not in splits:
         raise UserError("no training text: give --src FILE and --tgt FILE, or --train FILE")
     for name, size, flag in (("validation", options.valid_size, "valid"), ("test", options.test_size, "test")):
@@ -157,6 +162,10 @@ def _matches(path: Path) -> list[Path]:
 def _chain(streams: list[Stream]) -> Iterator[pa.Table]:
     for stream in streams:
         yield from stream()
+
+
+def _mark_low(stream: Stream, scores: list[Path], least: float) -> Iterator[pa.Table]:
+    return mark_low(stream(), scores, least)
 
 
 def _identify(path: Path) -> tuple[InputFile, os.stat_result]:

@@ -158,7 +158,9 @@ def make_work(folder: Path) -> None:
     stage = folder / "read"
     stage.mkdir()
     with PairsWriter(stage / "train.arrow") as writer:
-        writer.write(pa.table({"src": ["a", "b"], "tgt": ["c", "d"], "part": [0, 0]}, schema=SCHEMA))
+        writer.write(
+            pa.table({"src": ["a", "b"], "tgt": ["c", "d"], "part": [0, 0], "low": [False, False]}, schema=SCHEMA)
+        )
     record = StageRecord(
         key="k",
         after="",

@@ -10,9 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.prep import build, refuses
 
 from data_prep.options import FilesOptions
 from data_prep.sources.files import open_files, same_sides, swapped_sides
+from dstransformer.corpus import Corpus
 from dstransformer.errors import DataError, UserError
 
 PAIRS = [("a dog", "ein Hund"), ("", "leer"), ("two\u2028lines", "ein Männchen 🦊")]
@@ -217,3 +219,27 @@ def test_patterns_stand_for_several_files(tmp_path: Path) -> None:
         read(src=tmp_path / "*.en", tgt=tmp_path / "*.de")
     with pytest.raises(DataError, match=r"no file fits .*\*\.fr"):
         read(src=tmp_path / "*.en", tgt=tmp_path / "*.fr")
+
+
+def test_scores_of_other_tools_drop_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"dog number {n}\tHund Nummer {n}\n" for n in range(60)]
+    write(tmp_path / "text.tsv", "".join(lines))
+    scores = write(tmp_path / "scores.gz", "".join(f"{n / 60:.3f}\n" for n in range(60)))
+    options = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--train", tmp_path / "text.tsv"]
+    options += ["--valid-size", "5", "--vocab-size", "300", "--out", tmp_path / "corpus", "--scores", scores]
+    assert "--scores and --min-score go together" in refuses(capsys, build(*options))
+    assert build(*options, "--min-score", "0.5") == 0
+    manifest = Corpus.open(tmp_path / "corpus").manifest
+    assert manifest.cleaning.dropped["score"] == 30
+    assert manifest.cleaning.kept == 25, "what is held out has a score too"
+    assert manifest.cleaning.examples["score"][0] == ("dog number 0", "Hund Nummer 0")
+    assert manifest.options["min_score"] == 0.5
+    for content, message in (
+        ("0.5\n" * 59, "59 scores, fewer than pairs"),
+        ("0.5\n" * 61, "more scores than the 60 pairs"),
+        ("0.5\nhigh\n", "line 2: 'high' is not a number"),
+        ("nan\n", "line 1: 'nan' is not a number"),
+    ):
+        write(tmp_path / "scores", content)
+        with pytest.raises(DataError, match=message):
+            read(train=tmp_path / "text.tsv", scores=tmp_path / "scores", min_score=0.0)

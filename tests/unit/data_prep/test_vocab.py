@@ -25,7 +25,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
     src = [f"the number {n} is greater than {n // 3}" for n in numbers]
     tgt = [f"die Zahl {n} ist größer als {n // 3}" for n in numbers]
     with PairsWriter(path) as writer:
-        writer.write(pa.table([src, tgt, [0] * len(src)], schema=SCHEMA))
+        writer.write(pa.table([src, tgt, [0] * len(src), [False] * len(src)], schema=SCHEMA))
     return path
 
 
