@@ -1,6 +1,6 @@
 # make install      create the virtual environment .venv; all targets below do this first
 # make quickstart   prepare, train and evaluate on the embedded toy corpus
-# make test         check the code and run all tests on two workers (WORKERS=4: on four)
+# make test         check the code and run all tests on three workers (WORKERS=4: on four)
 # make test-fast    run ruff and the fast unit tests, for everyday work
 # make coverage     run all tests and report line coverage, without subprocesses
 # make check        run ruff, mypy and import-linter
@@ -11,7 +11,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST_ARGS ?=
-WORKERS ?= 2
+WORKERS ?= 3
 
 export HF_HUB_OFFLINE ?= 1
 export MLFLOW_DISABLE_TELEMETRY ?= true

@@ -35,14 +35,20 @@ class Difference(NamedTuple):
 
 
 def compare_runs(run: Path, reference: Path) -> Difference:
-    """Compare the traces, the weights and moments of the last checkpoints, and the final bundles."""
+    """Compare the traces, the weights and moments of the last checkpoints, and the final bundles.
+
+    A run whose disk refused a checkpoint has no such bundle as the other, because another checkpoint is in its average.
+    """
     trace, expected = read_trace(run), read_trace(reference)
     found, wanted = {record["step"]: record for record in trace}, {record["step"]: record for record in expected}
     shared = sorted(found.keys() & wanted.keys())
     bits = sum(_trace_bits(found[step], wanted[step]) for step in shared)
     losses = [abs(found[s]["loss"] - wanted[s]["loss"]) / abs(wanted[s]["loss"]) for s in shared]
     tensors, others = read_tensors(run), read_tensors(reference)
+    refused = _is_refused(run)
     for name in tensors.keys() | others.keys():
+        if refused and name.startswith("bundle/"):
+            continue
         bits += _tensor_bits(tensors.get(name), others.get(name))
     return Difference(bits, max(losses, default=0.0), len(found.keys() ^ wanted.keys()) + len(trace) - len(found))
 
@@ -66,6 +72,12 @@ def read_tensors(run: Path) -> dict[str, Floats]:
         for name, parts in ranges.items()
     }
     return tensors | {f"bundle/{name}": v for name, v in load_file(run / "bundle" / "model.safetensors").items()}
+
+
+def _is_refused(run: Path) -> bool:
+    """Whether the disk refused a checkpoint that was due."""
+    lines = (json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return any(line["kind"] == "unsaved" for line in lines)
 
 
 def _tensor_bits(one: Floats | None, other: Floats | None) -> int:

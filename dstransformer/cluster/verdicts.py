@@ -106,12 +106,29 @@ def find_gone(seen: Mapping[int, Seen], ranks: Collection[int], limits: Limits, 
         if now - (seen[rank].heard if rank in seen else began) > patience
         and (rank not in seen or seen[rank].place.phase not in (LEFT, FAILED))
     ]
-    if silent:
+    if silent and not _may_be_more(seen, silent, limits, patience, now):
         what = "died or stopped" if lost else f"not answered for {limits.silence:g} s (training.silence_seconds)"
         return f"{name_ranks(silent, seen)} {_has(silent)} {what}; {describe(seen)}"
     if lost and all(now - seen[rank].moved > 4 * limits.confirmation for rank in lost):
         return f"{name_ranks(lost, seen)} {_has(lost)} lost a connection ({seen[lost[0]].place.lost}); {describe(seen)}"
     return None
+
+
+def _may_be_more(
+    seen: Mapping[int, Seen], silent: Collection[int], limits: Limits, patience: float, now: float
+) -> bool:
+    """Whether the first silent process was missed so lately that others may have been lost together with it.
+
+    Of processes that die at once, the last signs of life are up to an interval apart, and as much again until they are
+    read.
+    """
+    apart = 2 * limits.interval
+    latest = any(
+        one.place.phase not in (LEFT, FAILED) and apart < now - one.heard
+        for rank, one in seen.items()
+        if rank not in silent
+    )
+    return latest and all(now - seen[rank].heard <= patience + apart for rank in silent if rank in seen)
 
 
 def find_stuck(seen: Mapping[int, Seen], limits: Limits, now: float) -> str | None:

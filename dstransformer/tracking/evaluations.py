@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.errors import DataError, StorageError, UserError
+from dstransformer.json_text import parse_json
 from dstransformer.tracking.courier import send_pending
 from dstransformer.tracking.location import STATE_NAME
 from dstransformer.tracking.spool import Record, Spool, unix_ms
@@ -81,7 +82,7 @@ def log_evaluation(run_folder: Path, result: Mapping[str, Any]) -> None:
 def logged_evaluations(run_folder: Path) -> list[dict[str, Any]]:
     """The results that :func:`log_evaluation` has recorded in a run, sent or not."""
     records = Spool(run_folder).records("evaluation")
-    return [json.loads(record["text"]) for record in records]
+    return [parse_json(record["text"], nan=True) for record in records]
 
 
 def send(run_folder: Path, *, patience: float = 0.0) -> str | None:

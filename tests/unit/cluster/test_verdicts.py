@@ -62,6 +62,17 @@ def test_a_process_that_never_reported_is_missed() -> None:
     )
 
 
+def test_ranks_that_died_together_are_named_together() -> None:
+    first = [seen(UPDATE, lost="closed", moved=9), seen(UPDATE, heard=8.1), seen(UPDATE, heard=7.5)]
+    assert verdict(*first) is None, "rank 2 may be gone too"
+    later = [seen(UPDATE, lost="closed", moved=11), seen(UPDATE, heard=9.1), seen(UPDATE, heard=8.5)]
+    assert (verdict(*later) or "").startswith("ranks 1, 2 on node have died or stopped")
+    alive = [seen(UPDATE, lost="closed", moved=9), seen(UPDATE, heard=8.1), seen(UPDATE, heard=0.5)]
+    assert (verdict(*alive) or "").startswith("rank 1 on node has died or stopped")
+    slow = [seen(UPDATE, lost="closed", moved=15), seen(UPDATE, heard=12.1), seen(UPDATE, heard=7.5)]
+    assert (verdict(*slow) or "").startswith("rank 1 on node has died or stopped"), "it does not wait for ever"
+
+
 def test_of_many_ranks_a_message_names_some() -> None:
     said = verdict(*[seen(UPDATE, heard=21)] * 1000)
     assert said is not None
