@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from data_prep.options import SOURCES, CleanOptions, EncodeOptions, Folder, TextFile, VocabOptions, option_kind
 from data_prep.recipe import Recipe
+from dstransformer.config.loading import merge
 from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml
 from dstransformer.errors import ConfigError, shown
 from dstransformer.files import read_bounded
@@ -111,7 +112,7 @@ def _resolve(name: str, folder: Path, children: tuple[Path, ...], root: Path | N
         return {key: value for key, value in tree.items() if value is not None}
     if not isinstance(parent, str):
         raise ConfigError(f"{path}: extends = {shown(parent)}: name one recipe or file")
-    return _merge(_resolve(parent, path.parent, (*children, path), base if stated else root), tree)
+    return merge(_resolve(parent, path.parent, (*children, path), base if stated else root), tree)
 
 
 def _find(name: str, folder: Path) -> Path:
@@ -135,16 +136,6 @@ def _anchor(tree: dict[str, Any], folder: Path) -> None:
         for key, value in section.items() if isinstance(section, dict) else ():
             if key in _PATHS and isinstance(value, str) and value:
                 section[key] = str(folder / value)
-
-
-def _merge(base: dict[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in override.items():
-        old = merged.get(key)
-        if value is None and isinstance(old, dict):
-            continue  # an empty section
-        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return merged
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:

@@ -64,7 +64,7 @@ class _Parts(io.RawIOBase):
         self._kind = kind
         self._part = _decompressor(kind)
         self._fed = False  # whether the current part has begun
-        self._ready = b""
+        self._ready = memoryview(b"")
 
     def readable(self) -> bool:
         """See ``io.RawIOBase``."""
@@ -99,7 +99,7 @@ class _Parts(io.RawIOBase):
         if not self._fed and self._kind == "xz" and not (data := data.lstrip(b"\0")):
             return True  # padding between the parts
         try:
-            self._ready = self._part.decompress(data)
+            self._ready = memoryview(self._part.decompress(data))
         except Exception as error:  # each library has its own
             raise DamagedDataError("are damaged") from error
         self._fed = True

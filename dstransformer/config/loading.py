@@ -90,7 +90,7 @@ def complete_config(tree: Mapping[str, Any], origin: str) -> Config:
             "dstransformer that wrote it, or a newer one"
         )
     try:
-        return Config.model_validate(_merge(base, tree))
+        return Config.model_validate(merge(base, tree))
     except ValidationError as error:
         raise ConfigError(f"{origin}: {_describe_errors(error)}") from None
 
@@ -124,7 +124,7 @@ def _resolve(preset: str, children: tuple[Path, ...] = ()) -> dict[str, Any]:
         return tree
     if not isinstance(parent, str):
         raise ConfigError(f"{path}: extends = {shown(parent)}: name one preset or file")
-    return _merge(_resolve(parent, (*children, path)), tree)
+    return merge(_resolve(parent, (*children, path)), tree)
 
 
 def _check_complete(tree: Mapping[str, Any], preset: str) -> None:
@@ -204,13 +204,14 @@ def _base() -> dict[str, Any]:
     return read_yaml(PRESETS / "base.yaml")
 
 
-def _merge(base: dict[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: dict[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the values of one tree into a copy of another, section by section; an empty section changes nothing."""
     merged = dict(base)
     for key, value in override.items():
         old = merged.get(key)
         if isinstance(old, dict) and value is None:
             continue  # an empty section
-        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
 
 

@@ -146,6 +146,23 @@ class FinalBundle:
     evaluations: dict[str, Evaluation]
 
 
+def _score(
+    candidates: Candidates,
+    comparison: _Comparison,
+    average: Path,
+    is_stopped: Callable[[], bool],
+    report: Callable[[str], None],
+) -> dict[str, float] | None:
+    """The scores of the candidates by name; None if the run was stopped in the meantime."""
+    scores: dict[str, float] = {}
+    for name, members in candidates.checkpoints.items():
+        if is_stopped():
+            return None
+        report(f"final evaluation of {name}")
+        scores[name] = comparison.score(candidates, name, average if len(members) > 1 else members[0].bundle)
+    return scores
+
+
 def make_final_bundle(
     setup: Setup,
     world: World,
@@ -188,12 +205,9 @@ def make_final_bundle(
         )
         if candidates is None:
             return None
-        scores: dict[str, float] = {}
-        for name, members in candidates.checkpoints.items():
-            if is_stopped():
-                return None
-            report(f"final evaluation of {name}")
-            scores[name] = comparison.score(candidates, name, average if len(members) > 1 else members[0].bundle)
+        scores = _score(candidates, comparison, average, is_stopped, report)
+        if scores is None:
+            return None
         choice = _choose(setup.config, candidates, scores, comparison.metric)
         _report(choice, tracker, world)
         chosen = candidates.checkpoints[choice.chosen]
