@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts a launcher, and ends with the exit status of the training: torchrun and deepspeed turn every status into 1.
+# Starts a launcher, and ends with the exit status of the training: torchrun and deepspeed turn every status into 1 or 0.
 #
 #     launch/exit-status.sh torchrun --nproc-per-node 8 --module -- dstransformer train base --corpus … --run …
 #
@@ -12,6 +12,7 @@ for ((at = 1; at <= $#; at++)); do
   case ${!at} in
     --run) next=$((at + 1)) run=${!next-} ;;
     --run=*) run=${!at#--run=} ;;
+    --dry-run | -h | --help) exec "$@" ;;
   esac
 done
 if [ -z "$run" ]; then
@@ -31,11 +32,15 @@ while kill -s 0 "$launcher" 2>/dev/null; do wait "$launcher"; done
 wait "$launcher"
 status=$?
 
-# On another node the file may take a moment to appear.
-tries=10
-while [ "$status" -ne 0 ] && [ "$(recorded)" = "$before" ] && [ $((tries--)) -gt 0 ]; do sleep 1; done
-if [ "$status" -ne 0 ] && [ "$(recorded)" != "$before" ]; then
+# Rank 0 records every end. On another node the file may take a moment to appear; a run whose launcher was killed saves first.
+# deepspeed ends with 0 when a signal has killed its process on a node.
+tries=$((status == 0 ? ${DST_EXIT_WAIT:-60} : 10)) # seconds
+while [ "$(recorded)" = "$before" ] && [ $((tries--)) -gt 0 ]; do sleep 1; done
+if [ "$(recorded)" != "$before" ]; then
   read -r said _ <<<"$(recorded)"
-  [ "${said:-0}" -ne 0 ] && status=$said
+  if [ "$status" -eq 0 ] || [ "${said:-0}" -ne 0 ]; then status=$said; fi
+elif [ "$status" -eq 0 ]; then
+  echo "$0: $1 ended with status 0, but the training has not recorded its end in $run/exit-status: was it killed?" >&2
+  status=1
 fi
 exit "$status"

@@ -21,6 +21,7 @@ from benchmarks.faults.jobs import DEEPSPEED, PLAIN, TORCHRUN, Job
 from benchmarks.faults.plan import ASKS, DAMAGE, DISK, SAVE_EVERY, START, VALIDATE_EVERY, Case, Fault
 from benchmarks.faults.watching import Progress, wait_for_moment
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
+from dstransformer.cluster.exit_status import STATUS_NAME
 from dstransformer.errors import DataError
 
 STOPPED = 143
@@ -30,6 +31,9 @@ _FROZEN, _FAILING = 2.0, 5.0
 
 #: Seconds after which a run of several processes ends itself when one of them does not answer.
 _HANG_SECONDS = 30
+
+#: Seconds that its processes wait for each other at the start.
+_JOIN_SECONDS = 60
 
 _FIRST_START_SECONDS = 5.0  # a guess, until the first start of the case has been seen
 
@@ -71,7 +75,8 @@ def train_arguments(case: Case, corpus: Path, run: Path) -> list[str]:
     options = ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--ds", f"zero{case.stage}", case.precision]
     values = [
         "model.dropout=0.1", "schedule.warmup_steps=4", f"training.max_updates={case.updates}",
-        f"training.hang_seconds={_HANG_SECONDS}", f"training.silence_seconds={_HANG_SECONDS}",
+        f"training.join_seconds={_JOIN_SECONDS}", f"training.hang_seconds={_HANG_SECONDS}",
+        f"training.silence_seconds={_HANG_SECONDS}",
         f"validation.every={VALIDATE_EVERY}", f"checkpoint.every_updates={SAVE_EVERY}", "checkpoint.keep_last=3",
         "checkpoint.average_last=3", "checkpoint.retry_seconds=1",
     ]  # fmt: skip
@@ -251,16 +256,28 @@ class CaseRun:
         if expected is not None and not self._is_complete and set(statuses) != {expected}:
             strike.complaints.append(f"exit statuses {statuses}, not {expected}")
         left = [status for status in statuses if status != -signal.SIGKILL]
-        if left and not self._is_complete and 0 in left:
+        if strike.kind == "kill-launcher":  # deepspeed's reports 0 if a signal has ended its process on a node
+            left = self._recorded_status(job)
+        if not self._is_complete and 0 in left:
             strike.complaints.append(f"exit statuses {statuses}, although the run is not complete")
         if "Traceback (most recent call last)" in output:
             strike.complaints.append(f"a traceback: {_excerpt(output)}")
         failed = [status for status in left if status not in (0, None, STOPPED)]
+        if strike.kind in ASKS and strike.moment == START:  # before Python has begun, a signal ends any program
+            failed = [status for status in failed if status not in (-signal.SIGTERM, -signal.SIGUSR1)]
         if failed and job.launcher == PLAIN and not re.search(r"^dst( \(rank \d+\))?: error: ", output, re.MULTILINE):
             strike.complaints.append(f"exit statuses {statuses} without a line that says why")
         strike.complaints += self._damaged_checkpoints()
         self._struck.append(strike)
         self._end_job(strike)
+
+    def _recorded_status(self, job: Job) -> list[int | None]:
+        """What the run has said of its end, if it has."""
+        with suppress(OSError, ValueError):
+            status, ended = (self._run / STATUS_NAME).read_text().split()
+            if float(ended) > job.began:
+                return [int(status)]
+        return []
 
     def _damaged_checkpoints(self) -> list[str]:
         """Every visible checkpoint must be whole."""
@@ -300,7 +317,7 @@ class CaseRun:
 
     @property
     def _is_complete(self) -> bool:
-        return str(self._progress.last().get("kind", "")).startswith("final_")
+        return self._progress.is_complete
 
     def _start(self, launcher: str) -> Job:
         sizes = self._case.world_sizes

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.plan import CHECKPOINT, END, RENAME, START, UPDATE, VALIDATE_EVERY, VALIDATION, Case, Fault
+from dstransformer.checkpoints.following import is_finished
+from dstransformer.errors import DataError
 
 #: Seconds that a fault may wait within a moment; the moments of a tiny model last about as long.
 _WITHIN = {UPDATE: 0.1, CHECKPOINT: 0.05, RENAME: 0.003, VALIDATION: 0.05, END: 1.0}
@@ -39,6 +41,14 @@ class Progress:
             record: dict[str, Any] = json.loads(lines[-1])
             return record if record["time"] >= since else {}
         return {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run has written all that it shall."""
+        try:
+            return is_finished(self._metrics.parent)
+        except DataError:
+            return False
 
     @property
     def update(self) -> int:

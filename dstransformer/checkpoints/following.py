@@ -160,8 +160,8 @@ def is_finished(run: Path) -> bool:
         return False
     try:
         last = None
-        for last in read_records(run / METRICS_NAME, skip_damaged=True):  # noqa: B007
-            pass
+        for record in read_records(run / METRICS_NAME, skip_damaged=True):
+            last = last if record["kind"] == "unsaved" else record  # a disk that refused these lines for a while
     except OSError:
         return False
     return last is not None and last["kind"].startswith("final_")

@@ -8,6 +8,7 @@ import platform
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -17,7 +18,6 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d
-from torch.distributed.rendezvous import rendezvous
 
 from dstransformer.cluster.launcher import Processes, add_slurm_variables
 from dstransformer.cluster.watchdog import Watchdog
@@ -28,8 +28,11 @@ logger = logging.getLogger(__name__)
 #: Seconds a process waits for the others to join before it logs that it is waiting.
 NOTICE_SECONDS = 15.0
 
-#: How long a process waits for the others to join.
+#: How long a process waits for the others to join, in programs that do not state it.
 JOIN_TIMEOUT = timedelta(minutes=10)
+
+#: How many of the processes that did not join are named.
+_NAMED = 8
 
 #: Timeout of collectives in programs that state none.
 GROUP_TIMEOUT = timedelta(hours=1)
@@ -171,6 +174,7 @@ def join_world(
     environment: MutableMapping[str, str] = os.environ,
     *,
     timeout: timedelta = GROUP_TIMEOUT,
+    patience: timedelta = JOIN_TIMEOUT,
     watchdog: Watchdog | None = None,
 ) -> World:
     """Join the process group.
@@ -182,6 +186,7 @@ def join_world(
         processes: Rank of this process, and the number of them.
         environment: The environment variables.
         timeout: Of the collectives of every process group, of DeepSpeed's too.
+        patience: How long to wait for the other processes.
         watchdog: Starts as soon as all processes have met.
 
     Raises:
@@ -200,8 +205,8 @@ def join_world(
     else:
         environment.setdefault("DS_ACCELERATOR", "cpu")
     try:
-        with _log_if_waiting(processes, environment, address_given):
-            store, *_ = next(rendezvous("env://", processes.rank, processes.world_size, timeout=JOIN_TIMEOUT))
+        with _log_if_waiting(processes, environment, address_given, patience):
+            store = _meet(processes, environment, patience)
             if watchdog is not None:
                 watchdog.start(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]))
             _state_timeout(timeout, store)
@@ -224,6 +229,42 @@ def join_world(
         raise failure from error
 
 
+def _meet(processes: Processes, environment: Mapping[str, str], patience: timedelta) -> Store:
+    """The store in which the processes meet, once all of them have.
+
+    Raises:
+        DstError: Some have not come in time.
+        RuntimeError: The store is not there, or no longer.
+    """
+    deadline = time.monotonic() + patience.total_seconds()
+    host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    # torchrun's agent has a store at that address. Otherwise it is rank 0's.
+    has_agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    serves = processes.rank == 0 and not has_agent
+    store = dist.TCPStore(
+        host, port, processes.world_size, serves, patience, wait_for_workers=False, multi_tenant=serves
+    )
+    meeting = PrefixStore("dst/joined", store)
+    meeting.set(str(processes.rank), "")
+    if meeting.add("count", 1) == processes.world_size:
+        meeting.set("all", "")
+    try:
+        meeting.wait(["all"], timedelta(seconds=max(1.0, deadline - time.monotonic())))
+    except dist.DistStoreError as error:
+        missing = [rank for rank in range(processes.world_size) if not meeting.check([str(rank)])]
+        if not missing:
+            return store
+        names = ", ".join(map(str, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
+        failure = DstError(
+            f"{len(missing)} of {processes.world_size} processes have not joined at {host}:{port} in "
+            f"{patience.total_seconds():g} s: rank {names}; look at what they printed, if they were started at all, and "
+            "check that their nodes can reach that address"
+        )
+        failure.rank = processes.rank
+        raise failure from error
+    return store
+
+
 def _state_timeout(timeout: timedelta, store: Store) -> None:
     """Let groups that state no timeout, as DeepSpeed's, have this one, and PyTorch wait as long for the store."""
     store.set_timeout(timeout)
@@ -232,13 +273,15 @@ def _state_timeout(timeout: timedelta, store: Store) -> None:
 
 
 @contextmanager
-def _log_if_waiting(processes: Processes, environment: Mapping[str, str], address_given: bool) -> Iterator[None]:
+def _log_if_waiting(
+    processes: Processes, environment: Mapping[str, str], address_given: bool, patience: timedelta
+) -> Iterator[None]:
     """Log, once per node and after ``NOTICE_SECONDS``, that this process is waiting for the others."""
     host, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
     unset = "" if address_given else " (this machine, because MASTER_ADDR is not set)"
     text = (
         f"rank {processes.rank} is waiting for the other processes of WORLD_SIZE={processes.world_size} at "
-        f"{host}:{port}{unset}, for up to {round(JOIN_TIMEOUT.total_seconds() / 60)} minutes"
+        f"{host}:{port}{unset}, for up to {patience.total_seconds():g} s"
     )
     timer = threading.Timer(NOTICE_SECONDS, logger.warning, (text,))
     timer.daemon = True

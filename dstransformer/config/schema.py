@@ -127,6 +127,7 @@ class TrainingConfig(Section):
     log_every: Count
     attention_backend: Literal["auto", "varlen", "padded"]
     prefetch: Count
+    join_seconds: Annotated[float, Field(ge=0)]
     hang_seconds: Annotated[float, Field(ge=0)]
     wait_seconds: Annotated[float, Field(ge=0)]
     silence_seconds: Annotated[float, Field(ge=0)]

@@ -169,7 +169,7 @@ class Translator:
             progress=progress,
             numbers=[first + owner for owner in owners],
         )
-        outputs = [[self._output(one) for one in hypotheses] for hypotheses in found]
+        outputs = self._outputs(found)
         return outputs if len(outputs) == len(sentences) else join_outputs(outputs, owners)
 
     def _check_request(self, n_best: int, prefixes: Sequence[str] | None, sampling: Sampling | None) -> None:
@@ -179,9 +179,13 @@ class Translator:
         if self.settings.long_inputs == "split" and (n_best > 1 or prefixes is not None):
             raise ConfigError("--long split takes the best output of each part: leave out --n-best and prefixes")
 
-    def _output(self, hypothesis: Hypothesis) -> Output:
-        text = self.tokenizer.decode([hypothesis.tokens])[0]
-        return Output(plain_spaces(text), hypothesis.score, hypothesis.log_probability, hypothesis.tokens)
+    def _outputs(self, found: Sequence[Sequence[Hypothesis]]) -> list[list[Output]]:
+        """The outputs with their texts. A call of SentencePiece for all of them; one for each costs 2% of the time."""
+        texts = iter(self.tokenizer.decode([one.tokens for hypotheses in found for one in hypotheses]))
+        return [
+            [Output(plain_spaces(next(texts)), one.score, one.log_probability, one.tokens) for one in hypotheses]
+            for hypotheses in found
+        ]
 
     def iter_search(
         self,

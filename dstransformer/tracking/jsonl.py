@@ -97,6 +97,16 @@ class MetricsLog(Tracker):
         self._waiting.append(f"{line}\n".encode())
         self._flush()
 
+    def settle(self) -> None:
+        """Write the lines that wait for the disk.
+
+        Raises:
+            OSError: It refuses them.
+        """
+        error = self._flush()
+        if error is not None:
+            raise error
+
     def finish(self, status: RunStatus) -> None:
         """Try for the last time to write lines that wait for the disk."""
         del status
@@ -104,8 +114,8 @@ class MetricsLog(Tracker):
         if self._waiting:
             logger.warning("%s lacks its last %s", self._path, counted(len(self._waiting), "line"))
 
-    def _flush(self) -> None:
-        """Write what waits; if the disk refuses it, say so once and leave it for the next time."""
+    def _flush(self) -> OSError | None:
+        """Write what waits; if the disk refuses it, say so once, leave it for the next time, and return the error."""
         try:
             if self._keeps_until is not None:
                 self._remove_later_lines(self._keeps_until)
@@ -119,10 +129,11 @@ class MetricsLog(Tracker):
                     self._path, error.strerror or error,
                 )  # fmt: skip
             self._refuses = True
-        else:
-            if self._refuses:
-                logger.warning("%s is written again, with the lines that waited", self._path)
-            self._refuses = False
+            return error
+        if self._refuses:
+            logger.warning("%s is written again, with the lines that waited", self._path)
+        self._refuses = False
+        return None
 
     def _remove_later_lines(self, last_step: int) -> None:
         if self._path.exists():

@@ -133,6 +133,13 @@ class Tracker:
     def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
         """Log the final bundle of the run and its evaluations by split (``final_validation``, ``final_test``)."""
 
+    def settle(self) -> None:
+        """Write what still waits for a disk.
+
+        Raises:
+            OSError: The disk refuses it.
+        """
+
     def say(self, line: str) -> None:
         """Show a line to the user."""
 
@@ -190,6 +197,17 @@ class FanOut(Tracker):
     def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
         """See ``Tracker.log_bundle``."""
         self._forward("log_bundle", bundle, step, evaluations)
+
+    def settle(self) -> None:
+        """See ``Tracker.settle``. The error of a tracker is raised once all have been asked."""
+        errors = []
+        for tracker in self._trackers:
+            try:
+                tracker.settle()
+            except OSError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def say(self, line: str) -> None:
         """See ``Tracker.say``."""

@@ -221,7 +221,16 @@ def make_final_bundle(
     report("final evaluation of the bundle")
     evaluations = comparison.evaluate_bundle(setup.run / "bundle", candidates.steps(choice.chosen))
     tracker.log_bundle(setup.run / "bundle", step, {f"final_{split}": found for split, found in evaluations.items()})
+    if not insistence.on("the last lines of metrics.jsonl", lambda: _settle(tracker, setup.run, world)):
+        return None  # they say that the run is complete
     return FinalBundle(choice, evaluations)
+
+
+def _settle(tracker: Tracker, run: Path, world: World) -> bool:
+    """Let nothing that was logged wait for the disk. Collective; returns True."""
+    with world.collective_errors(), storage_errors(run, full=ROOM_ADVICE):
+        tracker.settle()
+    return True
 
 
 class _Comparison:

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 #: The folder of logs in a run folder.
 LOGS = "logs"
 
-#: The timeout of process groups if ``training.wait_seconds`` is 0. PyTorch has no way to say never.
+#: The timeout of process groups if ``training.wait_seconds`` is 0, and of joining if ``join_seconds`` is. PyTorch has no way to say never.
 NO_TIMEOUT = timedelta(days=30)
 
 
@@ -143,8 +143,11 @@ def train(request: TrainRequest) -> Outcome:
     watched = Limits.build(limits.hang_seconds, limits.wait_seconds, limits.silence_seconds)
     with RankLog(processes) as log, Watchdog(processes, watched, log) as watchdog:
         record_collectives(os.environ, request.run / LOGS)
-        timeout = timedelta(seconds=limits.wait_seconds) if limits.wait_seconds else NO_TIMEOUT
-        world = join_world(processes, timeout=timeout, watchdog=watchdog)
+        timeout, patience = (
+            timedelta(seconds=seconds) if seconds else NO_TIMEOUT
+            for seconds in (limits.wait_seconds, limits.join_seconds)
+        )
+        world = join_world(processes, timeout=timeout, patience=patience, watchdog=watchdog)
         # Catch signals from here on: a process killed while DeepSpeed loads an operator leaves a lock file behind.
         seconds = resolved.config.checkpoint.stop_seconds if isinstance(resolved, Setup) else 0.0
         with (

@@ -298,8 +298,8 @@ class Trainer:
             )
 
     def _catch_up_on_validation(self) -> None:
-        """Do the validation that a stop signal prevented, so that a resumed run stops early where it would have."""
-        due = self.step > 0 and self._config.validation.patience > 0 and self._is_due(self._config.validation.every)
+        """Do the validation that a stop signal prevented: curves are whole, and early stopping comes where it would."""
+        due = self.step > 0 and self._is_due(self._config.validation.every)
         if due and not self._is_last and self._score is None:
             self._validate()
 

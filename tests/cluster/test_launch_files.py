@@ -7,6 +7,7 @@ two processes.
 from __future__ import annotations
 
 import re
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,14 @@ def test_the_wrapper_passes_on_signals_and_takes_no_status_of_an_earlier_run(tmp
     wrapper = [str(LAUNCH / "exit-status.sh"), "bash", "-c"]
     train = ["launcher", "train", "--run", str(tmp_path)]
     assert run_command([*wrapper, "exit 2", *train]).returncode == 2, "the file is of an earlier run"
-    assert run_command([*wrapper, "exit 0", *train]).returncode == 0
+    unrecorded = run_command([*wrapper, "exit 0", *train], env={**os.environ, "DST_EXIT_WAIT": "1"})
+    assert unrecorded.returncode == 1, "deepspeed ends with 0 after a signal has killed its process on a node"
+    assert "has not recorded its end" in unrecorded.stderr
+    recorded = f"echo 0 2.0 > {tmp_path}/exit-status; exit 0"
+    assert run_command([*wrapper, recorded, *train]).returncode == 0
+    assert run_command([*wrapper, f"echo 143 3.0 > {tmp_path}/exit-status; exit 0", *train]).returncode == RUN_AGAIN
+    assert run_command([*wrapper, "exit 0", *train, "--dry-run"]).returncode == 0
+    (tmp_path / "exit-status").write_text("143 1.0\n")
     assert "the command has no --run RUN" in run_command([*wrapper, "exit 0"]).stderr
     stopping = f"trap 'echo 143 2.0 > {tmp_path}/exit-status; exit 1' TERM; echo ready; while :; do sleep 0.05; done"
     with started([*wrapper, stopping, *train], stdout=subprocess.PIPE) as program:

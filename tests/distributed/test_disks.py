@@ -17,6 +17,7 @@ from support.launching import wait_until
 from support.ranks import finish_all, run_dst_ranks, srun
 from support.runs import TINY, latest_state, losses
 
+from dstransformer.checkpoints.following import is_finished
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 
 UNSAVED = "could not be saved"
@@ -158,6 +159,33 @@ def test_the_end_of_a_run_waits_for_a_full_disk(toy_corpus: Path, disk: Path) ->
     assert [(line["step"], line["what"]) for line in unsaved(run)][-1] == (12, "the last checkpoint")
     assert len(losses(run)) == 12
     assert (run / "exit-status").read_text().split()[0] == "0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heals", [True, False])
+def test_the_end_of_a_run_waits_for_the_disk_of_its_metrics(toy_corpus: Path, disk: Path, *, heals: bool) -> None:
+    run = disk / "run"
+    seconds = 3 if heals else 0.2
+    overrides = ("training.max_updates=12", "checkpoint.every_updates=6", f"checkpoint.retry_seconds={seconds}")
+    with srun(*[train_arguments(toy_corpus, run, *overrides)] * 2) as ranks:
+        wait_until((run / "checkpoints" / "latest").exists)
+        with read_only(run / "metrics.jsonl"):
+            said = "the last lines of metrics.jsonl could not be saved"
+            wait_until(lambda: said in ranks[0].outputs[1].read_text())
+            if not heals:
+                outputs = finish_all(ranks)
+        if heals:
+            outputs = finish_all(ranks)
+    assert [rank.returncode for rank in ranks] == ([0, 0] if heals else [1, 1]), outputs
+    assert is_finished(run) == heals
+    assert (run / "exit-status").read_text().split()[0] == ("0" if heals else "1")
+    if heals:
+        assert len(losses(run)) == 12
+    else:
+        assert "dst: error: the last lines of metrics.jsonl could not be saved, in 5 tries" in outputs[0][1]
+        again = run_dst_ranks(2, *train_arguments(toy_corpus, run, *overrides))
+        assert again.returncode == 0, again.stderr
+        assert is_finished(run), "the same command completes it"
 
 
 @pytest.mark.slow

@@ -65,15 +65,23 @@ def test_a_process_announces_that_it_waits_for_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(world, "NOTICE_SECONDS", 0.0)
-    monkeypatch.setattr(world, "JOIN_TIMEOUT", timedelta(seconds=1))
     variables = {"MASTER_PORT": str(world._free_port()), "RANK": "1", "WORLD_SIZE": "2"}
     for name, value in variables.items():
         os.environ[name] = value
     with pytest.raises(DstError, match="the 2 processes did not join"):
-        join_world(read_processes(variables))
+        join_world(read_processes(variables), patience=timedelta(seconds=1))
     (notice,) = (record.message for record in caplog.records if record.name == world.__name__)
     assert notice.startswith("rank 1 is waiting for the other processes of WORLD_SIZE=2 at 127.0.0.1:")
     assert "(this machine, because MASTER_ADDR is not set)" in notice
+
+
+@pytest.mark.usefixtures("own_world")
+def test_the_processes_that_did_not_join_are_named() -> None:
+    variables = {"MASTER_PORT": str(world._free_port()), "RANK": "0", "WORLD_SIZE": "3"}
+    for name, value in variables.items():
+        os.environ[name] = value
+    with pytest.raises(DstError, match=r"^2 of 3 processes have not joined at 127.0.0.1:\d+ in 1 s: rank 1, 2; look at"):
+        join_world(read_processes(variables), patience=timedelta(seconds=1))
 
 
 def test_only_the_first_sentence_of_a_gloo_error_is_reported() -> None:
