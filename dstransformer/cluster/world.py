@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import distributed_c10d
 
 from dstransformer.cluster.launcher import Processes, add_slurm_variables
@@ -241,9 +241,7 @@ def _meet(processes: Processes, environment: Mapping[str, str], patience: timede
     # torchrun's agent has a store at that address. Otherwise it is rank 0's.
     has_agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serves = processes.rank == 0 and not has_agent
-    store = dist.TCPStore(
-        host, port, processes.world_size, serves, patience, wait_for_workers=False, multi_tenant=serves
-    )
+    store = TCPStore(host, port, processes.world_size, serves, patience, wait_for_workers=False, multi_tenant=serves)
     meeting = PrefixStore("dst/joined", store)
     meeting.set(str(processes.rank), "")
     if meeting.add("count", 1) == processes.world_size:
@@ -257,8 +255,8 @@ def _meet(processes: Processes, environment: Mapping[str, str], patience: timede
         names = ", ".join(map(str, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
         failure = DstError(
             f"{len(missing)} of {processes.world_size} processes have not joined at {host}:{port} in "
-            f"{patience.total_seconds():g} s: rank {names}; look at what they printed, if they were started at all, and "
-            "check that their nodes can reach that address"
+            f"{patience.total_seconds():g} s: rank {names}; look at what they printed, if they were started at all, "
+            "and check that their nodes can reach that address"
         )
         failure.rank = processes.rank
         raise failure from error

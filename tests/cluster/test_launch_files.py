@@ -6,8 +6,8 @@ two processes.
 
 from __future__ import annotations
 
-import re
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
