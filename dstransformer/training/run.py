@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 #: The folder of logs in a run folder.
 LOGS = "logs"
 
-#: The timeout of process groups if ``training.wait_seconds`` is 0, and of joining if ``join_seconds`` is. PyTorch cannot
-#: wait for ever.
+#: The timeout of process groups if ``training.wait_seconds`` is 0, and of joining if ``join_seconds`` is. PyTorch
+#: cannot wait for ever.
 NO_TIMEOUT = timedelta(days=30)
 
 
