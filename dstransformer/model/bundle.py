@@ -82,6 +82,14 @@ class Bundle:
         recorded = self.provenance.get("files", {}).get(WEIGHTS) or self.provenance.get("weights_sha256")
         return str(recorded or file_sha256(self.path / WEIGHTS))
 
+    def verify_weights(self) -> None:
+        """Compare the weights file with its hash. Opening a bundle compares the other files.
+
+        Raises:
+            DataError: It cannot be read, or does not match.
+        """
+        _check_hash(self.path / WEIGHTS, self.provenance)
+
     def load_weights(self) -> dict[str, Tensor]:
         """The fp32 weights by name.
 
@@ -89,8 +97,8 @@ class Bundle:
             DataError: The weights file cannot be read, does not match its hash in the provenance, or is not in the
                 safetensors format.
         """
+        self.verify_weights()
         path = self.path / WEIGHTS
-        _check_hash(path, self.provenance)
         try:
             weights: dict[str, Tensor] = load_file(path)
         except OSError as error:

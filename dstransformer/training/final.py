@@ -17,7 +17,7 @@ from dstransformer.checkpoints.format import Checkpoint
 from dstransformer.checkpoints.retention import CheckpointFolder, periodic, rank_by_score
 from dstransformer.cluster.world import World
 from dstransformer.config import Config
-from dstransformer.errors import StorageError
+from dstransformer.errors import DataError, StorageError
 from dstransformer.evaluation import Evaluation
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator, add_paper_bleu, score_name
@@ -289,18 +289,37 @@ def _find_candidates(setup: Setup, world: World, comparison: _Comparison, averag
     found: Candidates | None = None
     with world.collective_errors():
         if world.is_rank0:
-            checkpoints = CheckpointFolder(setup.run / "checkpoints").checkpoints()
-            if not checkpoints:
-                raise StorageError(
-                    f"cannot read {setup.run / 'checkpoints'}: the checkpoints are gone; mount their disk again"
-                )
-            found = find_candidates(checkpoints, setup.config, is_known)
+            found = find_candidates(_whole_checkpoints(setup.run / "checkpoints"), setup.config, is_known)
             members = found.checkpoints.get("average", ())
             if len(members) > 1:
                 with storage_errors(average, full=ROOM_ADVICE):
                     write_average(members, average, full=ROOM_ADVICE)
     candidates: Candidates = world.broadcast(found)
     return candidates
+
+
+def _whole_checkpoints(folder: Path) -> list[Checkpoint]:
+    """The checkpoints whose weights match their hashes, oldest first; a run ends without those that a disk has damaged.
+
+    Raises:
+        DataError: All are damaged.
+        StorageError: There are none.
+    """
+    whole: list[Checkpoint] = []
+    damage: DataError | None = None
+    for checkpoint in CheckpointFolder(folder).checkpoints():
+        try:
+            open_bundle(checkpoint.bundle).verify_weights()
+        except DataError as error:
+            logger.warning("%s; the final bundle is made without this checkpoint", error)
+            damage = error
+        else:
+            whole.append(checkpoint)
+    if whole:
+        return whole
+    if damage is not None:
+        raise damage
+    raise StorageError(f"cannot read {folder}: the checkpoints are gone; mount their disk again")
 
 
 def _choose(config: Config, candidates: Candidates, scores: dict[str, float], metric: str) -> Choice:

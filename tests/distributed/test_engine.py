@@ -19,8 +19,19 @@ WORKER = Path(__file__).with_name("worker.py")
 Case = dict[str, Any]
 
 
-def case(name: str, *overrides: str, fragments: Sequence[str] = ("zero1", "fp32"), resume: str | None = None) -> Case:
-    return {"name": name, "overrides": list(overrides), "fragments": list(fragments), "resume": resume}
+#: For cases in which the number of layers does not matter.
+ONE_LAYER = "model.num_layers=1"
+
+
+def case(
+    name: str,
+    *overrides: str,
+    fragments: Sequence[str] = ("zero1", "fp32"),
+    resume: str | None = None,
+    final: bool = False,
+) -> Case:
+    values = {"name": name, "overrides": list(overrides), "fragments": list(fragments)}
+    return {**values, "resume": resume, "final": final}
 
 
 # Dropout masks depend on the micro-batch, not on the rank that computes it.
@@ -35,7 +46,7 @@ LAYOUTS = [
 ]
 R_DROP = ("model.dropout=0.1", "loss.r_drop=5.0")
 R_DROP_FRAGMENTS = [("zero3", "fp32"), ("zero1", "bf16"), ("zero2", "fp16"), ("zero3", "fp16")]
-EVERY_UPDATE = ("training.max_updates=4", "checkpoint.every_updates=1", "checkpoint.keep_last=4")
+EVERY_UPDATE = ("training.max_updates=4", "checkpoint.every_updates=1", "checkpoint.keep_last=4", ONE_LAYER)
 EMA_FRAGMENTS = [
     ("zero0", "fp32"), ("zero0", "bf16"), ("zero1", "bf16"), ("zero2", "fp16"), ("zero3", "fp32"), ("zero3", "bf16"),
 ]  # fmt: skip
@@ -79,12 +90,18 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def two_ranks(train: Callable[[int, list[Case]], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     matrix = [
-        case(f"zero{stage}-{precision}", "training.max_updates=30", fragments=(f"zero{stage}", precision))
+        case(
+            f"zero{stage}-{precision}",
+            "training.max_updates=30",
+            ONE_LAYER,
+            fragments=(f"zero{stage}", precision),
+            final=precision == "bf16",
+        )
         for stage in STAGES
         for precision in PRECISIONS
     ]
     # A large epsilon, so that Adam does not undo what clipping and scaling do to the gradient.
-    clip = ("training.max_updates=10", "optimizer.clip_norm=0.01", "optimizer.eps=1e-4")
+    clip = (ONE_LAYER, "training.max_updates=10", "optimizer.clip_norm=0.01", "optimizer.eps=1e-4")
     clipped = [
         case(f"clip-{stage}-{precision}", *clip, fragments=(f"zero{stage}", precision))
         for stage in STAGES
@@ -95,12 +112,12 @@ def two_ranks(train: Callable[[int, list[Case]], Path], tmp_path_factory: pytest
     overflowing, scattering = folder / "overflowing.json", folder / "scattering.json"
     overflowing.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 32, "hysteresis": 1}}))
     overflows = [
-        case(f"overflow-{stage}", "training.max_updates=30", fragments=(f"zero{stage}", str(overflowing)))
+        case(f"overflow-{stage}", "training.max_updates=30", ONE_LAYER, fragments=(f"zero{stage}", str(overflowing)))
         for stage in STAGES
     ]
     # Every weight, however small, is partitioned, and gathered when needed.
     scattering.write_text(json.dumps({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}))
-    scattered = case("scattered", "training.max_updates=30", fragments=(str(scattering), "fp32"))
+    scattered = case("scattered", "training.max_updates=30", ONE_LAYER, fragments=(str(scattering), "fp32"))
     r_drop = [
         case(f"r_drop-{'-'.join(fragments)}", "training.max_updates=10", *R_DROP, fragments=fragments)
         for fragments in (("zero0", "fp32"), *R_DROP_FRAGMENTS)

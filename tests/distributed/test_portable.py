@@ -17,7 +17,7 @@ WORKER = Path(__file__).with_name("worker.py")
 RANKS, STAGES, PRECISIONS = (1, 2, 4), (0, 1, 2, 3), ("fp32", "bf16", "fp16")
 SAVED_AT, UPDATES = 3, 5
 
-COMMON = [f"training.max_updates={UPDATES}", "model.dropout=0.1", "optimizer.ema_decay=0.5"]
+COMMON = ["model.num_layers=1", f"training.max_updates={UPDATES}", "model.dropout=0.1", "optimizer.ema_decay=0.5"]
 COMMON += [f"checkpoint.every_updates={SAVED_AT}", "optimizer.clip_norm=0.5"]
 
 

@@ -106,6 +106,24 @@ class TestEnd:
         final = json.loads((run / "bundle" / "provenance.json").read_text())["final"]
         assert final["reason"] == "the best on validation, checkpoint.final = best_on_validation"
 
+    def test_a_checkpoint_that_the_disk_has_damaged_is_left_out_of_the_average(
+        self, trained: tuple[Path, str, str], toy_corpus: Path, tmp_path: Path
+    ) -> None:
+        run = tmp_path / "run"
+        shutil.copytree(trained[0], run)
+        shutil.rmtree(run / "bundle")
+        damaged = run / "checkpoints" / "step-00000006" / "bundle" / "model.safetensors"
+        content = bytearray(damaged.read_bytes())
+        content[-1] ^= 1
+        damaged.write_bytes(content)
+        changes = "checkpoint.average_last=4", "validation.every=4", "schedule.warmup_steps=3"
+        done = run_dst(*train_options(toy_corpus, run, *changes))
+        assert done.returncode == 0, done.stderr
+        assert f"{damaged} does not match its hash" in done.stderr
+        assert "the final bundle is made without this checkpoint" in done.stderr
+        final = json.loads((run / "bundle" / "provenance.json").read_text())["final"]
+        assert final["steps"]["average"] == [4, 8]
+
     def test_training_stops_early_and_stays_stopped(self, toy_corpus: Path, tmp_path: Path) -> None:
         # BLEU of an untrained model is 0 at every validation, so the first is the best.
         run = tmp_path / "patient"
