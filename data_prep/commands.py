@@ -126,8 +126,10 @@ def _recipes(_: argparse.Namespace) -> None:
     from data_prep.recipe_file import recipe_summaries
 
     with printing(needed=True):
-        for name, summary in recipe_summaries().items():
-            print(f"{name:14} {summary}")
+        summaries = recipe_summaries()
+        width = max(map(len, summaries))
+        for name, summary in summaries.items():
+            print(f"{name:{width}}  {summary}")
 
 
 def _read(arguments: argparse.Namespace) -> None:
