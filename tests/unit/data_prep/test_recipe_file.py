@@ -103,7 +103,10 @@ def test_a_recipe_extends_another(tmp_path: Path, recipe: Path) -> None:
 
 
 def test_the_recipes_of_the_package_load(capsys: pytest.CaptureFixture[str]) -> None:
-    needed = {"files": ["src_lang=en", "tgt_lang=de", "sources.files.train=a.tsv"], "trees": ["sources.trees.trees=wsj"]}
+    needed = {
+        "files": ["src_lang=en", "tgt_lang=de", "sources.files.train=a.tsv"],
+        "trees": ["sources.trees.trees=wsj"],
+    }
     for name, summary in recipe_summaries().items():
         assert load_recipe(name, ["root=.", *needed.get(name, [])]).sources
         assert summary.endswith(".")
