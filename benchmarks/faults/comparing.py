@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from support.numerics import LAYOUT_TOLERANCE
 from safetensors.numpy import load_file
 
 #: How far losses may differ after a change of the number of processes, as a share; see docs/training.md.
-TOLERANCE = {"fp32": 1e-5, "bf16": 5e-4, "fp16": 1e-4}
+TOLERANCE = LAYOUT_TOLERANCE
 
 #: What depends on the clock.
 _TIMED = ("kind", "step", "time", "src_tokens_per_second", "tgt_tokens_per_second", "tokens_per_second")

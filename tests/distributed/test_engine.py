@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.numerics import LAYOUT_TOLERANCE
 from support.ranks import run_ranks
 
 STAGES = (0, 1, 2, 3)
@@ -253,8 +254,7 @@ def test_any_layout_of_ranks_and_accumulation_gives_the_same_trace(
 ) -> None:
     for out in (train(1, LAYOUTS), train(4, LAYOUTS)):
         for layout in LAYOUTS:
-            # Half precision computed in software rounds by the shape of a product: 2e-5 on a CPU with AVX2 only.
-            rel = 1e-4 if {"bf16", "fp16"} & set(layout["fragments"]) else 1e-5
+            rel = LAYOUT_TOLERANCE[layout["fragments"][1]]
             assert losses(out / layout["name"]) == pytest.approx(losses(two_ranks / layout["name"]), rel=rel)
             assert flops(out / layout["name"]) == flops(two_ranks / layout["name"])
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from support.numerics import LAYOUT_TOLERANCE
 from support.ranks import run_ranks
 
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
@@ -105,9 +106,7 @@ def test_the_same_layout_goes_on_bit_for_bit(runs: Path, layout: Layout) -> None
 def test_any_layout_goes_on_from_any_other(runs: Path, target: Layout, source: Layout) -> None:
     """Within a precision only the order of sums in fp32 differs; another precision rounds otherwise from here on."""
     whole, resumed = runs / str(target), runs / name_of(target, source)
-    tolerance = (
-        {"fp32": 1e-5, "bf16": 1e-4, "fp16": 1e-4}[target.precision] if target.precision == source.precision else 2e-2
-    )
+    tolerance = LAYOUT_TOLERANCE[target.precision] if target.precision == source.precision else 2e-2
     assert trace(resumed, "loss") == pytest.approx(trace(whole, "loss")[SAVED_AT:], rel=tolerance)
     assert trace(resumed, "lr") == trace(whole, "lr")[SAVED_AT:]
     if target.precision == source.precision:
