@@ -19,9 +19,9 @@ def exact(tensor: Tensor) -> Tensor:
     return tensor.detach().double().requires_grad_()
 
 
-#: How far losses of other numbers of ranks or of another ZeRO stage may differ, as a share. Gradients are summed in fp32
-#: everywhere, so only the order of sums differs. In half precision that turns a rounding of a weight here and there:
-#: a loss then moves by a part of a unit roundoff (2^-9 in bf16, 2^-11 in fp16), and not more with more updates.
+#: How far losses of other numbers of ranks or of another ZeRO stage may differ, as a share. Gradients are summed in
+#: fp32 everywhere, so only the order of sums differs. In half precision that turns a rounding of a weight here and
+#: there: a loss then moves by a part of a unit roundoff (2^-9 in bf16, 2^-11 in fp16), not more with more updates.
 LAYOUT_TOLERANCE = {"fp32": 1e-5, "bf16": 2**-11, "fp16": 2**-12}
 
 
