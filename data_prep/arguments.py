@@ -19,18 +19,19 @@ from data_prep.options import (
     SOURCES,
     CleanOptions,
     EncodeOptions,
-    FilesOptions,
     Folder,
+    OneText,
     Placeholder,
     SourceOptions,
     TextFile,
+    Texts,
     VocabOptions,
     option_kind,
     printable_name,
 )
 from data_prep.recipe import SOURCE_DEFAULTS, Recipe, with_source_defaults
 from data_prep.recipe_file import load_recipe
-from dstransformer.errors import UserError
+from dstransformer.errors import UserError, without_secrets
 from dstransformer.terminal import StoreOnce
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -179,7 +180,7 @@ class _Once(argparse.Action):
     def __call__(self, _: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *__: Any) -> None:
         """See ``argparse.Action``."""
         if getattr(namespace, self.dest) is not None:
-            raise argparse.ArgumentError(self, "given twice; join the files first, for example with cat")
+            raise argparse.ArgumentError(self, "given twice; name all files after one")
         setattr(namespace, self.dest, values)
 
 
@@ -203,9 +204,16 @@ def _add_option(group: Any, name: str, field: FieldInfo, text: str) -> None:
         return
     choices = get_args(base) if get_origin(base) is Literal else None
     placeholder = next((mark.name for mark in metadata if isinstance(mark, Placeholder)), None)
-    action = _Once if kind == TextFile and name in FilesOptions.model_fields else "store"
-    read = str if choices else read_as(kind)
-    group.add_argument(flag, type=read, action=action, choices=choices, metavar=placeholder, help=text)
+    several = kind == Texts
+    group.add_argument(
+        flag,
+        type=read_as(OneText) if several else str if choices else read_as(kind),
+        nargs="+" if several else None,
+        action=_Once if several else "store",
+        choices=choices,
+        metavar=placeholder,
+        help=text,
+    )
 
 
 def _describe_by_source(fields: Mapping[str, FieldInfo]) -> str:
@@ -301,4 +309,5 @@ def recipe_command(arguments: argparse.Namespace) -> str:
     if arguments.recipe is None:
         return ""
     words = ["dst-prep", "build", printable_name(Path(arguments.recipe))]
-    return " ".join([*words, "--set", *map(shlex.quote, arguments.set)] if arguments.set else words)
+    overrides = [shlex.quote(without_secrets(override)) for override in arguments.set or ()]
+    return " ".join([*words, "--set", *overrides] if overrides else words)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
@@ -21,6 +22,8 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
+
+from dstransformer.errors import without_secrets
 
 if TYPE_CHECKING:  # imports NumPy and Arrow; `--help` must answer at once
     from dstransformer.corpus import Option
@@ -42,6 +45,23 @@ class Placeholder:
     name: str
 
 
+@dataclass(frozen=True, repr=False)
+class Address:
+    """A file on a server, such as ``https://host/train.en.gz``. As text its passwords are masked."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return without_secrets(self.url)
+
+    __repr__ = __str__
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is an address, such as ``s3://bucket/train.en``."""
+    return bool(_ADDRESS.match(name))
+
+
 def _check_language(code: str) -> str:
     if not _LANGUAGE.fullmatch(code) or len(code) > 35:
         raise ValueError(f"{code[:40]!r} is not a language code such as en, pt-BR or zho_Hans")
@@ -52,9 +72,27 @@ def _to_path(name: Any) -> Any:
     """Convert a name, which need not be UTF-8; an empty one, as from an unset variable, would be the working folder."""
     if name == "":
         raise ValueError("the name is empty; is a variable unset?")
-    if isinstance(name, str) and _ADDRESS.match(name):
-        raise ValueError(f"{name[:60]!r} is an address; download the file first")
+    if isinstance(name, str) and is_address(name):
+        raise ValueError(f"{without_secrets(name)[:60]!r} is an address; download the file first")
     return Path(name) if isinstance(name, str) else name
+
+
+def _to_text(name: Any) -> Any:
+    """Convert a name, which may be an address."""
+    if not isinstance(name, str) or not is_address(name):
+        return _to_path(name)
+    if name.startswith("file:"):
+        raise ValueError(f"{name[:60]!r} is a file of this machine: leave out file://")
+    return Address(name)
+
+
+def _to_texts(names: Any) -> Any:
+    """Convert one name, or a list of names."""
+    if not isinstance(names, list | tuple):
+        return (_to_text(names),)
+    if not names:
+        raise ValueError("the list is empty; name a file")
+    return tuple(map(_to_text, names))
 
 
 def _check_utf8(path: Path) -> Path:
@@ -107,6 +145,8 @@ def _check_source_name(name: str) -> str:
 Language = Annotated[str, AfterValidator(_check_language), Placeholder("CODE")]
 SourceName = Annotated[str, AfterValidator(_check_source_name)]
 TextFile = Annotated[Path, BeforeValidator(_to_path), Placeholder("FILE")]
+OneText = Annotated[Path | Address, BeforeValidator(_to_text)]
+Texts = Annotated[tuple[Path | Address, ...], BeforeValidator(_to_texts), Placeholder("FILE")]
 Folder = Annotated[Path, BeforeValidator(_to_path), AfterValidator(_check_utf8), Placeholder("DIR")]
 Count = Annotated[int, Field(ge=0, le=10**9), Placeholder("N")]
 PositiveCount = Annotated[int, Field(ge=1, le=10**9), Placeholder("N")]
@@ -120,6 +160,16 @@ def printable_name(path: Path) -> str:
     """
     archive, separator, member = str(path).partition("::")
     return f"{Path(archive).name}{separator}{member}".encode("utf-8", "backslashreplace").decode()
+
+
+def _recorded(value: Any) -> Any:
+    """The value of an option as the manifest has it: files without their folders, addresses without their secrets."""
+    if isinstance(value, tuple):
+        names = [str(_recorded(one)) for one in value]
+        return names[0] if len(names) == 1 else shlex.join(names)
+    if isinstance(value, Address):
+        return str(value)
+    return printable_name(value) if isinstance(value, Path) else value
 
 
 #: Marks an option that only a recipe in a file has.
@@ -139,11 +189,7 @@ class Options(BaseModel):
 
         Files are recorded without their folders. Options that are None are left out.
         """
-        return {
-            name: printable_name(value) if isinstance(value, Path) else value
-            for name, value in self
-            if value is not None and name not in self._unrecorded
-        }
+        return {name: _recorded(value) for name, value in self if value is not None and name not in self._unrecorded}
 
 
 class _SourceOptions(Options):
@@ -180,34 +226,39 @@ class ToyOptions(_SourceOptions):
 
 
 class FilesOptions(_SourceOptions):
-    """Local files: for each split two line-aligned texts, or one TSV, JSON lines or Parquet file."""
+    """Files: for each split two line-aligned texts, or files with both sides, such as TSV, JSON lines, Parquet, TMX."""
 
     model_config = ConfigDict(
-        title="source files: per split two texts, line by line, or one .tsv, .jsonl or .parquet; text may be compressed"
+        title="source files: per split two texts, line by line, or one .tsv, .jsonl, .tmx, .xml, .parquet or .arrow; "
+        "text may be compressed, and a FILE an address"
     )
+    _unrecorded: ClassVar[frozenset[str]] = frozenset({"cache_dir", "offline"})
 
     source: Literal["files"] = "files"
     src_lang: Language = Field(description="language code of the source side, for example en")
     tgt_lang: Language = Field(description="language code of the target side, for example de")
-    src: TextFile | None = Field(
+    src: Texts | None = Field(
         None,
-        description="source side of the training text; a pattern in quotes stands for several files, here and below",
+        description="source side of the training text; several files, or a pattern in quotes, follow each other, here "
+        "and below",
     )
-    tgt: TextFile | None = Field(None, description="target side of the training text")
-    valid_src: TextFile | None = Field(None, description="source side of the validation text")
-    valid_tgt: TextFile | None = Field(None, description="target side of the validation text")
-    test_src: TextFile | None = Field(None, description="source side of the test text")
-    test_tgt: TextFile | None = Field(None, description="target side of the test text")
-    train: TextFile | None = Field(None, description="both sides of the training text")
-    valid: TextFile | None = Field(None, description="both sides of the validation text")
-    test: TextFile | None = Field(None, description="both sides of the test text")
+    tgt: Texts | None = Field(None, description="target side of the training text")
+    valid_src: Texts | None = Field(None, description="source side of the validation text")
+    valid_tgt: Texts | None = Field(None, description="target side of the validation text")
+    test_src: Texts | None = Field(None, description="source side of the test text")
+    test_tgt: Texts | None = Field(None, description="target side of the test text")
+    train: Texts | None = Field(None, description="both sides of the training text")
+    valid: Texts | None = Field(None, description="both sides of the validation text")
+    test: Texts | None = Field(None, description="both sides of the test text")
     valid_size: Count = Field(0, description="training pairs held out for validation")
     test_size: Count = Field(0, description="training pairs held out for testing")
     seed: Seed = Field(1, description="seed of the choice of held-out pairs")
-    scores: TextFile | None = Field(None, description="a score of each training pair, one a line, by any other tool")
+    scores: Texts | None = Field(None, description="a score of each training pair, one a line, by any other tool")
     min_score: Annotated[FiniteFloat, Placeholder("X")] | None = Field(
         None, description="drop training pairs with a lower score"
     )
+    cache_dir: Folder | None = Field(None, description="where downloads are kept")
+    offline: bool = Field(False, description="use the cache only")
 
     @model_validator(mode="after")
     def _go_together(self) -> Self:

@@ -65,7 +65,7 @@ def build(
         StorageError: The file system refused; ``work`` is removed.
     """
     check_places(out, work, _inputs(recipe))
-    parts = open_parts(recipe.sources)
+    parts = open_parts(recipe.sources, progress)
     key = _build_key(parts, recipe)
     if there := find_corpus(out, key, overwrite):
         progress.note(f"{out} is already built from these inputs with these options")
@@ -96,7 +96,7 @@ def run_read(
         workers: Number of processes.
         parts: The sources if they are already open.
     """
-    opened = parts or open_parts(sources)
+    opened = parts or open_parts(sources, space.progress)
     for options in sources.values():
         if isinstance(options, FilesOptions) and (warning := swapped_sides(options) or same_sides(options)):
             space.progress.note(warning)
@@ -180,7 +180,8 @@ def _inputs(recipe: Recipe) -> list[Path | None]:
         if isinstance(source, Wmt14Options):
             inputs.append(source.hub_path)
         else:
-            paths = [archive_of(value) for _, value in source if isinstance(value, Path)]
+            given = [one for _, value in source for one in (value if isinstance(value, tuple) else (value,))]
+            paths = [archive_of(value) for value in given if isinstance(value, Path)]
             inputs += [path for path in paths if path.is_file()]
     return inputs
 

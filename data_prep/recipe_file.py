@@ -1,7 +1,7 @@
 """Recipes in YAML: what a corpus is made from and how. The package ships some; a file may extend another.
 
-A relative path in a file is relative to the folder of that file, or to its ``root``; one in ``--set`` to the working
-folder.
+A relative path in a file is relative to the folder of that file, or to its ``root``, which may be an address; one in
+``--set`` to the working folder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from data_prep.options import SOURCES, CleanOptions, EncodeOptions, Folder, TextFile, VocabOptions, option_kind
+from data_prep.options import (
+    SOURCES,
+    CleanOptions,
+    EncodeOptions,
+    Folder,
+    TextFile,
+    Texts,
+    VocabOptions,
+    is_address,
+    option_kind,
+)
 from data_prep.recipe import Recipe
 from dstransformer.config.loading import merge
 from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml
@@ -32,7 +42,7 @@ _PATHS = {
     name
     for model in (*SOURCES.values(), *_STAGES.values())
     for name, field in model.model_fields.items()
-    if option_kind(field) in (TextFile, Folder)
+    if option_kind(field) in (TextFile, Texts, Folder)
 }
 
 
@@ -57,7 +67,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         ConfigError: The recipe or a key is unknown, or a value cannot be used.
     """
     roots = [override.partition("=")[2] for override in overrides if override.partition("=")[0].strip() == "root"]
-    tree = _resolve(name, Path(), (), Path(roots[-1]) if roots else None)
+    tree = _resolve(name, Path(), (), roots[-1] if roots else None)
     for override in overrides:
         if override.partition("=")[0].strip() != "root":
             _apply(tree, override)
@@ -72,7 +82,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         raise ConfigError(f"recipe {shown(name)}: {_describe(error)}") from None
 
 
-def _resolve(name: str, folder: Path, children: tuple[Path, ...], root: Path | None) -> dict[str, Any]:
+def _resolve(name: str, folder: Path, children: tuple[Path, ...], root: str | None) -> dict[str, Any]:
     """Read a recipe and merge it into the one that it extends.
 
     Args:
@@ -105,7 +115,7 @@ def _resolve(name: str, folder: Path, children: tuple[Path, ...], root: Path | N
         raise ConfigError(f"recipe {shown(name)} needs the folder of its files: add --set root=FOLDER")
     if root is None and not isinstance(own, str):
         raise ConfigError(f"{path}: root = {shown(own)}: name a folder")
-    base = path.parent / str(own) if root is None else root
+    base = _below(str(path.parent), str(own)) if root is None else root
     _anchor(tree, base)
     parent = tree.pop("extends", None)
     if parent is None:
@@ -128,14 +138,23 @@ def _find(name: str, folder: Path) -> Path:
     return RECIPES / f"{name}.yaml"
 
 
-def _anchor(tree: dict[str, Any], folder: Path) -> None:
+def _anchor(tree: dict[str, Any], folder: str) -> None:
     """Make the relative paths of a file relative to the working folder."""
     sections = list((tree.get("sources") or {}).values())
     sections += [tree[name] for name in _STAGES if name in tree]
     for section in sections:
         for key, value in section.items() if isinstance(section, dict) else ():
-            if key in _PATHS and isinstance(value, str) and value:
-                section[key] = str(folder / value)
+            if key in _PATHS and isinstance(value, list):
+                section[key] = [_below(folder, one) if isinstance(one, str) and one else one for one in value]
+            elif key in _PATHS and isinstance(value, str) and value:
+                section[key] = _below(folder, value)
+
+
+def _below(folder: str, name: str) -> str:
+    """The path or address of a file in a folder, which may be an address."""
+    if is_address(name) or (is_address(folder) and not name.startswith("/")):
+        return name if is_address(name) else f"{folder.removesuffix('/')}/{name}"
+    return str(Path(folder, name))
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:

@@ -9,7 +9,13 @@ MASK = "***"
 _SECRETS = (
     (re.compile(r"(://[^/\s:@]*):[^/\s]*@"), r"\1:***@"),
     (re.compile(r"(https?://)[^/\s:@]+@"), r"\1***@"),
-    (re.compile(r"([?&][^=&\s]*(?:pass|pwd|token|secret)[^=&\s]*=)[^&\s]+", re.IGNORECASE), r"\1***"),
+    (
+        re.compile(
+            r"([?&](?:sig|key|[^=&\s]*(?:pass|pwd|token|secret|signature|credential|api_?key)[^=&\s]*)=)(?:(?!::)[^&\s])+",
+            re.IGNORECASE,
+        ),
+        r"\1***",
+    ),
 )
 
 
@@ -75,9 +81,10 @@ def counted(number: int, noun: str) -> str:
 def shown(value: object, *, quote: bool = True, limit: int = 80) -> str:
     r"""A value for an error message, on one line: its ``repr``, or its text. Long values lose their middle.
 
-    Characters that no terminal should get, such as those of escape sequences, are spelled: ``\x1b``.
+    Characters that no terminal should get, such as those of escape sequences, are spelled: ``\x1b``. The passwords of
+    addresses are masked.
     """
-    text = repr(value) if quote else " ".join(str(value).split())
+    text = without_secrets(repr(value) if quote else " ".join(str(value).split()))
     if not text.isprintable():
         text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
     if len(text) <= limit:

@@ -36,8 +36,8 @@ def reporting(unit: str, total: int | None = None, *, bar: bool = True) -> Itera
 class Progress(Protocol):
     """Shows the progress of a command that does several tasks."""
 
-    def task(self, name: str, total: int | None = None) -> AbstractContextManager[Advance]:
-        """Show a task until the block ends; ``total`` is in rows, if known."""
+    def task(self, name: str, total: int | None = None, unit: str = "rows") -> AbstractContextManager[Advance]:
+        """Show a task until the block ends; ``total`` is in units, if known."""
 
     def note(self, text: str) -> None:
         """Show one line."""
@@ -52,15 +52,15 @@ class LineProgress:
     """Plain lines: when a task begins, every :data:`INTERVAL` seconds, and when it is done."""
 
     @contextmanager
-    def task(self, name: str, total: int | None = None) -> Iterator[Advance]:
+    def task(self, name: str, total: int | None = None, unit: str = "rows") -> Iterator[Advance]:
         """See :meth:`Progress.task`."""
         of_total = f" of {total:,}" if total else ""
         began = time.monotonic()
         self.note(f"{name} ...")
-        counter = _Counter(lambda done, _: self.note(f"{name}: {done:,}{of_total}"), INTERVAL)
+        counter = _Counter(lambda done, _: self.note(f"{name}: {done:,}{of_total} {unit}"), INTERVAL)
         yield counter
-        rows = f"{counter.done:,} rows, " if counter.done else ""
-        self.note(f"{name}: done, {rows}{time.monotonic() - began:.1f} s")
+        done = f"{counter.done:,} {unit}, " if counter.done else ""
+        self.note(f"{name}: done, {done}{time.monotonic() - began:.1f} s")
 
     def note(self, text: str) -> None:
         """See :meth:`Progress.note`."""
@@ -71,7 +71,7 @@ class BarProgress:
     """A bar for each task, which stays on the screen."""
 
     @contextmanager
-    def task(self, name: str, total: int | None = None) -> Iterator[Advance]:
+    def task(self, name: str, total: int | None = None, unit: str = "rows") -> Iterator[Advance]:  # noqa: ARG002
         """See :meth:`Progress.task`."""
         with _drawing(name, total, transient=False) as counter:
             yield counter

@@ -12,6 +12,7 @@ from data_prep.options import FilesOptions, SourceOptions, ToyOptions, TreesOpti
 from data_prep.pairs import TEXT
 from dstransformer.corpus import SourceInfo
 from dstransformer.errors import UserError
+from dstransformer.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,18 @@ class Part:
     source: Source
 
 
-def open_parts(sources: Mapping[str, SourceOptions]) -> list[Part]:
+def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None = None) -> list[Part]:
     """Check that all sources of a recipe exist, and that their held-out sets go together.
+
+    Args:
+        sources: The sources by name.
+        progress: Shows what is downloaded.
 
     Raises:
         UserError: The options do not go together, or two sources give the same held-out set.
         DataError: A file or data set is missing or cannot be used.
     """
-    parts = [Part(name, options, open_source(options)) for name, options in sources.items()]
+    parts = [Part(name, options, open_source(options, progress)) for name, options in sources.items()]
     for split, option in (("validation", "valid_size"), ("test", "test_size")):
         givers = [
             part.name
@@ -61,24 +66,24 @@ def open_parts(sources: Mapping[str, SourceOptions]) -> list[Part]:
     return parts
 
 
-def open_source(options: SourceOptions) -> Source:
+def open_source(options: SourceOptions, progress: Progress | None = None) -> Source:
     """Check that the source exists and identify it; the text itself is read later.
 
     Raises:
         UserError: The options do not go together.
         DataError: A file or data set is missing or cannot be used.
     """
-    source = _open(options)
+    source = _open(options, progress)
     return source if options.held_out else replace(source, splits={"train": source.splits["train"]})
 
 
-def _open(options: SourceOptions) -> Source:
+def _open(options: SourceOptions, progress: Progress | None) -> Source:
     if isinstance(options, ToyOptions):
         return open_toy(options)
     if isinstance(options, FilesOptions):
         from data_prep.sources.files import open_files
 
-        return open_files(options)
+        return open_files(options, progress)
     if isinstance(options, TreesOptions):
         from data_prep.sources.trees import open_trees
 

@@ -1,15 +1,27 @@
-"""Pairs from structured records, in the two common layouts.
+"""Pairs from structured records, in the two common layouts: JSON lines, Parquet and Arrow.
 
 Either one column per language, named by its code, or the hub's ``{"translation": {"de": …, "en": …}}``.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from data_prep.pairs import TEXT
-from dstransformer.errors import DataError
+from data_prep.sources.texts import Text
+from dstransformer.corpus.arrow_stream import check_batches
+from dstransformer.errors import DataError, shown
+
+_BATCH_ROWS = 10_000
+
+#: Bytes that a compressed batch of an Arrow file may state.
+_MOST_BATCH_BYTES = 2**30
+
+#: The first bytes of an Arrow file. What follows is an Arrow stream, and then a table of contents.
+_ARROW_MAGIC = b"ARROW1\0\0"
 
 
 def pair_of_record(record: Any, src_lang: str, tgt_lang: str, where: str) -> tuple[str, str]:
@@ -28,6 +40,57 @@ def pair_of_record(record: Any, src_lang: str, tgt_lang: str, where: str) -> tup
     return src, tgt
 
 
+def read_parquet(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
+    """Read the pairs of a Parquet file.
+
+    Raises:
+        DataError: It is damaged, or lacks a column or a value.
+    """
+    first = 0
+    _check_plain(text)
+    try:
+        for batch in pq.ParquetFile(text.path).iter_batches(batch_size=_BATCH_ROWS):
+            yield pairs_of_table(pa.Table.from_batches([batch]), src_lang, tgt_lang, str(text), first)
+            first += batch.num_rows
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise _unreadable(text, "Parquet", error) from None
+
+
+def read_arrow(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
+    """Read the pairs of an Arrow file, such as Feather writes it (version 2), or of an Arrow stream. It is mapped.
+
+    Raises:
+        DataError: It is damaged, or lacks a column or a value.
+    """
+    first = 0
+    _check_plain(text)
+    try:
+        with pa.memory_map(str(text.path)) as file:
+            begin = len(_ARROW_MAGIC) if file.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC else 0
+            file.seek(begin)
+            check_batches(file, _MOST_BATCH_BYTES)
+            file.seek(begin)
+            for batch in pa.ipc.open_stream(file):
+                batch.validate(full=True)
+                for part in pa.Table.from_batches([batch]).to_batches(max_chunksize=_BATCH_ROWS):
+                    yield pairs_of_table(pa.Table.from_batches([part]), src_lang, tgt_lang, str(text), first)
+                    first += part.num_rows
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise _unreadable(text, "Arrow", error) from None
+
+
+def _check_plain(text: Text) -> None:
+    """Refuse what cannot be read from a stream."""
+    if text.member:
+        raise DataError(f"{text} cannot be read inside an archive: unpack the archive, or convert the file to .jsonl")
+
+
+def _unreadable(text: Text, kind: str, error: Exception) -> DataError:
+    reason = shown(error, quote=False, limit=300)
+    advice = "write the text as UTF-8" if "UTF8" in reason or isinstance(error, UnicodeError) else "copy it again"
+    return DataError(f"{text} cannot be read as {kind} ({reason}): {advice}, or convert it to .jsonl")
+
+
 def pairs_of_table(table: pa.Table, src_lang: str, tgt_lang: str, where: str, first_row: int = 0) -> pa.Table:
     """Return the pairs of a table.
 
@@ -37,10 +100,12 @@ def pairs_of_table(table: pa.Table, src_lang: str, tgt_lang: str, where: str, fi
     """
     if "translation" in table.column_names and pa.types.is_struct(table.schema.field("translation").type):
         table = pa.Table.from_struct_array(table["translation"])
-    missing = [lang for lang in (src_lang, tgt_lang) if lang not in table.column_names]
-    if missing:
+    wrong = [lang for lang in (src_lang, tgt_lang) if table.column_names.count(lang) != 1]
+    if wrong:
+        has = "several columns" if wrong[0] in table.column_names else "no column"
+        names = shown(", ".join(table.column_names) or "none", quote=False)
         raise DataError(
-            f"{where} has no column {missing[0]!r}; it has {', '.join(table.column_names) or 'none'}: "
+            f"{where} has {has} {wrong[0]!r}; it has {names}: "
             "correct --src-lang and --tgt-lang, or name the columns by language code"
         )
     pairs = table.select([src_lang, tgt_lang]).rename_columns(TEXT.names)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 
 import pyarrow as pa
 
-from data_prep.sources.texts import iter_sentences
+from data_prep.sources.texts import Text, iter_sentences
 from dstransformer.errors import DataError, shown
 
 
-def mark_low(tables: Iterator[pa.Table], scores: Sequence[Path], least: float) -> Iterator[pa.Table]:
+def mark_low(tables: Iterator[pa.Table], scores: Sequence[Text], least: float) -> Iterator[pa.Table]:
     """Add a column ``low`` to tables of pairs: whether a pair's score is below ``least``.
 
     Args:
@@ -37,12 +36,12 @@ def mark_low(tables: Iterator[pa.Table], scores: Sequence[Path], least: float) -
         raise DataError(f"{names}: more scores than the {pairs:,} pairs: line n must be the score of pair n")
 
 
-def _read_scores(path: Path) -> Iterator[float]:
-    for number, line in enumerate(iter_sentences(path), 1):
+def _read_scores(text: Text) -> Iterator[float]:
+    for number, line in enumerate(iter_sentences(text), 1):
         try:
             score = float(line)
         except ValueError:
             score = math.nan
         if math.isnan(score):
-            raise DataError(f"{path}, line {number}: {shown(line)} is not a number")
+            raise DataError(f"{text}, line {number}: {shown(line)} is not a number")
         yield score

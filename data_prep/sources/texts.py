@@ -1,76 +1,191 @@
-"""Lines of text wherever they are: in a file, in a member of a tar archive (``FILE.tgz::MEMBER``), in SGM."""
+"""Texts wherever they are: in a file, in a member of an archive (``FILE.tgz::MEMBER``), plain, compressed or in SGM."""
 
 from __future__ import annotations
 
 import re
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
+from gzip import BadGzipFile
+from io import BufferedReader
 from lzma import LZMAError
 from pathlib import Path
-from typing import cast
+from typing import Any, Self, cast
 
-from dstransformer.compression import DamagedDataError, compression_of, decompressed
-from dstransformer.errors import DataError
-from dstransformer.textfiles import iter_lines, iter_text
+from data_prep.options import printable_name
+from dstransformer.compression import DamagedDataError, compression_of, decompressed, without_ending
+from dstransformer.errors import DataError, shown
+from dstransformer.textfiles import iter_text
 
 #: Separates the name of an archive from that of its member.
 SEPARATOR = "::"
 
-_SEGMENT = re.compile(r"<seg\b[^>]*>(.*)</seg>", re.IGNORECASE)
+_ZIP_MAGIC = b"PK\x03\x04"
+
+#: What the readers of archives raise on damaged ones.
+_DAMAGE = (
+    tarfile.TarError, zipfile.BadZipFile, BadGzipFile, EOFError, zlib.error, LZMAError, DamagedDataError,
+    ValueError, OverflowError, NotImplementedError, RuntimeError,
+)  # fmt: skip
+
+#: Bytes of a header in a tar archive, such as one with a long name.
+_MOST_HEADER_BYTES = 2**20
+
+#: Names of members that are kept for the error that one is missing.
+_KEPT_NAMES = 1000
+
+_SEG_TAG = re.compile(r"<(/?)seg\b[^<>]*>", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text on this machine. As a string it is what messages call it.
+
+    Attributes:
+        path: The file, or the archive that the text is in.
+        member: Its name in the archive; empty if the file is the text.
+        name: What messages call it.
+        label: What the manifest calls it.
+    """
+
+    path: Path
+    member: str
+    name: str
+    label: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def archive(self) -> str:
+        """What messages call the file that is read."""
+        return self.name.removesuffix(f"{SEPARATOR}{self.member}") if self.member else self.name
+
+    @property
+    def ending(self) -> str:
+        """The last ending of its name in lower case, without that of a compression."""
+        return Path(without_ending((self.member or self.path.name).lower())).suffix
+
+
+def local_text(path: Path) -> Text:
+    """The text that a name stands for: a file, or a member of an archive."""
+    archive, _, member = str(path).partition(SEPARATOR)
+    return Text(Path(archive), member, str(path), printable_name(path))
 
 
 def archive_of(path: Path) -> Path:
     """The file that is read: the archive of a member, any other file itself."""
-    return Path(str(path).partition(SEPARATOR)[0])
+    return local_text(path).path
 
 
-def iter_sentences(path: Path) -> Iterator[str]:
+def iter_sentences(text: Text) -> Iterator[str]:
     """Iterate over the sentences of a text: its lines, or in ``.sgm`` the segments.
 
     Raises:
         DataError: It cannot be read, is damaged or is not text.
     """
-    archive, separator, member = str(path).partition(SEPARATOR)
-    lines = _iter_member(Path(archive), member) if separator else iter_lines(path)
-    return _iter_segments(lines, str(path)) if ".sgm" in Path(member or archive).suffixes else lines
+    lines = _iter_lines(text)
+    return _iter_segments(lines, str(text)) if text.ending == ".sgm" else lines
+
+
+def _iter_lines(text: Text) -> Iterator[str]:
+    with opened(text) as file:
+        yield from iter_text(file, str(text))
+
+
+@contextmanager
+def opened(text: Text) -> Iterator[BufferedReader]:
+    """Open a text for reading, as it is stored, compressed or not. A member is not unpacked to disk.
+
+    Raises:
+        DataError: The file cannot be read, is no archive, or has no such member. Reading may raise it too.
+    """
+    try:
+        with text.path.open("rb") as file:
+            if not text.member:
+                yield file
+            elif file.peek(4).startswith(_ZIP_MAGIC):
+                with _in_zip(file, text) as content:
+                    yield content
+            else:
+                with _in_tar(file, text) as content:
+                    yield content
+    except _DAMAGE as error:
+        if not text.member:
+            raise
+        kind = "zip archive" if isinstance(error, zipfile.BadZipFile | RuntimeError) else "tar archive"
+        raise DataError(
+            f"{text.archive} cannot be read as a {kind} ({shown(error, quote=False)}): copy it again"
+        ) from None
+    except OSError as error:
+        if str(text.path) == "-":
+            raise DataError("standard input is not read here: name a file") from None
+        raise DataError(f"cannot read {text.archive}: {error.strerror or error}") from None
+
+
+@contextmanager
+def _in_tar(file: BufferedReader, text: Text) -> Iterator[BufferedReader]:
+    names: list[str] = []
+    kind = compression_of(file)
+    content = decompressed(file, kind) if kind else file
+    with tarfile.open(fileobj=content, mode="r|", tarinfo=_Entry) as tar:
+        for entry in tar:
+            if entry.isfile() and entry.name.removeprefix("./") == text.member.removeprefix("./"):
+                yield cast(BufferedReader, tar.extractfile(entry))
+                return
+            if len(names) < _KEPT_NAMES:
+                names.append(entry.name)
+            cast(Any, tar).members = []  # which would grow with the archive
+    raise _missing(text, names)
+
+
+class _Entry(tarfile.TarInfo):
+    """A header of a tar archive. Headers with long names are read into memory, so their size has a bound."""
+
+    @classmethod
+    def frombuf(cls, buf: Any, encoding: str, errors: str) -> Self:
+        """See ``tarfile.TarInfo``."""
+        entry = super().frombuf(buf, encoding, errors)
+        if entry.type not in tarfile.REGULAR_TYPES and not 0 <= entry.size <= _MOST_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header states {entry.size} bytes")
+        return entry
+
+
+@contextmanager
+def _in_zip(file: BufferedReader, text: Text) -> Iterator[BufferedReader]:
+    with zipfile.ZipFile(file) as archive:
+        names = archive.namelist()
+        if text.member not in names:
+            raise _missing(text, names)
+        with archive.open(text.member) as content:
+            yield BufferedReader(cast(Any, content), 1 << 16)
+
+
+def _missing(text: Text, names: list[str]) -> DataError:
+    near = get_close_matches(text.member, names[:_KEPT_NAMES], n=1, cutoff=0.4)
+    hint = f"did you mean {shown(near[0])}?" if near else f"it has {shown(', '.join(names[:5]) or 'none', quote=False)}"
+    return DataError(f"{text.archive} has no member {shown(text.member)}; {hint}")
 
 
 def _iter_segments(lines: Iterator[str], name: str) -> Iterator[str]:
     """The segments of the test sets of WMT. Entities stay as they are, as in sacrebleu's copies of these sets."""
     found = False
     for number, line in enumerate(lines, 1):
-        if match := _SEGMENT.search(line):
-            found = True
-            yield " ".join(match[1].split())
-        elif "<seg" in line.lower():
+        begin: int | None = None
+        complete = True
+        for tag in _SEG_TAG.finditer(line):
+            if tag[1] and begin is not None:
+                found = True
+                yield " ".join(line[begin : tag.start()].split())
+                begin = None
+            elif not tag[1]:
+                complete = complete and begin is None
+                begin = tag.end()
+        if begin is not None or not complete or ("<seg" in line.lower() and not _SEG_TAG.search(line)):
             raise DataError(f"{name}, line {number}: a segment that does not end on its line; write one a line")
     if not found:
         raise DataError(f"{name} has no segment <seg …>…</seg>: name it without .sgm if it is plain text")
-
-
-def _iter_member(archive: Path, member: str) -> Iterator[str]:
-    """The lines of a member, read from the archive as a stream, without unpacking it to disk."""
-    names = []
-    try:
-        with archive.open("rb") as file:
-            kind = compression_of(file)
-            content = decompressed(file, kind) if kind else file
-            with tarfile.open(fileobj=content, mode="r|") as tar:
-                for entry in tar:
-                    if entry.isfile() and entry.name.removeprefix("./") == member.removeprefix("./"):
-                        yield from iter_text(_buffered(tar, entry), f"{archive}{SEPARATOR}{member}")
-                        return
-                    names.append(entry.name)
-    except (tarfile.TarError, EOFError, zlib.error, LZMAError, DamagedDataError) as error:
-        raise DataError(f"{archive} cannot be read as a tar archive ({error}): copy it again") from None
-    except OSError as error:
-        raise DataError(f"cannot read {archive}: {error.strerror or error}") from None
-    near = get_close_matches(member, names, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names[:5]) or 'none'}"
-    raise DataError(f"{archive} has no member {member!r}; {hint}")
-
-
-def _buffered(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> "tarfile.ExFileObject":  # noqa: UP037
-    return cast("tarfile.ExFileObject", tar.extractfile(entry))

@@ -6,43 +6,80 @@ from pathlib import Path
 
 import pyarrow as pa
 
-#: Places of fields in the tables of Arrow's ``Message.fbs``: ``Message.header`` and ``RecordBatch.compression``.
-_HEADER, _COMPRESSION = 2, 3
+#: Places of fields in the tables of Arrow's ``Message.fbs``: ``Message.header``, ``RecordBatch.buffers`` and
+#: ``RecordBatch.compression``.
+_HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3
 
 
 def check_plain_stream(path: Path) -> None:
     """Refuse a stream with compressed columns or dictionaries, which this project never writes.
 
-    A compressed column states its own size, and Arrow takes as much memory before it looks at the data. The file is
-    mapped, and only headers are read.
+    The file is mapped, and only headers are read.
 
     Raises:
         pa.ArrowException: It is such a stream, or none at all.
         OSError: The file cannot be read.
     """
     with pa.memory_map(str(path)) as file:
-        messages = pa.ipc.MessageReader.open_stream(file)
-        while True:
-            try:
-                message = messages.read_next_message()
-            except StopIteration:
-                return
-            if message.type == "record batch":
-                if _is_compressed(memoryview(message.metadata)):
+        check_batches(file, most=0)
+
+
+def check_batches(file: pa.NativeFile, most: int) -> None:
+    """Refuse a stream with dictionaries, or with a batch whose compressed columns state more than ``most`` bytes.
+
+    A compressed column states its own size, and Arrow takes as much memory before it looks at the data.
+
+    Args:
+        file: A mapped file, at the beginning of the stream.
+        most: Bytes; 0 refuses all compression.
+
+    Raises:
+        pa.ArrowException: It is such a stream, or none at all.
+    """
+    messages = pa.ipc.MessageReader.open_stream(file)
+    while True:
+        try:
+            message = messages.read_next_message()
+        except StopIteration:
+            return
+        if message.type == "record batch":
+            header = memoryview(message.metadata)
+            batch = _batch(header)
+            if _offset(header, batch, _COMPRESSION):
+                if not most:
                     raise pa.ArrowInvalid("its columns are compressed")
-            elif message.type != "schema":
-                raise pa.ArrowInvalid(f"it holds a {message.type}")
+                if (stated := _stated_bytes(header, batch, message.body)) > most:
+                    raise pa.ArrowInvalid(f"a batch states {stated:,} bytes, more than {most:,}")
+        elif message.type != "schema":
+            raise pa.ArrowInvalid(f"it holds a {message.type}")
 
 
-def _is_compressed(message: memoryview) -> bool:
-    """Whether a message with the header of a record batch, as FlatBuffers writes it, states a compression.
+def _batch(message: memoryview) -> int:
+    """Where the table of a record batch begins in its message, as FlatBuffers writes it.
 
     Arrow has verified that all offsets are inside.
     """
     root = int.from_bytes(message[:4], "little")
     slot = root + _offset(message, root, _HEADER)
-    batch = slot + int.from_bytes(message[slot : slot + 4], "little")
-    return _offset(message, batch, _COMPRESSION) != 0
+    return slot + int.from_bytes(message[slot : slot + 4], "little")
+
+
+def _stated_bytes(message: memoryview, batch: int, body: pa.Buffer | None) -> int:
+    """The size of all compressed columns of a batch as they state it, each in its first eight bytes; -1 is plain."""
+    data = memoryview(body if body is not None else b"")
+    slot = batch + _offset(message, batch, _BUFFERS)
+    vector = slot + int.from_bytes(message[slot : slot + 4], "little")
+    total = 0
+    for number in range(int.from_bytes(message[vector : vector + 4], "little")):
+        place = vector + 4 + 16 * number
+        begin, length = (int.from_bytes(message[at : at + 8], "little", signed=True) for at in (place, place + 8))
+        if length and not 0 <= begin <= begin + length <= len(data):
+            raise pa.ArrowInvalid("a column lies outside of its batch")
+        stated = int.from_bytes(data[begin : begin + 8], "little", signed=True) if length else 0
+        if stated < -1:
+            raise pa.ArrowInvalid(f"a column states {stated} bytes")
+        total += length if stated == -1 else stated
+    return total
 
 
 def _offset(message: memoryview, table: int, field: int) -> int:

@@ -23,6 +23,7 @@ from support.prep import build, refuses, without_vocab
 from data_prep import commands
 from data_prep.cli import main
 from data_prep.sources import files
+from data_prep.sources.texts import Text
 from data_prep.workers import run_in_process
 from dstransformer.corpus import UNK_ID, Corpus
 from dstransformer.errors import DstError, UserError
@@ -89,7 +90,7 @@ def test_values_are_bounded(capsys: pytest.CaptureFixture[str], option: str, val
 
 def test_an_input_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     message = usage(capsys, "build", "--source", "files", "--out", "out", "--src", "a", "--src", "b")
-    assert "argument --src: given twice; join the files first" in message
+    assert "argument --src: given twice; name all files after one" in message
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,15 +312,15 @@ class TestInputs:
     ) -> None:
         read = files._read_two_texts
 
-        def append(src: Path, tgt: Path) -> Iterator[pa.Table]:
+        def append(src: Text, tgt: Text) -> Iterator[pa.Table]:
             yield from read(src, tgt)
-            for path in (src, tgt):
-                with path.open("a") as file:
+            for text in (src, tgt):
+                with text.path.open("a") as file:
                     file.write("one more\n")
 
-        def remove(src: Path, tgt: Path) -> Iterator[pa.Table]:
+        def remove(src: Text, tgt: Text) -> Iterator[pa.Table]:
             yield from read(src, tgt)
-            src.unlink()
+            src.path.unlink()
 
         with monkeypatch.context() as patch:
             patch.setattr(files, "_read_two_texts", append)

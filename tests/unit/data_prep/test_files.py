@@ -18,11 +18,10 @@ from dstransformer.corpus import Corpus
 from dstransformer.errors import DataError, UserError
 
 PAIRS = [("a dog", "ein Hund"), ("", "leer"), ("two\u2028lines", "ein Männchen 🦊")]
-NOTHING = FilesOptions(src_lang="en", tgt_lang="de", valid_size=2)
 
 
 def read(**given: Any) -> list[tuple[str, str]]:
-    source = open_files(NOTHING.model_copy(update=given))
+    source = open_files(FilesOptions(**{"src_lang": "en", "tgt_lang": "de", "valid_size": 2} | given))
     tables = list(source.splits["train"]())
     return [pair for table in tables for pair in zip(*(c.to_pylist() for c in table.columns), strict=True)]
 
@@ -77,6 +76,37 @@ def test_parquet(tmp_path: Path, nested: bool, kind: pa.DataType) -> None:
     assert read(train=tmp_path / "x.parquet") == PAIRS
 
 
+@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("how", ["stream", "file", "lz4", "zstd"])
+def test_arrow(tmp_path: Path, nested: bool, how: str) -> None:
+    columns = pa.table({"n": [1, 2, 3], "de": [tgt for _, tgt in PAIRS], "en": [src for src, _ in PAIRS]})
+    table = pa.table({"translation": columns.to_struct_array()}) if nested else columns
+    path = tmp_path / ("x.arrow" if how in ("stream", "file") else "x.feather")
+    options = pa.ipc.IpcWriteOptions(compression=how if path.suffix == ".feather" else None)
+    make = pa.ipc.new_stream if how == "stream" else pa.ipc.new_file
+    with make(path, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=2)
+    assert read(train=path) == PAIRS
+    write(path, path.read_bytes()[:-200] if how == "stream" else b"ARROW1\0\0" + b"\xff" * 50)
+    with pytest.raises(DataError, match=r"x\..* cannot be read as Arrow \("):
+        read(train=path)
+
+
+def test_what_an_arrow_file_may_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.arrow"
+    monkeypatch.setattr("data_prep.sources.records._MOST_BATCH_BYTES", 2**20)
+    for table, message in (
+        (pa.table({"en": pa.array(["a"]).dictionary_encode(), "de": ["b"]}), "it holds a dictionary"),
+        (pa.table({"en": ["a" * 1_200_000], "de": ["b"]}), "a batch states 1,200,... bytes, more than 1,048,576"),
+        (pa.table({"en": ["a", None], "de": ["b", "c"]}), "row 2: column 'en' is null"),
+        (pa.table([["a"], ["b"], ["c"]], ["en", "de", "en"]), "several columns 'en'"),
+    ):
+        with pa.ipc.new_stream(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_table(table)
+        with pytest.raises(DataError, match=message):
+            read(train=path)
+
+
 def test_more_lines_than_a_batch(tmp_path: Path) -> None:
     lines = [str(n) for n in range(25_000)]
     src, tgt = write(tmp_path / "x.en", "\n".join(lines)), write(tmp_path / "x.de", "\n".join(lines))
@@ -93,7 +123,8 @@ def test_texts_of_different_length_are_refused(tmp_path: Path, counts: tuple[int
 def test_sides_that_look_swapped_cause_a_warning() -> None:
     right = FilesOptions(src_lang="en", tgt_lang="de", src="x.en.gz", tgt="x.de", valid_src="en", valid_tgt="de")
     assert swapped_sides(right) is None
-    warning = swapped_sides(right.model_copy(update={"test_src": Path("y.de.gz"), "test_tgt": Path("y.EN")}))
+    wrong = {"test_src": (Path("y.de.gz"),), "test_tgt": (Path("y.EN"),)}
+    warning = swapped_sides(right.model_copy(update=wrong))
     assert warning is not None
     assert "--test-src y.de.gz is taken for en and --test-tgt y.EN for de: are the sides swapped?" in warning
 
@@ -107,7 +138,7 @@ def test_the_same_text_on_both_sides_causes_a_warning(tmp_path: Path) -> None:
     assert same_sides(options) == (
         f"warning: the first 2 lines of --src {text} and --tgt {copy} are the same: is one text given for both sides?"
     )
-    assert same_sides(options.model_copy(update={"tgt": other})) is None
+    assert same_sides(options.model_copy(update={"tgt": (other,)})) is None
 
 
 def test_the_same_file_for_both_sides_is_refused(tmp_path: Path) -> None:
@@ -145,7 +176,7 @@ def test_truncated_gzip_is_refused(tmp_path: Path) -> None:
         ("x.jsonl", '{"en": "a", "de": null}\n', r"x\.jsonl, line 1: wanted"),
         ("x.jsonl", '["a", "b"]\n', r"x\.jsonl, line 1: wanted"),
         ("x.parquet", "PAR1 not", r"x\.parquet cannot be read as Parquet"),
-        ("x.csv", "a,b\n", r"x\.csv: \.csv is not \.tsv, \.jsonl or \.parquet"),
+        ("x.csv", "a,b\n", r"x\.csv: \.csv is not \.tsv, \.jsonl, .*; rename or convert it"),
         ("x", "a,b\n", r"x: no ending is not"),
     ],
 )
@@ -219,6 +250,24 @@ def test_patterns_stand_for_several_files(tmp_path: Path) -> None:
         read(src=tmp_path / "*.en", tgt=tmp_path / "*.de")
     with pytest.raises(DataError, match=r"no file fits .*\*\.fr"):
         read(src=tmp_path / "*.en", tgt=tmp_path / "*.fr")
+
+
+def test_a_list_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(4):
+        write(tmp_path / f"{number}.en", f"{number} en\n")
+        write(tmp_path / f"{number}.de.gz", f"{number} de\n")
+    pairs = [(f"{number} en", f"{number} de") for number in (3, 0, 1, 2)]
+    src, tgt = [tmp_path / "3.en", tmp_path / "[012].en"], [tmp_path / f"{n}.de.gz" for n in (3, 0, 1, 2)]
+    assert read(src=src, tgt=tgt) == pairs
+    with pytest.raises(DataError, match=r"different numbers of files \(.*3\.en .*\[012\]\.en 4 and .* 3\)"):
+        read(src=src, tgt=tgt[1:])
+    with pytest.raises(UserError, match="--src and --tgt are the same file"):
+        read(src=src, tgt=[*tgt[1:], src[0]][::-1])
+    with pytest.raises(ValueError, match="the list is empty"):
+        read(src=[], tgt=[])
+    options = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--valid-size", "1"]
+    status = build(*options, "--src", src[0], "--src", tmp_path / "0.en", "--tgt", *tgt, "--out", tmp_path / "c")
+    assert "--src: given twice; name all files after one" in refuses(capsys, status)
 
 
 def test_scores_of_other_tools_drop_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

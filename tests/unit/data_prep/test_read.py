@@ -23,7 +23,7 @@ Splits = dict[str, list[tuple[str, str]]]
 def read(folder: Path, lines: list[tuple[str, str]], **changes: int) -> tuple[ReadReport, Splits]:
     train = folder / "train.tsv"
     train.write_text("".join(f"{src}\t{tgt}\n" for src, tgt in lines))
-    options = NOTHING.model_copy(update={"train": train, **changes})
+    options = NOTHING.model_copy(update={"train": (train,), **changes})
     report = read_text(open_parts({"files": options}), folder, workers=1, progress=LineProgress())
     splits = {
         split: [
@@ -78,6 +78,6 @@ def test_an_empty_gzip_is_refused(tmp_path: Path) -> None:
 
     empty = tmp_path / "empty.tsv.gz"
     empty.write_bytes(gzip.compress(b""))
-    options = NOTHING.model_copy(update={"train": empty})
+    options = NOTHING.model_copy(update={"train": (empty,)})
     with pytest.raises(DataError, match=r"empty\.tsv\.gz is empty"):
         read_text(open_parts({"files": options}), tmp_path, workers=1, progress=LineProgress())
