@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import glob
 import hashlib
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,6 +89,7 @@ def _connect(url: str) -> tuple[Any, str]:
     """The file system of an address, and the file's name there."""
     import fsspec
 
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it reports transfers that an interrupt ended
     options: dict[str, Any] = {}
     try:
         if url.startswith(_HTTP):

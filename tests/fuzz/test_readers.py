@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
 import lzma
 import shutil
+import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +19,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+import zstandard
 from safetensors.torch import load_file
 from support.fuzzing import Target, fuzz, inputs_for_each
 
 from data_prep.options import FilesOptions
+from data_prep.page import render_report
 from data_prep.pairs import SCHEMA, PairsWriter, count_pairs, iter_pairs
 from data_prep.recipe_file import load_recipe
 from data_prep.sources.files import open_files
+from data_prep.sources.texts import iter_sentences, local_text
 from data_prep.workspace import StageRecord, Workspace
 from dstransformer.checkpoints.following import Results
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
@@ -136,7 +142,9 @@ def read_treebank(folder: Path) -> None:
 
 def make_texts(folder: Path) -> None:
     (folder / "a.txt").write_text("One line.\nZwölf Boxkämpfer.\r\n\n")
-    for ending, compress in (("gz", gzip.compress), ("xz", lzma.compress), ("bz2", bz2.compress)):
+    for ending, compress in (
+        ("gz", gzip.compress), ("xz", lzma.compress), ("bz2", bz2.compress), ("zst", zstandard.compress),
+    ):  # fmt: skip
         (folder / f"b.txt.{ending}").write_bytes(compress(b"One line.\n" * 20))
 
 
@@ -152,6 +160,53 @@ def read_sources(folder: Path) -> None:
         options = FilesOptions(src_lang="en", tgt_lang="de", train=path, valid_size=1)
         for table in open_files(options).splits["train"]():
             assert table.column_names == ["src", "tgt"]
+
+
+def make_memories(folder: Path) -> None:
+    sides = [[("en-US", f"A <ph>x</ph>dog {n}."), ("de", f"Ein &lt; Hund {n}.")] for n in range(5)]
+    units = ["".join(f'<tuv xml:lang="{code}"><seg>{text}</seg></tuv>' for code, text in side) for side in sides]
+    body = "".join(f"<tu>{unit}</tu>" for unit in units)
+    memory = f'<?xml version="1.0"?>\n<tmx version="1.4"><body>\n{body}</body></tmx>'
+    (folder / "a.tmx").write_text(memory)
+    (folder / "b.tmx.gz").write_bytes(gzip.compress(memory.encode("utf-16")))
+    segments = '<p><seg id="1">One</seg><seg id="2">Two</seg></p>'
+    document = f'<doc id="a"><src lang="en">{segments}</src><ref lang="de" translator="A">{segments}</ref></doc>'
+    (folder / "c.xml").write_text(f'<dataset id="x"><collection>{document}</collection></dataset>')
+
+
+def make_arrows(folder: Path) -> None:
+    table = pa.table({"en": ["A dog.", "Zwölf"], "de": ["Ein Hund.", ""], "n": [[1], None]})
+    for name, make, compression in (
+        ("a.arrow", pa.ipc.new_stream, None), ("b.arrow", pa.ipc.new_file, None), ("c.feather", pa.ipc.new_file, "lz4"),
+        ("d.arrow", pa.ipc.new_stream, "zstd"),
+    ):  # fmt: skip
+        with make(folder / name, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+            writer.write_table(table)
+
+
+MEMBERS = {"texts/a.txt": b"One line.\nTwo.\n" * 9, "b.sgm": b'<seg id="1"> One. </seg>\n<seg id="2"> Two. </seg>\n'}
+
+
+def make_archives(folder: Path) -> None:
+    for name, mode, form in (
+        ("a.tar", "w:", tarfile.PAX_FORMAT), ("b.tar.gz", "w:gz", tarfile.GNU_FORMAT),
+        ("c.tar.xz", "w:xz", tarfile.PAX_FORMAT),
+    ):  # fmt: skip
+        with tarfile.open(folder / name, mode, format=form) as tar:  # type: ignore[call-overload]
+            tar.addfile(tarfile.TarInfo(f"{'long' * 50}/ä"))
+            for member, content in MEMBERS.items():
+                entry = tarfile.TarInfo(member)
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+    with zipfile.ZipFile(folder / "d.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, content in MEMBERS.items():
+            archive.writestr(member, content)
+
+
+def read_archives(folder: Path) -> None:
+    for path in sorted(folder.iterdir()):
+        for member in MEMBERS:
+            list(iter_sentences(local_text(Path(f"{path}::{member}"))))
 
 
 def make_work(folder: Path) -> None:
@@ -236,6 +291,13 @@ TARGETS = [
     Target("n-best", lines("list.jsonl", HYPOTHESIS, HYPOTHESIS | {"line": 2}),
            lambda folder: list(iter_nbest(str(folder / "list.jsonl")))),
     Target("sources", make_sources, read_sources),
+    Target("memories", make_memories, read_sources),
+    Target("arrow", make_arrows, read_sources),
+    Target("archives", make_archives, read_archives),
+    Target("segments", text("a.sgm", '<doc>\n<seg id="1"> One. </seg>\n<seg id="2">Two.</seg><seg>3</seg>\n</doc>\n'),
+           lambda folder: list(iter_sentences(local_text(folder / "a.sgm")))),
+    Target("report", stored("3/corpus"), lambda folder: render_report(Corpus.open(folder, verify=False), "x"),
+           ("**/*.json", "**/*.arrow", "**/*.model"), hashes=True),
     Target("work-folder", make_work, read_work, hashes=True),
     Target("spool", make_spool, read_spool),
     Target("tracking", text("tracking.json", json.dumps(ADDRESS)), TrackingState.load),

@@ -8,6 +8,7 @@ import http.server
 import io
 import tarfile
 import threading
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import fsspec
 import pytest
 from support.prep import ENGLISH, GERMAN, build, contents, refuses, sentence
 
+from data_prep.arguments import recipe_command
 from data_prep.options import Address, FilesOptions
 from data_prep.sources.files import open_files
 from data_prep.sources.remote import split_member
@@ -197,6 +199,8 @@ def test_other_protocols(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 
 def test_an_address_is_shown_without_its_secrets() -> None:
+    given = Namespace(recipe="mine.yaml", set=["sources.a.train=https://a:b@host/x.tsv", "vocab.vocab_size=400"])
+    assert recipe_command(given).endswith("--set 'sources.a.train=https://a:***@host/x.tsv' vocab.vocab_size=400")
     address = Address("https://a:b@host/x?Signature=c&sig=d&token=e&part=f")
     assert str(address) == repr(address) == "https://a:***@host/x?Signature=***&sig=***&token=***&part=f"
 
