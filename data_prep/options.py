@@ -5,7 +5,6 @@ The command line is generated from these models. Errors name an option by its fl
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -23,12 +22,11 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from dstransformer.errors import without_secrets
+from data_prep.names import Address, check_utf8, to_path, to_text, to_texts
 
 if TYPE_CHECKING:  # imports NumPy and Arrow; `--help` must answer at once
     from dstransformer.corpus import Option
 
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://")
 _TAG = re.compile(r"<[A-Za-z0-9][A-Za-z0-9_-]{0,38}>")
 _SOURCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
@@ -45,63 +43,10 @@ class Placeholder:
     name: str
 
 
-@dataclass(frozen=True, repr=False)
-class Address:
-    """A file on a server, such as ``https://host/train.en.gz``. As text its passwords are masked."""
-
-    url: str
-
-    def __str__(self) -> str:
-        return without_secrets(self.url)
-
-    __repr__ = __str__
-
-
-def is_address(name: str) -> bool:
-    """Whether a name is an address, such as ``s3://bucket/train.en``."""
-    return bool(_ADDRESS.match(name))
-
-
 def _check_language(code: str) -> str:
     if not _LANGUAGE.fullmatch(code) or len(code) > 35:
         raise ValueError(f"{code[:40]!r} is not a language code such as en, pt-BR or zho_Hans")
     return code
-
-
-def _to_path(name: Any) -> Any:
-    """Convert a name, which need not be UTF-8; an empty one, as from an unset variable, would be the working folder."""
-    if name == "":
-        raise ValueError("the name is empty; is a variable unset?")
-    if isinstance(name, str) and is_address(name):
-        raise ValueError(f"{without_secrets(name)[:60]!r} is an address; download the file first")
-    return Path(name) if isinstance(name, str) else name
-
-
-def _to_text(name: Any) -> Any:
-    """Convert a name, which may be an address."""
-    if not isinstance(name, str) or not is_address(name):
-        return _to_path(name)
-    if name.startswith("file:"):
-        raise ValueError(f"{name[:60]!r} is a file of this machine: leave out file://")
-    return Address(name)
-
-
-def _to_texts(names: Any) -> Any:
-    """Convert one name, or a list of names."""
-    if not isinstance(names, list | tuple):
-        return (_to_text(names),)
-    if not names:
-        raise ValueError("the list is empty; name a file")
-    return tuple(map(_to_text, names))
-
-
-def _check_utf8(path: Path) -> Path:
-    """Refuse a name that is not UTF-8, which Arrow cannot open."""
-    try:
-        os.path.realpath(path).encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{str(path)!r}, in full, is not a name in UTF-8: choose or rename it") from None
-    return path
 
 
 def split_shares(how: str) -> tuple[float, float]:
@@ -144,10 +89,10 @@ def _check_source_name(name: str) -> str:
 
 Language = Annotated[str, AfterValidator(_check_language), Placeholder("CODE")]
 SourceName = Annotated[str, AfterValidator(_check_source_name)]
-TextFile = Annotated[Path, BeforeValidator(_to_path), Placeholder("FILE")]
-OneText = Annotated[Path | Address, BeforeValidator(_to_text)]
-Texts = Annotated[tuple[Path | Address, ...], BeforeValidator(_to_texts), Placeholder("FILE")]
-Folder = Annotated[Path, BeforeValidator(_to_path), AfterValidator(_check_utf8), Placeholder("DIR")]
+TextFile = Annotated[Path, BeforeValidator(to_path), Placeholder("FILE")]
+OneText = Annotated[Path | Address, BeforeValidator(to_text)]
+Texts = Annotated[tuple[Path | Address, ...], BeforeValidator(to_texts), Placeholder("FILE")]
+Folder = Annotated[Path, BeforeValidator(to_path), AfterValidator(check_utf8), Placeholder("DIR")]
 Count = Annotated[int, Field(ge=0, le=10**9), Placeholder("N")]
 PositiveCount = Annotated[int, Field(ge=1, le=10**9), Placeholder("N")]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1), Placeholder("N")]

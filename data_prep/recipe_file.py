@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from data_prep.names import is_address
 from data_prep.options import (
     SOURCES,
     CleanOptions,
@@ -22,7 +23,6 @@ from data_prep.options import (
     TextFile,
     Texts,
     VocabOptions,
-    is_address,
     option_kind,
 )
 from data_prep.recipe import Recipe

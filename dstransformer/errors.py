@@ -11,7 +11,8 @@ _SECRETS = (
     (re.compile(r"(https?://)[^/\s:@]+@"), r"\1***@"),
     (
         re.compile(
-            r"([?&](?:sig|key|[^=&\s]*(?:pass|pwd|token|secret|signature|credential|api_?key)[^=&\s]*)=)(?:(?!::)[^&\s])+",
+            r"([?&](?:sig|key|[^=&?\s]{0,60}(?:pass|pwd|token|secret|signature|credential|api_?key)[^=&?\s]{0,60})=)"
+            r"(?:(?!::)[^&\s])+",
             re.IGNORECASE,
         ),
         r"\1***",

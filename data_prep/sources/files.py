@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from data_prep.options import Address, FilesOptions
+from data_prep.names import Address
+from data_prep.options import FilesOptions
 from data_prep.pairs import TEXT
 from data_prep.sources import Source
 from data_prep.sources.records import pair_of_record, read_arrow, read_parquet

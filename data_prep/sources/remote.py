@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from data_prep.options import Address
+from data_prep.names import Address
 from data_prep.sources.texts import SEPARATOR, Text
 from dstransformer.errors import DataError, DstError, UserError, shown, without_secrets
-from dstransformer.files import is_plain_name, replacing, storage_errors
+from dstransformer.files import is_plain_name, replacing, storage_errors, sync
 from dstransformer.progress import Advance, Progress
 
 #: What tells versions of a file apart, as the file systems of fsspec call it.
@@ -142,7 +142,7 @@ def _download(url: str, cache: Path, progress: Progress) -> Path:
     stated = [f"{key}={info[key]}" for key in _VALIDATORS if info.get(key)]
     folder, name = _place(url, cache)
     copy = folder / _short_hash("\n".join([*stated, str(info.get("size"))])) / name
-    if stated and copy.is_file():
+    if stated and copy.is_file() and info.get("size") in (None, copy.stat().st_size):
         return copy
     with storage_errors(copy.parent, full="make room, or name another folder with --cache-dir"):
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -152,6 +152,7 @@ def _download(url: str, cache: Path, progress: Progress) -> Path:
             _transfer(url),
         ):
             _check_size(url, _copy(files, path, aside, advance) or info.get("size"), aside.stat().st_size)
+            sync(aside)
     return copy
 
 
