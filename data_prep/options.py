@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from data_prep.names import Address, check_utf8, to_path, to_text, to_texts
+from data_prep.addresses import Address, check_utf8, to_path, to_text, to_texts
 
 if TYPE_CHECKING:  # imports NumPy and Arrow; `--help` must answer at once
     from dstransformer.corpus import Option

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from data_prep.names import is_address
+from data_prep.addresses import is_address
 from data_prep.options import (
     SOURCES,
     CleanOptions,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from data_prep.names import Address
+from data_prep.addresses import Address
 from data_prep.options import FilesOptions
 from data_prep.pairs import TEXT
 from data_prep.sources import Source
@@ -29,6 +29,9 @@ _BATCH_LINES = 10_000
 
 Stream = Callable[[], Iterator[pa.Table]]
 Names = tuple[Path | Address, ...]
+
+#: Files with their status before they were hashed.
+Seen = dict[Path, os.stat_result]
 
 #: Lines of both sides that are compared with each other.
 _COMPARED_LINES = 100
@@ -54,17 +57,16 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
         streams: list[Stream] = []
         for texts in find.groups(split.sides()):
             split.check(texts)
-            seen = {}
-            for text in texts:
-                identified, seen[text] = _identify(text)
-                inputs.append(identified)
-            streams.append(partial(_stream, texts, seen, options.src_lang, options.tgt_lang))
+            seen: Seen = {}
+            inputs += [_identify(text, seen) for text in texts]
+            streams.append(partial(watched, partial(_read, texts, options.src_lang, options.tgt_lang), seen))
         if streams:
             splits[name] = partial(_chain, streams)
     if options.scores and options.min_score is not None and "train" in splits:
         scores = find.texts(options.scores)
-        inputs += [_identify(text)[0] for text in scores]
-        splits["train"] = partial(_mark_low, splits["train"], scores, options.min_score)
+        seen = {}
+        inputs += [_identify(text, seen) for text in scores]
+        splits["train"] = partial(watched, partial(_mark_low, splits["train"], scores, options.min_score), seen)
     if "train" not in splits:
         raise UserError("no training text: give --src FILE and --tgt FILE, or --train FILE")
     for name, size, flag in (("validation", options.valid_size, "valid"), ("test", options.test_size, "test")):
@@ -208,8 +210,8 @@ def _mark_low(stream: Stream, scores: list[Text], least: float) -> Iterator[pa.T
     return mark_low(stream(), scores, least)
 
 
-def _identify(text: Text) -> tuple[InputFile, os.stat_result]:
-    """Return a file's name and hash, and its status before it was hashed."""
+def _identify(text: Text, seen: Seen) -> InputFile:
+    """Return a file's name and hash. Its status before it was hashed goes into ``seen``."""
     try:
         found = text.path.stat()
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
@@ -223,7 +225,8 @@ def _identify(text: Text) -> tuple[InputFile, os.stat_result]:
         raise DataError(f"cannot read {text}: {error.strerror}") from None
     if not found.st_size:
         raise DataError(f"{text} is empty")
-    return identified, found
+    seen[text.path] = found
+    return identified
 
 
 @lru_cache
@@ -232,25 +235,21 @@ def _hash(path: Path, _: int, __: int) -> str:
     return file_sha256(path)
 
 
-def _stream(
-    texts: tuple[Text, ...], seen: dict[Text, os.stat_result], src_lang: str, tgt_lang: str
-) -> Iterator[pa.Table]:
-    """Stream the pairs of one or two files.
-
-    Raises:
-        DataError: A file is damaged, or has changed since it was hashed.
-    """
-    if len(texts) == 2:
-        yield from _read_two_texts(*texts)
-    else:
-        yield from _READERS[texts[0].ending](texts[0], src_lang, tgt_lang)
-    for text, before in seen.items():
+def watched(stream: Stream, seen: Seen) -> Iterator[pa.Table]:
+    """Pass a stream on, and raise a DataError at its end if a file has changed since it was ``seen``."""
+    yield from stream()
+    for path, before in seen.items():
         try:
-            now = text.path.stat()
+            now = path.stat()
         except OSError as error:
-            raise DataError(f"{text} vanished while it was read: {error.strerror}") from None
+            raise DataError(f"{path} vanished while it was read: {error.strerror}") from None
         if (now.st_ino, now.st_size, now.st_mtime_ns) != (before.st_ino, before.st_size, before.st_mtime_ns):
-            raise DataError(f"{text} changed while it was read: run the command again when it is complete")
+            raise DataError(f"{path} changed while it was read: run the command again when it is complete")
+
+
+def _read(texts: tuple[Text, ...], src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
+    """Read the pairs of two texts, or of a file that holds both sides."""
+    return _read_two_texts(*texts) if len(texts) == 2 else _READERS[texts[0].ending](texts[0], src_lang, tgt_lang)
 
 
 def _read_two_texts(src: Text, tgt: Text) -> Iterator[pa.Table]:

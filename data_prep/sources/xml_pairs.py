@@ -23,6 +23,9 @@ from dstransformer.textfiles import MOST_LINE_BYTES
 #: Bytes that are parsed at once.
 _CHUNK = 1 << 16
 
+#: Bytes of a tag or a comment, which the parser reads again with each chunk until it is complete.
+_MOST_TAG_BYTES = 2**20
+
 #: Elements within each other, different names of elements and attributes, and languages that an error names.
 _MOST_DEPTH, _MOST_NAMES, _MOST_LANGUAGES = 100, 1000, 10
 
@@ -57,8 +60,8 @@ def iter_xml_pairs(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
             while chunk := content.read(_CHUNK):
                 fed += len(chunk)
                 parser.feed(chunk)
-                if fed - parser.parser.CurrentByteIndex > MOST_LINE_BYTES:
-                    raise _RefusedError(f"a tag of more than {MOST_LINE_BYTES:,} bytes")
+                if fed - parser.parser.CurrentByteIndex > _MOST_TAG_BYTES:
+                    raise _RefusedError(f"a tag or a comment of more than {_MOST_TAG_BYTES:,} bytes")
                 yield from units.take()
         parser.close()
     except _RefusedError as error:

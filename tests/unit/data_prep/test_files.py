@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -292,3 +293,13 @@ def test_scores_of_other_tools_drop_pairs(tmp_path: Path, capsys: pytest.Capture
         write(tmp_path / "scores", content)
         with pytest.raises(DataError, match=message):
             read(train=tmp_path / "text.tsv", scores=tmp_path / "scores", min_score=0.0)
+
+
+def test_scores_that_change_while_they_are_read_are_refused(tmp_path: Path) -> None:
+    scores = write(tmp_path / "scores", "0.5\n")
+    train = write(tmp_path / "x.tsv", "a\tb\n")
+    options = FilesOptions(src_lang="en", tgt_lang="de", valid_size=1, train=train, scores=scores, min_score=0)
+    stream = open_files(options).splits["train"]()
+    os.utime(scores, ns=(0, 0))
+    with pytest.raises(DataError, match="scores changed while it was read"):
+        list(stream)

@@ -17,8 +17,8 @@ import fsspec
 import pytest
 from support.prep import ENGLISH, GERMAN, build, contents, refuses, sentence
 
+from data_prep.addresses import Address
 from data_prep.arguments import recipe_command
-from data_prep.names import Address
 from data_prep.options import FilesOptions
 from data_prep.sources.files import open_files
 from data_prep.sources.remote import split_member

@@ -1,4 +1,4 @@
-"""Names of files, as users write them: paths of this machine, and addresses of files on servers."""
+"""Files as users name them: by paths of this machine, or by addresses of servers."""
 
 from __future__ import annotations
 
