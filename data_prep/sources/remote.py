@@ -97,7 +97,7 @@ def _connect(url: str) -> tuple[Any, str]:
 
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE, sock_read=_SILENCE)
             options = {
-                "client_kwargs": {"timeout": timeout, "auto_decompress": False},
+                "client_kwargs": {"timeout": timeout, "auto_decompress": False, "trust_env": True},
                 "headers": {"Accept-Encoding": "identity"},
                 "encoded": "%" in url,  # the signature of an address holds for its spelling
             }

@@ -32,6 +32,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     requests: list[str]
 
     def do_GET(self) -> None:
+        self.path = self.path.removeprefix("http://corpora.invalid")  # asked for as of a proxy
         self.server.requests.append(self.path)  # type: ignore[attr-defined]
         path = self.path.partition("?")[0]
         if path.startswith("/cut/"):
@@ -44,6 +45,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
             super().do_GET()
 
     def do_HEAD(self) -> None:
+        self.path = self.path.removeprefix("http://corpora.invalid")
         if self.path.startswith(("/cut/", "/unstated/", "/refused/")):
             self.send_error(405)
         else:
@@ -75,6 +77,7 @@ class Server(http.server.ThreadingHTTPServer):
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server of the folder ``www``, which holds 200 pairs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     folder = tmp_path / "www"
     folder.mkdir()
     for side, words in (("en", ENGLISH), ("de", GERMAN)):
@@ -138,6 +141,12 @@ def test_a_file_that_changed_is_downloaded_again(tmp_path: Path, server: Server)
     assert server.requests == []
     with pytest.raises(DataError, match=r"y\.tsv is not in the cache .*: give the command once without --offline"):
         read(train=f"{server.address}/y.tsv", offline=True)
+
+
+def test_a_proxy_of_the_environment_is_used(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "www" / "x.tsv").write_text("a\tb\n")
+    monkeypatch.setenv("http_proxy", server.address)
+    assert read(train="http://corpora.invalid/x.tsv") == [("a", "b")]
 
 
 def test_a_member_of_an_archive_on_a_server(tmp_path: Path, server: Server) -> None:
@@ -214,6 +223,7 @@ def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     running = moto_server.ThreadedMotoServer(port=0, verbose=False)
     running.start()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*running.get_host_and_port()))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
