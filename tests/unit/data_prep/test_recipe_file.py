@@ -9,6 +9,7 @@ import pytest
 import yaml
 from support.prep import ENGLISH, GERMAN, build, refuses, sentence
 
+from data_prep.addresses import Address
 from data_prep.cli import main
 from data_prep.options import FilesOptions
 from data_prep.recipe_file import load_recipe, recipe_summaries
@@ -162,3 +163,21 @@ def test_mistakes_on_the_command_line_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     assert message in refuses(capsys, build("--out", tmp_path / "corpus", *words))
+
+
+def test_lists_and_addresses_keep_their_places(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    source = "src_lang: en\ntgt_lang: de\nsources: {a: {source: files, train: [x.tsv, /y.tsv, 's3://b/z.tsv']}}\n"
+    path.write_text(source)
+    loaded = load_recipe(str(path)).sources["a"]
+    assert isinstance(loaded, FilesOptions)
+    assert loaded.train == (tmp_path / "x.tsv", Path("/y.tsv"), Address("s3://b/z.tsv"))
+    path.write_text(f"root: https://host/folder/\n{source}")
+    loaded = load_recipe(str(path), ["sources.a.valid=[v.tsv]"]).sources["a"]
+    assert isinstance(loaded, FilesOptions)
+    assert loaded.train == (Address("https://host/folder/x.tsv"), Path("/y.tsv"), Address("s3://b/z.tsv"))
+    assert loaded.valid == (Path("v.tsv"),)
+    with pytest.raises(ConfigError, match=r"sources\.a\.train = .*is a file of this machine: leave out file://"):
+        load_recipe(str(path), ["sources.a.train=file:///x.tsv"])
+    with pytest.raises(ConfigError, match=r"sources\.a\.train = .*@h/x.*characters that none has"):
+        load_recipe(str(path), ['sources.a.train="https://a:b@h/x\\n"'])

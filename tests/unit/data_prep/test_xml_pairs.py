@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,16 @@ def test_what_cannot_be_read_is_refused_by_line(path: Path, content: str | bytes
     with pytest.raises(DataError, match=message) as caught:
         pairs(path, content)
     assert "\n" not in str(caught.value)
+
+
+def test_memory_does_not_grow_with_the_file(path: Path) -> None:
+    path.write_text(memory(*(unit(("en", f"A dog {n}. " * 20), ("de", f"Ein Hund {n}. " * 20)) for n in range(1_000))))
+    assert path.stat().st_size > 500_000
+    tracemalloc.start()
+    assert sum(1 for _ in iter_xml_pairs(local_text(path), "en", "de")) == 1_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 400_000, peak
 
 
 def test_a_corpus_from_a_translation_memory(tmp_path: Path) -> None:
