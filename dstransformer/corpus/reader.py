@@ -1,6 +1,7 @@
 """Reads a corpus: memory-mapped shards, rows gathered by index into flat arrays."""
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -143,15 +144,15 @@ class Split:
             for name, column in (("src", src), ("tgt", tgt)):
                 if column.values.size and not 0 <= column.values.min() <= column.values.max() < vocab_size:
                     raise _damaged(path, f"{name} holds ids outside of the vocabulary of {vocab_size} pieces")
-        for name, lengths in (("src", self.src_lengths), ("tgt", self.tgt_lengths)):
-            stats, tokens = getattr(self.info, f"{name}_lengths"), getattr(self.info, f"{name}_tokens")
-            found, said = (int(lengths.min()), int(lengths.max())), (stats.min, stats.max)
-            if found != said or int(lengths.sum(dtype=np.int64)) != tokens:
+        for name, columns in (("src", self._src), ("tgt", self._tgt)):
+            stats, said = getattr(self.info, f"{name}_lengths"), getattr(self.info, f"{name}_tokens")
+            lowest, highest, tokens = _length_figures(columns)
+            if (lowest, highest, tokens) != (stats.min, stats.max, said):
                 manifest = self.folder.parent / MANIFEST_NAME
                 raise _damaged(
                     manifest,
-                    f"splits.{self.folder.name}: {name}_tokens or {name}_lengths say {tokens} tokens, {said[0]} to "
-                    f"{said[1]} a sentence; the shards hold {lengths.sum(dtype=np.int64)}, {found[0]} to {found[1]}",
+                    f"splits.{self.folder.name}: {name}_tokens or {name}_lengths say {said} tokens, {stats.min} to "
+                    f"{stats.max} a sentence; the shards hold {tokens}, {lowest} to {highest}",
                 )
 
     @cached_property
@@ -163,6 +164,30 @@ class Split:
     def tgt_lengths(self) -> Int32:
         """Target tokens of each pair, ``(pairs,)``."""
         return np.concatenate([np.diff(shard.offsets) for shard in self._tgt])
+
+    def lengths(self, begins: Int64, ends: Int64) -> tuple[Int32, Int32]:
+        """Source and target tokens of the pairs in some ranges, one range after the other.
+
+        They are read from the shards and not kept, so that it takes no more memory than its result.
+
+        Args:
+            begins: The first pair of each range, ``(ranges,)``.
+            ends: The pair after its last, ``(ranges,)``.
+
+        Raises:
+            IndexError: A range is not within ``[0, len(self)]``.
+        """
+        if begins.size and (begins.min() < 0 or ends.max() > len(self) or (begins > ends).any()):
+            raise IndexError(f"pairs {begins.min()} to {ends.max()} asked of a split of {len(self)} pairs")
+        src, tgt = (np.empty(int((ends - begins).sum()), dtype=np.int32) for _ in range(2))
+        place = 0
+        for shard, first, end in _cut_at_shards(begins.tolist(), ends.tolist(), self._ends.tolist()):
+            filled = slice(place, place + end - first)
+            for column, out in ((self._src[shard], src), (self._tgt[shard], tgt)):
+                offsets = column.offsets[first : end + 1]
+                np.subtract(offsets[1:], offsets[:-1], out=out[filled])
+            place = filled.stop
+        return src, tgt
 
     def gather(self, indices: npt.NDArray[Any]) -> tuple[Int32, Int32, Int32, Int32]:
         """Gather the pairs ``indices``, in that order, without padding.
@@ -220,13 +245,40 @@ class _Ragged:
         self.values: npt.NDArray[Any] = chunk.values.to_numpy(zero_copy_only=True)
 
 
+def _length_figures(columns: Iterable[_Ragged]) -> tuple[int, int, int]:
+    """The lengths of the shortest and the longest sentence, and the sum of all."""
+    lengths = (np.diff(column.offsets) for column in columns)
+    figures = [(int(side.min()), int(side.max()), int(side.sum(dtype=np.int64))) for side in lengths]
+    lowest, highest, tokens = zip(*figures, strict=True)
+    return min(lowest), max(highest), sum(tokens)
+
+
+def _cut_at_shards(
+    begins: Iterable[int], ends: Iterable[int], borders: Sequence[int]
+) -> Iterator[tuple[int, int, int]]:
+    """The shard of each part of these ranges, its first row there, and the row after its last."""
+    for begin, end in zip(begins, ends, strict=True):
+        shard = bisect_right(borders, begin)
+        first = begin
+        while first < end:
+            before = borders[shard - 1] if shard else 0
+            stop = min(end, borders[shard])
+            yield shard, first - before, stop - before
+            first, shard = stop, shard + 1
+
+
+#: From so many rows of a shard on, indices of all their tokens are faster than a copy for each row.
+_MANY = 32
+
 # A shard's number, the positions in the result that it fills, and its rows that go there.
 _Group = tuple[int, Int64, Int64]
 
 
 def _group(shard_of: Int64, rows: Int64, ends: Int64) -> Iterator[_Group]:
-    for number in np.unique(shard_of).tolist():
-        places = np.flatnonzero(shard_of == number)
+    by_shard = np.argsort(shard_of, kind="stable")
+    borders = np.flatnonzero(np.diff(shard_of[by_shard])) + 1
+    for places in np.split(by_shard, borders) if rows.size else ():
+        number = int(shard_of[places[0]])
         first = int(ends[number - 1]) if number else 0
         yield number, places, rows[places] - first
 
@@ -240,7 +292,13 @@ def _gather_column(shards: Sequence[_Ragged], groups: Sequence[_Group], size: in
     flat = np.empty(int(lengths.sum(dtype=np.int64)), dtype=np.int32)
     for number, places, rows in groups:
         shard, counts = shards[number], lengths[places]
-        flat[_ranges(begins[places], counts)] = shard.values[_ranges(shard.offsets[rows], counts)]
+        if len(places) >= _MANY:
+            flat[_ranges(begins[places], counts)] = shard.values[_ranges(shard.offsets[rows], counts)]
+            continue
+        for begin, offset, count in zip(
+            begins[places].tolist(), shard.offsets[rows].tolist(), counts.tolist(), strict=True
+        ):
+            flat[begin : begin + count] = shard.values[offset : offset + count]
     return flat, lengths
 
 
