@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +29,27 @@ def own_peak() -> Iterator[Peak]:
     peak = Peak()
     yield peak
     peak.bytes = _status("VmHWM") - before
+
+
+@contextmanager
+def own_data_peak(interval: float = 0.01) -> Iterator[Peak]:
+    """Sample the memory of this process without its mapped files, relative to the start of the block.
+
+    Mapped files lie in the page cache, which all processes share and the kernel can take back.
+    """
+    before, peak, done = _status("RssAnon"), Peak(), threading.Event()
+
+    def sample() -> None:
+        while not done.wait(interval):
+            peak.bytes = max(peak.bytes, _status("RssAnon") - before)
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        sampler.join()
 
 
 def tree_peak(process: psutil.Popen, interval: float = 0.1) -> tuple[int, int]:

@@ -2,34 +2,49 @@
 
 from dstransformer.batching.batch import PackedBatch, build_batch, pack, pack_pairs
 from dstransformer.batching.bpe_dropout import BpeDropout
-from dstransformer.batching.loader import Position, Update, UpdateLoader, training_lengths
+from dstransformer.batching.loader import Position, Update, UpdateLoader
 from dstransformer.batching.mixture import Mixture, build_mixture
 from dstransformer.batching.plan import (
     Budget,
     EpochPlan,
     build_budget,
-    check_lengths,
     cut_update,
     deal,
     plan_batches,
     plan_epoch,
 )
+from dstransformer.batching.windows import (
+    PLAN_BYTES,
+    SUGGESTED_WINDOW,
+    Planner,
+    Window,
+    build_planner,
+    check_split,
+    is_windowed,
+    training_lengths,
+)
 
 __all__ = [
+    "PLAN_BYTES",
+    "SUGGESTED_WINDOW",
     "BpeDropout",
     "Budget",
     "EpochPlan",
     "Mixture",
     "PackedBatch",
+    "Planner",
     "Position",
     "Update",
     "UpdateLoader",
+    "Window",
     "build_batch",
     "build_budget",
     "build_mixture",
-    "check_lengths",
+    "build_planner",
+    "check_split",
     "cut_update",
     "deal",
+    "is_windowed",
     "pack",
     "pack_pairs",
     "plan_batches",

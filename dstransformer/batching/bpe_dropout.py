@@ -22,17 +22,18 @@ _REMEMBERED = 1 << 17
 #: Longest word, in stored pieces, that is remembered. Text without spaces has longer ones, which never come again.
 _LONGEST_WORD = 12
 
-#: Keeps the random numbers apart from those that shuffle an epoch, which are seeded by seed and epoch.
+#: Keeps the random numbers apart from those that shuffle an epoch, which are seeded by seed and epoch. Windows of an
+#: epoch count from it.
 _STREAM = 1
 
 
 class BpeDropout:
     """Divides the words of a micro-batch into pieces anew, each merge left out with some probability.
 
-    The pieces are a function of the seed, the epoch, the update and the micro-batch, and so the same in any layout of
-    ranks, with one version of NumPy. (SentencePiece can sample too, but its draws differ from process to process,
-    whatever the seed.) Which sentences an update holds follows from their stored pieces, so updates exceed the budget
-    by as much as the sentences grow.
+    The pieces are a function of the seed, the epoch, the window, the update and the micro-batch, and so the same in any
+    layout of ranks, with one version of NumPy. (SentencePiece can sample too, but its draws differ from process to
+    process, whatever the seed.) Which sentences an update holds follows from their stored pieces, so updates exceed the
+    budget by as much as the sentences grow.
 
     Args:
         tokenizer: The BPE model of the corpus.
@@ -52,16 +53,17 @@ class BpeDropout:
         self._longest = longest
         self._divide = lru_cache(maxsize=_REMEMBERED)(self._divide_checked)
 
-    def sample(self, pairs: Pairs, epoch: int, update: int, micro_batch: int) -> Pairs:
+    def sample(self, pairs: Pairs, epoch: int, update: int, micro_batch: int, window: int = 0) -> Pairs:
         """The pairs of a micro-batch in sampled pieces.
 
         Args:
             pairs: Ids and lengths, as ``Split.gather`` returns them.
             epoch: The epoch.
-            update: The update within the epoch.
+            update: The update within the window.
             micro_batch: The micro-batch within the update.
+            window: The window within the epoch.
         """
-        random = np.random.default_rng((self._seed, epoch, update, micro_batch, _STREAM))
+        random = np.random.default_rng((self._seed, epoch, update, micro_batch, _STREAM + window))
         src_ids, src_lengths, tgt_ids, tgt_lengths = pairs
         return *self._sample(src_ids, src_lengths, random), *self._sample(tgt_ids, tgt_lengths, random)
 

@@ -5,24 +5,32 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dstransformer.batching.batch import PackedBatch, pack_pairs
-from dstransformer.batching.bpe_dropout import BpeDropout
+from dstransformer.batching.bpe_dropout import BpeDropout, Pairs
 from dstransformer.batching.mixture import Mixture
-from dstransformer.batching.plan import Budget, EpochPlan, Indices, Lengths, cut_update, deal, plan_epoch
+from dstransformer.batching.plan import Budget, Indices, deal
+from dstransformer.batching.windows import Window, build_planner
 from dstransformer.corpus import Split
 from dstransformer.model import LengthSums
 
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the data: the next update to compute."""
+    """A place in the data: the next update to compute.
+
+    Attributes:
+        epoch: The epoch, from 0.
+        update: The update within the window, from 0.
+        window: The window within the epoch, from 0; always 0 if an epoch is planned as a whole.
+    """
 
     epoch: int = 0
     update: int = 0
+    window: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,7 @@ class UpdateLoader:
         pin_memory: Assemble batches in page-locked memory.
         bpe_dropout: Samples the pieces of each sentence; None takes them as they are stored.
         mixture: Chooses the pairs of each epoch; None takes every pair once.
+        window_pairs: Pairs that are planned at once; 0 plans whole epochs. See :func:`build_planner`.
     """
 
     def __init__(
@@ -82,35 +91,33 @@ class UpdateLoader:
         pin_memory: bool,
         bpe_dropout: BpeDropout | None = None,
         mixture: Mixture | None = None,
+        window_pairs: int = 0,
     ) -> None:
         self._split = split
-        self._budget = budget
-        self._seed = seed
+        self._micro_batches = budget.micro_batches
         self._mine = deal(budget.micro_batches, rank, world_size)
         self._prefetch = prefetch
         self._pin_memory = pin_memory
         self._bpe_dropout = bpe_dropout
-        self._mixture = mixture
-        self.src_lengths, self.tgt_lengths = training_lengths(split)
+        self._planner = build_planner(split, budget, seed, mixture, window_pairs)
 
     @property
     def samples(self) -> bool:
         """Whether pieces are sampled. If so, ``Update.sums`` covers this rank's sentences only."""
         return self._bpe_dropout is not None
 
-    def plan(self, epoch: int) -> EpochPlan:
-        """The updates of an epoch."""
-        rows = None if self._mixture is None else self._mixture.rows(self._seed, epoch)
-        return plan_epoch(self.src_lengths, self.tgt_lengths, self._seed, epoch, self._budget, rows)
+    def plan(self, epoch: int, window: int = 0) -> Window:
+        """The updates of a window."""
+        return self._planner.plan(epoch, window)
 
     def iter_updates(self, start: Position) -> Generator[Update, None, None]:
         """The updates from ``start`` on, epoch after epoch, without end; closing the generator stops its threads."""
-        # Two threads, so that planning the next epoch does not delay the updates of this one.
+        # Two threads, so that planning the next window does not delay the updates of this one.
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="loader") as worker:
             ready: deque[Future[Update]] = deque()
             try:
-                for plan, position, following in self._iter_positions(start, worker):
-                    ready.append(worker.submit(self._assemble, plan, position, following))
+                for window, position, following in self._iter_positions(start, worker):
+                    ready.append(worker.submit(self.assemble, window, position, following))
                     if len(ready) > self._prefetch:
                         yield ready.popleft().result()
             finally:
@@ -118,26 +125,39 @@ class UpdateLoader:
 
     def _iter_positions(
         self, start: Position, worker: ThreadPoolExecutor
-    ) -> Iterator[tuple[EpochPlan, Position, Position]]:
-        epoch, first = start.epoch, start.update
-        upcoming = worker.submit(self.plan, epoch)
+    ) -> Iterator[tuple[Window, Position, Position]]:
+        places = self._iter_windows(start)
+        here = next(places)
+        upcoming = worker.submit(self.plan, here.epoch, here.window)
         while True:
-            plan = upcoming.result()
-            upcoming = worker.submit(self.plan, epoch + 1)
-            for number in range(first, plan.updates):
-                last = number + 1 == plan.updates
-                yield plan, Position(epoch, number), Position(epoch + 1, 0) if last else Position(epoch, number + 1)
-            epoch, first = epoch + 1, 0
+            window = upcoming.result()
+            there = next(places)
+            upcoming = worker.submit(self.plan, there.epoch, there.window)
+            for number in range(here.update, window.updates):
+                last = number + 1 == window.updates
+                yield window, replace(here, update=number), there if last else replace(here, update=number + 1)
+            here = there
 
-    def _assemble(self, plan: EpochPlan, position: Position, following: Position) -> Update:
-        pairs = plan.update(position.update)
-        parts = cut_update(pairs, self.src_lengths, self.tgt_lengths, self._budget.micro_batches)
-        mine = [self._split.gather(parts[number]) for number in self._mine]
+    def _iter_windows(self, start: Position) -> Iterator[Position]:
+        """The place where training begins in each window, from ``start`` on."""
+        yield start
+        epoch, window = start.epoch, start.window + 1
+        while True:
+            for number in range(window, self._planner.windows(epoch)):
+                yield Position(epoch, 0, number)
+            epoch, window = epoch + 1, 0
+
+    def assemble(self, window: Window, position: Position, following: Position) -> Update:
+        """This rank's share of an update of a window."""
+        parts = window.cut(position.update, self._micro_batches)
+        pairs = [window.pairs(part) for part in parts]
+        mine = [self._split.gather(pairs[number]) for number in self._mine]
         if self._bpe_dropout is None:
-            sums = LengthSums.of(self.src_lengths[pairs], self.tgt_lengths[pairs])
+            places = np.concatenate(parts)
+            sums = LengthSums.of(window.src_lengths[places], window.tgt_lengths[places])
         else:
             numbered = zip(mine, self._mine, strict=True)
-            mine = [self._bpe_dropout.sample(part, position.epoch, position.update, n) for part, n in numbered]
+            mine = [self._sample(part, position, n) for part, n in numbered]
             lengths = [np.concatenate(side) + 1 for side in ([part[1] for part in mine], [part[3] for part in mine])]
             sums = LengthSums.of(*lengths)
         batches = [pack_pairs(*part) for part in mine]
@@ -146,10 +166,9 @@ class UpdateLoader:
             following=following,
             batches=[batch.pin_memory() for batch in batches] if self._pin_memory else batches,
             sums=sums,
-            parts=parts,
+            parts=pairs,
         )
 
-
-def training_lengths(split: Split) -> tuple[Lengths, Lengths]:
-    """Source and target tokens of every pair, end of sentence included."""
-    return split.src_lengths + np.int32(1), split.tgt_lengths + np.int32(1)
+    def _sample(self, pairs: Pairs, position: Position, micro_batch: int) -> Pairs:
+        assert self._bpe_dropout is not None
+        return self._bpe_dropout.sample(pairs, position.epoch, position.update, micro_batch, position.window)

@@ -35,10 +35,10 @@ def build_budget(batch: BatchConfig) -> Budget:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The updates of one epoch.
+    """The updates of an epoch, or of a window of one.
 
     Attributes:
-        order: The pairs of the epoch, shuffled, ``(pairs,)`` int32. A mixture may repeat some and leave out others.
+        order: Their pairs, shuffled, ``(pairs,)`` int32. A mixture may repeat some and leave out others.
         bounds: Update ``u`` holds ``order[bounds[u] : bounds[u + 1]]``, ``(updates + 1,)`` int64.
     """
 
@@ -47,7 +47,7 @@ class EpochPlan:
 
     @property
     def updates(self) -> int:
-        """Number of updates of the epoch."""
+        """Number of updates."""
         return len(self.bounds) - 1
 
     def update(self, number: int) -> Indices:
@@ -63,10 +63,7 @@ def plan_epoch(
     budget: Budget,
     rows: npt.NDArray[np.int32] | None = None,
 ) -> EpochPlan:
-    """Divide a shuffled corpus into updates.
-
-    An update takes as many of the next pairs in random order as fit into both budgets. If the last update would be less
-    than half full, the last two share their pairs evenly.
+    """Divide a shuffled corpus into updates, see :func:`plan_updates`.
 
     Args:
         src_lengths: Source tokens of every pair, end of sentence included, ``(pairs,)``.
@@ -77,12 +74,37 @@ def plan_epoch(
         rows: The pairs of the epoch; None for every pair once.
 
     Raises:
-        DataError: The corpus is empty, a single pair exceeds the budget, or an update holds fewer pairs than
-            micro-batches.
+        DataError: The corpus is empty or has too many pairs, a single pair exceeds the budget, or an update holds fewer
+            pairs than micro-batches.
     """
     check_lengths(src_lengths, tgt_lengths, budget)
+    return plan_updates(src_lengths, tgt_lengths, np.random.default_rng((seed, epoch)), budget, rows)
+
+
+def plan_updates(
+    src_lengths: Lengths,
+    tgt_lengths: Lengths,
+    random: np.random.Generator,
+    budget: Budget,
+    rows: npt.NDArray[np.int32] | None = None,
+) -> EpochPlan:
+    """Shuffle pairs and divide them into updates.
+
+    An update takes as many of the next pairs in random order as fit into both budgets. If the last update would be less
+    than half full, the last two share their pairs evenly.
+
+    Args:
+        src_lengths: Source tokens of every pair, end of sentence included, ``(pairs,)``. None exceeds the budget.
+        tgt_lengths: Target tokens of every pair, end of sentence included, ``(pairs,)``.
+        random: Draws the order.
+        budget: Limits of an update.
+        rows: The pairs to take; None for every pair once.
+
+    Raises:
+        DataError: An update holds fewer pairs than micro-batches.
+    """
     rows = np.arange(len(src_lengths), dtype=np.int32) if rows is None else rows
-    order = np.random.default_rng((seed, epoch)).permutation(rows)
+    order = random.permutation(rows)
     src_ends = _ends(src_lengths, order)
     tgt_ends = _ends(tgt_lengths, order)
     bounds = [0]
@@ -158,19 +180,25 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
     return batches
 
 
-def check_lengths(src_lengths: Lengths, tgt_lengths: Lengths, budget: Budget) -> None:
-    """Refuse a split that cannot be planned.
+def check_lengths(src_lengths: Lengths, tgt_lengths: Lengths, budget: Budget, first: int = 0) -> None:
+    """Refuse pairs that cannot be planned.
+
+    Args:
+        src_lengths: Source tokens of the pairs, end of sentence included.
+        tgt_lengths: Target tokens of the pairs, end of sentence included.
+        budget: Limits of an update.
+        first: The number of the first of them in the training split.
 
     Raises:
-        DataError: The split is empty, or a single pair exceeds the budget.
+        DataError: There is none, or a single pair exceeds the budget.
     """
     if not len(src_lengths):
         raise DataError("the training split is empty: build the corpus again")
     for side, lengths, tokens in (("src", src_lengths, budget.src_tokens), ("tgt", tgt_lengths, budget.tgt_tokens)):
-        longest = int(lengths.max())
-        if longest > tokens:
+        number = int(lengths.argmax())
+        if lengths[number] > tokens:
             raise DataError(
-                f"training pair {int(lengths.argmax())} has {longest} {side} tokens, more than an update may hold "
+                f"training pair {first + number} has {lengths[number]} {side} tokens, more than an update may hold "
                 f"(batch.{side}_tokens = {tokens}): raise it, or build the corpus with a smaller --max-tokens"
             )
 

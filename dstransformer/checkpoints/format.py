@@ -24,9 +24,9 @@ from dstransformer.files import file_sha256, is_plain_name
 from dstransformer.json_text import JsonError, read_json
 
 #: 1: the first format, without a version key. 2: adds ``format_version``, and the position in the data is a section of
-#: its own. 3: the state of the optimizer by parameter, as safetensors, instead of DeepSpeed's files. Bundles and scores
-#: of older formats stay readable; training goes on from the current one only.
-FORMAT_VERSION = 3
+#: its own. 3: the state of the optimizer by parameter, as safetensors, instead of DeepSpeed's files. 4: the position
+#: has a window. Bundles and scores of older formats stay readable; training goes on from RESUMABLE_VERSION on.
+FORMAT_VERSION = 4
 RESUMABLE_VERSION = 3
 
 MANIFEST, STATE, BUNDLE = "manifest.json", "state", "bundle"
@@ -174,8 +174,9 @@ class TrainState:
     def from_json(cls, manifest: Mapping[str, Any]) -> TrainState:
         """Parse the state in a manifest.
 
-        Format version 1 has the position's keys at the top level of the state. Checkpoints of earlier versions of this
-        package have no cost, so none of their updates is counted, no patience and no setbacks.
+        Format version 1 has the position's keys at the top level of the state. Versions before 4 have no window: an
+        epoch was one. Checkpoints of earlier versions of this package have no cost, so none of their updates is
+        counted, no patience and no setbacks.
 
         Raises:
             TypeError: Keys are missing or unknown.

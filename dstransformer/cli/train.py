@@ -93,10 +93,11 @@ def _describe_dry_run(planned: DryRun) -> str:
     from dstransformer.config import dump_config
 
     setup, figures = planned.setup, planned.estimate
+    windows = f"   in {figures.windows:,} windows" if figures.windows > 1 else ""
     lines = [
         dump_config(setup.config.without_secrets()),
         f"DeepSpeed, world size {setup.world_size}: {json.dumps(setup.ds_config)}\n",
-        f"pairs              {figures.pairs:>14,}",
+        f"pairs              {figures.pairs:>14,}{windows}",
         f"updates per epoch  {figures.updates_per_epoch:>14,}   total epochs {figures.epochs:.1f}",
         f"an update holds    {figures.pairs_per_update:>14,.0f}   pairs",
         f"                   {figures.src_tokens_per_update:>14,.0f}   source tokens",

@@ -124,6 +124,7 @@ class TrainingConfig(Section):
     seed: NonNegative
     bpe_dropout: Probability
     mixture: list[MixtureStage]
+    window_pairs: Annotated[int, Field(ge=0, le=2**30)]
     log_every: Count
     attention_backend: Literal["auto", "varlen", "padded"]
     prefetch: Count

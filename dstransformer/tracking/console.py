@@ -87,10 +87,11 @@ class ConsoleProgress(Tracker):
 
     def log_rollback(self, rollback: Rollback) -> None:
         """Print where training went on."""
-        epoch, update = rollback.passed_over[1]
+        (epoch, update), window = rollback.passed_over[1], rollback.windows[1]
+        place = f"epoch {epoch + 1}, {f'window {window + 1}, ' if window else ''}update {update + 1}"
         self.say(
             f"update {rollback.diverged_at}  {rollback.reason}: back to the checkpoint of update {rollback.step}, "
-            f"and on with the data from epoch {epoch + 1}, update {update + 1} (time {rollback.number})"
+            f"and on with the data from {place} (time {rollback.number})"
         )
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:

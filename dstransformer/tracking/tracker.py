@@ -51,11 +51,12 @@ class BadUpdate:
     Attributes:
         step: Its number.
         epoch: Where it is in the data: the epoch, from 0,
-        update: and its place there, from 0.
+        update: and its place in the window, from 0.
         skipped: Whether the gradient was not finite, so that the update changed nothing; else only the loss was not.
         in_a_row: The number of such updates in a row, up to this one.
         pairs: Numbers of its sentence pairs in the training split, from 0: those of the micro-batches whose loss was
             not finite, or all if every loss was.
+        window: Its window within the epoch, from 0.
     """
 
     step: int
@@ -64,6 +65,7 @@ class BadUpdate:
     skipped: bool
     in_a_row: int
     pairs: Sequence[int]
+    window: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -82,6 +84,7 @@ class Rollback:
         passed_over: From where to where in the data nothing is learned: epoch and update of the first, and of the next
             one that is.
         bad_updates: The updates since that checkpoint whose loss or gradient was not finite.
+        windows: The windows of these two places.
     """
 
     number: int
@@ -90,6 +93,7 @@ class Rollback:
     step: int
     passed_over: tuple[tuple[int, int], tuple[int, int]]
     bad_updates: Sequence[BadUpdate]
+    windows: tuple[int, int] = (0, 0)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

@@ -45,7 +45,7 @@ class BadUpdates:
         parts = sorted(part for found in self._world.gather(own) for part in found)
         pairs = np.sort(np.concatenate([update.parts[part] for part in parts or range(len(update.parts))])).tolist()
         place = update.position
-        bad = BadUpdate(number, place.epoch, place.update, done.skipped, in_a_row, pairs)
+        bad = BadUpdate(number, place.epoch, place.update, done.skipped, in_a_row, pairs, place.window)
         self.recorded.append(bad)
         return bad
 
@@ -84,5 +84,6 @@ def describe_rollback(
         diverged_at=diverged.step,
         step=checkpoint.step,
         passed_over=((first.epoch, first.update), (following.epoch, following.update)),
+        windows=(first.window, following.window),
         bad_updates=[update for update in bad if update.step > checkpoint.step],
     )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from dstransformer.batching import build_budget, plan_epoch, training_lengths
+from dstransformer.batching import build_budget, build_planner
 from dstransformer.config import Config, accumulation_steps, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.model import LengthSums, parameter_count, training_flops
@@ -23,8 +21,11 @@ MIN_UPDATES_PER_EPOCH = 10
 class Estimate:
     """The plan of an epoch, and the memory of the model states by ZeRO stage.
 
+    Of an epoch that is planned in windows, the first window stands for all.
+
     Attributes:
-        pairs: Sentence pairs of the training split.
+        pairs: Sentence pairs of the first epoch.
+        windows: Windows of the first epoch.
         updates_per_epoch: Updates of the first epoch; other epochs differ by a few.
         epochs: Number of epochs in ``training.max_updates``.
         src_tokens_per_update: Mean source tokens per update of the first epoch, as they are stored. BPE dropout
@@ -41,6 +42,7 @@ class Estimate:
     """
 
     pairs: int
+    windows: int
     updates_per_epoch: int
     epochs: float
     src_tokens_per_update: float
@@ -54,29 +56,29 @@ class Estimate:
 
 
 def estimate(setup: Setup) -> Estimate:
-    """Plan the first epoch and compute the estimates."""
-    config, split = setup.config, setup.corpus.split("train")
-    src_lengths, tgt_lengths = training_lengths(split)
-    mixture, seed = setup.mixture, config.training.seed
-    rows = np.arange(len(split), dtype=np.int32) if mixture is None else mixture.rows(seed, 0)
-    plan = plan_epoch(src_lengths, tgt_lengths, seed, 0, build_budget(config.batch), rows)
+    """Plan the first window and compute the estimates."""
+    config, split, training = setup.config, setup.corpus.split("train"), setup.config.training
+    planner = build_planner(split, build_budget(config.batch), training.seed, setup.mixture, training.window_pairs)
+    window, pairs = planner.plan(0, 0), planner.pairs(0)
+    order = window.plan.order
+    updates = round(window.updates * pairs / len(order))
     vocab_size = setup.corpus.tokenizer.vocab_size
     parameters = parameter_count(config.model, vocab_size)
-    sums = LengthSums.of(src_lengths[rows], tgt_lengths[rows])
-    flops = (
-        config.loss.passes * training_flops(config.model, config.model.embedding_rows(vocab_size), sums) / plan.updates
-    )
+    sums = LengthSums.of(window.src_lengths[order], window.tgt_lengths[order])
+    rows = config.model.embedding_rows(vocab_size)
+    flops = config.loss.passes * training_flops(config.model, rows, sums) / window.updates
     return Estimate(
-        pairs=len(rows),
-        updates_per_epoch=plan.updates,
-        epochs=config.training.max_updates / plan.updates,
-        src_tokens_per_update=sums.src_tokens / plan.updates,
-        tgt_tokens_per_update=sums.tgt_tokens / plan.updates,
-        pairs_per_update=len(rows) / plan.updates,
+        pairs=pairs,
+        windows=planner.windows(0),
+        updates_per_epoch=updates,
+        epochs=training.max_updates / updates,
+        src_tokens_per_update=sums.src_tokens / window.updates,
+        tgt_tokens_per_update=sums.tgt_tokens / window.updates,
+        pairs_per_update=len(order) / window.updates,
         accumulation_steps=accumulation_steps(config.batch.micro_batches, setup.world_size),
         parameters=parameters,
         flops_per_update=flops,
-        flops=flops * config.training.max_updates,
+        flops=flops * training.max_updates,
         model_state_gib={
             f"zero{stage}": bytes_per_parameter(stage, setup.world_size, averaged=config.optimizer.ema_decay > 0)
             * parameters

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from dstransformer import __version__
+from dstransformer.batching import is_windowed
 from dstransformer.cluster.world import World
 from dstransformer.errors import without_secrets
 from dstransformer.model import parameter_count
@@ -74,7 +75,9 @@ def describe_start(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
     if setup.parent is not None:
         yield f"init      {setup.parent.describe()}"
     yield f"hardware  {setup.world_size} {'rank' if setup.world_size == 1 else 'ranks'}: {machines}"
-    yield f"plan      {updates:,} updates, about {epochs:,.1f} epochs"
+    window = config.training.window_pairs
+    windows = f", in windows of about {window:,} pairs" if is_windowed(train.pairs, window) else ""
+    yield f"plan      {updates:,} updates, about {epochs:,.1f} epochs{windows}"
     if config.tracking.enabled:
         uri = resolve_tracking_uri(config.tracking.uri, run)
         yield f"MLflow    {without_secrets(uri)}, experiment {config.tracking.experiment}"

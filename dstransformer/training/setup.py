@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dstransformer.batching import Mixture, build_budget, build_mixture, check_lengths, training_lengths
+from dstransformer.batching import (
+    PLAN_BYTES,
+    SUGGESTED_WINDOW,
+    Mixture,
+    build_budget,
+    build_mixture,
+    check_split,
+    is_windowed,
+)
 from dstransformer.checkpoints.folders import check_run_folder
 from dstransformer.checkpoints.format import TrainState
 from dstransformer.checkpoints.retention import CheckpointFolder
@@ -151,7 +159,7 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
             raise DataError(f"{corpus.path} has no split {split!r}, which training needs: rebuild the corpus with one")
     if verify:
         corpus.verify()
-    check_lengths(*training_lengths(corpus.split("train")), build_budget(config.batch))
+    check_split(corpus.split("train"), build_budget(config.batch))
     if config.training.bpe_dropout and corpus.tokenizer.model_type != "bpe":
         raise ConfigError(
             f"training.bpe_dropout = {config.training.bpe_dropout}, but the tokenizer of {corpus.path} is a "
@@ -185,7 +193,7 @@ def check_setup(setup: Setup, world: World) -> None:
 
 
 def _check_memory(setup: Setup, world: World) -> None:
-    """Check that a node's memory holds the fp32 weights of the model, which each process builds in full."""
+    """Check that a node's memory holds what each process builds in full: the model's fp32 weights, and a plan."""
     processes = world.gather(platform.node()).count(platform.node())
     parameters = parameter_count(setup.config.model, setup.corpus.tokenizer.vocab_size)
     needed, available = 4 * parameters * processes, machine_memory()
@@ -197,6 +205,29 @@ def _check_memory(setup: Setup, world: World) -> None:
                 f"{available / GIB:,.0f} GiB; lower model.num_layers, model.d_model or model.d_ff, or start fewer "
                 "processes"
             )
+        check_plan_memory(setup, processes, available)
+
+
+def check_plan_memory(setup: Setup, processes: int, available: int) -> None:
+    """Check that a node's memory holds the plan of an epoch, or of a window.
+
+    Args:
+        setup: The experiment.
+        processes: Processes on the node.
+        available: Its memory in bytes.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    pairs, window = setup.corpus.manifest.splits["train"].pairs, setup.config.training.window_pairs
+    at_once = window if is_windowed(pairs, window) else pairs
+    needed = PLAN_BYTES * at_once * processes
+    if needed > available:
+        raise ConfigError(
+            f"planning {at_once:,} pairs at once takes {needed / GIB:,.0f} GiB on {platform.node()} ({PLAN_BYTES} "
+            f"bytes per pair in each of {processes} processes), which has {available / GIB:,.0f} GiB: set "
+            f"training.window_pairs={SUGGESTED_WINDOW}"
+        )
 
 
 def machine_memory() -> int:

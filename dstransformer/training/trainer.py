@@ -67,6 +67,7 @@ class Trainer:
             pin_memory=world.device.type == "cuda",
             bpe_dropout=_build_bpe_dropout(setup),
             mixture=setup.mixture,
+            window_pairs=config.training.window_pairs,
         )
         self._report = report
         initial = setup.parent.fill if setup.parent is not None and not resumes else None

@@ -109,7 +109,7 @@ def test_the_next_epoch_follows_the_last_update(split: Split) -> None:
     assert [update.following for update in updates] == [*within, Position(1, 0), Position(1, 1), Position(1, 2)]
     after_the_border = [Counter(pair for batch in update for pair in batch) for update in contents(updates[count:])]
     assert after_the_border == [rows_of(loader.plan(1).update(number)) for number in range(2)]
-    assert not np.array_equal(loader.plan(0).order, loader.plan(1).order)
+    assert not np.array_equal(loader.plan(0).plan.order, loader.plan(1).plan.order)
 
 
 @settings(max_examples=20, deadline=None)

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from dstransformer.batching import Position
-from dstransformer.checkpoints.format import Checkpoint, Cost, Patience, TrainState, read_checkpoint, verify_checkpoint
+from dstransformer.checkpoints.format import (
+    FORMAT_VERSION,
+    Checkpoint,
+    Cost,
+    Patience,
+    TrainState,
+    read_checkpoint,
+    verify_checkpoint,
+)
 from dstransformer.checkpoints.retention import CheckpointFolder, periodic, select_kept
 from dstransformer.errors import DataError, NewerFormatError
 from dstransformer.evaluation import Score
@@ -257,10 +265,10 @@ def test_a_newer_format_is_not_reported_as_damage(tmp_path: Path) -> None:
     write(folder, 1)
     newest = write(folder, 2)
     manifest = newest.path / "manifest.json"
-    content = json.loads(manifest.read_text()) | {"format_version": 4}
+    content = json.loads(manifest.read_text()) | {"format_version": FORMAT_VERSION + 1}
     del content["sha256"]
     manifest.write_text(json.dumps(content))
-    with pytest.raises(NewerFormatError, match=r"has format version 4, .* update dstransformer"):
+    with pytest.raises(NewerFormatError, match=rf"has format version {FORMAT_VERSION + 1}, .* update dstransformer"):
         folder.latest_valid()
 
 

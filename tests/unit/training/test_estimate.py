@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.batching import training_lengths
+from dstransformer.batching import PLAN_BYTES, training_lengths
 from dstransformer.config import compose, load_config
 from dstransformer.corpus import Corpus
+from dstransformer.errors import ConfigError
 from dstransformer.model import LengthSums, parameter_count, training_flops
 from dstransformer.training.estimate import approximate_updates_per_epoch, bytes_per_parameter, estimate, plan_warnings
-from dstransformer.training.setup import Setup
+from dstransformer.training.setup import Setup, check_plan_memory
+
+BUDGET = ["batch.src_tokens=600", "batch.tgt_tokens=600", "training.max_updates=100"]
 
 
 def test_base_with_37000_rows_has_63_million_parameters() -> None:
@@ -27,7 +30,7 @@ def test_memory_by_stage() -> None:
 
 def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:
     corpus = Corpus.open(toy_corpus)
-    config = load_config("toy", ["batch.src_tokens=600", "batch.tgt_tokens=600", "training.max_updates=100"])
+    config = load_config("toy", BUDGET)
     figures = estimate(Setup(config, compose(config, 2), corpus, Path("run"), 2))
     info = corpus.manifest.splits["train"]
     assert figures.pairs == info.pairs
@@ -41,6 +44,34 @@ def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:
     assert figures.flops_per_update * figures.updates_per_epoch == pytest.approx(epoch)
     assert figures.flops == pytest.approx(100 * figures.flops_per_update)
     assert approximate_updates_per_epoch(config, corpus) == pytest.approx(figures.updates_per_epoch, rel=0.1)
+
+
+def test_the_first_window_stands_for_all(toy_corpus: Path) -> None:
+    corpus = Corpus.open(toy_corpus)
+    whole, windowed = (
+        estimate(Setup(config, compose(config, 2), corpus, Path("run"), 2))
+        for config in (load_config("toy", [*BUDGET, f"training.window_pairs={pairs}"]) for pairs in (0, 150))
+    )
+    assert (whole.windows, windowed.windows) == (1, 4)
+    assert windowed.pairs == whole.pairs
+    assert windowed.updates_per_epoch == pytest.approx(whole.updates_per_epoch, rel=0.1)
+    assert windowed.src_tokens_per_update == pytest.approx(whole.src_tokens_per_update, rel=0.1)
+    assert windowed.flops_per_update == pytest.approx(whole.flops_per_update, rel=0.1)
+
+
+def test_a_plan_that_does_not_fit_memory_is_refused(toy_corpus: Path) -> None:
+    corpus = Corpus.open(toy_corpus)
+    pairs = corpus.manifest.splits["train"].pairs
+    setups = [
+        Setup(config, compose(config, 2), corpus, Path("run"), 2)
+        for config in (load_config("toy", [*BUDGET, f"training.window_pairs={window}"]) for window in (0, 150))
+    ]
+    check_plan_memory(setups[0], processes=2, available=2 * PLAN_BYTES * pairs)
+    check_plan_memory(setups[1], processes=2, available=2 * PLAN_BYTES * 150)
+    with pytest.raises(
+        ConfigError, match=rf"planning {pairs} pairs at once takes .*: set training\.window_pairs=20000000"
+    ):
+        check_plan_memory(setups[0], processes=2, available=2 * PLAN_BYTES * pairs - 1)
 
 
 @pytest.mark.parametrize(("changes", "updates_per_epoch", "parts"), [
