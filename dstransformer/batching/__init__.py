@@ -1,5 +1,6 @@
 """From a corpus to packed batches: the plan of an epoch, the batch, and the loader."""
 
+from dstransformer.batching.augment import Augmentation, describe_augmentation
 from dstransformer.batching.batch import PackedBatch, build_batch, pack, pack_pairs
 from dstransformer.batching.bpe_dropout import BpeDropout
 from dstransformer.batching.loader import Position, Update, UpdateLoader, training_lengths
@@ -16,6 +17,7 @@ from dstransformer.batching.plan import (
 )
 
 __all__ = [
+    "Augmentation",
     "BpeDropout",
     "Budget",
     "EpochPlan",
@@ -30,6 +32,7 @@ __all__ = [
     "check_lengths",
     "cut_update",
     "deal",
+    "describe_augmentation",
     "pack",
     "pack_pairs",
     "plan_batches",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dstransformer.batching.augment import Augmentation
 from dstransformer.batching.batch import PackedBatch, pack_pairs
 from dstransformer.batching.bpe_dropout import BpeDropout
 from dstransformer.batching.mixture import Mixture
@@ -34,7 +35,8 @@ class Update:
         following: The position of the next update.
         batches: This rank's micro-batches, one per accumulation step.
         sums: The lengths of the whole update's sentences, over all ranks. Every rank knows them from the plan; but with
-            BPE dropout the loader knows those of this rank's sentences only, see :attr:`UpdateLoader.samples`.
+            BPE dropout or augmentation the loader knows those of this rank's sentences only, see
+            :attr:`UpdateLoader.samples`.
         parts: The pairs of each micro-batch, over all ranks.
     """
 
@@ -68,6 +70,7 @@ class UpdateLoader:
         pin_memory: Assemble batches in page-locked memory.
         bpe_dropout: Samples the pieces of each sentence; None takes them as they are stored.
         mixture: Chooses the pairs of each epoch; None takes every pair once.
+        augmentation: Changes the text of some pairs; None leaves it as it is stored.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class UpdateLoader:
         pin_memory: bool,
         bpe_dropout: BpeDropout | None = None,
         mixture: Mixture | None = None,
+        augmentation: Augmentation | None = None,
     ) -> None:
         self._split = split
         self._budget = budget
@@ -91,12 +95,13 @@ class UpdateLoader:
         self._pin_memory = pin_memory
         self._bpe_dropout = bpe_dropout
         self._mixture = mixture
+        self._augmentation = augmentation
         self.src_lengths, self.tgt_lengths = training_lengths(split)
 
     @property
     def samples(self) -> bool:
-        """Whether pieces are sampled. If so, ``Update.sums`` covers this rank's sentences only."""
-        return self._bpe_dropout is not None
+        """Whether pieces are others than are stored. If so, ``Update.sums`` covers this rank's sentences only."""
+        return self._bpe_dropout is not None or self._augmentation is not None
 
     def plan(self, epoch: int) -> EpochPlan:
         """The updates of an epoch."""
@@ -133,11 +138,16 @@ class UpdateLoader:
         pairs = plan.update(position.update)
         parts = cut_update(pairs, self.src_lengths, self.tgt_lengths, self._budget.micro_batches)
         mine = [self._split.gather(parts[number]) for number in self._mine]
-        if self._bpe_dropout is None:
+        place = position.epoch, position.update
+        if self._augmentation is not None:
+            numbered = zip(mine, self._mine, strict=True)
+            mine = [self._augmentation.modify(part, parts[n], *place) for part, n in numbered]
+        if self._bpe_dropout is not None:
+            numbered = zip(mine, self._mine, strict=True)
+            mine = [self._bpe_dropout.sample(part, *place, n) for part, n in numbered]
+        if not self.samples:
             sums = LengthSums.of(self.src_lengths[pairs], self.tgt_lengths[pairs])
         else:
-            numbered = zip(mine, self._mine, strict=True)
-            mine = [self._bpe_dropout.sample(part, position.epoch, position.update, n) for part, n in numbered]
             lengths = [np.concatenate(side) + 1 for side in ([part[1] for part in mine], [part[3] for part in mine])]
             sums = LengthSums.of(*lengths)
         batches = [pack_pairs(*part) for part in mine]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dstransformer.batching import build_budget, plan_epoch, training_lengths
+from dstransformer.batching import build_budget, describe_augmentation, plan_epoch, training_lengths
 from dstransformer.config import Config, accumulation_steps, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.model import LengthSums, parameter_count, training_flops
@@ -28,7 +28,7 @@ class Estimate:
         updates_per_epoch: Updates of the first epoch; other epochs differ by a few.
         epochs: Number of epochs in ``training.max_updates``.
         src_tokens_per_update: Mean source tokens per update of the first epoch, as they are stored. BPE dropout
-            increases them, and with them the operations below.
+            and augmentation increase them, and with them the operations below.
         tgt_tokens_per_update: Mean target tokens per update of the first epoch.
         pairs_per_update: Mean sentence pairs per update of the first epoch.
         accumulation_steps: Micro-batches that each process computes per update.
@@ -123,6 +123,11 @@ def plan_warnings(config: Config, updates_per_epoch: float) -> list[str]:
         warnings.append(
             f"training.bpe_dropout = {config.training.bpe_dropout} makes sentences longer than they are stored: "
             "updates hold more tokens than planned, and take more operations and memory"
+        )
+    if config.training.augment:
+        warnings.append(
+            f"training.augment ({describe_augmentation(config.training.augment)}) makes sentences longer than they are "
+            "stored, capitals and noise above all: updates hold more tokens than planned"
         )
     if config.optimizer.ema_decay and config.checkpoint.final == "average" and config.checkpoint.average_last > 1:
         warnings.append(

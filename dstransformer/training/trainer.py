@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dstransformer.batching import BpeDropout, Update, UpdateLoader, build_budget
+from dstransformer.batching import Augmentation, BpeDropout, Update, UpdateLoader, build_budget
 from dstransformer.checkpoints.format import Checkpoint, Cost, Setbacks, TrainState
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.saver import Saver
@@ -67,6 +67,7 @@ class Trainer:
             pin_memory=world.device.type == "cuda",
             bpe_dropout=_build_bpe_dropout(setup),
             mixture=setup.mixture,
+            augmentation=_build_augmentation(setup),
         )
         self._report = report
         initial = setup.parent.fill if setup.parent is not None and not resumes else None
@@ -340,3 +341,12 @@ def _build_bpe_dropout(setup: Setup) -> BpeDropout | None:
         return None
     longest = config.model.max_positions - 1 if config.model.positions == "learned" else None
     return BpeDropout(setup.corpus.tokenizer, config.training.bpe_dropout, config.training.seed, longest)
+
+
+def _build_augmentation(setup: Setup) -> Augmentation | None:
+    training, manifest = setup.config.training, setup.corpus.manifest
+    if not training.augment:
+        return None
+    split, languages = manifest.splits["train"], (manifest.src_lang, manifest.tgt_lang)
+    longest = split.src_lengths.max, split.tgt_lengths.max
+    return Augmentation(setup.corpus.tokenizer, training.augment, training.seed, languages, longest)
