@@ -52,15 +52,15 @@ class Augmentation:
     the same in any layout of ranks and after a resume. Which pairs an update holds follows from their stored pieces.
 
     Symbols that a user defined, such as the tag of a source, are never changed. A pair keeps its stored pieces if
-    they, or those of its new text, include unknown ones, if a side is or would be empty, or if it would be longer than
-    the longest of the corpus.
+    they, or those of its new text, include unknown ones, if a side is or would be empty, or if it would have more
+    than ``longest`` pieces.
 
     Args:
         tokenizer: That of the corpus.
         modifiers: Tried one after the other, each with its probability (``training.augment``).
         seed: The seed of the experiment.
         languages: The codes of source and target language.
-        longest: Most pieces of a source sentence and of a target sentence.
+        longest: Most pieces of a changed sentence.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Augmentation:
         modifiers: Sequence[Modifier],
         seed: int,
         languages: tuple[str, str],
-        longest: tuple[int, int],
+        longest: int,
     ) -> None:
         self._tokenizer = tokenizer
         self._modifiers = modifiers
@@ -141,8 +141,8 @@ class Augmentation:
 
     def _fits(self, stored: tuple[list[int], ...], encoded: tuple[list[int], ...]) -> bool:
         return all(
-            before and 0 < len(after) <= longest and UNK_ID not in before and UNK_ID not in after
-            for before, after, longest in zip(stored, encoded, self._longest, strict=True)
+            before and 0 < len(after) <= self._longest and UNK_ID not in before and UNK_ID not in after
+            for before, after in zip(stored, encoded, strict=True)
         )
 
 

@@ -344,9 +344,12 @@ def _build_bpe_dropout(setup: Setup) -> BpeDropout | None:
 
 
 def _build_augmentation(setup: Setup) -> Augmentation | None:
-    training, manifest = setup.config.training, setup.corpus.manifest
+    config, manifest = setup.config, setup.corpus.manifest
+    training, split = config.training, manifest.splits["train"]
     if not training.augment:
         return None
-    split, languages = manifest.splits["train"], (manifest.src_lang, manifest.tgt_lang)
-    longest = split.src_lengths.max, split.tgt_lengths.max
+    longest = max(split.src_lengths.max, split.tgt_lengths.max, int(manifest.options.get("max_tokens") or 0))
+    if config.model.positions == "learned":
+        longest = min(longest, config.model.max_positions - 1)
+    languages = (manifest.src_lang, manifest.tgt_lang)
     return Augmentation(setup.corpus.tokenizer, training.augment, training.seed, languages, longest)

@@ -48,7 +48,7 @@ def encode(texts: list[str], tokenizer: Tokenizer | None = None) -> tuple[np.nda
 
 
 def build(*modifiers: Modifier, seed: int = 1, longest: int = 500, tokenizer: Tokenizer | None = None) -> Augmentation:
-    return Augmentation(tokenizer or small_tokenizer(), modifiers, seed, ("en", "de"), (longest, longest))
+    return Augmentation(tokenizer or small_tokenizer(), modifiers, seed, ("en", "de"), longest)
 
 
 def texts(pairs: Pairs, tokenizer: Tokenizer | None = None) -> tuple[list[str], list[str]]:
