@@ -67,6 +67,7 @@ def _recorded(manifest: Manifest) -> list[InputFile]:
     files = {
         (_file_name(file), file.sha256): InputFile(name=_file_name(file), sha256=file.sha256, size=file.size)
         for file in (*(file for source in manifest.sources for file in source.inputs), *manifest.recipes)
+        if "://" not in file.name
     }
     if model := manifest.options.get("tokenizer_model"):
         files[str(model), ""] = InputFile(name=str(model), sha256=manifest.tokenizer.sha256)
@@ -121,6 +122,8 @@ def _difference(file: InputFile, found: Sequence[Path], hashes: dict[Path, str])
 def _revisions(sources: Iterable[SourceInfo]) -> Iterator[str]:
     """What is known of sources that are no files."""
     for source in sources:
+        if remote := [file.name for file in source.inputs if "://" in file.name]:
+            yield f"note: {list_names(remote)} came from servers and were not compared"
         if source.name == "toy" and source.revision != grammar_revision():
             yield "note: this version of dst-prep has another toy grammar"
         elif source.name != "toy" and source.revision is not None:
