@@ -46,19 +46,29 @@ _EXAMPLE_LENGTH = 300
 
 
 class CleanReport(BaseModel):
-    """What cleaning dropped, how much of each held-out split is in the remaining text, and its pairs by part."""
+    """What cleaning dropped, how much of each held-out split is in the remaining text, and what of each part.
+
+    ``parts`` counts the remaining pairs of each part, ``dropped`` those that each rule dropped of it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cleaning: CleaningReport
     overlap: dict[str, Overlap]
     parts: tuple[int, ...]
+    dropped: tuple[dict[str, int], ...]
 
 
 def clean_text(
-    read: Path, folder: Path, options: CleanOptions, languages: tuple[str, str], workers: int, progress: Progress
+    read: Path,
+    folder: Path,
+    options: CleanOptions,
+    languages: tuple[str, str],
+    parts: int,
+    workers: int,
+    progress: Progress,
 ) -> CleanReport:
-    """Write the pairs of ``read/train.arrow`` that pass every rule to ``folder/train.arrow``.
+    """Write the pairs of ``read/train.arrow``, of so many ``parts``, that pass every rule to ``folder/train.arrow``.
 
     Raises:
         DataError: No pair is left.
@@ -69,9 +79,9 @@ def clean_text(
     examples: dict[str, list[tuple[str, str]]] = {name: [] for name in NAMES}
     total = count_pairs(read / "train.arrow")
     passed, train = folder / "passed.arrow", folder / "train.arrow"
-    counts = np.zeros(_KEPT + 1, dtype=np.int64)
+    counts = np.zeros((parts, _KEPT + 1), dtype=np.int64)
     keys = [np.empty(0, dtype=np.uint64)]
-    parts = [np.empty(0, dtype=np.uint16)]
+    part_of = [np.empty(0, dtype=np.uint16)]
     overlap = OverlapCounter(read)
     given = {"options": options, "languages": languages}
     with progress.task("clean train", total) as advance, PairsWriter(passed) as writer:
@@ -81,31 +91,35 @@ def clean_text(
                 held_out = overlap.contains(table["src_key"].to_numpy())
                 rules = np.where(held_out & (rules == _KEPT), NAMES.index("overlap"), rules)
             _collect_examples(table, rules, examples)
-            counts += np.bincount(rules, minlength=_KEPT + 1)
+            np.add.at(counts, (table["part"].to_numpy(), rules), 1)
             kept = table.filter(pa.array(rules == _KEPT))
             overlap.count(kept["src_key"].to_numpy(), kept["pair_key"].to_numpy())
             keys.append(kept["key"].to_numpy())
-            parts.append(kept["part"].to_numpy())
+            part_of.append(kept["part"].to_numpy())
             writer.write(kept.select(SCHEMA.names))
-    part_of = np.concatenate(parts)
     if options.dedup:
         distinct = _first_occurrences(np.concatenate(keys))
-        part_of = part_of[distinct]
+        repeated = np.bincount(np.concatenate(part_of)[~distinct], minlength=parts)
         select_pairs(passed, distinct, train)
         passed.unlink()
-        counts[NAMES.index("duplicate")] = len(distinct) - distinct.sum()
-        counts[_KEPT] = distinct.sum()
+        counts[:, NAMES.index("duplicate")] = repeated
+        counts[:, _KEPT] -= repeated
     else:
         passed.rename(train)
-    found = zip(NAMES, counts[:_KEPT].tolist(), strict=True)
-    dropped = {name: count for name, count in found if name in active or (name == "score" and count)}
-    if not counts[_KEPT]:
+    of_rule = dict(zip(NAMES, counts.T.tolist(), strict=False))
+    dropped = {name: sum(of_rule[name]) for name in NAMES if name in active or (name == "score" and any(of_rule[name]))}
+    left = counts[:, _KEPT].tolist()
+    if not any(left):
         reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items() if count)
         advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
         raise DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
     shown = {name: tuple(pairs) for name, pairs in examples.items() if pairs}
-    cleaning = CleaningReport(read=total, kept=int(counts[_KEPT]), dropped=dropped, examples=shown)
-    return CleanReport(cleaning=cleaning, overlap=overlap.report(), parts=tuple(np.bincount(part_of).tolist()))
+    return CleanReport(
+        cleaning=CleaningReport(read=total, kept=sum(left), dropped=dropped, examples=shown),
+        overlap=overlap.report(),
+        parts=tuple(left),
+        dropped=tuple({name: of_rule[name][part] for name in dropped} for part in range(parts)),
+    )
 
 
 def _collect_examples(

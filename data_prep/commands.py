@@ -71,8 +71,15 @@ def _build_parser() -> argparse.ArgumentParser:
     options.add_corpus(info)
     info.add_argument("--json", action="store_true", help="print the manifest")
     _add_command(commands, "recipes", _recipes, "list the recipes of the package")
-    verify = _add_command(commands, "verify", _verify, "check every checksum of a corpus")
+    verify = _add_command(commands, "verify", _verify, "check every checksum and count of a corpus")
     options.add_corpus(verify)
+    verify.add_argument(
+        "--inputs",
+        nargs="+",
+        type=options.read_path,
+        metavar="PATH",
+        help="also compare the files it was made from, which are or lie in PATH, with their hashes and sizes",
+    )
     report = _add_command(commands, "report", _report, "draw a page: lengths, vocabulary, what cleaning dropped")
     options.add_corpus(report)
     report.add_argument("--out", required=True, type=options.read_path, metavar="FILE", help="the page, an .html file")
@@ -104,6 +111,7 @@ def _build(arguments: argparse.Namespace) -> None:
     from data_prep.output import resolve_output
     from data_prep.pipeline import build
     from data_prep.report import show_manifest
+    from data_prep.verify import identify_recipe
     from dstransformer.progress import build_progress
 
     recipe = options.read_recipe(arguments)
@@ -117,6 +125,7 @@ def _build(arguments: argparse.Namespace) -> None:
         overwrite=arguments.overwrite,
         progress=build_progress(),
         command=options.recipe_command(arguments),
+        recipes=identify_recipe(arguments.recipe),
     )
     with printing(f"; the corpus {arguments.out} is whole"):
         show_manifest(arguments.out, manifest)
@@ -200,13 +209,26 @@ def _info(arguments: argparse.Namespace) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> None:
+    from data_prep.report import show_counts
+    from data_prep.verify import check_tags, compare_inputs
     from dstransformer.corpus import Corpus
 
     corpus = Corpus.open(arguments.corpus)
+    check_tags(corpus)
     _check_files_of_datasets(corpus)
     shards = sum(len(info.shards) for info in corpus.manifest.splits.values())
     with printing(needed=True):
         print(f"{arguments.corpus}: format, tokenizer and {shards} shards are as the manifest says")
+        show_counts(corpus.manifest)
+    if arguments.inputs:
+        found = compare_inputs(corpus.manifest, arguments.inputs)
+        with printing(needed=True):
+            for line in found.lines:
+                print(line)
+        if found.lost:
+            raise DataError(
+                f"{found.lost} of the {found.compared} files that {arguments.corpus} was made from changed or are gone"
+            )
 
 
 def _check_files_of_datasets(corpus: "Corpus") -> None:

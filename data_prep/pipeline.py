@@ -22,14 +22,17 @@ from data_prep.rules import load_detector
 from data_prep.sources import Part, open_parts
 from data_prep.sources.files import same_sides, swapped_sides
 from data_prep.sources.texts import archive_of
+from data_prep.verify import changed_sources
 from data_prep.vocab import make_tokenizer
 from data_prep.workspace import FULL_ADVICE, StageRecord, Workspace, check_workspace, open_workspace, stage_key
 from dstransformer.corpus import (
     FORMAT_VERSION,
     CleaningReport,
     CorpusWriter,
+    InputFile,
     Manifest,
     Option,
+    PartInfo,
     Tokenizer,
     TokenizerInfo,
 )
@@ -47,7 +50,15 @@ _SENTENCEPIECE_RULES = {"nfkc": "nfkc", "none": "identity"}
 
 
 def build(
-    recipe: Recipe, out: Path, work: Path, *, workers: int, overwrite: bool, progress: Progress, command: str = ""
+    recipe: Recipe,
+    out: Path,
+    work: Path,
+    *,
+    workers: int,
+    overwrite: bool,
+    progress: Progress,
+    command: str = "",
+    recipes: Sequence[InputFile] = (),
 ) -> Manifest:
     """Build the corpus ``out``, reusing the stages that an interrupted build of the same corpus left in ``work``.
 
@@ -59,6 +70,7 @@ def build(
         overwrite: Whether another corpus at ``out`` is replaced.
         progress: Shows what is done.
         command: The command line for the manifest, if the options are not all flags.
+        recipes: The files of the recipe, if it is one of files.
 
     Raises:
         UserError, DataError: An option, a file or ``out`` cannot be used; finished stages stay in ``work``.
@@ -79,7 +91,7 @@ def build(
         run_vocab(space, recipe.vocab)
         records = _chained(space, "read", "clean", "vocab")
         with storage_errors(out.parent, full=FULL_ADVICE):
-            manifest = _write_corpus(space, records, recipe.encode, unfinished, workers, command)
+            manifest = _write_corpus(space, records, recipe.encode, unfinished, workers, command, recipes)
             install(unfinished, out, overwrite)
         space.clear()
     return manifest
@@ -100,6 +112,8 @@ def run_read(
     for options in sources.values():
         if isinstance(options, FilesOptions) and (warning := swapped_sides(options) or same_sides(options)):
             space.progress.note(warning)
+    if changes := changed_sources(space, [part.source.info for part in opened]):
+        space.progress.note(f"reading the text again, because {changes}")
     make = partial(read_text, opened, workers=workers, progress=space.progress)
     return space.run("read", "", _read_content(opened), record_sources(sources), make)
 
@@ -116,6 +130,7 @@ def run_clean(space: Workspace, options: CleanOptions, workers: int) -> StageRec
         space.folder / "read",
         options=options,
         languages=languages,
+        parts=len(space.report("read", ReadReport).parts),
         workers=workers,
         progress=space.progress,
     )
@@ -187,7 +202,13 @@ def _inputs(recipe: Recipe) -> list[Path | None]:
 
 
 def _write_corpus(
-    space: Workspace, records: list[StageRecord], options: EncodeOptions, folder: Path, workers: int, command: str = ""
+    space: Workspace,
+    records: list[StageRecord],
+    options: EncodeOptions,
+    folder: Path,
+    workers: int,
+    command: str = "",
+    recipes: Sequence[InputFile] = (),
 ) -> Manifest:
     read, _, vocab = records
     space.verify("read")
@@ -217,9 +238,8 @@ def _write_corpus(
         trees=form.trees,
         splits=splits,
         sources=read_report.sources,
-        parts=tuple(
-            part.model_copy(update={"pairs": pairs}) for part, pairs in zip(read_report.parts, kept, strict=True)
-        ),
+        parts=_parts(read_report, cleaned, kept),
+        recipes=tuple(recipes),
         cleaning=CleaningReport(
             read=cleaning.read,
             kept=info.pairs,
@@ -234,6 +254,22 @@ def _write_corpus(
     writer.close(manifest)
     _warn_of_unknown(manifest, space.progress)
     return manifest
+
+
+def _parts(read: ReadReport, cleaned: CleanReport, kept: Sequence[int]) -> tuple[PartInfo, ...]:
+    """The parts with what each rule dropped of them, and the pairs that were ``kept`` to the end."""
+    return tuple(
+        PartInfo(
+            name=part.name,
+            weight=part.weight,
+            tag=part.tag,
+            read=part.read,
+            pairs=pairs,
+            dropped=dropped | {"too_many_tokens": before - pairs},
+            held_out=part.held_out,
+        )
+        for part, before, dropped, pairs in zip(read.parts, cleaned.parts, cleaned.dropped, kept, strict=True)
+    )
 
 
 def _linearisation(space: Workspace) -> Linearisation | None:

@@ -47,6 +47,7 @@ def read_text(parts: Sequence[Part], folder: Path, workers: int, progress: Progr
                     _copy(part, split, number, writer, advance)
                     counts[number] += (writer.rows - before) * (split == "train")
         pairs[split] = writer.rows
+    whole = counts
     for number, part in enumerate(parts):
         if isinstance(part.options, FilesOptions):
             sizes = {"validation": part.options.valid_size, "test": part.options.test_size}
@@ -59,8 +60,15 @@ def read_text(parts: Sequence[Part], folder: Path, workers: int, progress: Progr
         sources=tuple(part.source.info for part in parts),
         pairs={split: pairs[split] for split in order},
         parts=tuple(
-            PartInfo(name=part.name, weight=part.options.weight, tag=part.options.tag, read=count, pairs=count)
-            for part, count in zip(parts, counts.tolist(), strict=True)
+            PartInfo(
+                name=part.name,
+                weight=part.options.weight,
+                tag=part.options.tag,
+                read=count,
+                pairs=count,
+                held_out=before - count,
+            )
+            for part, before, count in zip(parts, whole.tolist(), counts.tolist(), strict=True)
         ),
     )
 

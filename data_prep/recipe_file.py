@@ -82,6 +82,20 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         raise ConfigError(f"recipe {shown(name)}: {_describe(error)}") from None
 
 
+def recipe_files(name: str) -> list[Path]:
+    """The file of a recipe, and those of the recipes that it extends.
+
+    Raises:
+        ConfigError: The recipe is unknown.
+    """
+    files: list[Path] = []
+    while isinstance(name, str):
+        files.append(_find(name, files[-1].parent if files else Path()))
+        tree = parse_yaml(read_bounded(files[-1], MOST_BYTES).decode(), str(files[-1]))
+        name = tree.get("extends")
+    return files
+
+
 def _resolve(name: str, folder: Path, children: tuple[Path, ...], root: str | None) -> dict[str, Any]:
     """Read a recipe and merge it into the one that it extends.
 

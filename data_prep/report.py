@@ -77,6 +77,18 @@ def show_cleaning(report: CleaningReport) -> None:
     build_console().print(table)
 
 
+def show_counts(manifest: Manifest) -> None:
+    """Print the training pairs of each source that were read, dropped and kept; loading the manifest added them up."""
+    cleaning = manifest.cleaning
+    dropped = sum(cleaning.dropped.values())
+    print(f"training pairs: {cleaning.read:,} read = {cleaning.kept:,} kept + {dropped:,} dropped")
+    for part in manifest.parts if len(manifest.parts) > 1 else ():
+        if part.dropped is not None:
+            held_out = f"; {part.held_out:,} held out before" if part.held_out else ""
+            lost = sum(part.dropped.values())
+            print(f"  {part.name}: {part.read:,} read = {part.pairs:,} kept + {lost:,} dropped{held_out}")
+
+
 class _PlainConsole(Console):
     def on_broken_pipe(self) -> None:
         """Raise, as any other write would; rich would end the process."""

@@ -117,12 +117,12 @@ def open_toy(options: ToyOptions) -> Source:
         yield pa.table([pa.array(src, pa.string()), pa.array(tgt, pa.string())], schema=TEXT)
 
     return Source(
-        info=SourceInfo(name="toy", revision=_grammar_revision(), inputs=()),
+        info=SourceInfo(name="toy", revision=grammar_revision(), inputs=()),
         splits={name: partial(stream, name) for name in ("train", "validation", "test")},
     )
 
 
-def _grammar_revision() -> str:
+def grammar_revision() -> str:
     """Hash the grammar's code, so that corpora of different grammars have different keys."""
     files = sorted((Path(__file__).parent / "toy").glob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

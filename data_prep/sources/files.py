@@ -218,7 +218,8 @@ def _identify(text: Text, seen: Seen) -> InputFile:
             if stat.S_ISSOCK(found.st_mode):
                 raise DataError(f"{text} is a socket: name a file")
             raise DataError(f"{text} is a pipe or a device, but is read more than once: save it to a file first")
-        identified = InputFile(name=text.label, sha256=_hash(text.path, found.st_mtime_ns, found.st_size))
+        sha256 = _hash(text.path, found.st_mtime_ns, found.st_size)
+        identified = InputFile(name=text.label, sha256=sha256, size=found.st_size)
     except OSError as error:
         if str(text.path) == "-":
             raise DataError("standard input is not read here: name a file") from None

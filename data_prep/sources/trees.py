@@ -1,5 +1,6 @@
 """Constituency trees as pairs for a parser: the words, and the tree on one line in the format of the treebank."""
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -12,6 +13,7 @@ import pyarrow as pa
 from data_prep.options import TreesOptions, printable_name, split_shares
 from data_prep.pairs import TEXT
 from data_prep.sources import Source
+from data_prep.sources.files import watched
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.files import file_sha256
@@ -45,17 +47,26 @@ def open_trees(options: TreesOptions) -> Source:
     splits["train"] = partial(_read_train, splits["train"], options.repeat, options.phrases, machine)
     splits |= {name: partial(_read, paths) for name, paths in given.items()}
     roles = {"treebank": files, **given, "machine": machine}
-    inputs = tuple(_identify(role, path) for role, paths in roles.items() for path in paths)
+    seen: dict[Path, os.stat_result] = {}
+    inputs = tuple(_identify(role, path, seen) for role, paths in roles.items() for path in paths)
     return Source(
         info=SourceInfo(name="trees", revision=None, inputs=inputs),
-        splits={name: partial(_tables, splits[name]) for name in ("train", "validation", "test") if name in splits},
+        splits={
+            name: partial(watched, partial(_tables, splits[name]), seen)
+            for name in ("train", "validation", "test")
+            if name in splits
+        },
     )
 
 
-def _identify(role: str, path: Path) -> InputFile:
-    """The file's hash, and its name after what it is for: patterns and folders are recorded without their files."""
+def _identify(role: str, path: Path, seen: dict[Path, os.stat_result]) -> InputFile:
+    """The file's hash and size, and its name after what it is for: patterns and folders are recorded without files.
+
+    Its status before it was hashed goes into ``seen``.
+    """
     try:
-        return InputFile(name=f"{role}/{printable_name(path)}", sha256=file_sha256(path))
+        seen[path] = path.stat()
+        return InputFile(name=f"{role}/{printable_name(path)}", sha256=file_sha256(path), size=seen[path].st_size)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
 

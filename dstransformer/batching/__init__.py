@@ -1,5 +1,6 @@
 """From a corpus to packed batches: the plan of an epoch, the batch, and the loader."""
 
+from dstransformer.batching.augment import Augmentation, describe_augmentation
 from dstransformer.batching.batch import PackedBatch, build_batch, pack, pack_pairs
 from dstransformer.batching.bpe_dropout import BpeDropout
 from dstransformer.batching.loader import Position, Update, UpdateLoader
@@ -27,6 +28,7 @@ from dstransformer.batching.windows import (
 __all__ = [
     "PLAN_BYTES",
     "SUGGESTED_WINDOW",
+    "Augmentation",
     "BpeDropout",
     "Budget",
     "EpochPlan",
@@ -44,6 +46,7 @@ __all__ = [
     "check_split",
     "cut_update",
     "deal",
+    "describe_augmentation",
     "is_windowed",
     "pack",
     "pack_pairs",

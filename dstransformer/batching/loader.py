@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dstransformer.batching.augment import Augmentation
 from dstransformer.batching.batch import PackedBatch, pack_pairs
 from dstransformer.batching.bpe_dropout import BpeDropout, Pairs
 from dstransformer.batching.mixture import Mixture
@@ -42,7 +43,8 @@ class Update:
         following: The position of the next update.
         batches: This rank's micro-batches, one per accumulation step.
         sums: The lengths of the whole update's sentences, over all ranks. Every rank knows them from the plan; but with
-            BPE dropout the loader knows those of this rank's sentences only, see :attr:`UpdateLoader.samples`.
+            BPE dropout or augmentation the loader knows those of this rank's sentences only, see
+            :attr:`UpdateLoader.samples`.
         parts: The pairs of each micro-batch, over all ranks.
     """
 
@@ -77,6 +79,7 @@ class UpdateLoader:
         bpe_dropout: Samples the pieces of each sentence; None takes them as they are stored.
         mixture: Chooses the pairs of each epoch; None takes every pair once.
         window_pairs: Pairs that are planned at once; 0 plans whole epochs. See :func:`build_planner`.
+        augmentation: Changes the text of some pairs; None leaves it as it is stored.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class UpdateLoader:
         bpe_dropout: BpeDropout | None = None,
         mixture: Mixture | None = None,
         window_pairs: int = 0,
+        augmentation: Augmentation | None = None,
     ) -> None:
         self._split = split
         self._micro_batches = budget.micro_batches
@@ -100,11 +104,12 @@ class UpdateLoader:
         self._pin_memory = pin_memory
         self._bpe_dropout = bpe_dropout
         self._planner = build_planner(split, budget, seed, mixture, window_pairs)
+        self._augmentation = augmentation
 
     @property
     def samples(self) -> bool:
-        """Whether pieces are sampled. If so, ``Update.sums`` covers this rank's sentences only."""
-        return self._bpe_dropout is not None
+        """Whether pieces are others than are stored. If so, ``Update.sums`` covers this rank's sentences only."""
+        return self._bpe_dropout is not None or self._augmentation is not None
 
     def plan(self, epoch: int, window: int = 0) -> Window:
         """The updates of a window."""
@@ -152,12 +157,16 @@ class UpdateLoader:
         parts = window.cut(position.update, self._micro_batches)
         pairs = [window.pairs(part) for part in parts]
         mine = [self._split.gather(pairs[number]) for number in self._mine]
-        if self._bpe_dropout is None:
+        if self._augmentation is not None:
+            numbered = zip(mine, self._mine, strict=True)
+            mine = [self._augmentation.modify(part, pairs[n], position.epoch, position.update) for part, n in numbered]
+        if self._bpe_dropout is not None:
+            numbered = zip(mine, self._mine, strict=True)
+            mine = [self._sample(part, position, n) for part, n in numbered]
+        if not self.samples:
             places = np.concatenate(parts)
             sums = LengthSums.of(window.src_lengths[places], window.tgt_lengths[places])
         else:
-            numbered = zip(mine, self._mine, strict=True)
-            mine = [self._sample(part, position, n) for part, n in numbered]
             lengths = [np.concatenate(side) + 1 for side in ([part[1] for part in mine], [part[3] for part in mine])]
             sums = LengthSums.of(*lengths)
         batches = [pack_pairs(*part) for part in mine]

@@ -24,7 +24,9 @@ logger = logging.getLogger(__name__)
 
 #: Sections that determine what an update computes. They must not change during a run.
 FIXED_SECTIONS = ("model", "loss", "optimizer", "batch")
-FIXED_KEYS = ("training.seed", "training.bpe_dropout", "training.mixture", "training.window_pairs")
+FIXED_KEYS = (
+    "training.seed", "training.bpe_dropout", "training.augment", "training.mixture", "training.window_pairs",
+)  # fmt: skip
 
 
 def find_checkpoint(resume: str, run: Path, config: Config, start: TrainState, corpus: Path) -> Checkpoint | None:

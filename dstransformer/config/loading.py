@@ -58,7 +58,7 @@ def load_config(preset: str, overrides: Sequence[str] = (), fragments: Sequence[
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        wrong = {".".join(map(str, detail["loc"])) for detail in error.errors()}
+        wrong = {".".join(map(str, detail["loc"][:2])) for detail in error.errors()}
         origin = "--set" if wrong <= overridden else f"preset {preset!r}"
         raise ConfigError(f"{origin}: {_describe_errors(error)}") from None
 
@@ -285,7 +285,9 @@ def _suggest(location: Sequence[str | int]) -> str:
         return f": write the section `{section}:` and below it `{name}:`"
     known: Any = _base()
     for section in sections:
-        known = known.get(section, {})
+        known = known.get(section) if isinstance(known, dict) else None
+    if not isinstance(known, dict):  # inside a list
+        return ""
     near = get_close_matches(key, list(known), n=1)
     return f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
 

@@ -117,12 +117,43 @@ class MixtureStage(Section):
         return self
 
 
+#: A probability or a share that is not zero.
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class CaseChange(Section):
+    """Augmentation: capitals, small letters, or words that begin with a capital; of both sides or of the source."""
+
+    modifier: Literal["upper", "lower", "title"]
+    probability: Share
+    source_only: bool = False
+
+
+class Typos(Section):
+    """Augmentation: typing errors in a share ``rate`` of the letters of the source."""
+
+    modifier: Literal["typos"]
+    probability: Share
+    rate: Share
+
+
+class OtherModifier(Section):
+    """Augmentation: the same random words after both sides; no mark at the end of either."""
+
+    modifier: Literal["noise", "remove_end_punct"]
+    probability: Share
+
+
+Modifier = CaseChange | Typos | OtherModifier
+
+
 class TrainingConfig(Section):
     """The training loop."""
 
     max_updates: Count
     seed: NonNegative
     bpe_dropout: Probability
+    augment: list[Annotated[Modifier, Field(discriminator="modifier")]]
     mixture: list[MixtureStage]
     window_pairs: Annotated[int, Field(ge=0, le=2**30)]
     log_every: Count

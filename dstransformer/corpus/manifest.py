@@ -23,8 +23,9 @@ from dstransformer.json_text import JsonError, read_json
 from dstransformer.parsing.linearise import Linearisation
 
 #: 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's. 3: ``sources``
-#: in place of ``source``. 4: ``trees``. 5: ``parts``. A version reads every one before it.
-FORMAT_VERSION = 5
+#: in place of ``source``. 4: ``trees``. 5: ``parts``. 6: ``recipes``, sizes of inputs, and what each part lost. A
+#: version reads every one before it.
+FORMAT_VERSION = 6
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"
 
@@ -107,10 +108,14 @@ class TokenizerInfo(_Record):
 
 
 class InputFile(_Record):
-    """An input file: its name without its folder, and its content's hash."""
+    """An input file: its name without its folder, its content's hash, and its size in bytes.
+
+    ``size`` is None in corpora of format versions before 6.
+    """
 
     name: str
     sha256: Sha256
+    size: NonNegativeInt | None = None
 
 
 class SourceInfo(_Record):
@@ -125,7 +130,9 @@ class PartInfo(_Record):
     """The training pairs of one source. They follow those of the source before it.
 
     ``weight`` is how often they are used in an epoch, ``tag`` the piece that their source sentences begin with,
-    ``read`` the number of pairs before cleaning, ``pairs`` after it.
+    ``read`` the number of pairs before cleaning, ``pairs`` after it. ``dropped`` counts those that each rule dropped,
+    ``held_out`` those that were taken out before, for held-out sets or for sharing a source sentence with one. Both are
+    None in corpora of format versions before 6.
     """
 
     name: str
@@ -133,6 +140,14 @@ class PartInfo(_Record):
     tag: str | None
     read: NonNegativeInt
     pairs: NonNegativeInt
+    dropped: dict[str, NonNegativeInt] | None = None
+    held_out: NonNegativeInt | None = None
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if self.dropped is not None and self.read != self.pairs + sum(self.dropped.values()):
+            raise ValueError(f"read is {self.read}, but pairs and dropped do not add up to it")
+        return self
 
 
 class CleaningReport(_Record):
@@ -174,7 +189,8 @@ class Manifest(_Record):
 
     ``overlap`` has an entry for each held-out split; it is None in corpora of format version 1. ``trees`` says how the
     trees of a corpus for a parser are written as tokens; it is None if the target side is text. ``parts`` is empty in
-    corpora of format versions before 5, which have one source.
+    corpora of format versions before 5, which have one source. ``recipes`` are the files of the recipe and of those
+    that it extends, if there was one.
     """
 
     format_version: int
@@ -186,6 +202,7 @@ class Manifest(_Record):
     splits: Annotated[dict[PlainName, SplitInfo], Field(min_length=1)]
     sources: Annotated[tuple[SourceInfo, ...], Field(min_length=1)]
     parts: tuple[PartInfo, ...] = ()
+    recipes: tuple[InputFile, ...] = ()
     cleaning: CleaningReport
     overlap: dict[str, Overlap] | None = None
     options: dict[str, Option]
@@ -203,10 +220,21 @@ class Manifest(_Record):
             )
         if len({part.name for part in self.parts}) != len(self.parts):
             raise ValueError("parts names a source twice")
+        self._check_parts()
         for name, overlap in (self.overlap or {}).items():
             if name not in self.splits or overlap.sentences > self.splits[name].pairs:
                 raise ValueError(f"overlap.{name} names an unknown split or counts more pairs than the split has")
         return self
+
+    def _check_parts(self) -> None:
+        """Compare what the parts lost with what cleaning dropped."""
+        dropped = [part.dropped for part in self.parts if part.dropped is not None]
+        if not self.parts or len(dropped) < len(self.parts):
+            return
+        for rule in sorted(self.cleaning.dropped.keys() | {rule for counts in dropped for rule in counts}):
+            whole, found = self.cleaning.dropped.get(rule, 0), sum(counts.get(rule, 0) for counts in dropped)
+            if whole != found:
+                raise ValueError(f"cleaning.dropped.{rule} is {whole}, but those of the parts add up to {found}")
 
     @classmethod
     def load(cls, folder: Path) -> "Manifest":

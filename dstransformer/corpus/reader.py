@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dstransformer.corpus.arrow_stream import check_plain_stream
 from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME, Manifest, Shard, SplitInfo
-from dstransformer.corpus.tokenizer import Tokenizer
+from dstransformer.corpus.tokenizer import UNK_ID, Tokenizer
 from dstransformer.errors import DataError
 from dstransformer.files import file_sha256
 
@@ -130,7 +130,7 @@ class Split:
         return self.info.pairs
 
     def verify(self, vocab_size: int) -> None:
-        """Check ids against the vocabulary, and lengths and token counts against the manifest.
+        """Check ids against the vocabulary, and lengths, token counts and unknown tokens against the manifest.
 
         Raises:
             DataError: They do not agree; the message names the shard or the manifest's field.
@@ -153,6 +153,14 @@ class Split:
                     manifest,
                     f"splits.{self.folder.name}: {name}_tokens or {name}_lengths say {said} tokens, {stats.min} to "
                     f"{stats.max} a sentence; the shards hold {tokens}, {lowest} to {highest}",
+                )
+        for name, columns in (("src", self._src), ("tgt", self._tgt)):
+            said_unknown = getattr(self.info, f"{name}_unknown")
+            unknown = sum(int(np.count_nonzero(column.values == UNK_ID)) for column in columns)
+            if said_unknown not in (None, unknown):
+                raise _damaged(
+                    self.folder.parent / MANIFEST_NAME,
+                    f"splits.{self.folder.name}: {name}_unknown is {said_unknown}, but the shards hold {unknown} <unk>",
                 )
 
     @cached_property

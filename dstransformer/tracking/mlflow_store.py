@@ -203,8 +203,8 @@ class MlflowStore:
             source=json.dumps({"uri": record["path"]}),
             profile=json.dumps(record["profile"]),
         )
-        context = [InputTag("mlflow.data.context", record.get("context", "training"))]
-        self._client.log_inputs(self.run_id, [DatasetInput(dataset, context)])
+        tags = {"mlflow.data.context": record.get("context", "training"), **record.get("tags", {})}
+        self._client.log_inputs(self.run_id, [DatasetInput(dataset, [InputTag(*tag) for tag in tags.items()])])
 
     def _table(self, record: Record) -> None:
         """Put rows into a table that MLflow shows, in place of those that it holds with the same first columns.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from dstransformer.config import dump_config
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking.courier import Courier, StoreUnreachableError, crashed_run
+from dstransformer.tracking.datasets import corpus_dataset, held_out_dataset, held_out_record, training_datasets
 from dstransformer.tracking.jsonl import METRICS_NAME, first_time
 from dstransformer.tracking.location import TrackingState
 from dstransformer.tracking.page import (
     FILTER_TAGS,
     Outcome,
     checkpoint_name,
-    dataset_name,
     default_run_name,
     describe,
     model_name,
@@ -30,12 +32,8 @@ from dstransformer.tracking.page import (
 )
 from dstransformer.tracking.payload import (
     SAMPLE_COLUMNS,
-    corpus_profile,
     draw_samples,
     flatten,
-    held_out_dataset,
-    held_out_split,
-    manifest_digest,
     named_metrics,
     named_signatures,
     point_stride,
@@ -58,6 +56,9 @@ FINISH_SECONDS: Mapping[RunStatus, float] = {"finished": 60.0, "failed": 10.0, "
 SYSTEM_METRICS_SECONDS = 10.0
 #: Updates with a loss or gradient that is not finite of which a process tells MLflow. ``metrics.jsonl`` has them all.
 MAX_BAD_UPDATES = 200
+
+#: Training losses that are remembered until the checkpoint of their update is on disk.
+MOST_LOSSES = 100
 
 CHECKPOINTS = "checkpoints"  # the folder of checkpoints in a run folder
 
@@ -97,6 +98,7 @@ class MlflowTracker(Tracker):
         self._logged_signatures: dict[str, Mapping[str, str]] = {}
         self._logged_datasets: set[str] = set()
         self._validated: tuple[int, Scores] | None = None  # step and scores of the last validation
+        self._trained: deque[tuple[int, Scores]] = deque(maxlen=MOST_LOSSES)  # steps and training losses
         self._bad_updates = 0
         self._checkpoints: set[int] = set()  # steps of the checkpoints whose weights this process has known
         self._stride = 1
@@ -147,7 +149,8 @@ class MlflowTracker(Tracker):
         self._put("text", file="config.yaml", text=dump_config(config))
         self._put("text", file="ds_config.json", text=json.dumps(run.ds_config, indent=2) + "\n")
         self._put("text", file="corpus_manifest.json", text=run.manifest.to_json())
-        self._put_dataset(dataset_name(run), manifest_digest(run.manifest), corpus_profile(run.manifest), "training")
+        for dataset in training_datasets(run):
+            self._put("dataset", **dataset)
         if resume:
             self._put("checkpoints", kept=steps_in(self._run_folder / CHECKPOINTS), time=unix_ms())
         self._worker = threading.Thread(target=self._send_records, name="mlflow-courier", daemon=True)
@@ -156,8 +159,12 @@ class MlflowTracker(Tracker):
     def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log ``train/<name>`` metrics; of a curve of too many points only some."""
         self._step = step
-        if self._is_shown(step):
-            self._put_metrics(step, {f"train/{name}": value for name, value in metrics.items()})
+        if not self._is_shown(step):
+            return
+        time = self._put_metrics(step, {f"train/{name}": value for name, value in metrics.items()})
+        if self._run is not None and math.isfinite(metrics.get("loss", math.nan)):
+            loss = {"train/loss": float(metrics["loss"])}
+            self._trained.append((step, {"metrics": loss, "time": time, "dataset": corpus_dataset(self._run)}))
 
     def log_eval(self, split: str, step: int, evaluation: Evaluation) -> None:
         """Log ``<split>/<name>`` metrics, for the checkpoint of the update too, signatures and a table of samples."""
@@ -173,7 +180,7 @@ class MlflowTracker(Tracker):
     def _scores(self, split: str, evaluation: Evaluation, time: int) -> Scores:
         """The scores of a model, as records hold them: metrics, time and dataset."""
         assert self._run is not None
-        dataset = held_out_dataset(dataset_name(self._run), split, evaluation)
+        dataset = held_out_dataset(self._run, split, evaluation)
         return {"metrics": named_metrics(split, evaluation), "time": time, "dataset": dataset}
 
     def _put_evaluation(self, split: str, step: int, evaluation: Evaluation) -> None:
@@ -191,13 +198,10 @@ class MlflowTracker(Tracker):
 
     def _put_held_out(self, split: str, evaluation: Evaluation) -> None:
         assert self._run is not None
-        dataset = held_out_dataset(dataset_name(self._run), split, evaluation)
-        if dataset is None or dataset["name"] in self._logged_datasets:
-            return
-        self._logged_datasets.add(dataset["name"])
-        info = self._run.manifest.splits.get(held_out_split(split))
-        profile = {} if info is None else {"pairs": info.pairs}
-        self._put_dataset(dataset["name"], dataset["digest"], profile, held_out_split(split))
+        dataset = held_out_record(self._run, split, evaluation)
+        if dataset is not None and dataset["name"] not in self._logged_datasets:
+            self._logged_datasets.add(dataset["name"])
+            self._put("dataset", **dataset)
 
     def log_cost(self, step: int, totals: Mapping[str, float]) -> None:
         """Log ``cost/<name>`` metrics."""
@@ -223,18 +227,18 @@ class MlflowTracker(Tracker):
         self._put("tags", tags={"rollbacks": str(rollback.number)})
 
     def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
-        """Log the checkpoint as a model of the run, with the scores of its weights, without its content."""
+        """Log the checkpoint as a model of the run, with loss and scores of its weights, without its content."""
         del score  # it is among the scores of the validation
         assert self._run is not None
         self._step = max(self._step, step)
-        known = self._validated is not None and self._validated[0] == step
+        scored = [*list(self._trained), *([] if self._validated is None else [self._validated])]
         self._put(
             "checkpoint",
             name=checkpoint_name(self._run, self._run_folder, step),
             path=str(path.absolute()),
             sha256=sha256,
             step=step,
-            scores=[self._validated[1]] if known and self._validated is not None else [],
+            scores=[scores for update, scores in scored if update == step],
             kept=sorted({step, *steps_in(path.parent)}),
             rewritten=step in self._checkpoints,
             key=uuid.uuid4().hex,
@@ -305,11 +309,6 @@ class MlflowTracker(Tracker):
         assert self._run is not None
         text = describe(self._run, self._run_folder, self._outcome)
         self._put("tags", tags={"mlflow.note.content": text})
-
-    def _put_dataset(self, name: str, digest: str, profile: Mapping[str, Any], context: str) -> None:
-        assert self._run is not None
-        path = str(self._run.corpus.absolute())
-        self._put("dataset", name=name, digest=digest, path=path, profile=profile, context=context)
 
     def _put(self, op: str, **values: Any) -> None:
         self._spool.put_or_hold({"op": op, **values})

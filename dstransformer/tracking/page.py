@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dstransformer.batching import describe_augmentation
 from dstransformer.corpus import Manifest
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation
@@ -189,6 +190,7 @@ def _format_facts(run: RunStart, run_folder: Path) -> str:
         f"{model.num_heads} heads",
         "corpus": f"`{run.corpus.absolute()}`, {_languages(manifest)}, vocabulary {manifest.tokenizer.vocab_size:,}; "
         + ", ".join(f"{name} {split.pairs:,} pairs" for name, split in manifest.splits.items()),
+        **({"augmentation": describe_augmentation(augment)} if (augment := run.config.training.augment) else {}),
         "hardware": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in hardware.items()),
         "software": ", ".join(f"{name} {value}" for name, value in tags.items()) + f", revision {revision[:12]}",
         "run folder": f"`{run_folder.absolute()}`" + (f" on {host}" if host else ""),

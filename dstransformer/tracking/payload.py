@@ -1,15 +1,13 @@
-"""What the MLflow tracker's records carry: parameters, digests, datasets, tables of samples."""
+"""What the MLflow tracker's records carry: parameters, names of metrics, tables of samples."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dstransformer.corpus import Manifest
 from dstransformer.evaluation import Evaluation, Sample
 from dstransformer.parsing.trees import parse_tree
 
@@ -18,8 +16,6 @@ MAX_POINTS = 4000
 
 #: The columns of the table of sample translations, which has a row for each sentence at each validation.
 SAMPLE_COLUMNS = ("step", "source", "reference", "translation")
-
-_SPLITS = {"valid": "validation", "final_validation": "validation", "final_test": "test"}
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -32,38 +28,6 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             flat[name] = value if isinstance(value, str) else json.dumps(value)
     return flat
-
-
-def manifest_digest(manifest: Manifest) -> str:
-    """A hash of the content of all shards (32 hexadecimal digits), independent of how and where they were built."""
-    digest = hashlib.sha256()
-    for split, info in sorted(manifest.splits.items()):
-        for shard in info.shards:
-            digest.update(f"{split}/{shard.name} {shard.sha256}\n".encode())
-    return digest.hexdigest()[:32]
-
-
-def corpus_profile(manifest: Manifest) -> dict[str, Any]:
-    """The sizes that MLflow shows for a corpus."""
-    return {
-        "languages": f"{manifest.src_lang}-{manifest.tgt_lang}",
-        "vocab_size": manifest.tokenizer.vocab_size,
-        "pairs": {name: split.pairs for name, split in manifest.splits.items()},
-        "src_tokens": {name: split.src_tokens for name, split in manifest.splits.items()},
-        "tgt_tokens": {name: split.tgt_tokens for name, split in manifest.splits.items()},
-    }
-
-
-def held_out_split(logged: str) -> str:
-    """The split of the corpus that evaluations logged under a name are of: ``validation`` for ``valid``."""
-    return _SPLITS.get(logged, logged)
-
-
-def held_out_dataset(corpus: str, logged: str, evaluation: Evaluation) -> dict[str, str] | None:
-    """Name and digest of the set that an evaluation is of; None if its digest is unknown."""
-    if not evaluation.digest:
-        return None
-    return {"name": f"{corpus} {held_out_split(logged)}", "digest": evaluation.digest}
 
 
 def named_metrics(split: str, evaluation: Evaluation) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dstransformer.batching import build_budget, build_planner
+from dstransformer.batching import build_budget, build_planner, describe_augmentation
 from dstransformer.config import Config, accumulation_steps, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.model import LengthSums, parameter_count, training_flops
@@ -29,7 +29,7 @@ class Estimate:
         updates_per_epoch: Updates of the first epoch; other epochs differ by a few.
         epochs: Number of epochs in ``training.max_updates``.
         src_tokens_per_update: Mean source tokens per update of the first epoch, as they are stored. BPE dropout
-            increases them, and with them the operations below.
+            and augmentation increase them, and with them the operations below.
         tgt_tokens_per_update: Mean target tokens per update of the first epoch.
         pairs_per_update: Mean sentence pairs per update of the first epoch.
         accumulation_steps: Micro-batches that each process computes per update.
@@ -125,6 +125,11 @@ def plan_warnings(config: Config, updates_per_epoch: float) -> list[str]:
         warnings.append(
             f"training.bpe_dropout = {config.training.bpe_dropout} makes sentences longer than they are stored: "
             "updates hold more tokens than planned, and take more operations and memory"
+        )
+    if config.training.augment:
+        warnings.append(
+            f"training.augment ({describe_augmentation(config.training.augment)}) makes sentences longer than they are "
+            "stored, capitals and noise above all: updates hold more tokens than planned"
         )
     if config.optimizer.ema_decay and config.checkpoint.final == "average" and config.checkpoint.average_last > 1:
         warnings.append(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dstransformer import __version__
-from dstransformer.batching import is_windowed
+from dstransformer.batching import describe_augmentation, is_windowed
 from dstransformer.cluster.world import World
 from dstransformer.errors import without_secrets
 from dstransformer.model import parameter_count
@@ -74,6 +74,8 @@ def describe_start(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
     yield f"model     {parameters:,} parameters, {setup.precision}, ZeRO stage {setup.zero_stage}"
     if setup.parent is not None:
         yield f"init      {setup.parent.describe()}"
+    if config.training.augment:
+        yield f"augment   {describe_augmentation(config.training.augment)}"
     yield f"hardware  {setup.world_size} {'rank' if setup.world_size == 1 else 'ranks'}: {machines}"
     window = config.training.window_pairs
     windows = f", in windows of about {window:,} pairs" if is_windowed(train.pairs, window) else ""

@@ -150,8 +150,8 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
 
     Raises:
         DataError: A split is missing, a shard is damaged, or a sentence pair does not fit into an update.
-        ConfigError: A sentence is longer than the table of learned positions, or BPE dropout is asked of a tokenizer
-            that is not BPE.
+        ConfigError: A sentence is longer than the table of learned positions, BPE dropout is asked of a tokenizer
+            that is not BPE, or augmentation of trees.
     """
     config, corpus = setup.config, setup.corpus
     for split in ("train", "validation"):
@@ -165,6 +165,11 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
             f"training.bpe_dropout = {config.training.bpe_dropout}, but the tokenizer of {corpus.path} is a "
             f"{corpus.tokenizer.model_type} model, not BPE: set training.bpe_dropout=0, or build the corpus with a BPE "
             "tokenizer"
+        )
+    if config.training.augment and corpus.manifest.trees is not None:
+        raise ConfigError(
+            f"training.augment is for translation, but {corpus.path} holds trees, which a change of the text would "
+            "break: set training.augment=[]"
         )
     if config.model.positions == "learned":
         splits = corpus.manifest.splits.values()

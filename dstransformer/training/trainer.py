@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dstransformer.batching import BpeDropout, Update, UpdateLoader, build_budget
+from dstransformer.batching import Augmentation, BpeDropout, Update, UpdateLoader, build_budget
 from dstransformer.checkpoints.format import Checkpoint, Cost, Setbacks, TrainState
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.saver import Saver
@@ -68,6 +68,7 @@ class Trainer:
             bpe_dropout=_build_bpe_dropout(setup),
             mixture=setup.mixture,
             window_pairs=config.training.window_pairs,
+            augmentation=_build_augmentation(setup),
         )
         self._report = report
         initial = setup.parent.fill if setup.parent is not None and not resumes else None
@@ -341,3 +342,15 @@ def _build_bpe_dropout(setup: Setup) -> BpeDropout | None:
         return None
     longest = config.model.max_positions - 1 if config.model.positions == "learned" else None
     return BpeDropout(setup.corpus.tokenizer, config.training.bpe_dropout, config.training.seed, longest)
+
+
+def _build_augmentation(setup: Setup) -> Augmentation | None:
+    config, manifest = setup.config, setup.corpus.manifest
+    training, split = config.training, manifest.splits["train"]
+    if not training.augment:
+        return None
+    longest = max(split.src_lengths.max, split.tgt_lengths.max, int(manifest.options.get("max_tokens") or 0))
+    if config.model.positions == "learned":
+        longest = min(longest, config.model.max_positions - 1)
+    languages = (manifest.src_lang, manifest.tgt_lang)
+    return Augmentation(setup.corpus.tokenizer, training.augment, training.seed, languages, longest)

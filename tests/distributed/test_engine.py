@@ -35,6 +35,11 @@ def case(
     return {**values, "resume": resume, "final": final}
 
 
+AUGMENT = (
+    "training.augment=[{modifier: upper, probability: 0.2}, {modifier: typos, probability: 0.5, rate: 0.1}, "
+    "{modifier: noise, probability: 0.1}]"
+)
+
 # Dropout masks depend on the micro-batch, not on the rank that computes it.
 LAYOUTS = [
     case("plain", "training.max_updates=10"),
@@ -44,6 +49,7 @@ LAYOUTS = [
     case("dropout", "training.max_updates=10", "model.dropout=0.1"),
     case("r_drop", "training.max_updates=10", "model.dropout=0.1", "loss.r_drop=5.0"),
     case("bpe_dropout", "training.max_updates=10", "training.bpe_dropout=0.1", "optimizer.ema_decay=0.6"),
+    case("augment", "training.max_updates=10", AUGMENT),
 ]
 R_DROP = ("model.dropout=0.1", "loss.r_drop=5.0")
 R_DROP_FRAGMENTS = [("zero3", "fp32"), ("zero1", "bf16"), ("zero2", "fp16"), ("zero3", "fp16")]
@@ -262,7 +268,7 @@ def test_any_layout_of_ranks_and_accumulation_gives_the_same_trace(
 @pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(train: Callable[[int, list[Case]], Path]) -> None:
     cases = []
-    also = ("optimizer.ema_decay=0.9", "training.bpe_dropout=0.1")
+    also = ("optimizer.ema_decay=0.9", "training.bpe_dropout=0.1", AUGMENT)
     for fragments in (("zero0", "fp32"), ("zero1", "bf16"), ("zero2", "fp16"), ("zero3", "bf16")):
         name = "-".join(fragments)
         common = ("model.dropout=0.1", "training.max_updates=8", "checkpoint.every_updates=5", *also)

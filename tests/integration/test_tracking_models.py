@@ -85,8 +85,13 @@ class TestARun:
         assert found == scores
         history = client.get_metric_history(tracked.info.run_id, "valid/bleu_first_6")
         assert [metric.step for metric in history] == [4, 8, 12], "a score of a checkpoint is no second point"
-        (digest,) = {metric.dataset_digest for model in ranked for metric in model.metrics or ()}
-        assert digest in {entry.dataset.digest for entry in tracked.inputs.dataset_inputs}
+        datasets = {entry.dataset.name: entry.dataset.digest for entry in tracked.inputs.dataset_inputs}
+        scored = {(m.key, m.dataset_name, m.dataset_digest) for model in ranked for m in model.metrics or ()}
+        assert {(name, digest) for _, name, digest in scored} <= set(datasets.items())
+        names = {key: name for key, name, _ in scored}
+        assert names["valid/bleu_first_6"] == f"{names['train/loss']} validation"
+        losses = [metric.step for metric in client.get_metric_history(tracked.info.run_id, "train/loss")]
+        assert losses == sorted(set(losses)), "a loss of a checkpoint is no second point"
 
     def test_mlflow_knows_which_checkpoints_exist(self, run: Path) -> None:
         client, tracked = tracked_run(run)

@@ -37,6 +37,11 @@ def in_shard(**changes: object) -> Change:
     return lambda record: record["splits"]["train"]["shards"][0].update(changes)
 
 
+def with_part(**changes: object) -> Change:
+    part = {"name": "mine", "weight": 1.0, "tag": None, "read": 5, "pairs": 5, "dropped": {}} | changes
+    return lambda record: record.update(parts=[part])
+
+
 def drop(name: str) -> Change:
     return lambda record: record.pop(name)
 
@@ -52,6 +57,8 @@ def drop(name: str) -> Change:
     (in_shard(rows=2), r"splits\.train: pairs is 5, but the rows of its shards add up to 4"),
     (in_shard(rows="3"), r"splits\.train\.shards\.0\.rows: Input should be a valid integer, found '3'"),
     (in_shard(sha256="abc"), r"splits\.train\.shards\.0\.sha256"),
+    (with_part(read=6), r"parts\.0: read is 6, but pairs and dropped do not add up to it"),
+    (with_part(read=6, dropped={"empty": 1}), r"cleaning\.dropped\.empty is 0, but those of the parts add up to 1"),
     (in_train(src_unknown=99), r"splits\.train: src_unknown is more than the \d+ tokens"),
     (in_train(pairs=-5), r"splits\.train\.pairs: .* greater than 0, found -5"),
     (in_train(pairs=0), r"splits\.train\.pairs"),
@@ -110,6 +117,13 @@ def test_counts_are_compared_with_the_shards(tmp_path: Path) -> None:
         Corpus.open(path)
 
 
+def test_unknown_tokens_are_compared_with_the_shards(tmp_path: Path) -> None:
+    path = write_corpus(tmp_path / "corpus", ROWS)
+    edit(path, in_train(src_unknown=2))
+    with pytest.raises(DataError, match=r"splits\.train: src_unknown is 2, but the shards hold 0 <unk>"):
+        Corpus.open(path)
+
+
 def swap_shard(path: Path, table: pa.Table) -> None:
     """Replace the first shard by another table, and its checksum in the manifest."""
     shard = path / "train" / "data-00000-of-00002.arrow"
@@ -152,7 +166,7 @@ def test_a_corpus_of_the_first_format_opens(tmp_path: Path) -> None:
     assert corpus.split("train").gather(np.array([0]))[0].tolist() == [5, 6, 7]
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 def test_a_manifest_of_each_released_format_opens(tmp_path: Path, version: int) -> None:
     stored = Path(__file__).parent / "formats" / f"{version}.json"
     shutil.copy(stored, tmp_path / "manifest.json")

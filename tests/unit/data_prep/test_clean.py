@@ -42,6 +42,7 @@ def clean(
         folder / "clean",
         CleanOptions(**options),
         languages,
+        parts=1,
         workers=workers,
         progress=LineProgress(),
     )

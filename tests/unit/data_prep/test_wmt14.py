@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -57,3 +58,14 @@ def test_a_copy_without_a_split_is_refused(tmp_path: Path) -> None:
         open_source(options(tmp_path))
     with pytest.raises(DataError, match=r"fr-en has no train-\*\.parquet"):
         open_source(options(tmp_path).model_copy(update={"pair": "fr-en", "tgt_lang": "fr"}))
+
+
+def test_a_copy_that_changes_while_it_is_read_ends_the_build(tmp_path: Path) -> None:
+    source = open_source(options(write_copy(tmp_path)))
+    path = tmp_path / "de-en" / "train-00001-of-00002.parquet"
+    assert source.info.inputs[1].size == path.stat().st_size
+    stream = source.splits["train"]()
+    next(stream)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(DataError, match=r"train-00001-of-00002\.parquet changed while it was read"):
+        list(stream)

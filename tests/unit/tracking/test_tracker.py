@@ -33,8 +33,9 @@ from dstransformer.tracking import (
     resolve_tracking_uri,
     send_pending,
 )
+from dstransformer.tracking.datasets import manifest_digest
 from dstransformer.tracking.jsonl import logged_metrics
-from dstransformer.tracking.payload import flatten, manifest_digest
+from dstransformer.tracking.payload import flatten
 
 
 def drive(tracker: Tracker, folder: Path) -> None:

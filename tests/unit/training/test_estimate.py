@@ -87,6 +87,11 @@ def test_a_plan_that_does_not_fit_memory_is_refused(toy_corpus: Path) -> None:
     (["model.max_positions=2048"], 200.0, ["model.max_positions = 2048 has no effect with model.positions = sinus"]),
     (["model.max_positions=2048", "model.positions=learned"], 200.0, []),
     (["training.bpe_dropout=0.1"], 200.0, ["training.bpe_dropout = 0.1 makes sentences longer than they are stored"]),
+    (
+        ["training.augment=[{modifier: upper, probability: 0.05}]"],
+        200.0,
+        ["training.augment (upper 0.05) makes sentences longer than they are stored"],
+    ),
     (["optimizer.ema_decay=0.999"], 200.0, ["averages 3 checkpoints that are moving averages already"]),
     (["optimizer.ema_decay=0.999", "checkpoint.average_last=1"], 200.0, []),
 ])  # fmt: skip
