@@ -1,6 +1,7 @@
 """Runs the stages read, clean, vocab and encode in order, and moves the finished corpus to its place."""
 
 import platform
+import shlex
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from data_prep.rules import load_detector
 from data_prep.sources import Part, open_parts
 from data_prep.sources.files import same_sides, swapped_sides
 from data_prep.sources.texts import archive_of
-from data_prep.vocab import make_tokenizer
+from data_prep.vocab import check_symbols, make_tokenizer
 from data_prep.workspace import FULL_ADVICE, StageRecord, Workspace, check_workspace, open_workspace, stage_key
 from dstransformer.corpus import (
     FORMAT_VERSION,
@@ -64,6 +65,7 @@ def build(
         UserError, DataError: An option, a file or ``out`` cannot be used; finished stages stay in ``work``.
         StorageError: The file system refused; ``work`` is removed.
     """
+    check_symbols(recipe.vocab.symbols, recipe.clean.normalise)
     check_places(out, work, _inputs(recipe))
     parts = open_parts(recipe.sources, progress)
     key = _build_key(parts, recipe)
@@ -147,7 +149,9 @@ def run_vocab(space: Workspace, options: VocabOptions) -> StageRecord:
     """Run stage three on the cleaned training text."""
     clean = _chained(space, "read", "clean")[-1]
     space.verify("clean")
-    rule = _SENTENCEPIECE_RULES[str(clean.options["normalise"])]
+    normalise = str(clean.options["normalise"])
+    check_symbols(options.symbols, normalise)
+    rule = _SENTENCEPIECE_RULES[normalise]
 
     def make(folder: Path) -> TokenizerInfo:
         train = space.folder / "clean" / "train.arrow"
@@ -317,7 +321,7 @@ def _command(options: dict[str, Option]) -> str:
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            words += [f"--{flag}", str(value)]
+            words += [f"--{flag}", shlex.join(str(value).split(" ")) if name == "symbols" else str(value)]
     return " ".join(words)
 
 

@@ -2,12 +2,14 @@
 
 import io
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 import sentencepiece
 
 from data_prep.encode import Form
@@ -33,13 +35,13 @@ def make_tokenizer(
 ) -> TokenizerInfo:
     """Train a tokenizer on a file of pairs, or take the given one, and save it as ``target``.
 
-    It has a piece for every tag. For trees it is trained on the words only, and has a piece for every symbol that they
-    are written with.
+    It has a piece for every tag and for every symbol of the user's. For trees it is trained on the words only, and has
+    a piece for every symbol that they are written with.
 
     Args:
         train: A file of pairs, cleaned.
         target: Where the model goes.
-        options: Kind, size and sample.
+        options: Kind, size, sample and symbols.
         rule: SentencePiece's name for the Unicode normalisation that the model applies.
         form: How sentences are written.
         progress: Shows that training is under way.
@@ -49,33 +51,70 @@ def make_tokenizer(
         DataError: The given model cannot be used.
     """
     trees = form.trees
-    symbols = collect_symbols(train, trees) if trees else []
+    of_trees = collect_symbols(train, trees) if trees else []
+    if clash := set(of_trees) & set(options.symbols):
+        raise UserError(f"--symbols {min(clash)}: the trees are written with this symbol; leave it out")
     tags = [f"{SPACE}{tag}" for tag in sorted({tag for tag in form.tags if tag})]
+    for symbol in _unseen(train, options.symbols):
+        progress.note(f"warning: the symbol {symbol!r} is nowhere in the training text: no model can learn it")
     if options.tokenizer_model:
         tokenizer = Tokenizer.load(options.tokenizer_model)
-        if missing := [symbol for symbol in symbols if symbol not in tokenizer.symbols]:
-            raise DataError(
-                f"--tokenizer-model {options.tokenizer_model} has no piece {missing[0]!r}, with which these trees are "
-                "written: take the tokenizer of a corpus of such trees, or train one"
-            )
-        if missing := [tag for tag in tags if tag not in tokenizer.symbols]:
-            raise DataError(
-                f"--tokenizer-model {options.tokenizer_model} has no piece {missing[0]!r} for that tag: take the "
-                "tokenizer of a corpus with that tag, or train one"
-            )
+        _check_given(tokenizer, options.tokenizer_model, of_trees, tags, options.symbols)
         kind = "given"
     else:
+        symbols = [*of_trees, *tags, *options.symbols]
         with progress.task(f"train a {options.tokenizer} vocabulary of {options.vocab_size:,}") as advance:
             lines = count_pairs(train) * (1 if trees else 2)
             tokenizer = Tokenizer(
-                run_in_process(
-                    partial(_train, train, lines, options, rule, symbols + tags, source_only=trees is not None)
-                )
+                run_in_process(partial(_train, train, lines, options, rule, symbols, source_only=trees is not None))
             )
             advance(min(lines, options.tokenizer_sample))
         kind = options.tokenizer
     tokenizer.save(target)
     return TokenizerInfo(kind=kind, vocab_size=tokenizer.vocab_size, sha256=tokenizer.sha256)
+
+
+def check_symbols(symbols: Sequence[str], normalise: str) -> None:
+    """Check that cleaning leaves symbols as they are.
+
+    Args:
+        symbols: The user's own.
+        normalise: The Unicode form of cleaned text, ``nfkc`` or ``none``.
+
+    Raises:
+        UserError: It would write one of them differently.
+    """
+    for symbol in symbols if normalise == "nfkc" else ():
+        if (cleaned := unicodedata.normalize("NFKC", symbol)) != symbol:
+            raise UserError(
+                f"--symbols {symbol}: cleaning normalises the text (NFKC), and writes {cleaned!r}: choose another "
+                "symbol, or --normalise none"
+            )
+
+
+def _check_given(
+    tokenizer: Tokenizer, path: Path, of_trees: Sequence[str], tags: Sequence[str], own: Sequence[str]
+) -> None:
+    """Refuse a given model without a symbol that the corpus needs."""
+    for symbols, purpose, source in (
+        (of_trees, ", with which these trees are written", "the tokenizer of a corpus of such trees"),
+        (tags, " for that tag", "the tokenizer of a corpus with that tag"),
+        (own, " that stays whole, as --symbols asks", "one that was trained with this symbol"),
+    ):
+        if missing := [symbol for symbol in symbols if symbol not in tokenizer.symbols]:
+            raise DataError(
+                f"--tokenizer-model {path} has no piece {missing[0]!r}{purpose}: take {source}, or train one"
+            )
+
+
+def _unseen(train: Path, symbols: Sequence[str]) -> Sequence[str]:
+    """The symbols that are on neither side of the training text."""
+    for batch in iter_pairs(train) if symbols else ():
+        texts = [batch["src"], batch["tgt"]]
+        symbols = [one for one in symbols if not any(pc.any(pc.match_substring(text, one)).as_py() for text in texts)]
+        if not symbols:
+            break
+    return symbols
 
 
 def collect_symbols(train: Path, trees: Linearisation) -> list[str]:
