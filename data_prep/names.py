@@ -63,11 +63,11 @@ def check_symbol(symbol: str) -> str:
     if not symbol:
         problem = "is empty"
     elif any(unicodedata.category(character) in _INVISIBLE for character in symbol):
-        problem = "has a space, or a character that cannot be seen"
+        problem = "has a space or an invisible character"
     elif "▁" in symbol:
         problem = "has a ▁, which stands for a space"
     elif _TAKEN.search(symbol):
-        problem = "holds the name of a piece that every tokenizer has"
+        problem = "holds the name of a special piece"
     elif len(symbol) > _LONGEST_SYMBOL:
         problem = f"has {len(symbol)} characters, more than {_LONGEST_SYMBOL}"
     if problem:

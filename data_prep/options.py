@@ -5,7 +5,6 @@ The command line is generated from these models. Errors name an option by its fl
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -306,7 +305,7 @@ class VocabOptions(Options):
         return self
 
     def record(self) -> dict[str, Option]:
-        """Return the options, symbols as words; of a reused tokenizer only its file name and the symbols it must have."""
+        """Return the options, symbols as words; of a reused tokenizer only its name and the symbols it must have."""
         record = super().record() | {"symbols": " ".join(self.symbols)}
         if not self.symbols:
             del record["symbols"]
