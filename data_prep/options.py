@@ -279,14 +279,15 @@ class CleanOptions(Options):
 
 
 class VocabOptions(Options):
-    """How the joint tokenizer is trained, or which one is reused."""
+    """How the tokenizers are trained, or which one is reused."""
 
-    model_config = ConfigDict(title="vocabulary, joint for both languages")
+    model_config = ConfigDict(title="vocabulary")
 
     tokenizer: Literal["bpe", "unigram"] = Field("bpe", description="kind of tokenizer")
     vocab_size: Annotated[int, Field(ge=1, le=10**7), Placeholder("N")] = Field(
-        37_000, description="pieces, special ones included"
+        37_000, description="pieces, special ones included; with --no-joint of each language"
     )
+    joint: bool = Field(True, description="one vocabulary for both languages; --no-joint: one for each")
     tokenizer_sample: PositiveCount = Field(5_000_000, description="train on at most N lines")
     tokenizer_seed: Seed = Field(1, description="seed of that sample")
     # The bounds are SentencePiece's.
@@ -302,6 +303,8 @@ class VocabOptions(Options):
     def _is_trained_or_given(self) -> Self:
         if self.tokenizer_model and self.model_fields_set & {"tokenizer", "vocab_size"}:
             raise ValueError("--tokenizer-model brings its own kind and size: leave out --tokenizer and --vocab-size")
+        if self.tokenizer_model and not self.joint:
+            raise ValueError("--tokenizer-model is one vocabulary for both languages: leave it out, or --no-joint")
         return self
 
     def record(self) -> dict[str, Option]:

@@ -42,6 +42,7 @@ class BpeDropout:
     """
 
     def __init__(self, tokenizer: Tokenizer, probability: float, seed: int, longest: int | None) -> None:
+        self._src = self if tokenizer.is_joint else BpeDropout(tokenizer.src, probability, seed, longest)
         self._scores = tokenizer.scores()
         self._text = {token: text for text, (token, _) in self._scores.items()}
         self._begins_word = np.zeros(tokenizer.vocab_size, dtype=bool)
@@ -64,7 +65,7 @@ class BpeDropout:
         """
         random = np.random.default_rng((self._seed, epoch, update, micro_batch, _STREAM))
         src_ids, src_lengths, tgt_ids, tgt_lengths = pairs
-        return *self._sample(src_ids, src_lengths, random), *self._sample(tgt_ids, tgt_lengths, random)
+        return *self._src._sample(src_ids, src_lengths, random), *self._sample(tgt_ids, tgt_lengths, random)
 
     def _sample(self, ids: Int32, lengths: Lengths, random: np.random.Generator) -> tuple[Int32, Int32]:
         ends = np.cumsum(lengths, dtype=np.int64)

@@ -187,7 +187,7 @@ def _format_facts(run: RunStart, run_folder: Path) -> str:
     rows = {
         "preset": f"{tags.pop('preset', '')}: {model.num_layers} layers, d_model {model.d_model}, d_ff {model.d_ff}, "
         f"{model.num_heads} heads",
-        "corpus": f"`{run.corpus.absolute()}`, {_languages(manifest)}, vocabulary {manifest.tokenizer.vocab_size:,}; "
+        "corpus": f"`{run.corpus.absolute()}`, {_languages(manifest)}, vocabulary {manifest.vocabulary}; "
         + ", ".join(f"{name} {split.pairs:,} pairs" for name, split in manifest.splits.items()),
         "hardware": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in hardware.items()),
         "software": ", ".join(f"{name} {value}" for name, value in tags.items()) + f", revision {revision[:12]}",

@@ -60,8 +60,8 @@ def estimate(setup: Setup) -> Estimate:
     mixture, seed = setup.mixture, config.training.seed
     rows = np.arange(len(split), dtype=np.int32) if mixture is None else mixture.rows(seed, 0)
     plan = plan_epoch(src_lengths, tgt_lengths, seed, 0, build_budget(config.batch), rows)
-    vocab_size = setup.corpus.tokenizer.vocab_size
-    parameters = parameter_count(config.model, vocab_size)
+    vocab_size, src_vocab_size = setup.corpus.tokenizer.vocab_size, setup.corpus.tokenizer.src.vocab_size
+    parameters = parameter_count(config.model, vocab_size, src_vocab_size)
     sums = LengthSums.of(src_lengths[rows], tgt_lengths[rows])
     flops = (
         config.loss.passes * training_flops(config.model, config.model.embedding_rows(vocab_size), sums) / plan.updates
