@@ -202,8 +202,12 @@ def _add_option(group: Any, name: str, field: FieldInfo, text: str) -> None:
     if base is bool:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         return
-    choices = get_args(base) if get_origin(base) is Literal else None
     placeholder = next((mark.name for mark in metadata if isinstance(mark, Placeholder)), None)
+    if get_origin(base) is tuple and kind != Texts:
+        item = read_as(get_args(base)[0])
+        group.add_argument(flag, type=item, nargs="+", action="extend", metavar=placeholder, help=text)
+        return
+    choices = get_args(base) if get_origin(base) is Literal else None
     several = kind == Texts
     group.add_argument(
         flag,
@@ -247,7 +251,7 @@ def _default_words(field: FieldInfo) -> str:
     if isinstance(field.json_schema_extra, dict):
         return str(field.json_schema_extra["default"])
     value = field.default
-    return "" if field.is_required() or value is None or value is False else _words(value)
+    return "" if field.is_required() or value is None or value is False or value == () else _words(value)
 
 
 def _words(value: object) -> str:

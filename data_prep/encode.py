@@ -105,7 +105,7 @@ def encode_pairs(table: pa.Table, tokenizer: Tokenizer, max_tokens: int | None, 
     """
     sentences, trees = form.tag(table), form.trees
     words = sentences if trees is None else [trees.sentence(sentence.split(" ")) for sentence in sentences]
-    src = _column(tokenizer.encode(words, threads=1))
+    src = _column(tokenizer.src.encode(words, threads=1))
     texts = table["tgt"].to_pylist()
     tgt = _column(tokenizer.encode(texts, threads=1) if trees is None else _encode_trees(texts, tokenizer, trees))
     if max_tokens is None:

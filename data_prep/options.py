@@ -5,7 +5,6 @@ The command line is generated from these models. Errors name an option by its fl
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,17 +22,10 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from data_prep.addresses import Address, check_utf8, to_path, to_text, to_texts
+from data_prep.names import check_distinct, check_language, check_list, check_source, check_symbol, check_tag
 
 if TYPE_CHECKING:  # imports NumPy and Arrow; `--help` must answer at once
     from dstransformer.corpus import Option
-
-_TAG = re.compile(r"<[A-Za-z0-9][A-Za-z0-9_-]{0,38}>")
-_SOURCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-
-#: Pieces that every tokenizer has.
-_TAKEN = ("<pad>", "<unk>", "<s>")
-
-_LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
 
 
 @dataclass(frozen=True)
@@ -41,12 +33,6 @@ class Placeholder:
     """Stands for a value in usage and help, such as ``N``."""
 
     name: str
-
-
-def _check_language(code: str) -> str:
-    if not _LANGUAGE.fullmatch(code) or len(code) > 35:
-        raise ValueError(f"{code[:40]!r} is not a language code such as en, pt-BR or zho_Hans")
-    return code
 
 
 def split_shares(how: str) -> tuple[float, float]:
@@ -75,20 +61,8 @@ def _check_splits(how: str) -> str:
     return how
 
 
-def _check_tag(tag: str) -> str:
-    if not _TAG.fullmatch(tag) or tag in _TAKEN or tag.startswith("<0x"):
-        raise ValueError(f"{tag[:40]!r} is not a tag such as <bt>: letters, digits, - and _ in angle brackets")
-    return tag
-
-
-def _check_source_name(name: str) -> str:
-    if not _SOURCE_NAME.fullmatch(name):
-        raise ValueError(f"{name[:40]!r} is not a name: use letters, digits, - and _, at most 40")
-    return name
-
-
-Language = Annotated[str, AfterValidator(_check_language), Placeholder("CODE")]
-SourceName = Annotated[str, AfterValidator(_check_source_name)]
+Language = Annotated[str, AfterValidator(check_language), Placeholder("CODE")]
+SourceName = Annotated[str, AfterValidator(check_source)]
 TextFile = Annotated[Path, BeforeValidator(to_path), Placeholder("FILE")]
 OneText = Annotated[Path | Address, BeforeValidator(to_text)]
 Texts = Annotated[tuple[Path | Address, ...], BeforeValidator(to_texts), Placeholder("FILE")]
@@ -96,6 +70,12 @@ Folder = Annotated[Path, BeforeValidator(to_path), AfterValidator(check_utf8), P
 Count = Annotated[int, Field(ge=0, le=10**9), Placeholder("N")]
 PositiveCount = Annotated[int, Field(ge=1, le=10**9), Placeholder("N")]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1), Placeholder("N")]
+Symbols = Annotated[
+    tuple[Annotated[str, AfterValidator(check_symbol)], ...],
+    BeforeValidator(check_list),
+    AfterValidator(check_distinct),
+    Placeholder("SYMBOL"),
+]
 
 
 def printable_name(path: Path) -> str:
@@ -143,7 +123,7 @@ class _SourceOptions(Options):
     weight: Annotated[FiniteFloat, Field(ge=0, le=10_000)] = Field(
         1.0, description="how often its pairs are used in an epoch of training", json_schema_extra=RECIPE_ONLY
     )
-    tag: Annotated[str, AfterValidator(_check_tag)] | None = Field(
+    tag: Annotated[str, AfterValidator(check_tag)] | None = Field(
         None, description="a piece that its source sentences begin with, such as <bt>", json_schema_extra=RECIPE_ONLY
     )
     held_out: bool = Field(
@@ -299,14 +279,15 @@ class CleanOptions(Options):
 
 
 class VocabOptions(Options):
-    """How the joint tokenizer is trained, or which one is reused."""
+    """How the tokenizers are trained, or which one is reused."""
 
-    model_config = ConfigDict(title="vocabulary, joint for both languages")
+    model_config = ConfigDict(title="vocabulary")
 
     tokenizer: Literal["bpe", "unigram"] = Field("bpe", description="kind of tokenizer")
     vocab_size: Annotated[int, Field(ge=1, le=10**7), Placeholder("N")] = Field(
-        37_000, description="pieces, special ones included"
+        37_000, description="pieces, special ones included; with --no-joint of each language"
     )
+    joint: bool = Field(True, description="one vocabulary for both languages; --no-joint: one for each")
     tokenizer_sample: PositiveCount = Field(5_000_000, description="train on at most N lines")
     tokenizer_seed: Seed = Field(1, description="seed of that sample")
     # The bounds are SentencePiece's.
@@ -314,16 +295,26 @@ class VocabOptions(Options):
         1.0, description="share of characters that have a piece of their own; the rest is spelled in bytes"
     )
     tokenizer_model: TextFile | None = Field(None, description="reuse this tokenizer instead of training one")
+    symbols: Symbols = Field(
+        (), description="pieces of your own, such as <ph1>, that stay whole wherever they stand in a text"
+    )
 
     @model_validator(mode="after")
     def _is_trained_or_given(self) -> Self:
         if self.tokenizer_model and self.model_fields_set & {"tokenizer", "vocab_size"}:
             raise ValueError("--tokenizer-model brings its own kind and size: leave out --tokenizer and --vocab-size")
+        if self.tokenizer_model and not self.joint:
+            raise ValueError("--tokenizer-model is one vocabulary for both languages: leave it out, or --no-joint")
         return self
 
     def record(self) -> dict[str, Option]:
-        """Return the options; for a reused tokenizer only its file name, because no other option has an effect."""
-        return {"tokenizer_model": printable_name(self.tokenizer_model)} if self.tokenizer_model else super().record()
+        """Return the options, symbols as words; of a reused tokenizer only its name and the symbols it must have."""
+        record = super().record() | {"symbols": " ".join(self.symbols)}
+        if not self.symbols:
+            del record["symbols"]
+        if not self.tokenizer_model:
+            return record
+        return {name: value for name, value in record.items() if name in ("tokenizer_model", "symbols")}
 
 
 class EncodeOptions(Options):

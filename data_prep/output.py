@@ -13,14 +13,15 @@ from pathlib import Path
 
 from data_prep.workspace import LOCK_NAME, STAGES, hold, is_workspace, list_names, make_folder
 from dstransformer.corpus import Corpus, Manifest
-from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME
+from dstransformer.corpus.manifest import MANIFEST_NAME
+from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.files import sync
 from dstransformer.products import check_text_output, product_of
 from dstransformer.progress import Progress
 from dstransformer.textfiles import is_same_file, writing_files
 
-_TOP = frozenset({MANIFEST_NAME, TOKENIZER_NAME, "dataset_dict.json"})
+_TOP = frozenset({MANIFEST_NAME, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "dataset_dict.json"})
 _SPLITS = frozenset({"train", "validation", "test"})
 _IN_SPLIT = re.compile(r"dataset_info\.json|state\.json|data-\d{5}-of-\d{5}\.arrow|data-\d{5}\.partial")
 
@@ -54,7 +55,7 @@ def check_places(out: Path, work: Path, inputs: Sequence[Path | None] = ()) -> N
         if source.is_dir() and source in (out, *out.parents, work, *work.parents):
             raise UserError(f"--out {out} or --work {work} lies inside the input folder {source}: choose another place")
         for flag, place in (("--out", out), ("--work", work)):
-            if place in source.parents and source.name != TOKENIZER_NAME:
+            if place in source.parents and source.name not in (TOKENIZER_NAME, SRC_TOKENIZER_NAME):
                 raise UserError(f"the input {source} lies inside {flag} {place}: move it out, or choose another place")
 
 

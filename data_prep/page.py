@@ -72,7 +72,7 @@ def render_report(corpus: Corpus, name: str) -> str:
         histograms=[_histogram(language, lengths) for language, lengths in sides],
         size=(_WIDTH, _HEIGHT),
         words=None if manifest.trees else _words(train, corpus.tokenizer, languages),
-        pieces=_pieces(train, corpus.tokenizer),
+        pieces=_pieces(train, corpus.tokenizer, languages),
         samples=_samples(corpus),
         longest_drop=max([1, *manifest.cleaning.dropped.values()]),
     )
@@ -101,22 +101,31 @@ def _words(train: Split, tokenizer: Tokenizer, languages: tuple[str, str]) -> li
     """Tokens per word of both sides, from a part of the training text."""
     src, src_lengths, tgt, tgt_lengths = train.gather(_rows(train, _READ_PAIRS))
     found = []
-    for language, ids, lengths in ((languages[0], src, src_lengths), (languages[1], tgt, tgt_lengths)):
+    both = (languages[0], tokenizer.src, src, src_lengths), (languages[1], tokenizer, tgt, tgt_lengths)
+    for language, own, ids, lengths in both:
         cuts = np.cumsum(lengths)[:-1]
-        texts = tokenizer.decode([row.tolist() for row in np.split(ids, cuts)])
+        texts = own.decode([row.tolist() for row in np.split(ids, cuts)])
         words = sum(len(text.split()) for text in texts)
         found.append({"language": language, "words": words, "tokens": len(ids), "fertility": len(ids) / max(words, 1)})
     return found
 
 
-def _pieces(train: Split, tokenizer: Tokenizer) -> dict[str, Any]:
-    """How much of the vocabulary a part of the training text uses."""
+def _pieces(train: Split, tokenizer: Tokenizer, languages: tuple[str, str]) -> list[dict[str, Any]]:
+    """How much of the vocabulary, or of each, a part of the training text uses."""
     src, _, tgt, _ = train.gather(rows := _rows(train, _COUNTED_PAIRS))
-    counts = np.bincount(src, minlength=tokenizer.vocab_size) + np.bincount(tgt, minlength=tokenizer.vocab_size)
+    if tokenizer.is_joint:
+        return [_usage("", tokenizer, np.concatenate([src, tgt]), len(rows))]
+    sides = zip(languages, (tokenizer.src, tokenizer), (src, tgt), strict=True)
+    return [_usage(f"{language}: ", own, ids, len(rows)) for language, own, ids in sides]
+
+
+def _usage(name: str, tokenizer: Tokenizer, ids: npt.NDArray[np.int32], pairs: int) -> dict[str, Any]:
+    counts = np.bincount(ids, minlength=tokenizer.vocab_size)
     order = np.argsort(-counts, kind="stable")
     covered = np.cumsum(counts[order]) / max(int(counts.sum()), 1)
     return {
-        "pairs": len(rows),
+        "name": name,
+        "pairs": pairs,
         "used": int((counts > 0).sum()),
         "rare": int(((counts > 0) & (counts < 10)).sum()),
         "size": tokenizer.vocab_size,
@@ -139,8 +148,8 @@ def _samples(corpus: Corpus) -> list[dict[str, Any]]:
     return [
         {
             "sides": [
-                (side[row][:_SAMPLE_LENGTH], corpus.tokenizer.pieces(pieces[number].tolist())[:_SAMPLE_LENGTH])
-                for side, pieces in zip(texts, ids, strict=True)
+                (side[row][:_SAMPLE_LENGTH], own.pieces(pieces[number].tolist())[:_SAMPLE_LENGTH])
+                for side, pieces, own in zip(texts, ids, (corpus.tokenizer.src, corpus.tokenizer), strict=True)
             ]
         }
         for number, row in enumerate(rows.tolist())

@@ -1,6 +1,7 @@
 """Runs the stages read, clean, vocab and encode in order, and moves the finished corpus to its place."""
 
 import platform
+import shlex
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from data_prep.sources import Part, open_parts
 from data_prep.sources.files import same_sides, swapped_sides
 from data_prep.sources.texts import archive_of
 from data_prep.verify import changed_sources
-from data_prep.vocab import make_tokenizer
+from data_prep.vocab import Tokenizers, check_symbols, make_tokenizers
 from data_prep.workspace import FULL_ADVICE, StageRecord, Workspace, check_workspace, open_workspace, stage_key
 from dstransformer.corpus import (
     FORMAT_VERSION,
@@ -36,7 +37,7 @@ from dstransformer.corpus import (
     Tokenizer,
     TokenizerInfo,
 )
-from dstransformer.corpus.manifest import TOKENIZER_NAME
+from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, StorageError, UserError
 from dstransformer.files import file_sha256, storage_errors
 from dstransformer.parsing.linearise import Linearisation
@@ -76,6 +77,7 @@ def build(
         UserError, DataError: An option, a file or ``out`` cannot be used; finished stages stay in ``work``.
         StorageError: The file system refused; ``work`` is removed.
     """
+    check_symbols(recipe.vocab.symbols, recipe.clean.normalise)
     check_places(out, work, _inputs(recipe))
     parts = open_parts(recipe.sources, progress)
     key = _build_key(parts, recipe)
@@ -162,11 +164,13 @@ def run_vocab(space: Workspace, options: VocabOptions) -> StageRecord:
     """Run stage three on the cleaned training text."""
     clean = _chained(space, "read", "clean")[-1]
     space.verify("clean")
-    rule = _SENTENCEPIECE_RULES[str(clean.options["normalise"])]
+    normalise = str(clean.options["normalise"])
+    check_symbols(options.symbols, normalise)
+    rule = _SENTENCEPIECE_RULES[normalise]
 
-    def make(folder: Path) -> TokenizerInfo:
+    def make(folder: Path) -> Tokenizers:
         train = space.folder / "clean" / "train.arrow"
-        return make_tokenizer(train, folder / TOKENIZER_NAME, options, rule, _form(space), space.progress)
+        return make_tokenizers(train, folder, options, rule, _form(space), space.progress)
 
     return space.run("vocab", clean.key, _vocab_content(options), options.record(), make)
 
@@ -216,7 +220,8 @@ def _write_corpus(
     read_report = space.report("read", ReadReport)
     cleaned = space.report("clean", CleanReport)
     cleaning = cleaned.cleaning
-    tokenizer = _load_tokenizer(space)
+    made = space.report("vocab", Tokenizers)
+    tokenizer = _load_tokenizer(space, made)
     writer = CorpusWriter(folder, tokenizer, shard_rows=options.shard_rows)
     train = space.folder / "clean" / "train.arrow"
     form = _form(space)
@@ -234,7 +239,8 @@ def _write_corpus(
         build_key=_encode_key(vocab.key, options),
         src_lang=str(read.options["src_lang"]),
         tgt_lang=str(read.options["tgt_lang"]),
-        tokenizer=space.report("vocab", TokenizerInfo),
+        tokenizer=made.tokenizer,
+        src_tokenizer=made.src_tokenizer,
         trees=form.trees,
         splits=splits,
         sources=read_report.sources,
@@ -286,14 +292,19 @@ def _form(space: Workspace) -> Form:
     return Form(tuple(part.tag for part in parts), _linearisation(space))
 
 
-def _load_tokenizer(space: Workspace) -> Tokenizer:
-    path = space.folder / "vocab" / TOKENIZER_NAME
-    found = file_sha256(path) if path.is_file() else "none"
-    if found != space.report("vocab", TokenizerInfo).sha256:
+def _load_tokenizer(space: Workspace, made: Tokenizers) -> Tokenizer:
+    folder, src = space.folder / "vocab", None
+    if made.src_tokenizer is not None:
+        src = Tokenizer.load(_unchanged(folder / SRC_TOKENIZER_NAME, made.src_tokenizer))
+    return Tokenizer.load(_unchanged(folder / TOKENIZER_NAME, made.tokenizer), src)
+
+
+def _unchanged(path: Path, info: TokenizerInfo) -> Path:
+    if not path.is_file() or file_sha256(path) != info.sha256:
         raise DataError(
             f"{path} is damaged or gone: remove {path.parent}, then run `dst-prep vocab` or `dst-prep build` again"
         )
-    return Tokenizer.load(path)
+    return path
 
 
 def _build_key(parts: Sequence[Part], recipe: Recipe) -> str:
@@ -353,7 +364,7 @@ def _command(options: dict[str, Option]) -> str:
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            words += [f"--{flag}", str(value)]
+            words += [f"--{flag}", shlex.join(str(value).split(" ")) if name == "symbols" else str(value)]
     return " ".join(words)
 
 

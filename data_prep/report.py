@@ -8,17 +8,22 @@ from rich.console import Console
 from rich.table import Table
 
 from data_prep.overlap import describe_overlap
-from dstransformer.corpus import CleaningReport, Manifest, PartInfo
+from dstransformer.corpus import CleaningReport, Manifest, PartInfo, TokenizerInfo
+
+
+def _describe(name: str, tokenizer: TokenizerInfo) -> str:
+    return f"{name}: {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, sha256 {tokenizer.sha256[:12]}"
 
 
 def show_manifest(path: Path, manifest: Manifest) -> None:
     """Print languages, tokenizer, splits and cleaning to stdout."""
     console = build_console()
-    tokenizer = manifest.tokenizer
     several = len(manifest.parts) > 1
     sources = ", ".join(part.name for part in manifest.parts) if several else manifest.sources[0].name
     console.print(f"{path}: {manifest.src_lang}-{manifest.tgt_lang} from {sources}", soft_wrap=True)
-    console.print(f"tokenizer: {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, sha256 {tokenizer.sha256[:12]}")
+    if manifest.src_tokenizer is not None:
+        console.print(_describe("source tokenizer", manifest.src_tokenizer))
+    console.print(_describe("tokenizer" if manifest.src_tokenizer is None else "target tokenizer", manifest.tokenizer))
     splits = Table(box=None, pad_edge=False)
     splits.add_column("split", no_wrap=True)
     for heading in ("pairs", "src tokens", "tgt tokens", "src len (mean)", "tgt len (mean)", "shards"):

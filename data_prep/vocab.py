@@ -1,20 +1,25 @@
-"""Stage three: one SentencePiece vocabulary for both languages (Vaswani et al., 2017, section 5.1)."""
+"""Stage three: one SentencePiece vocabulary for both languages (Vaswani et al., 2017, section 5.1), or one for each."""
 
 import io
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+import pyarrow.compute as pc
 import sentencepiece
+from pydantic import BaseModel, ConfigDict
 
 from data_prep.encode import Form
 from data_prep.options import VocabOptions
 from data_prep.pairs import count_pairs, iter_pairs
 from data_prep.workers import run_in_process
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, TokenizerInfo
+from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree
@@ -28,54 +33,128 @@ _THREADS = 16
 SPACE = "\u2581"
 
 
+#: The sides of the text that a vocabulary is for.
+Side = Literal["both", "src", "tgt"]
+
+_NAMES = {"both": "", "src": " of the source side", "tgt": " of the target side"}
+
+
+class Tokenizers(BaseModel):
+    """The tokenizer of both sides; or that of the target side, and that of the source side."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokenizer: TokenizerInfo
+    src_tokenizer: TokenizerInfo | None = None
+
+
+def make_tokenizers(
+    train: Path, folder: Path, options: VocabOptions, rule: str, form: Form, progress: Progress
+) -> Tokenizers:
+    """Make the tokenizers and save them in ``folder``; see :func:`make_tokenizer`."""
+    given = options, rule, form, progress
+    if options.joint:
+        return Tokenizers(tokenizer=make_tokenizer(train, folder / TOKENIZER_NAME, *given))
+    if form.trees:
+        raise UserError("--no-joint: a corpus for a parser has one vocabulary, for words and trees: leave it out")
+    return Tokenizers(
+        src_tokenizer=make_tokenizer(train, folder / SRC_TOKENIZER_NAME, *given, side="src"),
+        tokenizer=make_tokenizer(train, folder / TOKENIZER_NAME, *given, side="tgt"),
+    )
+
+
 def make_tokenizer(
-    train: Path, target: Path, options: VocabOptions, rule: str, form: Form, progress: Progress
+    train: Path,
+    target: Path,
+    options: VocabOptions,
+    rule: str,
+    form: Form,
+    progress: Progress,
+    side: Side = "both",
 ) -> TokenizerInfo:
     """Train a tokenizer on a file of pairs, or take the given one, and save it as ``target``.
 
-    It has a piece for every tag. For trees it is trained on the words only, and has a piece for every symbol that they
-    are written with.
+    It has a piece for every tag and for every symbol of the user's. For trees it is trained on the words only, and has
+    a piece for every symbol that they are written with.
 
     Args:
         train: A file of pairs, cleaned.
         target: Where the model goes.
-        options: Kind, size and sample.
+        options: Kind, size, sample and symbols.
         rule: SentencePiece's name for the Unicode normalisation that the model applies.
         form: How sentences are written.
         progress: Shows that training is under way.
+        side: The sides of the text that it is for.
 
     Raises:
         UserError: The text cannot fill the vocabulary, or does not fit into it.
         DataError: The given model cannot be used.
     """
     trees = form.trees
-    symbols = collect_symbols(train, trees) if trees else []
-    tags = [f"{SPACE}{tag}" for tag in sorted({tag for tag in form.tags if tag})]
+    of_trees = collect_symbols(train, trees) if trees else []
+    if clash := set(of_trees) & set(options.symbols):
+        raise UserError(f"--symbols {min(clash)}: the trees are written with this symbol; leave it out")
+    tags = [f"{SPACE}{tag}" for tag in sorted({tag for tag in form.tags if tag and side != "tgt"})]
+    for symbol in _unseen(train, options.symbols) if side != "tgt" else ():
+        progress.note(f"warning: the symbol {symbol!r} is nowhere in the training text: no model can learn it")
     if options.tokenizer_model:
         tokenizer = Tokenizer.load(options.tokenizer_model)
-        if missing := [symbol for symbol in symbols if symbol not in tokenizer.symbols]:
-            raise DataError(
-                f"--tokenizer-model {options.tokenizer_model} has no piece {missing[0]!r}, with which these trees are "
-                "written: take the tokenizer of a corpus of such trees, or train one"
-            )
-        if missing := [tag for tag in tags if tag not in tokenizer.symbols]:
-            raise DataError(
-                f"--tokenizer-model {options.tokenizer_model} has no piece {missing[0]!r} for that tag: take the "
-                "tokenizer of a corpus with that tag, or train one"
-            )
+        _check_given(tokenizer, options.tokenizer_model, of_trees, tags, options.symbols)
         kind = "given"
     else:
-        with progress.task(f"train a {options.tokenizer} vocabulary of {options.vocab_size:,}") as advance:
-            lines = count_pairs(train) * (1 if trees else 2)
-            tokenizer = Tokenizer(
-                run_in_process(
-                    partial(_train, train, lines, options, rule, symbols + tags, source_only=trees is not None)
-                )
-            )
+        symbols = [*of_trees, *tags, *options.symbols]
+        read: Side = "src" if trees else side
+        title = f"train a {options.tokenizer} vocabulary of {options.vocab_size:,}{_NAMES[side]}"
+        with progress.task(title) as advance:
+            lines = count_pairs(train) * len(_columns(read))
+            tokenizer = Tokenizer(run_in_process(partial(_train, train, lines, options, rule, symbols, read)))
             advance(min(lines, options.tokenizer_sample))
         kind = options.tokenizer
     tokenizer.save(target)
     return TokenizerInfo(kind=kind, vocab_size=tokenizer.vocab_size, sha256=tokenizer.sha256)
+
+
+def check_symbols(symbols: Sequence[str], normalise: str) -> None:
+    """Check that cleaning leaves symbols as they are.
+
+    Args:
+        symbols: The user's own.
+        normalise: The Unicode form of cleaned text, ``nfkc`` or ``none``.
+
+    Raises:
+        UserError: It would write one of them differently.
+    """
+    for symbol in symbols if normalise == "nfkc" else ():
+        if (cleaned := unicodedata.normalize("NFKC", symbol)) != symbol:
+            raise UserError(
+                f"--symbols {symbol}: cleaning normalises the text (NFKC), and writes {cleaned!r}: choose another "
+                "symbol, or --normalise none"
+            )
+
+
+def _check_given(
+    tokenizer: Tokenizer, path: Path, of_trees: Sequence[str], tags: Sequence[str], own: Sequence[str]
+) -> None:
+    """Refuse a given model without a symbol that the corpus needs."""
+    for symbols, purpose, source in (
+        (of_trees, ", with which these trees are written", "the tokenizer of a corpus of such trees"),
+        (tags, " for that tag", "the tokenizer of a corpus with that tag"),
+        (own, " that stays whole, as --symbols asks", "one that was trained with this symbol"),
+    ):
+        if missing := [symbol for symbol in symbols if symbol not in tokenizer.symbols]:
+            raise DataError(
+                f"--tokenizer-model {path} has no piece {missing[0]!r}{purpose}: take {source}, or train one"
+            )
+
+
+def _unseen(train: Path, symbols: Sequence[str]) -> Sequence[str]:
+    """The symbols that are on neither side of the training text."""
+    for batch in iter_pairs(train) if symbols else ():
+        texts = [batch["src"], batch["tgt"]]
+        symbols = [one for one in symbols if not any(pc.any(pc.match_substring(text, one)).as_py() for text in texts)]
+        if not symbols:
+            break
+    return symbols
 
 
 def collect_symbols(train: Path, trees: Linearisation) -> list[str]:
@@ -87,7 +166,11 @@ def collect_symbols(train: Path, trees: Linearisation) -> list[str]:
     return sorted(symbols)
 
 
-def _sample_lines(train: Path, lines: int, options: VocabOptions, source_only: bool = False) -> Iterator[str]:
+def _columns(side: Side) -> tuple[str, ...]:
+    return ("src", "tgt") if side == "both" else (side,)
+
+
+def _sample_lines(train: Path, lines: int, options: VocabOptions, side: Side = "both") -> Iterator[str]:
     """Iterate over a random sample of ``options.tokenizer_sample`` sentences of both sides or one, in their order."""
     chosen = np.ones(lines, dtype=bool)
     if options.tokenizer_sample < lines:
@@ -95,7 +178,7 @@ def _sample_lines(train: Path, lines: int, options: VocabOptions, source_only: b
         chosen[rng.choice(lines, lines - options.tokenizer_sample, replace=False, shuffle=False)] = False
     begin = 0
     for batch in iter_pairs(train):
-        sides = [batch["src"].to_pylist()] if source_only else [batch["src"].to_pylist(), batch["tgt"].to_pylist()]
+        sides = [batch[column].to_pylist() for column in _columns(side)]
         sentences = [sentence for pair in zip(*sides, strict=True) for sentence in pair]
         wanted = chosen[begin : begin + len(sentences)].tolist()
         yield from (sentence for sentence, take in zip(sentences, wanted, strict=True) if take)
@@ -110,10 +193,8 @@ def _count_words(sentences: Iterator[str]) -> Iterator[str]:
     return (f"{word}\t{count}" for word, count in counts.items())
 
 
-def _train(
-    train: Path, lines: int, options: VocabOptions, rule: str, symbols: list[str], *, source_only: bool
-) -> bytes:
-    sentences = _sample_lines(train, lines, options, source_only=source_only)
+def _train(train: Path, lines: int, options: VocabOptions, rule: str, symbols: list[str], side: Side) -> bytes:
+    sentences = _sample_lines(train, lines, options, side)
     # SentencePiece keeps its whole input in memory. BPE depends on word counts only, so these give the same pieces;
     # unigram finds its first candidates in running text.
     words_only = options.tokenizer == "bpe"
@@ -138,19 +219,20 @@ def _train(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise _explain(str(error), options.vocab_size, options.tokenizer_sample) from None
+        raise _explain(str(error), options, side) from None
     return model.getvalue()
 
 
-def _explain(message: str, vocab_size: int, sample: int) -> UserError:
+def _explain(message: str, options: VocabOptions, side: Side) -> UserError:
+    text = "this text" if options.joint else f"the {'source' if side == 'src' else 'target'} text"
     if found := re.search(r"too high .* <= (\d+)", message):
         return UserError(
-            f"--vocab-size {vocab_size} is more than this text can fill: give at most {found[1]}, a larger "
-            f"--tokenizer-sample (it is {sample:,}), or more text"
+            f"--vocab-size {options.vocab_size} is more than {text} can fill: give at most {found[1]}, a larger "
+            f"--tokenizer-sample (it is {options.tokenizer_sample:,}), or more text"
         )
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return UserError(
-            f"--vocab-size {vocab_size} has no room for the special pieces, 256 bytes and this text's characters: "
+            f"--vocab-size {options.vocab_size} has no room for the special pieces, 256 bytes and {text}'s characters: "
             f"give at least {found[1]}, or a lower --character-coverage"
         )
-    return DataError(f"SentencePiece cannot train on this text: {message}")
+    return DataError(f"SentencePiece cannot train on {text}: {message}")

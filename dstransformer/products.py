@@ -23,7 +23,9 @@ RUN_FILES = (
 #: Where a checkpoint keeps weights and moments; ``zero`` up to format version 2.
 CHECKPOINT_FOLDERS = ("state", "zero")
 
+#: Files that identify a bundle, and all that it may hold.
 BUNDLE_FILES = ("model.safetensors", "config.yaml", "tokenizer.model", "provenance.json")
+ALL_BUNDLE_FILES = (*BUNDLE_FILES, "tokenizer.src.model")
 
 
 def is_run(folder: Path) -> bool:
@@ -32,7 +34,7 @@ def is_run(folder: Path) -> bool:
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether a folder holds all files of a bundle."""
+    """Whether a folder is a bundle."""
     return _has_all(folder, BUNDLE_FILES)
 
 

@@ -71,13 +71,13 @@ class Augmentation:
         languages: tuple[str, str],
         longest: int,
     ) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizers = (tokenizer.src, tokenizer)
         self._modifiers = modifiers
         self._seed = seed
         self._languages = languages
         self._longest = longest
-        symbols = (symbol.replace("▁", " ").strip() for symbol in tokenizer.symbols)
-        by_length = sorted(filter(None, symbols), key=len, reverse=True)
+        symbols = {symbol.replace("▁", " ").strip() for one in self._tokenizers for symbol in one.symbols}
+        by_length = sorted(filter(None, symbols), key=lambda symbol: (-len(symbol), symbol))
         self._symbols = re.compile(f"({'|'.join(map(re.escape, by_length))})") if by_length else None
 
     def modify(self, pairs: Pairs, rows: Indices, epoch: int, update: int) -> Pairs:
@@ -96,12 +96,15 @@ class Augmentation:
         places = [place for place, _, _ in drawn]
         sides = (pairs[:2], pairs[2:])
         stored = [_take(*side, places) for side in sides]
-        texts = [self._tokenizer.decode(side) for side in stored]
+        texts = [tokenizer.decode(side) for tokenizer, side in zip(self._tokenizers, stored, strict=True)]
         changed = [
             self._change(src, tgt, random, modifiers)
             for src, tgt, (_, random, modifiers) in zip(*texts, drawn, strict=True)
         ]
-        encoded = [self._tokenizer.encode([pair[side] for pair in changed], threads=1) for side in range(2)]
+        encoded = [
+            tokenizer.encode([pair[side] for pair in changed], threads=1)
+            for side, tokenizer in enumerate(self._tokenizers)
+        ]
         fits = [self._fits(*both) for both in zip(zip(*stored, strict=True), zip(*encoded, strict=True), strict=True)]
         after = [
             {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -43,11 +43,13 @@ class BpeDropout:
     """
 
     def __init__(self, tokenizer: Tokenizer, probability: float, seed: int, longest: int | None) -> None:
+        self._src = self if tokenizer.is_joint else BpeDropout(tokenizer.src, probability, seed, longest)
         self._scores = tokenizer.scores()
         self._text = {token: text for text, (token, _) in self._scores.items()}
         self._begins_word = np.zeros(tokenizer.vocab_size, dtype=bool)
         self._begins_word[[token for token, text in self._text.items() if text.startswith("▁")]] = True
-        self._begins_word[list(tokenizer.symbols.values())] = True
+        self._is_symbol = np.zeros(tokenizer.vocab_size, dtype=bool)
+        self._is_symbol[list(tokenizer.symbols.values())] = True
         self._probability = probability
         self._seed = seed
         self._longest = longest
@@ -65,11 +67,13 @@ class BpeDropout:
         """
         random = np.random.default_rng((self._seed, epoch, update, micro_batch, _STREAM + window))
         src_ids, src_lengths, tgt_ids, tgt_lengths = pairs
-        return *self._sample(src_ids, src_lengths, random), *self._sample(tgt_ids, tgt_lengths, random)
+        return *self._src._sample(src_ids, src_lengths, random), *self._sample(tgt_ids, tgt_lengths, random)
 
     def _sample(self, ids: Int32, lengths: Lengths, random: np.random.Generator) -> tuple[Int32, Int32]:
         ends = np.cumsum(lengths, dtype=np.int64)
-        begins_word = self._begins_word[ids]
+        is_symbol = self._is_symbol[ids]
+        begins_word = self._begins_word[ids] | is_symbol
+        begins_word[1:] |= is_symbol[:-1]
         begins_word[(ends - lengths)[lengths > 0]] = True
         borders = np.append(np.flatnonzero(begins_word), len(ids))
         words_before = np.searchsorted(borders, ends)
@@ -134,37 +138,54 @@ class BpeDropout:
         return self._divide_anew(word, lambda merge: bool(left_out >> merge & 1))
 
     def _divide_anew(self, word: Word, is_left_out: Callable[[int], bool]) -> tuple[Word, int]:
-        """Merge the characters of a word as SentencePiece does, leaving out some merges.
-
-        Merges come in the order of their scores, those of equal scores from left to right. One that is left out is gone
-        until a neighbour has merged.
-        """
+        """Merge the characters of a word, leaving out some merges."""
         if any(token not in self._text for token in word):
             return word, 0
-        symbols = list("".join(self._text[token] for token in word))
-        if any(symbol not in self._scores for symbol in symbols):
+        characters = "".join(self._text[token] for token in word)
+        if any(character not in self._scores for character in characters):
             return word, 0
-        agenda: list[tuple[float, int, int, str]] = []  # score, left and right symbol, their text
-        before, after = list(range(-1, len(symbols) - 1)), list(range(1, len(symbols) + 1))
+        pieces, possible = merge_characters(characters, self._scores, is_left_out)
+        return tuple(self._scores[piece][0] for piece in pieces), possible
 
-        def consider(left: int, right: int) -> None:
-            if left >= 0 and right < len(symbols) and (text := symbols[left] + symbols[right]) in self._scores:
-                heapq.heappush(agenda, (-self._scores[text][1], left, right, text))
 
-        for left in range(len(symbols) - 1):
-            consider(left, left + 1)
-        possible = 0
-        while agenda:
-            _, left, right, text = heapq.heappop(agenda)
-            if not symbols[left] or not symbols[right] or symbols[left] + symbols[right] != text:
-                continue  # one of the two has merged with its other neighbour
-            possible += 1
-            if is_left_out(possible - 1):
-                continue
-            symbols[left], symbols[right] = text, ""
-            after[left] = after[right]
-            if after[right] < len(symbols):
-                before[after[right]] = left
-            consider(before[left], left)
-            consider(left, after[left])
-        return tuple(self._scores[symbol][0] for symbol in symbols if symbol), possible
+def merge_characters(
+    word: str, scores: Mapping[str, tuple[int, float]], is_left_out: Callable[[int], bool] = lambda _: False
+) -> tuple[list[str], int]:
+    """Merge the characters of a word as SentencePiece does, leaving out some merges.
+
+    Merges come in the order of their scores, those of equal scores from left to right. One that is left out is gone
+    until a neighbour has merged.
+
+    Args:
+        word: Its text.
+        scores: Id and score of every piece, see :meth:`Tokenizer.scores`.
+        is_left_out: Whether to leave out the merge of this number, counted from 0 in the order of the merges.
+
+    Returns:
+        The pieces, and the number of merges that were possible on the way.
+    """
+    symbols = list(word)
+    agenda: list[tuple[float, int, int, str]] = []  # score, left and right symbol, their text
+    before, after = list(range(-1, len(symbols) - 1)), list(range(1, len(symbols) + 1))
+
+    def consider(left: int, right: int) -> None:
+        if left >= 0 and right < len(symbols) and (text := symbols[left] + symbols[right]) in scores:
+            heapq.heappush(agenda, (-scores[text][1], left, right, text))
+
+    for left in range(len(symbols) - 1):
+        consider(left, left + 1)
+    possible = 0
+    while agenda:
+        _, left, right, text = heapq.heappop(agenda)
+        if not symbols[left] or not symbols[right] or symbols[left] + symbols[right] != text:
+            continue  # one of the two has merged with its other neighbour
+        possible += 1
+        if is_left_out(possible - 1):
+            continue
+        symbols[left], symbols[right] = text, ""
+        after[left] = after[right]
+        if after[right] < len(symbols):
+            before[after[right]] = left
+        consider(before[left], left)
+        consider(left, after[left])
+    return [symbol for symbol in symbols if symbol], possible

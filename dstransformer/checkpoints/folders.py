@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.files import storage_errors
-from dstransformer.products import BUNDLE_FILES, RUN_FILES, is_bundle, is_run, product_of
+from dstransformer.products import ALL_BUNDLE_FILES, RUN_FILES, is_bundle, is_run, product_of
 
 #: Entries that do not count against a new folder: from the file system, a scheduler or shell redirection.
 _IGNORED = ("lost+found", "*.log", "*.out", "*.err")
@@ -45,7 +45,7 @@ def _check_run_folder(run: Path) -> None:
     for name in ("checkpoints", "bundle"):
         if (run / name).exists() and not (run / name).is_dir():
             raise ConfigError(f"--run {run}: {name} in it is a file, but a run needs a folder there: move it")
-    if (run / "bundle").is_dir() and (foreign := _foreign_entries(run / "bundle", BUNDLE_FILES)):
+    if (run / "bundle").is_dir() and (foreign := _foreign_entries(run / "bundle", ALL_BUNDLE_FILES)):
         raise ConfigError(f"--run {run}: bundle in it holds {foreign[0]}, which a new bundle would replace: move it")
     if not run.is_dir() or is_run(run):
         return
@@ -57,7 +57,7 @@ def _check_run_folder(run: Path) -> None:
 
 def check_bundle_folder(out: Path, option: str, *, overwrite: bool) -> None:
     """:func:`check_output_folder` for a bundle."""
-    check_output_folder(out, option, "a bundle", is_bundle, BUNDLE_FILES, overwrite=overwrite)
+    check_output_folder(out, option, "a bundle", is_bundle, ALL_BUNDLE_FILES, overwrite=overwrite)
 
 
 def check_output_folder(

@@ -17,17 +17,17 @@ from pydantic import (
     model_validator,
 )
 
+from dstransformer.corpus.tokenizer import TOKENIZER_NAME
 from dstransformer.errors import DataError, check_format_version, shown
 from dstransformer.files import is_plain_name
 from dstransformer.json_text import JsonError, read_json
 from dstransformer.parsing.linearise import Linearisation
 
 #: 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's. 3: ``sources``
-#: in place of ``source``. 4: ``trees``. 5: ``parts``. 6: ``recipes``, sizes of inputs, and what each part lost. A
-#: version reads every one before it.
+#: in place of ``source``. 4: ``trees``. 5: ``parts``. 6: ``recipes``, sizes of inputs, what each part lost, and
+#: ``src_tokenizer``. A version reads every one before it.
 FORMAT_VERSION = 6
 MANIFEST_NAME = "manifest.json"
-TOKENIZER_NAME = "tokenizer.model"
 
 Option = str | int | float | bool | None
 
@@ -190,7 +190,8 @@ class Manifest(_Record):
     ``overlap`` has an entry for each held-out split; it is None in corpora of format version 1. ``trees`` says how the
     trees of a corpus for a parser are written as tokens; it is None if the target side is text. ``parts`` is empty in
     corpora of format versions before 5, which have one source. ``recipes`` are the files of the recipe and of those
-    that it extends, if there was one.
+    that it extends, if there was one. ``src_tokenizer`` is that of the source side; it is None if ``tokenizer`` is for
+    both sides.
     """
 
     format_version: int
@@ -198,6 +199,7 @@ class Manifest(_Record):
     src_lang: str
     tgt_lang: str
     tokenizer: TokenizerInfo
+    src_tokenizer: TokenizerInfo | None = None
     trees: Linearisation | None = None
     splits: Annotated[dict[PlainName, SplitInfo], Field(min_length=1)]
     sources: Annotated[tuple[SourceInfo, ...], Field(min_length=1)]
@@ -267,6 +269,12 @@ class Manifest(_Record):
             raise DataError(
                 f"{path} is damaged ({_first_fault(error)}): restore it or build the corpus again"
             ) from None
+
+    @property
+    def vocabulary(self) -> str:
+        """The number of pieces in words; of both sides if each has a vocabulary of its own."""
+        tgt = f"{self.tokenizer.vocab_size:,}"
+        return tgt if self.src_tokenizer is None else f"{self.src_tokenizer.vocab_size:,} and {tgt}"
 
     def to_json(self) -> str:
         """Return the text of ``manifest.json``."""

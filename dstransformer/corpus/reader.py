@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dstransformer.corpus.arrow_stream import check_plain_stream
-from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME, Manifest, Shard, SplitInfo
-from dstransformer.corpus.tokenizer import UNK_ID, Tokenizer
+from dstransformer.corpus.manifest import MANIFEST_NAME, Manifest, Shard, SplitInfo, TokenizerInfo
+from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME, UNK_ID, Tokenizer
 from dstransformer.errors import DataError
 from dstransformer.files import file_sha256
 
@@ -41,24 +41,10 @@ class Corpus:
         """
         path = Path(path)
         manifest = Manifest.load(path)
-        try:
-            found = file_sha256(path / TOKENIZER_NAME) if (path / TOKENIZER_NAME).is_file() else None
-        except OSError as error:
-            raise DataError(f"cannot read {path / TOKENIZER_NAME}: {error.strerror}") from None
-        if found is None:
-            raise DataError(f"{path / TOKENIZER_NAME} is missing: restore it or build the corpus again")
-        if found != manifest.tokenizer.sha256:
-            raise DataError(
-                f"{path / TOKENIZER_NAME} is not the tokenizer this corpus was encoded with (sha256 "
-                f"{found[:12]}, the manifest says {manifest.tokenizer.sha256[:12]}): "
-                "restore that file or build the corpus again"
-            )
-        tokenizer = Tokenizer.load(path / TOKENIZER_NAME)
-        if tokenizer.vocab_size != manifest.tokenizer.vocab_size:
-            raise DataError(
-                f"{path / MANIFEST_NAME} is damaged (tokenizer.vocab_size: it says {manifest.tokenizer.vocab_size}, "
-                f"{TOKENIZER_NAME} has {tokenizer.vocab_size} pieces): restore it or build the corpus again"
-            )
+        src = None
+        if manifest.src_tokenizer is not None:
+            src = _open_tokenizer(path, SRC_TOKENIZER_NAME, manifest.src_tokenizer)
+        tokenizer = _open_tokenizer(path, TOKENIZER_NAME, manifest.tokenizer, src)
         for file in (path / name / shard.name for name, info in manifest.splits.items() for shard in info.shards):
             if not file.is_file():
                 raise DataError(f"{file} is missing: restore it or build the corpus again")
@@ -82,7 +68,7 @@ class Corpus:
             for _ in pool.map(_check_shard, *zip(*shards, strict=True)):
                 pass
         for name in checked:
-            self.split(name).verify(self.tokenizer.vocab_size)
+            self.split(name).verify(self.tokenizer.vocab_size, self.tokenizer.src.vocab_size)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -100,6 +86,29 @@ class Corpus:
         if name not in self._splits:
             self._splits[name] = Split(self.path / name, self.manifest.splits[name])
         return self._splits[name]
+
+
+def _open_tokenizer(folder: Path, name: str, info: TokenizerInfo, src: Tokenizer | None = None) -> Tokenizer:
+    """The tokenizer of a corpus, compared with the manifest."""
+    path = folder / name
+    try:
+        found = file_sha256(path) if path.is_file() else None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    if found is None:
+        raise DataError(f"{path} is missing: restore it or build the corpus again")
+    if found != info.sha256:
+        raise DataError(
+            f"{path} is not the tokenizer this corpus was encoded with (sha256 {found[:12]}, the manifest says "
+            f"{info.sha256[:12]}): restore that file or build the corpus again"
+        )
+    tokenizer = Tokenizer.load(path, src)
+    if tokenizer.vocab_size != info.vocab_size:
+        raise DataError(
+            f"{folder / MANIFEST_NAME} is damaged (tokenizer.vocab_size: it says {info.vocab_size}, {name} has "
+            f"{tokenizer.vocab_size} pieces): restore it or build the corpus again"
+        )
+    return tokenizer
 
 
 def text_digest(sources: Iterable[str], targets: Iterable[str]) -> str:
@@ -129,8 +138,12 @@ class Split:
     def __len__(self) -> int:
         return self.info.pairs
 
-    def verify(self, vocab_size: int) -> None:
+    def verify(self, vocab_size: int, src_vocab_size: int) -> None:
         """Check ids against the vocabulary, and lengths, token counts and unknown tokens against the manifest.
+
+        Args:
+            vocab_size: Number of pieces on the target side.
+            src_vocab_size: Number of pieces on the source side.
 
         Raises:
             DataError: They do not agree; the message names the shard or the manifest's field.
@@ -141,9 +154,9 @@ class Split:
                 table.validate(full=True)
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise _damaged(path, str(error)) from None
-            for name, column in (("src", src), ("tgt", tgt)):
-                if column.values.size and not 0 <= column.values.min() <= column.values.max() < vocab_size:
-                    raise _damaged(path, f"{name} holds ids outside of the vocabulary of {vocab_size} pieces")
+            for name, column, pieces in (("src", src, src_vocab_size), ("tgt", tgt, vocab_size)):
+                if column.values.size and not 0 <= column.values.min() <= column.values.max() < pieces:
+                    raise _damaged(path, f"{name} holds ids outside of the vocabulary of {pieces} pieces")
         for name, columns in (("src", self._src), ("tgt", self._tgt)):
             stats, said = getattr(self.info, f"{name}_lengths"), getattr(self.info, f"{name}_tokens")
             lowest, highest, tokens = _length_figures(columns)

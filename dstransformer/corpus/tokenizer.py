@@ -15,6 +15,9 @@ from dstransformer.files import read_bounded, write_durably
 #: Bytes of a model; one of a million pieces has 30 million.
 MOST_BYTES = 2**28
 
+#: Names of the models in the folder of a corpus or a bundle; the second one if each side has a vocabulary of its own.
+TOKENIZER_NAME, SRC_TOKENIZER_NAME = "tokenizer.model", "tokenizer.src.model"
+
 PAD_ID = 0
 UNK_ID = 1
 BOS_ID = 2
@@ -30,7 +33,7 @@ _CONTROL = re.compile(CONTROL_CHARACTERS)
 
 
 class Tokenizer:
-    """Text to token ids and back, one vocabulary for both languages.
+    """Text to token ids and back: one vocabulary for both languages, or the target's, with the source's as ``src``.
 
     The model applies its own Unicode normalisation, so text is treated the same way when a corpus is encoded and when a
     sentence is translated. Instances pickle as the bytes of their model.
@@ -39,12 +42,18 @@ class Tokenizer:
     differently or lacks some (those of OPUS-MT, Marian and Llama do) is mapped to these ids; its bytes stay unchanged.
     """
 
-    def __init__(self, model: bytes, name: str = "tokenizer.model") -> None:
+    def __init__(self, model: bytes, name: str = TOKENIZER_NAME, src: "Tokenizer | None" = None) -> None:
         """Load a SentencePiece model from its bytes; errors call it ``name``.
+
+        Args:
+            model: The bytes.
+            name: What errors call it.
+            src: The tokenizer of the source side; None if this one is for both sides.
 
         Raises:
             DataError: The bytes are not a model, or it has no piece for unknown text.
         """
+        self._src = src
         self._model = model
         self._processor = _load(model, name)
         self.sha256: str = hashlib.sha256(model).hexdigest()
@@ -64,8 +73,12 @@ class Tokenizer:
                 self._id_of_piece[piece] = token
 
     @classmethod
-    def load(cls, path: str | Path) -> "Tokenizer":
+    def load(cls, path: str | Path, src: "Tokenizer | None" = None) -> "Tokenizer":
         """Read a model file.
+
+        Args:
+            path: The model.
+            src: The tokenizer of the source side; None if this one is for both sides.
 
         Raises:
             DataError: The file is missing or unusable.
@@ -76,11 +89,35 @@ class Tokenizer:
             model = read_bounded(Path(path), MOST_BYTES)
         except OSError as error:
             raise DataError(f"cannot read the tokenizer {path}: {error.strerror}") from None
-        return cls(model, str(path))
+        return cls(model, str(path), src)
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether the vocabulary is one for both sides."""
+        return self._src is None
+
+    @property
+    def src(self) -> "Tokenizer":
+        """The tokenizer of the source side: this one itself if the vocabulary is joint."""
+        return self if self._src is None else self._src
+
+    @cached_property
+    def identity(self) -> str:
+        """A hash of the model, or of both."""
+        own = self.sha256
+        return own if self.is_joint else hashlib.sha256(f"{self.src.sha256} {own}".encode()).hexdigest()
 
     def save(self, path: str | Path) -> None:
         """Write the model's bytes, unchanged, and flush them to disk."""
         write_durably(Path(path), self._model)
+
+    def save_in(self, folder: Path) -> tuple[str, ...]:
+        """Write the model, or both, into a folder; returns the names of the files."""
+        self.save(folder / TOKENIZER_NAME)
+        if self.is_joint:
+            return (TOKENIZER_NAME,)
+        self.src.save(folder / SRC_TOKENIZER_NAME)
+        return TOKENIZER_NAME, SRC_TOKENIZER_NAME
 
     def encode(self, texts: Sequence[str], *, threads: int = -1) -> list[list[int]]:
         """Encode each text to token ids, without BOS and EOS; ``threads`` -1 uses every core.
@@ -165,7 +202,7 @@ class Tokenizer:
         return [piece for piece in pieces if piece >= 0]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer, (self._model,)
+        return Tokenizer, (self._model, TOKENIZER_NAME, self._src)
 
 
 def _load(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:

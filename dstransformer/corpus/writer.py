@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dstransformer.corpus.manifest import MANIFEST_NAME, TOKENIZER_NAME, LengthStats, Manifest, Shard, SplitInfo
+from dstransformer.corpus.manifest import MANIFEST_NAME, LengthStats, Manifest, Shard, SplitInfo
 from dstransformer.corpus.tokenizer import UNK_ID, Tokenizer
 from dstransformer.files import sync, write_durably
 
@@ -20,13 +20,15 @@ from dstransformer.files import sync, write_durably
 class SplitWriter:
     """Collects rows and writes them to ``folder`` as shards of ``shard_rows`` rows."""
 
-    def __init__(self, folder: Path, *, vocab_size: int, shard_rows: int, has_text: bool) -> None:
+    def __init__(
+        self, folder: Path, *, vocab_size: int, shard_rows: int, has_text: bool, src_vocab_size: int | None = None
+    ) -> None:
         """Create ``folder``, which must not exist."""
         from datasets import Features, List, Value
 
         folder.mkdir()
-        ids = List(Value("uint16" if vocab_size <= 1 << 16 else "int32"))
-        columns: dict[str, Any] = {"src": ids, "tgt": ids}
+        columns: dict[str, Any] = {"src": List(Value(_id_type(src_vocab_size or vocab_size)))}
+        columns |= {"tgt": List(Value(_id_type(vocab_size)))}
         if has_text:
             columns |= {"src_text": Value("string"), "tgt_text": Value("string")}
         self._features = Features(columns)
@@ -114,6 +116,10 @@ class SplitWriter:
         write_durably(self._folder / "state.json", json.dumps(state, indent=2) + "\n")
 
 
+def _id_type(vocab_size: int) -> str:
+    return "uint16" if vocab_size <= 1 << 16 else "int32"
+
+
 class CorpusWriter:
     """Writes a whole corpus into ``folder``, which must not exist; the caller renames it once it is complete."""
 
@@ -128,13 +134,14 @@ class CorpusWriter:
         return SplitWriter(
             self._folder / name,
             vocab_size=self._tokenizer.vocab_size,
+            src_vocab_size=self._tokenizer.src.vocab_size,
             shard_rows=self._shard_rows,
             has_text=has_text,
         )
 
     def close(self, manifest: Manifest) -> None:
-        """Write the tokenizer, ``dataset_dict.json`` and the manifest, and flush everything to disk."""
-        self._tokenizer.save(self._folder / TOKENIZER_NAME)
+        """Write the tokenizers, ``dataset_dict.json`` and the manifest, and flush everything to disk."""
+        self._tokenizer.save_in(self._folder)
         write_durably(self._folder / "dataset_dict.json", json.dumps({"splits": list(manifest.splits)}))
         write_durably(self._folder / MANIFEST_NAME, manifest.to_json())
         sync(self._folder)

@@ -106,7 +106,7 @@ class Parser(Translator):
         def constrain(batch: Sequence[int]) -> Constraint:
             return TreeConstraint(table, [len(words[place]) for place in batch], self.settings.beam_size)
 
-        src = self.tokenizer.encode(list(map(self.trees.sentence, words)))
+        src = self.tokenizer.src.encode(list(map(self.trees.sentence, words)))
         found = self.search_ids(src, n_best=n_best, progress=progress, numbers=numbers, constrain=constrain)
         return [
             [

@@ -136,7 +136,7 @@ class Scorer:
             targets: The translation of each.
             progress: Called after each batch with the number of its pairs.
         """
-        return self.score_ids(self.tokenizer.encode(sources), self.tokenizer.encode(targets), progress)
+        return self.score_ids(self.tokenizer.src.encode(sources), self.tokenizer.encode(targets), progress)
 
     @torch.inference_mode()
     def score_ids(

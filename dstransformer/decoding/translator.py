@@ -100,7 +100,7 @@ class Translator:
             ConfigError: The device does not exist.
         """
         opened = [bundle if isinstance(bundle, Bundle) else open_bundle(bundle), *map(open_bundle, others)]
-        check_vocabularies([(str(one.path), one.tokenizer.sha256) for one in opened])
+        check_vocabularies([(str(one.path), one.tokenizer.identity) for one in opened])
         chosen = choose_device(device)
         half_or_full = dtype or (torch.bfloat16 if chosen.type == "cuda" else torch.float32)
         models = [one.build_model(chosen, half_or_full) for one in opened]
@@ -157,10 +157,10 @@ class Translator:
         """
         self._check_request(n_best, prefixes, sampling)
         texts, owners = list(sentences), list(range(len(sentences)))
-        src = self.tokenizer.encode(texts)
+        src = self.tokenizer.src.encode(texts)
         if self.settings.long_inputs == "split":
-            texts, owners = split_long(texts, src, self.most_input_tokens, self.tokenizer)
-            src = self.tokenizer.encode(texts)
+            texts, owners = split_long(texts, src, self.most_input_tokens, self.tokenizer.src)
+            src = self.tokenizer.src.encode(texts)
         found = self.search_ids(
             src,
             n_best=n_best,

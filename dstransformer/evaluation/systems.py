@@ -59,7 +59,7 @@ def bundle_facts(bundle: Bundle, translator: Translator) -> dict[str, Any]:
     return {
         "bundle": str(bundle.path),
         "weights_sha256": bundle.weights_sha256,
-        "tokenizer_sha256": bundle.tokenizer.sha256,
+        "tokenizer_sha256": bundle.tokenizer.identity,
         "step": bundle.provenance.get("step"),
         **translator.describe(),
     }

@@ -71,7 +71,11 @@ class Validator:
         self._world = world
         with meta_device():
             model = Transformer(
-                config.model, tokenizer.vocab_size, config.loss.label_smoothing, config.training.attention_backend
+                config.model,
+                tokenizer.vocab_size,
+                config.loss.label_smoothing,
+                config.training.attention_backend,
+                src_vocab_size=tokenizer.src.vocab_size,
             )
         self._model = model.to(dtype).to_empty(device=world.device).eval()
         self._task = task

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from dstransformer.checkpoints.folders import check_output_folder
 from dstransformer.config import ModelConfig
-from dstransformer.corpus import BOS_ID, EOS_ID, UNK_ID
+from dstransformer.corpus import BOS_ID, EOS_ID, UNK_ID, Tokenizer
+from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.export.weights import Affine, Weights, affine, attention, check_translates
 from dstransformer.files import replace_folder
@@ -24,13 +25,16 @@ from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.layers import sinusoidal_table
 from dstransformer.products import is_ct2_export
 
-#: Version of ``dstransformer.json``.
-FORMAT_VERSION = 1
+#: Version of ``dstransformer.json``. 1: the first. 2: ``joint_vocabulary``. A version reads every one before it.
+FORMAT_VERSION = 2
 
-RECORD, MODEL, TOKENIZER = "dstransformer.json", "model.bin", "tokenizer.model"
+RECORD, MODEL = "dstransformer.json", "model.bin"
 
 #: All files of the folder.
-FILES = (RECORD, MODEL, TOKENIZER, "config.json", "shared_vocabulary.json")
+FILES = (
+    RECORD, MODEL, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "config.json",
+    "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json",
+)  # fmt: skip
 
 #: Positions that the sinusoids are stored for, if no setting asks for more.
 POSITIONS = 2048
@@ -95,12 +99,13 @@ def write_ct2(bundle: Bundle, weights: Weights, folder: Path, quantization: str)
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     BundleConverter().convert(str(folder), quantization=quantization)
-    bundle.tokenizer.save(folder / TOKENIZER)
+    bundle.tokenizer.save_in(folder)
     record = {
         "format_version": FORMAT_VERSION,
         "dstransformer": bundle.provenance.get("dstransformer"),
         "src_lang": bundle.src_lang,
         "tgt_lang": bundle.tgt_lang,
+        "joint_vocabulary": bundle.tokenizer.is_joint,
         "quantization": quantization,
         "positions": positions(bundle),
         "model": bundle.model.model_dump(),
@@ -118,10 +123,10 @@ def positions(bundle: Bundle) -> int:
     return max(POSITIONS, search.max_input_tokens + 1 + search.max_extra_tokens)
 
 
-def vocabulary(bundle: Bundle) -> list[str]:
-    """The name of each row of the embedding."""
-    size = bundle.tokenizer.vocab_size
-    names = bundle.tokenizer.pieces(range(size)) + unused_rows(bundle.model, size)
+def vocabulary(bundle: Bundle, tokenizer: Tokenizer) -> list[str]:
+    """The name of each row of the embedding of a side."""
+    size = tokenizer.vocab_size
+    names = tokenizer.pieces(range(size)) + unused_rows(bundle.model, size)
     if len(set(names)) < len(names):
         raise DataError(f"{bundle.path}: two pieces of the tokenizer have one name, and CTranslate2 goes by names")
     return names
@@ -147,10 +152,9 @@ def build_spec(bundle: Bundle, weights: Weights) -> Any:
     encoder = transformer_spec.TransformerEncoderSpec(**options)
     decoder = transformer_spec.TransformerDecoderSpec(**options)
     spec = transformer_spec.TransformerSpec(encoder, decoder)
-    names = vocabulary(bundle)
     special = bundle.tokenizer.pieces([UNK_ID, BOS_ID, EOS_ID])
-    spec.register_source_vocabulary(names)
-    spec.register_target_vocabulary(names)
+    spec.register_source_vocabulary(vocabulary(bundle, bundle.tokenizer.src))
+    spec.register_target_vocabulary(vocabulary(bundle, bundle.tokenizer))
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = special
     spec.config.decoder_start_token = special[1]
     spec.config.add_source_eos = True

@@ -18,6 +18,7 @@ from dstransformer.batching import plan_batches
 from dstransformer.cluster.world import usable_cores
 from dstransformer.config import DecodingConfig, complete_config
 from dstransformer.corpus import Tokenizer
+from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.decoding import Translator, length_penalty
 from dstransformer.decoding.beam import FIRST_PIECE, Constraint, Hypothesis
 from dstransformer.decoding.commands import override_settings
@@ -25,7 +26,6 @@ from dstransformer.decoding.sampling import Sampling
 from dstransformer.decoding.translator import Progress, tokens_at_once
 from dstransformer.errors import ConfigError, DataError, check_format_version
 from dstransformer.export.ct2 import FORMAT_VERSION, RECORD, require_ctranslate2, unused_rows, write_ct2
-from dstransformer.export.ct2 import TOKENIZER as TOKENIZER_FILE
 from dstransformer.export.weights import check_translates
 from dstransformer.json_text import JsonError, read_json
 from dstransformer.model import open_bundle
@@ -89,6 +89,7 @@ class CT2Translator(Translator):
         self.most_tokens = most_tokens
         self.identity = ()
         self._names = tokenizer.pieces(range(tokenizer.vocab_size))
+        self._src_names = tokenizer.src.pieces(range(tokenizer.src.vocab_size))
         self._ids = {name: token for token, name in enumerate(self._names)}
         self._unused = list(unused)
 
@@ -147,7 +148,8 @@ class CT2Translator(Translator):
         if given.get("pruning_threshold"):
             raise ConfigError("--prune is not available with CTranslate2: leave it out")
         settings = override_settings(config.decoding, {**given, "pruning_threshold": 0.0})
-        tokenizer = Tokenizer.load(folder / TOKENIZER_FILE)
+        src = None if record.get("joint_vocabulary", True) else Tokenizer.load(folder / SRC_TOKENIZER_NAME)
+        tokenizer = Tokenizer.load(folder / TOKENIZER_NAME, src)
         engine = _load_engine(folder, device or "cpu", COMPUTE_TYPES[precision], threads or len(usable_cores()))
         unused = unused_rows(config.model, tokenizer.vocab_size)
         translator = cls(engine, tokenizer, settings, most_tokens, unused)
@@ -196,10 +198,8 @@ class CT2Translator(Translator):
 
     def _ask(self, src: Sequence[int], prefix: Sequence[int]) -> _Asked:
         limit = max(len(src) + 1 + self.settings.max_extra_tokens, self.settings.min_tokens + 1, len(prefix) + 1)
-        return _Asked(self._named(src), self._named(prefix), min(limit, self.most_tokens))
-
-    def _named(self, ids: Sequence[int]) -> list[str]:
-        return [self._names[token] for token in ids]
+        names = [self._src_names[token] for token in src]
+        return _Asked(names, [self._names[token] for token in prefix], min(limit, self.most_tokens))
 
     def _decode(
         self, batches: Sequence[Sequence[int]], asked: Sequence[_Asked], found: list[list[_Found]]

@@ -13,6 +13,7 @@ from typing import Any
 from dstransformer.checkpoints.folders import check_output_folder
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID
 from dstransformer.decoding.beam import FIRST_PIECE
+from dstransformer.errors import DataError
 from dstransformer.export.hf_tokenizer import tokenizer_config, tokenizer_json
 from dstransformer.export.marian import check_marian, marian_weights
 from dstransformer.export.model_card import model_card
@@ -58,6 +59,11 @@ def export_hf(source: str | Path, out: Path, *, overwrite: bool = False) -> Bund
     check_output_folder(out, "OUT", "an export for Hugging Face", is_hf_export, FILES, overwrite=overwrite)
     bundle = open_bundle(source)
     check_translates(bundle)
+    if not bundle.tokenizer.is_joint:
+        raise DataError(
+            f"{bundle.path} has a vocabulary for each language, and a fast tokenizer of Hugging Face has one: "
+            "`dst export ct2` keeps both"
+        )
     check_marian(bundle.model, bundle.path)
     texts = {
         CONFIG: _json(marian_config(bundle)),

@@ -8,9 +8,11 @@ and needs no SentencePiece to be read.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from dstransformer.batching.bpe_dropout import merge_characters
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from dstransformer.corpus.tokenizer import CONTROL_CHARACTERS, INVISIBLE_CHARACTERS
 from dstransformer.errors import DataError
@@ -18,8 +20,12 @@ from dstransformer.errors import DataError
 #: SentencePiece's name of a space.
 SPACE = "▁"
 
-#: The first character of text that spells a special piece or a byte piece. Unigram would read it as that piece.
-_SPELLED_PIECE = "<(?=(?:/s|s|unk|pad|0x[0-9A-F]{2})>)"
+#: The first character of text that spells a special piece or a byte piece. It would be read as that piece.
+_SPELLED = "(?:/s|s|unk|pad|0x[0-9A-F]{2})>"
+_SPELLED_PIECE = f"<(?={_SPELLED})"
+
+#: The same, where a text between two symbols begins, or a word after a symbol, and if it is nothing but that piece.
+_SPELLED_CHUNK = f"\\A<(?={_SPELLED}(?:{SPACE}|\\z))"
 
 #: The special ids and their texts, in the order of the ids.
 SPECIAL_TOKENS = {"pad_token": PAD_ID, "unk_token": UNK_ID, "bos_token": BOS_ID, "eos_token": EOS_ID}
@@ -41,7 +47,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
         "padding": None,
         "added_tokens": [_special_token(pieces[token], token) for token in SPECIAL_TOKENS.values()],
         "normalizer": _normalizer(proto.normalizer_spec),
-        "pre_tokenizer": _pre_tokenizer(tokenizer.scores(), is_bpe=is_bpe),
+        "pre_tokenizer": _pre_tokenizer(tokenizer.scores(), tokenizer.symbols, is_bpe=is_bpe),
         "post_processor": _add_end(pieces[EOS_ID]),
         "decoder": _decoder(proto.normalizer_spec),
         "model": _bpe(tokenizer, pieces) if is_bpe else _unigram(tokenizer, pieces),
@@ -73,12 +79,16 @@ def _check(tokenizer: Tokenizer) -> None:
     problem = None
     if kind not in ("bpe", "unigram"):
         problem = f"it is a {kind} model, not bpe or unigram"
-    elif tokenizer.symbols:
-        problem = f"it has user-defined symbols ({', '.join(list(tokenizer.symbols)[:3])})"
     elif not spec.remove_extra_whitespaces or not spec.escape_whitespaces or training.treat_whitespace_as_suffix:
         problem = "it treats spaces in an unusual way (remove_extra_whitespaces, escape_whitespaces, whitespace suffix)"
+    elif odd := [symbol for symbol in tokenizer.symbols if re.search(_SPELLED_PIECE, symbol)]:
+        problem = f"its symbol {odd[0]!r} holds the name of a special piece"
     elif kind == "bpe" and (missing := _missing_characters(tokenizer.scores())):
         problem = f"it merges {missing!r}, which is not a piece of its own"
+    elif kind == "unigram" and (overlapping := _overlapping(tokenizer.symbols)):
+        problem = f"its symbol {overlapping!r} can overlap with another one"
+    elif kind == "bpe" and tokenizer.symbols and (other := _merged_otherwise(tokenizer.scores())):
+        problem = f"it has symbols, and its merges make something else of {other!r} than the piece of that text"
     elif len(set(tokenizer.pieces(range(tokenizer.vocab_size)))) < tokenizer.vocab_size:
         problem = "two of its pieces have one name"
     if problem is not None:
@@ -90,6 +100,17 @@ def _check(tokenizer: Tokenizer) -> None:
 def _missing_characters(scores: Mapping[str, object]) -> str:
     """A character that only occurs in longer pieces, or nothing."""
     return next((character for piece in scores for character in piece if character not in scores), "")
+
+
+def _merged_otherwise(scores: Mapping[str, tuple[int, float]]) -> str:
+    """A piece that BPE does not make of its own text, or nothing."""
+    return next((piece for piece in scores if merge_characters(piece, scores)[0] != [piece]), "")
+
+
+def _overlapping(symbols: Collection[str]) -> str:
+    """A symbol that can end in the beginning of another one, or nothing."""
+    begins = {symbol[:length] for symbol in symbols for length in range(1, len(symbol))}
+    return next((one for one in symbols if any(one[place:] in begins for place in range(1, len(one)))), "")
 
 
 def _special_token(text: str, token: int) -> dict[str, Any]:
@@ -119,10 +140,19 @@ def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": pattern, "content": content}
 
 
-def _pre_tokenizer(scores: Mapping[str, object], *, is_bpe: bool) -> dict[str, Any] | None:
-    """Words, so that their pieces can be cached, unless a piece reaches over a space."""
-    steps = [] if is_bpe else [_split({"Regex": _SPELLED_PIECE}, "MergedWithPrevious")]
-    if not any(SPACE in piece[1:] for piece in scores):
+def _pre_tokenizer(scores: Mapping[str, object], symbols: Collection[str], *, is_bpe: bool) -> dict[str, Any] | None:
+    """Symbols, so that each becomes its piece, and words, so that their pieces can be cached.
+
+    There are no words if a piece reaches over a space. SentencePiece finds symbols from left to right, at each place
+    the longest, and divides what is between them, as regular expressions with alternatives do.
+    """
+    steps = []
+    if symbols:
+        longest_first = sorted(symbols, key=len, reverse=True)
+        steps.append(_split({"Regex": "|".join(map(re.escape, longest_first))}, "Isolated"))
+    if symbols or not is_bpe:
+        steps.append(_split({"Regex": _SPELLED_CHUNK if is_bpe else _SPELLED_PIECE}, "MergedWithPrevious"))
+    if not any(SPACE in piece[1:] for piece in (*scores, *symbols)):
         steps.append(_split({"String": SPACE}, "MergedWithNext"))
     return {"type": "Sequence", "pretokenizers": steps} if steps else None
 
@@ -164,7 +194,7 @@ def _bpe(tokenizer: Tokenizer, pieces: Sequence[str]) -> dict[str, Any]:
         "end_of_word_suffix": None,
         "fuse_unk": True,
         "byte_fallback": bool(tokenizer.proto().trainer_spec.byte_fallback),
-        "ignore_merges": False,
+        "ignore_merges": bool(tokenizer.symbols),  # a symbol is no result of merges
         "vocab": {piece: token for token, piece in enumerate(pieces)},
         "merges": merges,
     }

@@ -24,6 +24,8 @@ from torch import Tensor
 
 from dstransformer.config import Config, DecodingConfig, ModelConfig, complete_config, read_yaml
 from dstransformer.corpus import Tokenizer
+from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME as SRC_TOKENIZER
+from dstransformer.corpus.tokenizer import TOKENIZER_NAME as TOKENIZER
 from dstransformer.errors import ConfigError, DataError, check_format_version, shown
 from dstransformer.files import file_sha256
 from dstransformer.json_text import JsonError, read_json
@@ -32,13 +34,14 @@ from dstransformer.model.transformer import Transformer, meta_device
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.products import product_of
 
-WEIGHTS, CONFIG, TOKENIZER, PROVENANCE = "model.safetensors", "config.yaml", "tokenizer.model", "provenance.json"
+WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.yaml", "provenance.json"
 
 _DAMAGED = "if the file is damaged, restore it or copy the bundle again"
 
 #: 1: ``config.yaml`` is the configuration of the training, without a version. 2: it holds what using the model takes,
-#: and the provenance has the configuration of the training. 3: ``trees``. A version reads every one before it.
-FORMAT_VERSION = 3
+#: and the provenance has the configuration of the training. 3: ``trees``. 4: ``joint_vocabulary``. A version reads
+#: every one before it.
+FORMAT_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,12 @@ class Bundle:
         """
         weights = self.load_weights()
         with meta_device():
-            model = Transformer(self.model, self.tokenizer.vocab_size, backend=backend)
+            model = Transformer(
+                self.model,
+                self.tokenizer.vocab_size,
+                backend=backend,
+                src_vocab_size=self.tokenizer.src.vocab_size,
+            )
         misfit = _misfit(model.state_dict(), weights)
         if misfit is not None:
             raise DataError(f"{self.path / WEIGHTS} does not fit {CONFIG} and {TOKENIZER}: {misfit}; copy it again")
@@ -207,7 +215,7 @@ def open_bundle(path: str | Path) -> Bundle:
     check_format_version(version, FORMAT_VERSION, folder / CONFIG)
     if version > 1 and not {"files", "weights_sha256", "tokenizer_sha256"} & provenance.keys():
         raise DataError(f"{folder / PROVENANCE} is damaged (it has no hashes): restore it or copy the bundle again")
-    trees = None
+    trees, joint = None, True
     if version == 1:
         recorded = {"model": provenance["model"]} if "model" in provenance else {}
         languages = (provenance.get("src_lang"), provenance.get("tgt_lang"))
@@ -216,12 +224,30 @@ def open_bundle(path: str | Path) -> Bundle:
     else:
         languages = (content.pop("src_lang", None), content.pop("tgt_lang", None))
         trees = _read_trees(content.pop("trees", None), folder / CONFIG)
+        joint = content.pop("joint_vocabulary", True)
+        if not isinstance(joint, bool):
+            raise DataError(f"{folder / CONFIG}: joint_vocabulary is {shown(joint)}, not true or false; {_DAMAGED}")
         config = _complete(content, folder / CONFIG)
     _check_model(config.model, provenance, folder / CONFIG)
-    _check_hash(folder / TOKENIZER, provenance)
     src_lang, tgt_lang = (code if isinstance(code, str) else None for code in languages)
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    tokenizer = _open_tokenizer(folder, provenance, config.model, joint=joint)
     return Bundle(folder, config.model, config.decoding, tokenizer, src_lang, tgt_lang, trees, provenance)
+
+
+def _open_tokenizer(folder: Path, provenance: Mapping[str, Any], model: ModelConfig, *, joint: bool) -> Tokenizer:
+    src = None
+    if not joint:
+        if model.tie_embeddings == "all":
+            raise DataError(
+                f"{folder / CONFIG}: joint_vocabulary is false, but model.tie_embeddings is all: one matrix cannot be "
+                f"for two vocabularies; {_DAMAGED}"
+            )
+        if not (folder / SRC_TOKENIZER).is_file():
+            raise DataError(f"{folder} lacks {SRC_TOKENIZER}: restore it, or copy the bundle again")
+        _check_hash(folder / SRC_TOKENIZER, provenance)
+        src = Tokenizer.load(folder / SRC_TOKENIZER)
+    _check_hash(folder / TOKENIZER, provenance)
+    return Tokenizer.load(folder / TOKENIZER, src)
 
 
 def _read_trees(stored: object, path: Path) -> Linearisation | None:
@@ -280,12 +306,13 @@ def save_bundle(
         "src_lang": provenance.get("src_lang"),
         "tgt_lang": provenance.get("tgt_lang"),
         "trees": provenance.get("trees"),
+        "joint_vocabulary": tokenizer.is_joint,
         "model": config.model.model_dump(),
         "decoding": config.decoding.model_dump(),
     }
     (folder / CONFIG).write_text(yaml.safe_dump(stored, sort_keys=False), encoding="utf-8")
-    tokenizer.save(folder / TOKENIZER)
-    files = {name: file_sha256(folder / name) for name in (WEIGHTS, CONFIG, TOKENIZER)}
+    models = tokenizer.save_in(folder)
+    files = {name: file_sha256(folder / name) for name in (WEIGHTS, CONFIG, *models)}
     record = {**provenance, "files": files, "config": config.without_secrets().model_dump()}
     (folder / PROVENANCE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return files[WEIGHTS]

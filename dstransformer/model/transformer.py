@@ -32,10 +32,11 @@ class Transformer(nn.Module):
 
     Args:
         config: The architecture.
-        vocab_size: Number of pieces of the tokenizer; the embedding has ``config.embedding_rows(vocab_size)`` rows.
+        vocab_size: Number of pieces of the target side; the embedding has ``config.embedding_rows(vocab_size)`` rows.
         label_smoothing: epsilon of the training loss.
         backend: The implementation of attention.
         r_drop: alpha of R-Drop; 0 trains with one pass.
+        src_vocab_size: Number of pieces of the source side; None if the vocabulary is joint.
         dtype: The precision in which it computes; None is that of its weights. Training in mixed precision has weights
             in fp32 (Micikevicius et al., 2018).
     """
@@ -48,6 +49,7 @@ class Transformer(nn.Module):
         backend: Backend = "auto",
         *,
         r_drop: float = 0.0,
+        src_vocab_size: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
@@ -57,7 +59,12 @@ class Transformer(nn.Module):
         self.dtype = dtype
         rows, width = config.embedding_rows(vocab_size), config.d_model
         self.embedding = nn.Embedding(rows, width)  # of the target
-        self.src_embedding = None if config.tie_embeddings == "all" else nn.Embedding(rows, width)
+        self.src_embedding = None
+        if config.tie_embeddings != "all":
+            src_rows = rows if src_vocab_size is None else config.embedding_rows(src_vocab_size)
+            self.src_embedding = nn.Embedding(src_rows, width)
+        elif src_vocab_size not in (None, vocab_size):
+            raise ValueError(f"one embedding cannot hold vocabularies of {src_vocab_size} and {vocab_size} pieces")
         self.softmax = nn.Embedding(rows, width) if config.tie_embeddings == "none" else None
         self.src_input = PositionedEmbedding(config)
         self.tgt_input = PositionedEmbedding(config)
@@ -154,8 +161,8 @@ def meta_device() -> Iterator[None]:
         yield
 
 
-def parameter_count(config: ModelConfig, vocab_size: int) -> int:
-    """Number of weights of a model, counted without building them."""
+def parameter_count(config: ModelConfig, vocab_size: int, src_vocab_size: int | None = None) -> int:
+    """Number of weights of a model, counted without building them; for the sizes see :class:`Transformer`."""
     with meta_device():
-        model = Transformer(config, vocab_size)
+        model = Transformer(config, vocab_size, src_vocab_size=src_vocab_size)
     return sum(parameter.numel() for parameter in model.parameters())

@@ -118,7 +118,7 @@ def draw_attention(
         raise DataError(f"{bundle.path} is a parser: the attention of a translation model can be drawn, not a parser's")
     check_output_folder(out, "--out", "a folder of attention pictures", _is_ours, FILES, overwrite=overwrite)
     layer, heads = _check_choice(choice, bundle.model)
-    src = _encode(bundle.tokenizer, sentence, "the sentence")
+    src = _encode(bundle.tokenizer.src, sentence, "the sentence")
     tgt = None if target is None else _encode(bundle.tokenizer, target, "--target")
     translator = load()
     _check_length(src, "the sentence", translator, most_input=translator.settings.max_input_tokens)
@@ -129,7 +129,8 @@ def draw_attention(
     views = {kind: _view(kind, pair, weights[kind], choice) for kind in KINDS}
     drawn = {kind: _choose_lines(view, pair, choice) for kind, view in views.items() if kind in choice.kinds}
     _check_words(pair, choice)
-    source, written = translator.tokenizer.decode([src, tgt])
+    tokenizer = translator.tokenizer
+    (source,), (written,) = tokenizer.src.decode([src]), tokenizer.decode([tgt])
     files: dict[str, bytes | str] = _draw(list(drawn.values()), layer, heads)
     pictures = len(files)
     files[PAGE] = render_page(
@@ -169,7 +170,9 @@ def read_weights(translator: Translator, src: Sequence[int], tgt: Sequence[int])
             f"the model's attention has NaN for this sentence in {precision}; try another --precision; if that does "
             "not help, the weights are damaged"
         )
-    return Pair(*(Sentence.from_ids(translator.tokenizer, ids) for ids in rows)), weights
+    src_side, *tgt_sides = rows
+    sides = [Sentence.from_ids(translator.tokenizer, ids) for ids in tgt_sides]
+    return Pair(Sentence.from_ids(translator.tokenizer.src, src_side), *sides), weights
 
 
 def _is_ours(folder: Path) -> bool:

@@ -299,6 +299,8 @@ def _open_corpus(path: Path) -> Corpus:
     corpus = Corpus.open(path, verify=False)
     if corpus.manifest.trees is not None:
         raise DataError(f"{path} is a corpus for a parser: Table 3 compares translations; name another corpus")
+    if not corpus.tokenizer.is_joint:
+        raise DataError(f"{path} has a vocabulary for each language: Table 3's models share one; name another corpus")
     for split in ("train", "validation"):
         if split not in corpus.splits:
             raise DataError(f"{path} has no split {split!r}, which Table 3 needs: rebuild the corpus with one")

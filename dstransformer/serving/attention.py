@@ -29,17 +29,17 @@ def word_attention(translator: Translator, source: str, target: str) -> dict[str
         DataError: A weight is NaN.
     """
     tokenizer = translator.tokenizer
-    src, tgt = tokenizer.encode([source, target], threads=1)
+    (src,), (tgt,) = tokenizer.src.encode([source], threads=1), tokenizer.encode([target], threads=1)
     device = translator.model.softmax_weight.device
     rows = (torch.tensor([*src, EOS_ID], device=device), torch.tensor([BOS_ID, *tgt], device=device))
     cross = attention_weights(translator.model, *rows).cross.mean(dim=(0, 1)).cpu()
     if not cross.isfinite().all():
         raise DataError("the model's attention has NaN for this sentence")
-    src_starts, tgt_starts = _word_starts(tokenizer, src), _word_starts(tokenizer, tgt)
+    src_starts, tgt_starts = _word_starts(tokenizer.src, src), _word_starts(tokenizer, tgt)
     by_source, by_target = _members(src_starts, len(src)), _members(tgt_starts, len(tgt))
     words = by_target @ cross[: len(tgt), : len(src)] @ by_source.T / by_target.sum(dim=1, keepdim=True)
     return {
-        "source": _words(tokenizer, src, src_starts),
+        "source": _words(tokenizer.src, src, src_starts),
         "target": _words(tokenizer, tgt, tgt_starts),
         "weights": [[round(weight, 4) for weight in row] for row in words.tolist()],
     }

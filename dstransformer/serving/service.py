@@ -159,15 +159,20 @@ class Service:
             if not _is_text(text):
                 raise RefusedError(422, f"{_label(place, len(texts))} has half a surrogate pair, which is no character")
         if sum(map(len, both)) > _LONG_TEXT:
-            ids = await asyncio.to_thread(self._tokenizer.encode, both, threads=1)
+            ids = await asyncio.to_thread(self._encode, both, len(texts))
         else:
-            ids = self._tokenizer.encode(both, threads=1)
+            ids = self._encode(both, len(texts))
         most = self.limits.sentence_tokens
         for place, row in enumerate(ids):
             if len(row) > most:
                 name = _label(place, len(texts))
                 raise RefusedError(422, f"{name} has {len(row):,} tokens; this server takes at most {most:,}: split it")
         return [Query(text, len(row), prefix) for text, row, prefix in zip(texts, ids, prefixes, strict=False)]
+
+    def _encode(self, both: Sequence[str], texts: int) -> list[list[int]]:
+        """The ids of the first ``texts``, which are sources, and of the rest, which are prefixes of targets."""
+        src = self._tokenizer.src.encode(both[:texts], threads=1)
+        return src + self._tokenizer.encode(both[texts:], threads=1)
 
     async def _wait(self, submit: Callable[[], Job], hung_up: Leaving) -> Any:
         """Queue work and wait for its result; None if the client hangs up before.

@@ -93,6 +93,7 @@ def _corpus_profile(manifest: Manifest) -> dict[str, Any]:
     return {
         "languages": f"{manifest.src_lang}-{manifest.tgt_lang}",
         "vocab_size": manifest.tokenizer.vocab_size,
+        **({} if manifest.src_tokenizer is None else {"src_vocab_size": manifest.src_tokenizer.vocab_size}),
         "pairs": {name: split.pairs for name, split in manifest.splits.items()},
         "src_tokens": {name: split.src_tokens for name, split in manifest.splits.items()},
         "tgt_tokens": {name: split.tgt_tokens for name, split in manifest.splits.items()},

@@ -188,7 +188,7 @@ def _format_facts(run: RunStart, run_folder: Path) -> str:
     rows = {
         "preset": f"{tags.pop('preset', '')}: {model.num_layers} layers, d_model {model.d_model}, d_ff {model.d_ff}, "
         f"{model.num_heads} heads",
-        "corpus": f"`{run.corpus.absolute()}`, {_languages(manifest)}, vocabulary {manifest.tokenizer.vocab_size:,}; "
+        "corpus": f"`{run.corpus.absolute()}`, {_languages(manifest)}, vocabulary {manifest.vocabulary}; "
         + ", ".join(f"{name} {split.pairs:,} pairs" for name, split in manifest.splits.items()),
         **({"augmentation": describe_augmentation(augment)} if (augment := run.config.training.augment) else {}),
         "hardware": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in hardware.items()),

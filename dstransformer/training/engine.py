@@ -63,10 +63,11 @@ class Engine:
     Args:
         config: The experiment.
         ds_config: The complete DeepSpeed configuration, from ``compose``.
-        vocab_size: Number of pieces of the tokenizer.
+        vocab_size: Number of pieces of the target side.
         world: The process group.
         initial: Changes the random initial weights of the model, in place.
         report: Called with the number of the update before each micro-batch.
+        src_vocab_size: Number of pieces of the source side; None if the vocabulary is joint.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Engine:
         world: World,
         initial: Callable[[nn.Module], None] | None = None,
         report: Callable[[int], None] = lambda _: None,
+        src_vocab_size: int | None = None,
     ) -> None:
         deepspeed = import_deepspeed(ds_config, world)
         self._config = config
@@ -92,6 +94,7 @@ class Engine:
             config.loss.label_smoothing,
             config.training.attention_backend,
             r_drop=config.loss.r_drop,
+            src_vocab_size=src_vocab_size,
             dtype=None if precision == "fp32" else DTYPES[precision],
         )
         if initial is not None:

@@ -62,8 +62,8 @@ def estimate(setup: Setup) -> Estimate:
     window, pairs = planner.plan(0, 0), planner.pairs(0)
     order = window.plan.order
     updates = round(window.updates * pairs / len(order))
-    vocab_size = setup.corpus.tokenizer.vocab_size
-    parameters = parameter_count(config.model, vocab_size)
+    vocab_size, src_vocab_size = setup.corpus.tokenizer.vocab_size, setup.corpus.tokenizer.src.vocab_size
+    parameters = parameter_count(config.model, vocab_size, src_vocab_size)
     sums = LengthSums.of(window.src_lengths[order], window.tgt_lengths[order])
     rows = config.model.embedding_rows(vocab_size)
     flops = config.loss.passes * training_flops(config.model, rows, sums) / window.updates

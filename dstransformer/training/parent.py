@@ -22,6 +22,9 @@ FREE_KEYS = ("dropout", "attention_dropout", "activation_dropout")
 #: Weights with a row for each piece of the tokenizer.
 EMBEDDINGS = ("embedding.weight", "src_embedding.weight", "softmax.weight")
 
+#: For each piece of a new tokenizer that an old one has too, the new id and the old one.
+Rows = tuple[tuple[int, int], ...]
+
 
 @dataclass(frozen=True)
 class Parent:
@@ -29,13 +32,15 @@ class Parent:
 
     Attributes:
         bundle: The bundle.
-        rows: For each piece of the new tokenizer that the bundle's has too, the new id and the old one.
-        pieces: Number of pieces of the new tokenizer.
+        rows: The pieces that the two tokenizers share, of the target side.
+        src_rows: Those of the source side; None for a joint vocabulary.
+        pieces: Number of pieces of the new tokenizer, of both sides if they are separate.
         same_tokenizer: Whether it is the bundle's own.
     """
 
     bundle: Bundle
-    rows: tuple[tuple[int, int], ...]
+    rows: Rows
+    src_rows: Rows | None
     pieces: int
     same_tokenizer: bool
 
@@ -47,14 +52,19 @@ class Parent:
             "weights_sha256": self.bundle.weights_sha256,
             "step": self.bundle.provenance.get("step"),
             "same_tokenizer": self.same_tokenizer,
-            "shared_pieces": len(self.rows),
+            "shared_pieces": self.shared,
         }
+
+    @property
+    def shared(self) -> int:
+        """Number of pieces that the tokenizers share, of both sides if they are separate."""
+        return len(self.rows) + len(self.src_rows or ())
 
     def describe(self) -> str:
         """One line for the start of a run."""
         rows = "the same tokenizer"
         if not self.same_tokenizer:
-            rows = f"{len(self.rows):,} of {self.pieces:,} pieces are in its tokenizer and keep their embeddings"
+            rows = f"{self.shared:,} of {self.pieces:,} pieces are in its tokenizer and keep their embeddings"
         return f"{self.bundle.path}, {rows}"
 
     @torch.no_grad()
@@ -65,10 +75,11 @@ class Parent:
             DataError: The weights cannot be read, or do not fit the bundle's own configuration.
         """
         weights = self.bundle.load_weights()
-        ids = torch.tensor(self.rows, dtype=torch.int64).reshape(-1, 2)
         for name, parameter in model.named_parameters():
             stored = _weight(weights, name, self.bundle)
             if name in EMBEDDINGS and not self.same_tokenizer:
+                own = self.rows if name != "src_embedding.weight" or self.src_rows is None else self.src_rows
+                ids = torch.tensor(own, dtype=torch.int64)
                 parameter[ids[:, 0].to(parameter.device)] = stored[ids[:, 1]].to(parameter)
             elif stored.shape == parameter.shape:
                 parameter.copy_(stored)
@@ -98,12 +109,15 @@ def open_parent(path: Path, model: ModelConfig, tokenizer: Tokenizer) -> Parent:
         settings = " ".join(f"model.{key}={theirs.get(key)}" for key in different)
         values = ", ".join(f"model.{key} is {theirs.get(key)} there and {ours[key]} here" for key in different)
         raise ConfigError(f"--init {path} has another architecture: {values}; give --set {settings}")
-    same = bundle.tokenizer.sha256 == tokenizer.sha256
-    old, new = (_ids(which) for which in (bundle.tokenizer, tokenizer))
-    rows = tuple((number, old[piece]) for piece, number in new.items() if piece in old)
-    if not same and not rows:
+    old, new = bundle.tokenizer, tokenizer
+    rows, pieces = _shared(old, new), new.vocab_size
+    src_rows = None
+    if not (old.is_joint and new.is_joint):
+        src_rows, pieces = _shared(old.src, new.src), pieces + new.src.vocab_size
+    same = old.identity == new.identity
+    if not same and not (rows and (src_rows is None or src_rows)):
         raise ConfigError(f"--init {path}: its tokenizer and that of the corpus have no piece in common")
-    return Parent(bundle, rows, len(new), same)
+    return Parent(bundle, rows, src_rows, pieces, same)
 
 
 def recorded_parent(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
@@ -133,6 +147,11 @@ def check_parent(checkpoint: Checkpoint, init: Path, parent: Parent | None) -> N
         f"--init {init}: this run started from {began} and goes on from {checkpoint.path}; leave out --init, or choose "
         "another --run"
     )
+
+
+def _shared(old: Tokenizer, new: Tokenizer) -> Rows:
+    there = _ids(old)
+    return tuple((number, there[piece]) for piece, number in _ids(new).items() if piece in there)
 
 
 def _ids(tokenizer: Tokenizer) -> dict[str, int]:

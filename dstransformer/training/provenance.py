@@ -39,6 +39,7 @@ def describe_origin(request: TrainRequest, setup: Setup, world: World) -> dict[s
         "tgt_lang": manifest.tgt_lang,
         "trees": None if manifest.trees is None else asdict(manifest.trees),
         "tokenizer_sha256": manifest.tokenizer.sha256,
+        "src_tokenizer_sha256": None if manifest.src_tokenizer is None else manifest.src_tokenizer.sha256,
         "hardware": _hardware(world),
         "parent": None if setup.parent is None else setup.parent.record,
     }
@@ -62,14 +63,13 @@ def describe_start(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
     """The first lines a run prints: run folder, corpus, model, hardware, plan, MLflow address."""
     config, corpus, run = setup.config, setup.corpus, setup.run
     info, train = corpus.manifest, corpus.manifest.splits["train"]
-    parameters = parameter_count(config.model, corpus.tokenizer.vocab_size)
+    parameters = parameter_count(config.model, corpus.tokenizer.vocab_size, corpus.tokenizer.src.vocab_size)
     updates = config.training.max_updates
     epochs = updates / approximate_updates_per_epoch(config, corpus)
     machines = ", ".join(f"{name} {value}" for name, value in hardware.items())
     yield f"run       {run.absolute().name} in {run.absolute()}"
     yield (
-        f"corpus    {corpus.path}: {info.src_lang}-{info.tgt_lang}, {train.pairs:,} pairs, "
-        f"vocabulary {corpus.tokenizer.vocab_size:,}"
+        f"corpus    {corpus.path}: {info.src_lang}-{info.tgt_lang}, {train.pairs:,} pairs, vocabulary {info.vocabulary}"
     )
     yield f"model     {parameters:,} parameters, {setup.precision}, ZeRO stage {setup.zero_stage}"
     if setup.parent is not None:

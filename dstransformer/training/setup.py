@@ -23,7 +23,7 @@ from dstransformer.checkpoints.format import TrainState
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.cluster.launcher import Processes
 from dstransformer.cluster.world import World
-from dstransformer.config import Config, Precision, compose, load_config, precision_of, zero_stage
+from dstransformer.config import Config, ModelConfig, Precision, compose, load_config, precision_of, zero_stage
 from dstransformer.corpus import Corpus
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import DTYPES, check_backend, parameter_count
@@ -126,8 +126,18 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
         check_run_folder(request.run)
     corpus = Corpus.open(request.corpus, verify=False)
     build_mixture(corpus.manifest.parts, config.training.mixture)
+    _check_embeddings(config.model, corpus)
     parent = _open_parent(request, config, corpus)
     return Setup(config, ds_config, corpus, request.run, processes.world_size, parent)
+
+
+def _check_embeddings(model: ModelConfig, corpus: Corpus) -> None:
+    """Refuse one matrix for two vocabularies."""
+    if model.tie_embeddings == "all" and not corpus.tokenizer.is_joint:
+        raise ConfigError(
+            f"model.tie_embeddings = all, but {corpus.path} has a vocabulary for each language, which cannot share a "
+            "matrix: set model.tie_embeddings=target (the decoder's embedding and the softmax share theirs) or none"
+        )
 
 
 def _open_parent(request: TrainRequest, config: Config, corpus: Corpus) -> Parent | None:
@@ -200,7 +210,8 @@ def check_setup(setup: Setup, world: World) -> None:
 def _check_memory(setup: Setup, world: World) -> None:
     """Check that a node's memory holds what each process builds in full: the model's fp32 weights, and a plan."""
     processes = world.gather(platform.node()).count(platform.node())
-    parameters = parameter_count(setup.config.model, setup.corpus.tokenizer.vocab_size)
+    tokenizer = setup.corpus.tokenizer
+    parameters = parameter_count(setup.config.model, tokenizer.vocab_size, tokenizer.src.vocab_size)
     needed, available = 4 * parameters * processes, machine_memory()
     with world.collective_errors():
         if needed > available:

@@ -72,7 +72,15 @@ class Trainer:
         )
         self._report = report
         initial = setup.parent.fill if setup.parent is not None and not resumes else None
-        self.engine = Engine(config, setup.ds_config, corpus.tokenizer.vocab_size, world, initial, self._report_update)
+        self.engine = Engine(
+            config,
+            setup.ds_config,
+            corpus.tokenizer.vocab_size,
+            world,
+            initial,
+            self._report_update,
+            corpus.tokenizer.src.vocab_size,
+        )
         task = Task(corpus.manifest.trees)
         self.validator = Validator(config, corpus.tokenizer, world, setup.precision, task)
         self._folder = CheckpointFolder(

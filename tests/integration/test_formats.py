@@ -3,8 +3,8 @@
 ``tests/data/formats/1`` holds a corpus and a run with a checkpoint, written by commit c787bc4: bundles and checkpoints
 of format version 1, and a corpus of format version 2. ``tests/data/formats/2`` holds the same bundle in format version
 2, written by commit d807e0e, and a checkpoint of format version 2, written by commit 558e429. ``tests/data/formats/3``
-holds a run like the first with a checkpoint of format version 3, and a corpus of format version 4, written by commit
-1a71624.
+holds a run like the first with a checkpoint and a bundle of format version 3, and a corpus of format version 4, written
+by commit 1a71624. ``tests/data/formats/1/ct2`` is that bundle as a CTranslate2 export of format version 1.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.corpus import Corpus
 from dstransformer.decoding import Translator
 from dstransformer.errors import ConfigError, DataError
+from dstransformer.export.ct2_translator import CT2Translator
 from dstransformer.model import LengthSums, open_bundle, training_flops
 
 STORED = Path(__file__).parents[1] / "data" / "formats" / "1"
@@ -159,3 +160,11 @@ def test_a_newer_format_is_refused_by_name(stored: Path, part: str) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DataError, match=r"manifest\.json has format version 99, .* update dstransformer"):
         read_checkpoint(folder) if part == "checkpoint" else Corpus.open(folder)
+
+
+def test_an_export_of_the_first_format_translates() -> None:
+    sentences = ["The old man sees a dog.", "Two men are talking."]
+    bundle = CURRENT / "bundle"
+    assert open_bundle(bundle).tokenizer.is_joint
+    translated = [CT2Translator.open(folder).search(sentences) for folder in (STORED / "ct2", bundle)]
+    assert translated[0] == translated[1]

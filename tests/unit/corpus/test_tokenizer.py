@@ -63,6 +63,18 @@ def test_pickle_and_files_keep_the_model(tmp_path: Path) -> None:
         assert other.encode(TEXT) == small_tokenizer().encode(TEXT)
 
 
+def test_a_tokenizer_may_have_another_one_for_the_source(tmp_path: Path) -> None:
+    src = Tokenizer(train_model(TEXT[::2], vocab_size=300))
+    pair = Tokenizer(train_model(), src=src)
+    assert small_tokenizer().src is small_tokenizer()
+    assert (pair.src, pair.is_joint, small_tokenizer().is_joint) == (src, False, True)
+    assert small_tokenizer().identity == small_tokenizer().sha256 == pair.sha256 != pair.identity
+    again = pickle.loads(pickle.dumps(pair))
+    assert (again.identity, again.src.vocab_size, again.vocab_size) == (pair.identity, 300, 340)
+    assert pair.save_in(tmp_path) == ("tokenizer.model", "tokenizer.src.model")
+    assert Tokenizer.load(tmp_path / "tokenizer.src.model").sha256 == src.sha256
+
+
 LAYOUTS: list[dict[str, object]] = [
     {"pad_id": -1, "unk_id": 0, "bos_id": 1, "eos_id": 2},  # SentencePiece's default: fairseq, OPUS-MT, Llama
     {"pad_id": -1, "unk_id": 1, "bos_id": -1, "eos_id": 0},  # Marian

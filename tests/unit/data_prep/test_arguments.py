@@ -26,8 +26,14 @@ BUILD = ["build", "--source", "toy", "--out"]
     ("--max-ratio", "inf", "'inf' is not a number of 1 or more"),
     ("--character-coverage", "99.98%", "'99.98%' is not a number from 0.98 to 1"),
     ("--character-coverage", "0", "'0' is not a number from 0.98 to 1"),
+    ("--symbols", "", "the symbol '' is empty: choose one such as <ph1>"),
+    ("--symbols", "<a b>", "the symbol '<a b>' has a space or an invisible character: choose one such as <ph1>"),
+    ("--symbols", "a\u200b", "the symbol 'a\\u200b' has a space or an invisible character: choose one such as <ph1>"),
+    ("--symbols", "▁<a>", "the symbol '▁<a>' has a ▁, which stands for a space: choose one such as <ph1>"),
+    ("--symbols", "<unk>", "the symbol '<unk>' holds the name of a special piece: choose one such as <ph1>"),
+    ("--symbols", "a" * 101, f"the symbol '{'a' * 40}' has 101 characters, more than 100: choose one such as <ph1>"),
 ])  # fmt: skip
-def test_invalid_numbers_are_refused_in_one_line(
+def test_invalid_values_are_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, wanted: str
 ) -> None:
     assert main([*BUILD, str(tmp_path / "corpus"), option, value]) == 2

@@ -223,7 +223,7 @@ class TestSignals:
 
         before = signal.getsignal(number)
         with monkeypatch.context() as patch:
-            patch.setattr("data_prep.pipeline.make_tokenizer", stop)
+            patch.setattr("data_prep.pipeline.make_tokenizers", stop)
             assert build(*options, "--out", tmp_path / "corpus") == status
         line = capsys.readouterr().err.splitlines()[-1]
         assert line == f"dst-prep: {what}; the same command goes on from the last finished stage"

@@ -87,6 +87,15 @@ def test_a_held_out_set_of_a_tagged_source_has_the_tag(tmp_path: Path, recipe: P
     assert lengths.tolist() == list(map(len, ids))
 
 
+def test_symbols_are_pieces_beside_tags(tmp_path: Path, recipe: Path) -> None:
+    assert build(recipe, "--out", tmp_path / "corpus", "--set", "vocab.symbols=[<bt>, th]") == 0
+    corpus = Corpus.open(tmp_path / "corpus")
+    assert set(corpus.tokenizer.symbols) == {"\u2581<bt>", "<bt>", "th"}
+    assert corpus.manifest.options["symbols"] == "<bt> th"
+    src, lengths, *_ = corpus.split("train").gather(np.arange(100, 350))
+    assert set(src[np.cumsum(lengths) - lengths]) == {corpus.tokenizer.symbols["\u2581<bt>"]}
+
+
 def test_a_recipe_extends_another(tmp_path: Path, recipe: Path) -> None:
     more = recipe.parent / "sub" / "more.yaml"
     more.parent.mkdir()
@@ -123,6 +132,14 @@ def test_the_recipes_of_the_package_load(capsys: pytest.CaptureFixture[str]) -> 
     [
         ({"sources": {"back": {"wieght": 2}}}, "unknown key 'sources.back.wieght', did you mean 'weight'?"),
         ({"sources": {"back": {"weight": -1}}}, "sources.back.weight = -1: input should be greater than"),
+        ({"vocab": {"symbols": "<ph1>"}}, "vocab.symbols = '<ph1>': write a list, such as [<ph1>, <ph2>]"),
+        ({"vocab": {"symbols": ["<a>", "<a>"]}}, "the symbol '<a>' is given twice"),
+        (
+            {"vocab": {"symbols": ["<a>", "</s>"]}},
+            "the symbol '</s>' holds the name of a special piece",
+        ),
+        ({"vocab": {"symbols": ["<a>", 3]}}, "vocab.symbols.1 = 3: input should be a valid string"),
+        ({"vocab": {"symbols": ["ﬁ"]}}, "--symbols ﬁ: cleaning normalises the text (NFKC), and writes 'fi'"),
         ({"sources": {"back": {"tag": "<s>"}}}, "'<s>' is not a tag such as <bt>"),
         ({"sources": {"back": {"tag": "bt"}}}, "'bt' is not a tag such as <bt>"),
         ({"sources": {"back": {"source": "fils"}}}, "sources.back.source = 'fils': choose one of toy, files"),

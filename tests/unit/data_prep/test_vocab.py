@@ -10,7 +10,7 @@ import sentencepiece
 from data_prep.encode import Form
 from data_prep.options import VocabOptions
 from data_prep.pairs import SCHEMA, PairsWriter
-from data_prep.vocab import make_tokenizer
+from data_prep.vocab import check_symbols, make_tokenizer
 from dstransformer.corpus import Tokenizer, TokenizerInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.progress import LineProgress
@@ -94,3 +94,57 @@ def test_a_given_model_is_copied_unchanged(train: Path, tmp_path: Path) -> None:
     assert (tmp_path / "taken").read_bytes() == (tmp_path / "given").read_bytes()
     with pytest.raises(DataError, match="cannot read the tokenizer"):
         make(train, tmp_path / "taken", OPTIONS.model_copy(update={"tokenizer_model": tmp_path / "none"}))
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Training text with placeholders, and with their characters in other words."""
+    path = tmp_path_factory.mktemp("marked") / "train.arrow"
+    numbers = range(400)
+    src = [f"the <ph1> {n} is <greater> than<unk-name>{n // 3}, unk-name, ph1 @" for n in numbers]
+    tgt = [f"die <ph1> {n} ist größer als<unk-name>{n // 3} <unk, name> @" for n in numbers]
+    with PairsWriter(path) as writer:
+        writer.write(pa.table([src, tgt, [0] * len(src), [False] * len(src)], schema=SCHEMA))
+    return path
+
+
+SYMBOLS = ("<ph1>", "<unk-name>", "@", "x,y", '"z"')
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_symbols_stay_whole_wherever_they_stand(
+    marked: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = OPTIONS.model_copy(update={"tokenizer": kind, "vocab_size": 345, "symbols": SYMBOLS})
+    assert make(marked, tmp_path / "model", options).vocab_size == 345
+    assert "the symbol 'x,y' is nowhere in the training text" in capsys.readouterr().err
+    tokenizer = Tokenizer.load(tmp_path / "model")
+    assert set(tokenizer.symbols) == set(SYMBOLS)
+    for symbol in SYMBOLS:
+        for form in ("{}", "the {} is", "die{}ist", "<{}>", "({}{})", "ä{}\u4e00"):
+            text = form.replace("{}", symbol)
+            (ids,) = tokenizer.encode([text])
+            assert ids.count(tokenizer.symbols[symbol]) == text.count(symbol)
+            assert tokenizer.decode([ids]) == [text]
+    other = tokenizer.encode(["< ph1 > <PH1> <ph> unk-name"])[0]
+    assert not set(other) & set(tokenizer.symbols.values())
+
+
+def test_a_given_model_must_keep_the_symbols_whole(train: Path, marked: Path, tmp_path: Path) -> None:
+    make(train, tmp_path / "without", OPTIONS)
+    make(marked, tmp_path / "with", OPTIONS.model_copy(update={"vocab_size": 345, "symbols": SYMBOLS[:2]}))
+    given = VocabOptions(tokenizer_model=tmp_path / "with", symbols=SYMBOLS[1:2])
+    assert given.record() == {"tokenizer_model": "with", "symbols": "<unk-name>"}
+    assert make(marked, tmp_path / "taken", given).kind == "given"
+    for model, symbol in (("without", "<ph1>"), ("with", "@")):
+        options = VocabOptions(tokenizer_model=tmp_path / model, symbols=(symbol,))
+        with pytest.raises(DataError, match=f"--tokenizer-model .*{model} has no piece '{symbol}' that stays whole"):
+            make(marked, tmp_path / "refused", options)
+    assert not (tmp_path / "refused").exists()
+
+
+def test_symbols_that_cleaning_would_change_are_refused() -> None:
+    check_symbols(("<ph1>", "⦅ph⦆"), "nfkc")
+    check_symbols(("｟ph｠",), "none")
+    with pytest.raises(UserError, match=r"--symbols ｟ph｠: cleaning normalises the text .* writes '⦅ph⦆'"):
+        check_symbols(("<ph1>", "｟ph｠"), "nfkc")

@@ -39,12 +39,12 @@ def exported(shared_folder: Callable[[str, Callable[[Path], object]], Path], tra
     return shared_folder("export-hf", lambda folder: export_hf(trained, folder))
 
 
-def random_bundle(folder: Path, **model_changes: Any) -> Path:
+def random_bundle(folder: Path, tokenizer: Tokenizer | None = None, **model_changes: Any) -> Path:
     """A bundle with random weights, biases and norms."""
     config = load_config("base")
     shape = {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4, "d_k": 8, "d_v": 8, "vocab_multiple": 16}
     config = config.model_copy(update={"model": config.model.model_copy(update=shape | model_changes)})
-    tokenizer = Tokenizer(train_model())
+    tokenizer = tokenizer or Tokenizer(train_model())
     torch.manual_seed(3)
     model = Transformer(config.model, tokenizer.vocab_size)
     with torch.no_grad():
@@ -155,21 +155,63 @@ def test_the_tokens_are_the_same(tmp_path: Path, options: dict[str, Any]) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("symbols", [[], ["\u2581<bt>", "<ph1>"]])
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_the_tokens_of_real_text_are_the_same(kind: str, tmp_path: Path) -> None:
+def test_the_tokens_of_real_text_are_the_same(kind: str, symbols: list[str], tmp_path: Path) -> None:
     if not MULTI30K.is_dir():
         pytest.skip(f"no {MULTI30K}; set DST_SHARED_DATA")
     lines = []
     for side in ("en", "de"):
         with gzip.open(MULTI30K / f"train.{side}.gz", "rt", encoding="utf-8") as file:
             lines += [line.rstrip("\n") for line in islice(file, 5000)]
-    tokenizer = Tokenizer(train_model(lines, model_type=kind, vocab_size=4000))
+    if symbols:
+        lines = [f"<bt> {line.replace('a', '<ph1>', number % 3)}" for number, line in enumerate(lines[::2])]
+    tokenizer = Tokenizer(train_model(lines, model_type=kind, vocab_size=4000, user_defined_symbols=symbols))
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(tokenizer_json(tokenizer)), encoding="utf-8")
     from tokenizers import Tokenizer as FastTokenizer
 
     fast = FastTokenizer.from_file(str(path))
     assert [one.ids for one in fast.encode_batch(lines)] == [[*row, EOS_ID] for row in tokenizer.encode(lines)]
+
+
+#: Symbols as tags of sources and users have them, and one that holds another.
+SYMBOLS = ["\u2581<bt>", "<bt>", "<ph1>", "<unk-name>", "(<ph1>)", "@", "x.y*z", "🙂"]
+
+#: Where symbols are easily lost.
+MARKED = [
+    "<bt> Two men are talking.", "<bt>", "<ph1>", " <bt>  <bt>", "a <bt> b<bt>c <bt", "front <ph1>,<unk-name> <ph1 >",
+    "the<ph1>dog<ph1><ph1>", "(<ph1>) ((<ph1>) (<ph1>", "me@here.com @ @@", "x.y*z xay*z x.y*", "🙂 und 🙂🙂, ß🙂ß",
+    "<ph1></s> <ph1><unk><0x41> <ph1><pad> </s>", "< ph1> ＜ph1＞ <p\u200bh1>", "<BT> <PH1> \u2581<bt>x",
+    "<unk-name>" * 20,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_tags_and_symbols_are_the_same(tmp_path: Path, kind: str) -> None:
+    tokenizer = Tokenizer(train_model([*TEXT, *MARKED], model_type=kind, vocab_size=345, user_defined_symbols=SYMBOLS))
+    bundle = random_bundle(tmp_path / "bundle", tokenizer)
+    export_hf(bundle, tmp_path / "hf")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "hf")
+    texts = [*TEXT, *ODD, *MARKED, *(f"{one}{other}" for one in MARKED for other in MARKED)]
+    ids = tokenizer.encode(texts)
+    assert theirs(texts)["input_ids"] == [[*row, EOS_ID] for row in ids]
+    assert set(tokenizer.symbols.values()) <= {token for row in ids for token in row}
+    assert theirs.batch_decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
+    ours, logits = logits_of(bundle, tmp_path / "hf", "<bt> Two <ph1> men", "Zwei <ph1> Männer")
+    assert (ours - logits).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(("kind", "symbols", "message"), [
+    ("unigram", ["<a", "a>"], "its symbol '<a' can overlap with another one"),
+    ("bpe", ["x<s>"], "its symbol 'x<s>' holds the name of a special piece"),
+])  # fmt: skip
+def test_symbols_that_hugging_face_would_read_differently_are_refused(
+    kind: str, symbols: list[str], message: str
+) -> None:
+    tokenizer = Tokenizer(train_model(model_type=kind, vocab_size=326, user_defined_symbols=symbols))
+    with pytest.raises(DataError, match=f"{message}; `dst export ct2` keeps SentencePiece itself"):
+        tokenizer_json(tokenizer)
 
 
 def test_the_card_names_languages_and_use(exported: Path) -> None:

@@ -1,0 +1,97 @@
+"""What languages, sources, tags and symbols may be called."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+
+_LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
+_SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+_TAG = re.compile(r"<[A-Za-z0-9][A-Za-z0-9_-]{0,38}>")
+
+#: Texts of the pieces that every tokenizer has, bytes included.
+_TAKEN = re.compile(r"<(?:/s|s|unk|pad|0x[0-9A-Fa-f]{2})>")
+
+#: Categories of spaces, of control characters and of others that cannot be seen.
+_INVISIBLE = ("Zs", "Zl", "Zp", "Cc", "Cf", "Cs")
+
+#: Most characters of a symbol.
+_LONGEST_SYMBOL = 100
+
+
+def check_language(code: str) -> str:
+    """Return a language code.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not _LANGUAGE.fullmatch(code) or len(code) > 35:
+        raise ValueError(f"{code[:40]!r} is not a language code such as en, pt-BR or zho_Hans")
+    return code
+
+
+def check_source(name: str) -> str:
+    """Return the name of a source.
+
+    Raises:
+        ValueError: It cannot be used.
+    """
+    if not _SOURCE.fullmatch(name):
+        raise ValueError(f"{name[:40]!r} is not a name: use letters, digits, - and _, at most 40")
+    return name
+
+
+def check_tag(tag: str) -> str:
+    """Return the tag of a source.
+
+    Raises:
+        ValueError: It cannot be used.
+    """
+    if not _TAG.fullmatch(tag) or _TAKEN.fullmatch(tag):
+        raise ValueError(f"{tag[:40]!r} is not a tag such as <bt>: letters, digits, - and _ in angle brackets")
+    return tag
+
+
+def check_symbol(symbol: str) -> str:
+    """Return a symbol of the user's own, which is never divided.
+
+    Raises:
+        ValueError: It cannot be used.
+    """
+    problem = None
+    if not symbol:
+        problem = "is empty"
+    elif any(unicodedata.category(character) in _INVISIBLE for character in symbol):
+        problem = "has a space or an invisible character"
+    elif "▁" in symbol:
+        problem = "has a ▁, which stands for a space"
+    elif _TAKEN.search(symbol):
+        problem = "holds the name of a special piece"
+    elif len(symbol) > _LONGEST_SYMBOL:
+        problem = f"has {len(symbol)} characters, more than {_LONGEST_SYMBOL}"
+    if problem:
+        raise ValueError(f"the symbol {symbol[:40]!r} {problem}: choose one such as <ph1>")
+    return symbol
+
+
+def check_list(values: object) -> object:
+    """Return a list of symbols.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(values, list | tuple):
+        raise ValueError("write a list, such as [<ph1>, <ph2>]")
+    return values
+
+
+def check_distinct(symbols: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the symbols.
+
+    Raises:
+        ValueError: One of them is given twice.
+    """
+    if twice := [symbol for symbol, times in Counter(symbols).items() if times > 1]:
+        raise ValueError(f"the symbol {twice[0]!r} is given twice: leave one out")
+    return symbols

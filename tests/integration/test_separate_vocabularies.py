@@ -1,0 +1,184 @@
+"""A vocabulary for each side: the corpus, training, everything that uses a model, and its exports."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.corpora import build_toy
+from support.launching import run_dst
+from support.runs import TINY
+
+from dstransformer.batching import BpeDropout
+from dstransformer.checkpoints.averaging import average_run
+from dstransformer.corpus import Corpus
+from dstransformer.decoding import Translator
+from dstransformer.decoding.scoring import Scorer
+from dstransformer.errors import DataError
+from dstransformer.export.ct2 import export_ct2
+from dstransformer.export.ct2_translator import CT2Translator
+from dstransformer.export.hf import export_hf
+from dstransformer.export.pyfunc import _load_pyfunc
+from dstransformer.model import Bundle, open_bundle
+from dstransformer.serving.attention import word_attention
+
+UPDATES = [*TINY, "training.max_updates=20", "checkpoint.every_updates=10", "checkpoint.average_last=2"]
+TIED = "model.tie_embeddings=target"
+
+
+@pytest.fixture(scope="session")
+def corpus(shared_folder: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    return shared_folder("separate-corpus", lambda folder: build_toy(folder, 400, "--no-joint"))
+
+
+@pytest.fixture(scope="session")
+def run(shared_folder: Callable[[str, Callable[[Path], object]], Path], corpus: Path) -> Path:
+    def train(folder: Path) -> None:
+        done = run_dst(*options(corpus, folder), TIED)
+        assert done.returncode == 0, done.stderr
+
+    return shared_folder("separate-run", train)
+
+
+def options(corpus: Path, run: Path) -> list[str]:
+    return ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--ds", "zero0", "fp32", "--set", *UPDATES]
+
+
+@pytest.fixture
+def bundle(run: Path) -> Bundle:
+    return open_bundle(run)
+
+
+@pytest.fixture
+def texts(corpus: Path) -> tuple[list[str], list[str]]:
+    split = Corpus.open(corpus).split("validation")
+    return split.src_texts(), split.tgt_texts()
+
+
+def test_the_corpus_holds_a_tokenizer_for_each_side(corpus: Path) -> None:
+    opened = Corpus.open(corpus)
+    tokenizer, manifest = opened.tokenizer, opened.manifest
+    assert not tokenizer.is_joint
+    assert manifest.src_tokenizer is not None
+    assert (tokenizer.sha256, tokenizer.src.sha256) == (manifest.tokenizer.sha256, manifest.src_tokenizer.sha256)
+    assert len({tokenizer.sha256, tokenizer.src.sha256, tokenizer.identity}) == 3
+    split = opened.split("validation")
+    src, src_lengths, tgt, tgt_lengths = split.gather(np.arange(len(split)))
+    for own, ids, lengths, texts in (
+        (tokenizer.src, src, src_lengths, split.src_texts()),
+        (tokenizer, tgt, tgt_lengths, split.tgt_texts()),
+    ):
+        rows = [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])]
+        assert own.decode(rows) == texts
+        assert not any("<0x" in piece for piece in own.pieces(ids.tolist())), "each is trained on its own language"
+    umlauts = {piece for piece in tokenizer.src.pieces(range(tokenizer.src.vocab_size)) if set(piece) & set("äöüß")}
+    assert not umlauts
+
+
+def test_bpe_dropout_divides_each_side_by_its_own_merges(corpus: Path) -> None:
+    opened = Corpus.open(corpus)
+    tokenizer = opened.tokenizer
+    before = opened.split("validation").gather(np.arange(20))
+    after = BpeDropout(tokenizer, 0.3, 1, None).sample(before, 0, 0, 0)
+    for own, place in ((tokenizer.src, 0), (tokenizer, 2)):
+        assert own.decode([after[place].tolist()]) == own.decode([before[place].tolist()])
+        assert len(after[place]) > len(before[place])
+
+
+def test_one_matrix_for_two_vocabularies_is_refused(corpus: Path, tmp_path: Path) -> None:
+    refused = run_dst(*options(corpus, tmp_path / "run"))
+    assert refused.returncode == 2
+    assert "model.tie_embeddings = all, but" in refused.stderr
+    assert "set model.tie_embeddings=target" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_bundle_scores_text_as_the_run_scored_the_corpus(
+    run: Path, bundle: Bundle, texts: tuple[list[str], list[str]]
+) -> None:
+    """So text to translate becomes the ids that the model was trained with, on both sides."""
+    scores = Scorer.load(bundle).score(*texts)
+    perplexity = math.exp(-sum(one.log_probability for one in scores) / sum(one.tokens for one in scores))
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (final,) = [line for line in lines if line["kind"] == "final_validation"]
+    assert perplexity == pytest.approx(final["perplexity"], rel=1e-4)
+    weights = bundle.load_weights()
+    rows = {name: len(weight) for name, weight in weights.items() if name.endswith("embedding.weight")}
+    assert rows == {"embedding.weight": 400, "src_embedding.weight": 400}
+    assert "softmax.weight" not in weights
+
+
+@pytest.mark.slow
+def test_everything_that_uses_a_model_uses_both(
+    run: Path, bundle: Bundle, texts: tuple[list[str], list[str]], tmp_path: Path
+) -> None:
+    sources, targets = texts[0][:12], texts[1][:12]
+    translator = Translator.load(bundle)
+    expected = translator.translate(sources)
+    ids = translator.translate_ids(bundle.tokenizer.src.encode(sources))
+    assert expected == bundle.tokenizer.decode(ids)
+    assert _load_pyfunc(str(bundle.path)).predict(sources) == expected
+    average_run(run, tmp_path / "average", last=2, include_warmup=True)
+    averaged = open_bundle(tmp_path / "average")
+    assert averaged.tokenizer.identity == bundle.tokenizer.identity
+    assert Translator.load(bundle, others=[averaged.path]).translate(sources[:1])
+    found = word_attention(translator, sources[0], targets[0])
+    assert (found["source"], found["target"]) == (sources[0].split(), targets[0].split())
+    drawn = run_dst("attention", str(run), sources[0], "--target", targets[0], "--out", str(tmp_path / "pictures"))
+    assert drawn.returncode == 0, drawn.stderr
+    (tmp_path / "text").write_text("".join(line + "\n" for line in sources))
+    translated = run_dst("translate", str(run), str(tmp_path / "text"))
+    assert translated.stdout.splitlines() == expected, translated.stderr
+
+
+@pytest.mark.slow
+def test_exports_hold_both_or_say_that_they_cannot(
+    bundle: Bundle, texts: tuple[list[str], list[str]], tmp_path: Path
+) -> None:
+    export_ct2(bundle.path, tmp_path / "ct2")
+    export_ct2(bundle.path, tmp_path / "ct2", overwrite=True)
+    ours, theirs = Translator.load(bundle).search(texts[0]), CT2Translator.open(tmp_path / "ct2").search(texts[0])
+    same = [one.tokens == other.tokens for (one,), (other,) in zip(ours, theirs, strict=True)]
+    assert sum(same) > 0.8 * len(same)
+    with pytest.raises(DataError, match=r"has a vocabulary for each language.*`dst export ct2` keeps both"):
+        export_hf(bundle.path, tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+
+
+@pytest.mark.slow
+def test_fine_tuning_keeps_the_rows_of_shared_pieces_of_each_side(bundle: Bundle, tmp_path: Path) -> None:
+    other = build_toy(tmp_path / "corpus", 300, "--no-joint", vocab_size=360)
+    done = run_dst(
+        *options(other, tmp_path / "run"), TIED, "training.max_updates=1", "schedule.peak=1e-9",
+        "--init", str(bundle.path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    child = open_bundle(tmp_path / "run")
+    theirs, ours = bundle.load_weights(), child.load_weights()
+    for name, old, new in (
+        ("src_embedding.weight", bundle.tokenizer.src, child.tokenizer.src),
+        ("embedding.weight", bundle.tokenizer, child.tokenizer),
+    ):
+        ids = {piece: place for place, piece in enumerate(old.pieces(range(old.vocab_size)))}
+        shared = [(n, ids[p]) for n, p in enumerate(new.pieces(range(new.vocab_size))) if p in ids]
+        assert 256 < len(shared) < new.vocab_size
+        places = torch.tensor(shared)
+        torch.testing.assert_close(ours[name][places[:, 0]], theirs[name][places[:, 1]], rtol=0, atol=1e-5)
+
+
+def test_a_bundle_without_the_source_model_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    for path in bundle.path.iterdir():
+        if path.name != "tokenizer.src.model":
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(DataError, match=r"lacks tokenizer\.src\.model: restore it"):
+        open_bundle(tmp_path)
+    (tmp_path / "tokenizer.src.model").write_bytes((bundle.path / "tokenizer.model").read_bytes())
+    with pytest.raises(DataError, match=r"tokenizer\.src\.model does not match its hash"):
+        open_bundle(tmp_path)
