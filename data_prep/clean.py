@@ -1,6 +1,10 @@
 """Stage two: normalise, filter and deduplicate the training pairs. The validation and test sets stay as they are."""
 
-from functools import cache
+import shutil
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -9,24 +13,41 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
+from data_prep.dedup import (
+    Counts,
+    Rows,
+    bucket_bits,
+    first_occurrences,
+    judged_piece,
+    list_buckets,
+    list_rows,
+    mark_bucket,
+    write_keys,
+)
 from data_prep.options import CleanOptions
-from data_prep.overlap import OverlapCounter
+from data_prep.overlap import load_held_out
 from data_prep.pairs import (
     SCHEMA,
-    Hashes,
     PairsWriter,
+    Piece,
     comparison_keys,
-    count_pairs,
+    cut_pairs,
     hash_pairs,
     hash_texts,
-    map_pairs,
+    iter_pairs,
+    iter_piece,
+    join_pairs,
     normalise,
-    select_pairs,
 )
+from data_prep.pieces import PIECES, make_piece
 from data_prep.rules import RULES
+from data_prep.workers import Workers, run_tasks
 from dstransformer.corpus import CleaningReport, Overlap
 from dstransformer.errors import DataError, counted
 from dstransformer.progress import Progress
+
+#: The pairs in the folder of a piece.
+_PAIRS = "pairs.arrow"
 
 # In the order in which they are tried; a dropped pair is counted under the first rule that drops it.
 NAMES = ("score", *(rule.name for rule in RULES), "overlap", "duplicate")
@@ -55,8 +76,44 @@ class CleanReport(BaseModel):
     parts: tuple[int, ...]
 
 
+class _Judged(BaseModel):
+    """What the rules for single pairs did to a piece.
+
+    ``counts`` are the pairs by rule, ``(len(NAMES) + 1,)``; ``src`` and ``pairs`` the hashes of held-out text that is
+    in it; ``buckets`` its hashes by bucket; ``parts`` its remaining pairs by part.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    counts: list[int]
+    examples: dict[str, list[tuple[str, str]]]
+    src: list[int]
+    pairs: list[int]
+    buckets: list[int]
+    parts: list[int]
+
+
+class _Kept(BaseModel):
+    """The pairs of a piece that are left, by part."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    parts: list[int]
+
+
+@dataclass(frozen=True)
+class _Cleaning:
+    """What a worker must know to clean a piece."""
+
+    read: Path
+    root: Path
+    options: CleanOptions
+    languages: tuple[str, str]
+    bits: int
+
+
 def clean_text(
-    read: Path, folder: Path, options: CleanOptions, languages: tuple[str, str], workers: int, progress: Progress
+    read: Path, folder: Path, options: CleanOptions, languages: tuple[str, str], workers: Workers, progress: Progress
 ) -> CleanReport:
     """Write the pairs of ``read/train.arrow`` that pass every rule to ``folder/train.arrow``.
 
@@ -66,46 +123,113 @@ def clean_text(
     """
     active = {rule.name for rule in RULES if rule.build(options, *languages)}
     active |= {"duplicate", "overlap"} if options.drop_overlap else {"duplicate"}
-    examples: dict[str, list[tuple[str, str]]] = {name: [] for name in NAMES}
-    total = count_pairs(read / "train.arrow")
-    passed, train = folder / "passed.arrow", folder / "train.arrow"
-    counts = np.zeros(_KEPT + 1, dtype=np.int64)
-    keys = [np.empty(0, dtype=np.uint64)]
-    parts = [np.empty(0, dtype=np.uint16)]
-    overlap = OverlapCounter(read)
-    given = {"options": options, "languages": languages}
-    with progress.task("clean train", total) as advance, PairsWriter(passed) as writer:
-        for table in map_pairs(read / "train.arrow", judge, workers, advance, **given):
-            rules = table["rule"].to_numpy()
-            if options.drop_overlap:
-                held_out = overlap.contains(table["src_key"].to_numpy())
-                rules = np.where(held_out & (rules == _KEPT), NAMES.index("overlap"), rules)
-            _collect_examples(table, rules, examples)
-            counts += np.bincount(rules, minlength=_KEPT + 1)
-            kept = table.filter(pa.array(rules == _KEPT))
-            overlap.count(kept["src_key"].to_numpy(), kept["pair_key"].to_numpy())
-            keys.append(kept["key"].to_numpy())
-            parts.append(kept["part"].to_numpy())
-            writer.write(kept.select(SCHEMA.names))
-    part_of = np.concatenate(parts)
+    root = folder / PIECES
+    root.mkdir(exist_ok=True)
+    pieces = cut_pairs(read / "train.arrow")
+    total = sum(piece.rows for piece in pieces)
+    given = _Cleaning(read, root, options, languages, bucket_bits(total))
+    judged = []
+    with (
+        progress.task("clean train", total) as advance,
+        closing(run_tasks(partial(_judge_piece, given), pieces, workers)) as results,
+    ):
+        for piece, report in zip(pieces, results, strict=True):
+            judged.append(report)
+            advance(piece.rows)
+    counts = np.sum([report.counts for report in judged], axis=0)
+    files = [judged_piece(root, piece.number) / _PAIRS for piece in pieces]
+    parts = _sum_parts(judged)
     if options.dedup:
-        distinct = _first_occurrences(np.concatenate(keys))
-        part_of = part_of[distinct]
-        select_pairs(passed, distinct, train)
-        passed.unlink()
-        counts[NAMES.index("duplicate")] = len(distinct) - distinct.sum()
-        counts[_KEPT] = distinct.sum()
-    else:
-        passed.rename(train)
+        buckets = np.array([report.buckets for report in judged], dtype=np.int64)
+        files, kept = _drop_repeated(root, buckets, workers, progress)
+        parts = _sum_parts(kept)
+        counts[NAMES.index("duplicate")] = counts[_KEPT] - parts.sum()
+        counts[_KEPT] = parts.sum()
     found = zip(NAMES, counts[:_KEPT].tolist(), strict=True)
     dropped = {name: count for name, count in found if name in active or (name == "score" and count)}
     if not counts[_KEPT]:
         reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items() if count)
         advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
         raise DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
-    shown = {name: tuple(pairs) for name, pairs in examples.items() if pairs}
-    cleaning = CleaningReport(read=total, kept=int(counts[_KEPT]), dropped=dropped, examples=shown)
-    return CleanReport(cleaning=cleaning, overlap=overlap.report(), parts=tuple(np.bincount(part_of).tolist()))
+    join_pairs(files, folder / "train.arrow")
+    shutil.rmtree(root)
+    cleaning = CleaningReport(read=total, kept=int(counts[_KEPT]), dropped=dropped, examples=_first_examples(judged))
+    src = {key for report in judged for key in report.src}
+    pairs = {key for report in judged for key in report.pairs}
+    overlap = load_held_out(read).report(src, pairs)
+    return CleanReport(cleaning=cleaning, overlap=overlap, parts=tuple(parts.tolist()))
+
+
+def _judge_piece(given: _Cleaning, piece: Piece) -> _Judged:
+    """Write the pairs of a piece that no rule for single pairs drops, and their hashes."""
+    return make_piece(judged_piece(given.root, piece.number), _Judged, partial(_write_judged, given, piece))
+
+
+def _write_judged(given: _Cleaning, piece: Piece, folder: Path) -> _Judged:
+    held_out = load_held_out(given.read)
+    counts = np.zeros(_KEPT + 1, dtype=np.int64)
+    examples: dict[str, list[tuple[str, str]]] = {}
+    left: dict[str, list[npt.NDArray[Any]]] = {"key": [], "src_key": [], "pair_key": [], "part": []}
+    with PairsWriter(folder / _PAIRS, durable=False) as writer:
+        for batch in iter_piece(piece):
+            table = judge(batch, given.options, given.languages)
+            rules = table["rule"].to_numpy()
+            if given.options.drop_overlap:
+                drops = held_out.contains(table["src_key"].to_numpy())
+                rules = np.where(drops & (rules == _KEPT), NAMES.index("overlap"), rules)
+            _collect_examples(table, rules, examples)
+            counts += np.bincount(rules, minlength=_KEPT + 1)
+            kept = table.filter(pa.array(rules == _KEPT))
+            writer.write(kept.select(SCHEMA.names))
+            for name, columns in left.items():
+                columns.append(kept[name].to_numpy())
+    key, src_key, pair_key, part = (np.concatenate(columns) for columns in left.values())
+    src, pairs = held_out.found(src_key, pair_key)
+    return _Judged(
+        counts=counts.tolist(),
+        examples=examples,
+        src=src.tolist(),
+        pairs=pairs.tolist(),
+        buckets=write_keys(folder, key, given.bits),
+        parts=np.bincount(part).tolist(),
+    )
+
+
+def _drop_repeated(root: Path, buckets: Counts, workers: Workers, progress: Progress) -> tuple[list[Path], list[_Kept]]:
+    """Leave the first of equal pairs; ``buckets`` are the pairs of each piece in each bucket of their hashes."""
+    with progress.task("drop repeated pairs", int(buckets.sum())) as advance:
+        with closing(run_tasks(mark_bucket, list_buckets(root, buckets), workers)) as marked:
+            for _ in marked:
+                pass
+        kept = []
+        rows = list_rows(root, buckets)
+        with closing(run_tasks(_keep_first, rows, workers)) as results:
+            for piece, report in zip(rows, results, strict=True):
+                kept.append(report)
+                advance(int(piece.counts.sum()))
+    return [_kept_piece(piece) / _PAIRS for piece in rows], kept
+
+
+def _kept_piece(rows: Rows) -> Path:
+    return rows.root / f"kept-{rows.number:06d}"
+
+
+def _keep_first(rows: Rows) -> _Kept:
+    """Write the pairs of a piece that did not occur before."""
+
+    def make(folder: Path) -> _Kept:
+        mask = first_occurrences(rows)
+        begin = 0
+        parts = [np.empty(0, dtype=np.uint16)]
+        with PairsWriter(folder / _PAIRS, durable=False) as writer:
+            for batch in iter_pairs(judged_piece(rows.root, rows.number) / _PAIRS):
+                kept = batch.filter(pa.array(mask[begin : begin + batch.num_rows]))
+                writer.write(pa.Table.from_batches([kept]))
+                parts.append(kept["part"].to_numpy())
+                begin += batch.num_rows
+        return _Kept(parts=np.bincount(np.concatenate(parts)).tolist())
+
+    return make_piece(_kept_piece(rows), _Kept, make)
 
 
 def _collect_examples(
@@ -113,10 +237,26 @@ def _collect_examples(
 ) -> None:
     """Add the first dropped pairs of each rule."""
     for number in np.unique(rules[rules < _KEPT]).tolist():
-        there = examples[NAMES[number]]
+        there = examples.setdefault(NAMES[number], [])
         rows = np.flatnonzero(rules == number)[: _EXAMPLES - len(there)]
         for pair in table.select(["src", "tgt"]).take(rows).to_pylist():
             there.append((pair["src"][:_EXAMPLE_LENGTH], pair["tgt"][:_EXAMPLE_LENGTH]))
+
+
+def _first_examples(judged: Sequence[_Judged]) -> dict[str, tuple[tuple[str, str], ...]]:
+    """The first dropped pairs of each rule, in the order of the rules."""
+    found = {
+        name: tuple(pair for report in judged for pair in report.examples.get(name, ()))[:_EXAMPLES] for name in NAMES
+    }
+    return {name: pairs for name, pairs in found.items() if pairs}
+
+
+def _sum_parts(reports: Sequence[_Judged] | Sequence[_Kept]) -> Counts:
+    """The pairs of each part in all pieces; a report ends with the last part that it has."""
+    counts = np.zeros(max(len(report.parts) for report in reports), dtype=np.int64)
+    for report in reports:
+        counts[: len(report.parts)] += np.array(report.parts, dtype=np.int64)
+    return counts
 
 
 def judge(table: pa.Table, options: CleanOptions, languages: tuple[str, str]) -> pa.Table:
@@ -169,9 +309,3 @@ def _punctuation(language: str) -> Any:
     from sacremoses import MosesPunctNormalizer
 
     return MosesPunctNormalizer(lang=language.lower())
-
-
-def _first_occurrences(keys: Hashes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    mask = np.zeros(len(keys), dtype=bool)
-    mask[np.unique(keys, return_index=True)[1]] = True
-    return mask
