@@ -6,13 +6,14 @@ read and write the work folder, which all machines share.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import platform
 import threading
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
 
 #: Seconds to wait for the scheduler; for the first worker, whose machine may have to be started; for a worker to come
 #: back before that is said.
-_CONNECT_SECONDS = 20
+_CONNECT_SECONDS = 10
 _FIRST_WORKER_SECONDS = 900
 _LOST_SECONDS = 15
+
+#: How often to look whether the scheduler is lost.
+_WATCH_SECONDS = 0.5
 
 #: How often a task is tried again that ended with an error, such as one of the network file system. Dask itself tries
 #: those of killed workers again, by default three times (``distributed.scheduler.allowed-failures``).
@@ -66,9 +70,10 @@ def open_workers(processes: int, cluster: Path | None, work: Path, progress: Pro
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # what goes wrong is said once, by this program
     address = _read_address(cluster)
     try:
-        client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False, name="dst-prep")
+        asyncio.run(_reach(address))
     except (OSError, TimeoutError, TypeError, ValueError) as error:
         raise UserError(_unreachable(cluster, address, error)) from None
+    client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False, name="dst-prep")
     done = threading.Event()
     try:
         _check_workers(client, cluster, progress)
@@ -77,11 +82,13 @@ def open_workers(processes: int, cluster: Path | None, work: Path, progress: Pro
                 f"the cluster at {address} is not encrypted, and who reaches it can run programs on it: it should be "
                 "in a private network, or use TLS"
             )
-        threading.Thread(target=_watch, args=(client, done, progress), daemon=True).start()
-        yield Cluster(client, address, work)
+        workers = Cluster(client, address, work)
+        threading.Thread(target=_watch, args=(client, workers, done, progress), daemon=True).start()
+        yield workers
     finally:
         done.set()
-        client.close(timeout=2)
+        with suppress(OSError, TimeoutError):
+            client.close(timeout=2)
 
 
 def _read_address(path: Path) -> str:
@@ -97,6 +104,15 @@ def _read_address(path: Path) -> str:
     if not isinstance(address, str):
         raise UserError(f"--cluster {path} names no scheduler: it should be the file that `dask scheduler` wrote")
     return address
+
+
+async def _reach(address: str) -> None:
+    """Connect to the scheduler once: a client that cannot would complain about that for long, and in many lines."""
+    from distributed import Security
+    from distributed.comm import connect
+
+    comm = await connect(address, timeout=_CONNECT_SECONDS, **Security().get_connection_args("client"))
+    await comm.close()
 
 
 def _unreachable(path: Path, address: str, error: Exception) -> str:
@@ -132,15 +148,15 @@ def _check_workers(client: Client, path: Path, progress: Progress) -> None:
     for address, there in found.items():
         if there != dstransformer.__version__:
             what = there if isinstance(there, str) else "none that can be imported"
-            raise UserError(_other_version(f"the worker at {address}", f"dstransformer {what}"))
+            raise UserError(_other_version(f"the worker at {address}", f"dstransformer {what}", _versions()))
     threads = client.nthreads()
     progress.note(f"{counted(len(threads), 'worker')} with {counted(sum(threads.values()), 'thread')}")
 
 
-def _other_version(worker: str, there: str) -> str:
+def _other_version(worker: str, there: str, wanted: Sequence[str]) -> str:
     return (
-        f"{worker} has {there}, this command has {', '.join(_versions())}: with another version the corpus could "
-        "differ; install the same on all machines"
+        f"{worker} has {there}, this command has {', '.join(wanted)}: with another version the corpus could differ; "
+        "install the same on all machines"
     )
 
 
@@ -154,17 +170,22 @@ def _versions() -> tuple[str, ...]:
     )
 
 
-def _watch(client: Client, done: threading.Event, progress: Progress) -> None:
-    """Say it if all workers are lost."""
+def _watch(client: Client, workers: Cluster, done: threading.Event, progress: Progress) -> None:
+    """End the work if the scheduler is lost; say it if all workers are."""
+    looks = 0
     said = False
-    while not done.wait(_LOST_SECONDS):
-        try:
-            lost = not client.nthreads()
-        except Exception:  # the scheduler is gone too, which the build itself notices
+    while not done.wait(_WATCH_SECONDS):
+        if client.status != "running":
+            workers.lose()
             return
-        if lost and not said:
-            progress.note("no worker is left: waiting for one to come back")
-        said = lost
+        looks += 1
+        if looks * _WATCH_SECONDS >= _LOST_SECONDS:
+            looks = 0
+            with suppress(Exception):  # the scheduler has just been lost
+                lost = not client.nthreads()
+                if lost and not said:
+                    progress.note("no worker is left: waiting for one to come back")
+                said = lost
 
 
 class Cluster(Executor):
@@ -173,26 +194,37 @@ class Cluster(Executor):
     def __init__(self, client: Client, address: str, work: Path) -> None:
         """Take the workers of ``client``, whose scheduler is at ``address``, for work in the folder ``work``."""
         self._executor = client.get_executor(retries=_RETRIES, pure=False)
-        self._address = address
+        self._gone = BrokenExecutor(f"the scheduler at {address} is gone: start it and its workers again; {_AGAIN}")
         self._work = work
+        self._lock = threading.Lock()
+        self._under_way: set[Future[Any]] = set()
+        self._lost = False
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **given: Any) -> Future[Any]:
         """See ``Executor.submit``. A lost cluster is a ``BrokenExecutor``."""
-        outcome: Future[Any] = Future()
+        with self._lock:
+            if self._lost:
+                raise self._gone
+            outcome: Future[Any] = Future()
+            self._under_way.add(outcome)
         remote = self._executor.submit(_run, _versions(), self._work, function, *args, **given)
         remote.add_done_callback(lambda remote: self._pass_on(remote, outcome))
         outcome.add_done_callback(lambda outcome: remote.cancel() if outcome.cancelled() else None)
         return outcome
 
+    def lose(self) -> None:
+        """End all tasks: the scheduler is gone. Dask may wait for ever for the result of one that was just finished."""
+        with self._lock:
+            self._lost = True
+            under_way = list(self._under_way)
+        for outcome in under_way:
+            self._end(outcome, self._gone)
+
     def _pass_on(self, remote: Future[Any], outcome: Future[Any]) -> None:
         from distributed import KilledWorker
 
-        if not outcome.set_running_or_notify_cancel():
-            return
         if remote.cancelled():
-            outcome.set_exception(
-                BrokenExecutor(f"the scheduler at {self._address} is gone: start it and its workers again; {_AGAIN}")
-            )
+            self._end(outcome, self._gone)
             return
         error = remote.exception()
         if isinstance(error, KilledWorker):
@@ -200,8 +232,18 @@ class Cluster(Executor):
                 f"{counted(error.allowed_failures + 1, 'worker')} died at the same piece of work, the last one at "
                 f"{error.last_worker.address}, perhaps because memory ran out: give each worker more; {_AGAIN}"
             )
+        self._end(outcome, error, None if error else remote.result())
+
+    def _end(self, outcome: Future[Any], error: BaseException | None, result: Any = None) -> None:
+        """End a task, unless it has ended."""
+        with self._lock:
+            if outcome not in self._under_way:
+                return
+            self._under_way.remove(outcome)
+        if not outcome.set_running_or_notify_cancel():
+            return
         if error is None:
-            outcome.set_result(remote.result())
+            outcome.set_result(result)
         else:
             outcome.set_exception(error)
 
@@ -214,11 +256,7 @@ def _run(versions: tuple[str, ...], work: Path, function: Callable[..., Any], *a
     """
     worker = f"the worker on {platform.node()}"
     if _versions() != versions:
-        there = ", ".join(_versions())
-        raise UserError(
-            f"{worker} has {there}, the command has {', '.join(versions)}: with another version the corpus could "
-            "differ; install the same on all machines"
-        )
+        raise UserError(_other_version(worker, ", ".join(_versions()), versions))
     if not work.is_dir():
         raise UserError(
             f"{worker} does not see the work folder {work}: choose one with --work that all machines share under the "
