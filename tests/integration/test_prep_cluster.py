@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.dask import dask_process, tls_environment
 from support.launching import environment, finish, free_port, started, wait_until
-from support.prep import ENGLISH, GERMAN, WriteText, build, contents, refuses, sentence
+from support.prep import WriteText, contents, refuses, some_pieces, text_and_corpus
 
 from data_prep import cluster
 from data_prep.cli import main
@@ -24,27 +24,13 @@ LOCAL = ("--host", "127.0.0.1")
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, bytes]]:
-    """The options of a build, and the corpus that one process makes."""
-    folder = tmp_path_factory.mktemp("given")
-    options = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--vocab-size", "400"]
-    for side, words in (("src", ENGLISH), ("tgt", GERMAN)):
-        path = folder / f"{side}.txt"
-        path.write_text("".join(sentence(number % (PAIRS - 999), words) + "\n" for number in range(PAIRS)))
-        options += [f"--{side}", str(path)]
-    options += ["--valid-size", "50"]
-    assert build(*options, "--out", folder / "corpus") == 0
-    return options, contents(folder / "corpus")
+    return text_and_corpus(tmp_path_factory.mktemp("given"), PAIRS)
 
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
     with ExitStack() as opened:
         yield opened
-
-
-def some_pieces(work: Path, least: int = 2) -> bool:
-    pieces = work / "clean.partial" / "pieces"
-    return pieces.exists() and len(list(pieces.glob("judged-??????/piece.json"))) >= least
 
 
 @pytest.mark.slow
