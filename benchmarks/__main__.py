@@ -7,7 +7,19 @@ from importlib import import_module
 
 from benchmarks.peers.machine import describe
 
-NAMES = ("plan", "loading", "padding", "startup", "corpus", "engine", "checkpoint", "allocator", "spinning", "outage")
+NAMES = (
+    "plan",
+    "loading",
+    "padding",
+    "startup",
+    "corpus",
+    "cluster",
+    "engine",
+    "checkpoint",
+    "allocator",
+    "spinning",
+    "outage",
+)
 
 
 def main() -> None:

@@ -33,7 +33,9 @@ Hashes = npt.NDArray[np.uint64]
 # Rows of a batch.
 _BATCH_ROWS = 2_000
 
-# A piece has at most so many batches: a lost one costs seconds. A small file is cut into at most so many pieces.
+# Batches of a piece: enough that bringing it to a worker costs little, few enough that a lost one costs seconds. In
+# between, a file is cut into about so many pieces.
+_LEAST_BATCHES = 4
 _MOST_BATCHES = 25
 _PIECES = 128
 
@@ -166,8 +168,8 @@ def cut_pairs(path: Path) -> list[Piece]:
             begins.append(begin)
             rows.append(pa.ipc.read_record_batch(message, SCHEMA).num_rows)
             begin = file.tell()
-    size = min(_MOST_BATCHES, -(-len(rows) // _PIECES))
-    firsts = range(0, len(rows), size or 1)
+    size = min(max(_LEAST_BATCHES, -(-len(rows) // _PIECES)), _MOST_BATCHES)
+    firsts = range(0, len(rows), size)
     return [
         Piece(path, number, begins[first], len(rows[first : first + size]), sum(rows[first : first + size]))
         for number, first in enumerate(firsts)

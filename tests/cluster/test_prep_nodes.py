@@ -17,7 +17,7 @@ from support.prep import contents, some_pieces, text_and_corpus
 from support.slurm import slurm_cluster
 from support.tools import UnavailableError
 
-PAIRS = 40_000
+PAIRS = 60_000
 
 Given = tuple[list[str], dict[str, bytes]]
 

@@ -34,9 +34,9 @@ def text_and_corpus(folder: Path, pairs: int) -> tuple[list[str], dict[str, byte
     return options, contents(folder / "one")
 
 
-def some_pieces(work: Path, least: int = 2) -> bool:
-    """Whether workers have finished a few pieces of the stage ``clean``."""
-    return len(list(work.glob("clean.partial/pieces/judged-??????/piece.json"))) >= least
+def some_pieces(work: Path) -> bool:
+    """Whether workers have finished a piece of the stage ``clean``."""
+    return any(work.glob("clean.partial/pieces/judged-??????/piece.json"))
 
 
 def without_vocab(options: list[str]) -> list[str]:
