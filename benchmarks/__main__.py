@@ -14,6 +14,7 @@ NAMES = (
     "padding",
     "startup",
     "corpus",
+    "cluster",
     "engine",
     "checkpoint",
     "allocator",

@@ -94,10 +94,17 @@ def add_work(parser: argparse.ArgumentParser, text: str, *, required: bool) -> N
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Add the number of processes."""
+    """Add the number of processes, or the cluster that takes their place."""
+    group = parser.add_mutually_exclusive_group()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parser.add_argument(
+    group.add_argument(
         "--workers", type=read_as(_Processes), default=cores, metavar="N", help="processes (default: all cores)"
+    )
+    group.add_argument(
+        "--cluster",
+        type=read_as(TextFile),
+        metavar="FILE",
+        help="work on the machines of a Dask cluster: the file that its scheduler wrote (--scheduler-file)",
     )
 
 

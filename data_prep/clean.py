@@ -1,6 +1,10 @@
 """Stage two: normalise, filter and deduplicate the training pairs. The validation and test sets stay as they are."""
 
-from functools import cache
+import shutil
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -9,24 +13,41 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
+from data_prep.dedup import (
+    Counts,
+    Rows,
+    bucket_bits,
+    first_occurrences,
+    judged_piece,
+    list_buckets,
+    list_rows,
+    mark_bucket,
+    write_keys,
+)
 from data_prep.options import CleanOptions
-from data_prep.overlap import OverlapCounter
+from data_prep.overlap import load_held_out
 from data_prep.pairs import (
     SCHEMA,
-    Hashes,
     PairsWriter,
+    Piece,
     comparison_keys,
-    count_pairs,
+    cut_pairs,
     hash_pairs,
     hash_texts,
-    map_pairs,
+    iter_pairs,
+    iter_piece,
+    join_pairs,
     normalise,
-    select_pairs,
 )
+from data_prep.pieces import PIECES, make_piece
 from data_prep.rules import RULES
+from data_prep.workers import Workers, run_tasks
 from dstransformer.corpus import CleaningReport, Overlap
 from dstransformer.errors import DataError, counted
 from dstransformer.progress import Progress
+
+#: The pairs in the folder of a piece.
+_PAIRS = "pairs.arrow"
 
 # In the order in which they are tried; a dropped pair is counted under the first rule that drops it.
 NAMES = ("score", *(rule.name for rule in RULES), "overlap", "duplicate")
@@ -46,10 +67,7 @@ _EXAMPLE_LENGTH = 300
 
 
 class CleanReport(BaseModel):
-    """What cleaning dropped, how much of each held-out split is in the remaining text, and what of each part.
-
-    ``parts`` counts the remaining pairs of each part, ``dropped`` those that each rule dropped of it.
-    """
+    """What cleaning dropped, how much of each held-out split is in the remaining text, and its pairs by part."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,13 +77,49 @@ class CleanReport(BaseModel):
     dropped: tuple[dict[str, int], ...]
 
 
+class _Judged(BaseModel):
+    """What the rules for single pairs did to a piece.
+
+    ``counts`` are the pairs by part and rule, ``(parts, len(NAMES) + 1)``; ``src`` and ``pairs`` the hashes of held-out
+    text that is in it; ``buckets`` its hashes by bucket.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    counts: list[list[int]]
+    examples: dict[str, list[tuple[str, str]]]
+    src: list[int]
+    pairs: list[int]
+    buckets: list[int]
+
+
+class _Kept(BaseModel):
+    """The pairs of a piece that are left, by part."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    parts: list[int]
+
+
+@dataclass(frozen=True)
+class _Cleaning:
+    """What a worker must know to clean a piece."""
+
+    read: Path
+    root: Path
+    options: CleanOptions
+    languages: tuple[str, str]
+    parts: int
+    bits: int
+
+
 def clean_text(
     read: Path,
     folder: Path,
     options: CleanOptions,
     languages: tuple[str, str],
     parts: int,
-    workers: int,
+    workers: Workers,
     progress: Progress,
 ) -> CleanReport:
     """Write the pairs of ``read/train.arrow``, of so many ``parts``, that pass every rule to ``folder/train.arrow``.
@@ -76,50 +130,142 @@ def clean_text(
     """
     active = {rule.name for rule in RULES if rule.build(options, *languages)}
     active |= {"duplicate", "overlap"} if options.drop_overlap else {"duplicate"}
-    examples: dict[str, list[tuple[str, str]]] = {name: [] for name in NAMES}
-    total = count_pairs(read / "train.arrow")
-    passed, train = folder / "passed.arrow", folder / "train.arrow"
-    counts = np.zeros((parts, _KEPT + 1), dtype=np.int64)
-    keys = [np.empty(0, dtype=np.uint64)]
-    part_of = [np.empty(0, dtype=np.uint16)]
-    overlap = OverlapCounter(read)
-    given = {"options": options, "languages": languages}
-    with progress.task("clean train", total) as advance, PairsWriter(passed) as writer:
-        for table in map_pairs(read / "train.arrow", judge, workers, advance, **given):
+    root = folder / PIECES
+    root.mkdir(exist_ok=True)
+    pieces = cut_pairs(read / "train.arrow")
+    total = sum(piece.rows for piece in pieces)
+    given = _Cleaning(read, root, options, languages, parts, bucket_bits(total))
+    judged = []
+    with (
+        progress.task("clean train", total) as advance,
+        closing(run_tasks(partial(_judge_piece, given), pieces, workers)) as results,
+    ):
+        for piece, report in zip(pieces, results, strict=True):
+            judged.append(report)
+            advance(piece.rows)
+    counts: Counts = np.sum([report.counts for report in judged], axis=0, dtype=np.int64)
+    files = [judged_piece(root, piece.number) / _PAIRS for piece in pieces]
+    if options.dedup:
+        buckets = np.array([report.buckets for report in judged], dtype=np.int64)
+        files, left = _drop_repeated(root, parts, buckets, workers, progress)
+        _take_away(counts, "duplicate", counts[:, _KEPT] - left)
+    if not counts[:, _KEPT].any():
+        raise _nothing_left(counts, total)
+    join_pairs(files, folder / "train.arrow")
+    examples = _first_examples(judged)
+    shutil.rmtree(root)
+    of_rule = dict(zip(NAMES, counts.T.tolist(), strict=False))
+    names = [name for name in NAMES if name in active or (name == "score" and any(of_rule[name]))]
+    src = {key for report in judged for key in report.src}
+    pairs = {key for report in judged for key in report.pairs}
+    return CleanReport(
+        cleaning=CleaningReport(
+            read=total,
+            kept=int(counts[:, _KEPT].sum()),
+            dropped={name: sum(of_rule[name]) for name in names},
+            examples=examples,
+        ),
+        overlap=load_held_out(read).report(src, pairs),
+        parts=tuple(counts[:, _KEPT].tolist()),
+        dropped=tuple({name: of_rule[name][part] for name in names} for part in range(parts)),
+    )
+
+
+def _take_away(counts: Counts, rule: str, pairs: Counts) -> None:
+    """Count pairs of each part that a rule drops and that were kept until then."""
+    counts[:, NAMES.index(rule)] = pairs
+    counts[:, _KEPT] -= pairs
+
+
+def _nothing_left(counts: Counts, total: int) -> DataError:
+    dropped = {name: count for name, count in zip(NAMES, counts.sum(axis=0).tolist(), strict=False) if count}
+    reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items())
+    advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
+    return DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
+
+
+def _judge_piece(given: _Cleaning, piece: Piece) -> _Judged:
+    """Write the pairs of a piece that no rule for single pairs drops, and their hashes."""
+    return make_piece(judged_piece(given.root, piece.number), _Judged, partial(_write_judged, given, piece))
+
+
+def _write_judged(given: _Cleaning, piece: Piece, folder: Path) -> _Judged:
+    held_out = load_held_out(given.read)
+    counts = np.zeros((given.parts, _KEPT + 1), dtype=np.int64)
+    examples: dict[str, list[tuple[str, str]]] = {}
+    left: dict[str, list[npt.NDArray[Any]]] = {"key": [], "src_key": [], "pair_key": []}
+    with PairsWriter(folder / _PAIRS, durable=False) as writer:
+        for batch in iter_piece(piece):
+            table = judge(batch, given.options, given.languages)
             rules = table["rule"].to_numpy()
-            if options.drop_overlap:
-                held_out = overlap.contains(table["src_key"].to_numpy())
-                rules = np.where(held_out & (rules == _KEPT), NAMES.index("overlap"), rules)
+            if given.options.drop_overlap:
+                drops = held_out.contains(table["src_key"].to_numpy())
+                rules = np.where(drops & (rules == _KEPT), NAMES.index("overlap"), rules)
             _collect_examples(table, rules, examples)
             np.add.at(counts, (table["part"].to_numpy(), rules), 1)
             kept = table.filter(pa.array(rules == _KEPT))
-            overlap.count(kept["src_key"].to_numpy(), kept["pair_key"].to_numpy())
-            keys.append(kept["key"].to_numpy())
-            part_of.append(kept["part"].to_numpy())
             writer.write(kept.select(SCHEMA.names))
-    if options.dedup:
-        distinct = _first_occurrences(np.concatenate(keys))
-        repeated = np.bincount(np.concatenate(part_of)[~distinct], minlength=parts)
-        select_pairs(passed, distinct, train)
-        passed.unlink()
-        counts[:, NAMES.index("duplicate")] = repeated
-        counts[:, _KEPT] -= repeated
-    else:
-        passed.rename(train)
-    of_rule = dict(zip(NAMES, counts.T.tolist(), strict=False))
-    dropped = {name: sum(of_rule[name]) for name in NAMES if name in active or (name == "score" and any(of_rule[name]))}
-    left = counts[:, _KEPT].tolist()
-    if not any(left):
-        reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items() if count)
-        advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
-        raise DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
-    shown = {name: tuple(pairs) for name, pairs in examples.items() if pairs}
-    return CleanReport(
-        cleaning=CleaningReport(read=total, kept=sum(left), dropped=dropped, examples=shown),
-        overlap=overlap.report(),
-        parts=tuple(left),
-        dropped=tuple({name: of_rule[name][part] for name in dropped} for part in range(parts)),
+            for name, columns in left.items():
+                columns.append(kept[name].to_numpy())
+    key, src_key, pair_key = (np.concatenate(columns) for columns in left.values())
+    src, pairs = held_out.found(src_key, pair_key)
+    return _Judged(
+        counts=counts.tolist(),
+        examples=examples,
+        src=src.tolist(),
+        pairs=pairs.tolist(),
+        buckets=write_keys(folder, key, given.bits),
     )
+
+
+def _drop_repeated(
+    root: Path, parts: int, buckets: Counts, workers: Workers, progress: Progress
+) -> tuple[list[Path], Counts]:
+    """Leave the first of equal pairs.
+
+    Args:
+        root: The folder of the pieces.
+        parts: Number of parts.
+        buckets: The pairs of each piece in each bucket of their hashes.
+        workers: Who does it.
+        progress: Shows it.
+
+    Returns:
+        The files with what is left, and how much that is of each part.
+    """
+    left = np.zeros(parts, dtype=np.int64)
+    with progress.task("drop repeated pairs", int(buckets.sum())) as advance:
+        with closing(run_tasks(mark_bucket, list_buckets(root, buckets), workers)) as marked:
+            for _ in marked:
+                pass
+        rows = list_rows(root, buckets)
+        with closing(run_tasks(partial(_keep_first, parts), rows, workers)) as results:
+            for piece, report in zip(rows, results, strict=True):
+                left += report.parts
+                advance(int(piece.counts.sum()))
+    return [_kept_piece(piece) / _PAIRS for piece in rows], left
+
+
+def _kept_piece(rows: Rows) -> Path:
+    return rows.root / f"kept-{rows.number:06d}"
+
+
+def _keep_first(parts: int, rows: Rows) -> _Kept:
+    """Write the pairs of a piece that did not occur before."""
+
+    def make(folder: Path) -> _Kept:
+        mask = first_occurrences(rows)
+        begin = 0
+        left = np.zeros(parts, dtype=np.int64)
+        with PairsWriter(folder / _PAIRS, durable=False) as writer:
+            for batch in iter_pairs(judged_piece(rows.root, rows.number) / _PAIRS):
+                kept = batch.filter(pa.array(mask[begin : begin + batch.num_rows]))
+                writer.write(pa.Table.from_batches([kept]))
+                left += np.bincount(kept["part"].to_numpy(), minlength=parts)
+                begin += batch.num_rows
+        return _Kept(parts=left.tolist())
+
+    return make_piece(_kept_piece(rows), _Kept, make)
 
 
 def _collect_examples(
@@ -127,10 +273,18 @@ def _collect_examples(
 ) -> None:
     """Add the first dropped pairs of each rule."""
     for number in np.unique(rules[rules < _KEPT]).tolist():
-        there = examples[NAMES[number]]
+        there = examples.setdefault(NAMES[number], [])
         rows = np.flatnonzero(rules == number)[: _EXAMPLES - len(there)]
         for pair in table.select(["src", "tgt"]).take(rows).to_pylist():
             there.append((pair["src"][:_EXAMPLE_LENGTH], pair["tgt"][:_EXAMPLE_LENGTH]))
+
+
+def _first_examples(judged: Sequence[_Judged]) -> dict[str, tuple[tuple[str, str], ...]]:
+    """The first dropped pairs of each rule, in the order of the rules."""
+    found = {
+        name: tuple(pair for report in judged for pair in report.examples.get(name, ()))[:_EXAMPLES] for name in NAMES
+    }
+    return {name: pairs for name, pairs in found.items() if pairs}
 
 
 def judge(table: pa.Table, options: CleanOptions, languages: tuple[str, str]) -> pa.Table:
@@ -183,9 +337,3 @@ def _punctuation(language: str) -> Any:
     from sacremoses import MosesPunctNormalizer
 
     return MosesPunctNormalizer(lang=language.lower())
-
-
-def _first_occurrences(keys: Hashes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    mask = np.zeros(len(keys), dtype=bool)
-    mask[np.unique(keys, return_index=True)[1]] = True
-    return mask

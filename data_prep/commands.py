@@ -1,7 +1,8 @@
 """The commands of ``dst-prep``. Handlers import what they need, so that ``--help`` answers at once."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from data_prep import arguments as options
@@ -10,6 +11,8 @@ from dstransformer.errors import DataError, UserError
 from dstransformer.terminal import Parser, printing
 
 if TYPE_CHECKING:
+    from data_prep.workers import Workers
+    from data_prep.workspace import Workspace
     from dstransformer.corpus import Corpus
 
 
@@ -108,6 +111,7 @@ def _add_command(commands: Any, name: str, handler: Any, help_text: str) -> argp
 
 
 def _build(arguments: argparse.Namespace) -> None:
+    from data_prep.cluster import open_workers
     from data_prep.output import resolve_output
     from data_prep.pipeline import build
     from data_prep.report import show_manifest
@@ -117,18 +121,37 @@ def _build(arguments: argparse.Namespace) -> None:
     recipe = options.read_recipe(arguments)
     out = resolve_output(arguments.out)
     work = arguments.work.absolute() if arguments.work else out.with_name(f"{out.name}.work")
-    manifest = build(
-        recipe,
-        out,
-        work,
-        workers=arguments.workers,
-        overwrite=arguments.overwrite,
-        progress=build_progress(),
-        command=options.recipe_command(arguments),
-        recipes=identify_recipe(arguments.recipe),
-    )
+    progress = build_progress()
+    with open_workers(arguments.workers, arguments.cluster, work, progress) as workers:
+        manifest = build(
+            recipe,
+            out,
+            work,
+            workers=workers,
+            overwrite=arguments.overwrite,
+            progress=progress,
+            command=options.recipe_command(arguments),
+            recipes=identify_recipe(arguments.recipe),
+        )
     with printing(f"; the corpus {arguments.out} is whole"):
         show_manifest(arguments.out, manifest)
+
+
+@contextmanager
+def _open_stage(arguments: argparse.Namespace, after: str = "") -> Iterator[tuple["Workspace", "Workers"]]:
+    """Open the work folder of a stage, which comes after the stage ``after``, and the workers."""
+    from data_prep.cluster import open_workers
+    from data_prep.workspace import open_workspace
+    from dstransformer.progress import build_progress
+
+    progress = build_progress()
+    # Workers of a cluster may run in another folder.
+    work = arguments.work.absolute() if arguments.cluster else arguments.work
+    with (
+        open_workspace(work, progress, after=after) as space,
+        open_workers(arguments.workers, arguments.cluster, work, progress) as workers,
+    ):
+        yield space, workers
 
 
 def _recipes(_: argparse.Namespace) -> None:
@@ -143,12 +166,10 @@ def _recipes(_: argparse.Namespace) -> None:
 
 def _read(arguments: argparse.Namespace) -> None:
     from data_prep.pipeline import run_read
-    from data_prep.workspace import open_workspace
-    from dstransformer.progress import build_progress
 
     source = options.read_source(arguments)
-    with open_workspace(arguments.work, build_progress()) as space:
-        run_read(space, {source.source: source}, arguments.workers)
+    with _open_stage(arguments) as (space, workers):
+        run_read(space, {source.source: source}, workers)
 
 
 def _clean(arguments: argparse.Namespace) -> None:
@@ -156,12 +177,10 @@ def _clean(arguments: argparse.Namespace) -> None:
     from data_prep.options import CleanOptions
     from data_prep.pipeline import run_clean
     from data_prep.report import show_cleaning
-    from data_prep.workspace import open_workspace
-    from dstransformer.progress import build_progress
 
-    with open_workspace(arguments.work, build_progress(), after="read") as space:
+    with _open_stage(arguments, after="read") as (space, workers):
         given = options.read_stage(arguments, CleanOptions, "clean", space.finished("read").options)
-        run_clean(space, given, arguments.workers)
+        run_clean(space, given, workers)
         report = space.report("clean", CleanReport)
     with printing(f"; the stage in {arguments.work} is finished"):
         show_cleaning(report.cleaning)
@@ -170,10 +189,8 @@ def _clean(arguments: argparse.Namespace) -> None:
 def _vocab(arguments: argparse.Namespace) -> None:
     from data_prep.options import VocabOptions
     from data_prep.pipeline import run_vocab
-    from data_prep.workspace import open_workspace
-    from dstransformer.progress import build_progress
 
-    with open_workspace(arguments.work, build_progress(), after="read") as space:
+    with _open_stage(arguments, after="read") as (space, _):
         run_vocab(space, options.read_stage(arguments, VocabOptions, "vocab", space.finished("read").options))
 
 
@@ -182,14 +199,12 @@ def _encode(arguments: argparse.Namespace) -> None:
     from data_prep.output import check_places, resolve_output
     from data_prep.pipeline import run_encode
     from data_prep.report import show_manifest
-    from data_prep.workspace import open_workspace
-    from dstransformer.progress import build_progress
 
     out = resolve_output(arguments.out)
     check_places(out, arguments.work)
-    with open_workspace(arguments.work, build_progress(), after="read") as space:
+    with _open_stage(arguments, after="read") as (space, workers):
         given = options.read_stage(arguments, EncodeOptions, "encode", space.finished("read").options)
-        manifest = run_encode(space, given, out, workers=arguments.workers, overwrite=arguments.overwrite)
+        manifest = run_encode(space, given, out, workers=workers, overwrite=arguments.overwrite)
     with printing(f"; the corpus {arguments.out} is whole"):
         show_manifest(arguments.out, manifest)
 

@@ -1,19 +1,27 @@
 """Stage four: encode the text in parallel and write the sharded corpus."""
 
+from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict
 
-from data_prep.pairs import count_pairs, map_pairs
+from data_prep.pairs import Piece, cut_pairs, iter_piece
+from data_prep.pieces import PIECES, make_piece
+from data_prep.workers import Workers, run_tasks
 from dstransformer.corpus import UNK_ID, CorpusWriter, SplitInfo, SplitWriter, Tokenizer
 from dstransformer.errors import DataError
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree
 from dstransformer.progress import Progress
+
+#: The token ids in the folder of a piece.
+_IDS = "ids.arrow"
 
 
 @dataclass(frozen=True)
@@ -32,66 +40,117 @@ class Form:
         return [begins[part] + text for part, text in zip(table["part"].to_pylist(), sentences, strict=True)]
 
 
-def encode_train(
-    path: Path,
-    writer: CorpusWriter,
-    tokenizer: Tokenizer,
-    form: Form,
-    *,
-    max_tokens: int,
-    workers: int,
-    progress: Progress,
-) -> tuple[SplitInfo, int, list[int]]:
-    """Write the training split.
+class Encoded(BaseModel):
+    """The pairs of an encoded piece, by part."""
 
-    Returns:
-        The split, the number of pairs dropped because a side has more than ``max_tokens`` tokens, and the pairs of each
-        part.
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    Raises:
-        DataError: Every pair is dropped.
+    parts: list[int]
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    """What a worker must know to encode a piece: ``sha256`` is that of the tokenizer's file ``model``."""
+
+    root: Path
+    schema: pa.Schema
+    model: Path
+    sha256: str
+    form: Form
+    max_tokens: int | None
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Encodes the splits of a corpus.
+
+    Attributes:
+        folder: Where the pieces go.
+        writer: Writes the corpus.
+        model: The tokenizer's file.
+        sha256: Its hash.
+        form: How sentences are written.
+        workers: Who does it.
+        progress: Shows what is done.
     """
-    rows = writer.split("train", has_text=False)
-    total, parts = _encode(path, rows, tokenizer, form, max_tokens=max_tokens, workers=workers, progress=progress)
-    info = rows.close()
-    return info, total - info.pairs, parts
+
+    folder: Path
+    writer: CorpusWriter
+    model: Path
+    sha256: str
+    form: Form
+    workers: Workers
+    progress: Progress
+
+    def encode_train(self, path: Path, max_tokens: int) -> tuple[SplitInfo, int, list[int]]:
+        """Write the training split.
+
+        Returns:
+            The split, the number of pairs dropped because a side has more than ``max_tokens`` tokens, and the pairs of
+            each part.
+
+        Raises:
+            DataError: Every pair is dropped.
+        """
+        rows = self.writer.split("train", has_text=False)
+        total, parts = self._encode(path, rows, max_tokens)
+        info = rows.close()
+        return info, total - info.pairs, parts
+
+    def encode_held_out(self, path: Path) -> SplitInfo:
+        """Write the validation or test split, which ``path`` is named after: every pair, with its raw text."""
+        rows = self.writer.split(path.stem, has_text=True)
+        self._encode(path, rows, None)
+        return rows.close()
+
+    def _encode(self, path: Path, rows: SplitWriter, max_tokens: int | None) -> tuple[int, list[int]]:
+        pieces = cut_pairs(path)
+        total = sum(piece.rows for piece in pieces)
+        parts = np.zeros(len(self.form.tags), dtype=np.int64)
+        root = self.folder / PIECES
+        root.mkdir(exist_ok=True)
+        given = _Encoding(root, rows.schema, self.model, self.sha256, self.form, max_tokens)
+        with (
+            self.progress.task(f"encode {path.stem}", total) as advance,
+            closing(run_tasks(partial(_encode_piece, given), pieces, self.workers)) as results,
+        ):
+            for piece, report in zip(pieces, results, strict=True):
+                with pa.memory_map(str(_encoded_piece(root, piece) / _IDS)) as file:
+                    rows.write(pa.ipc.open_stream(file).read_all())
+                parts[: len(report.parts)] += np.array(report.parts, dtype=np.int64)
+                advance(piece.rows)
+        if not parts.any():
+            raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
+        return total, parts.tolist()
 
 
-def encode_held_out(
-    path: Path,
-    writer: CorpusWriter,
-    tokenizer: Tokenizer,
-    form: Form,
-    *,
-    workers: int,
-    progress: Progress,
-) -> SplitInfo:
-    """Write the validation or test split, which ``path`` is named after: every pair, with its raw text."""
-    rows = writer.split(path.stem, has_text=True)
-    _encode(path, rows, tokenizer, form, max_tokens=None, workers=workers, progress=progress)
-    return rows.close()
+def _encoded_piece(root: Path, piece: Piece) -> Path:
+    return root / f"{piece.path.stem}-{piece.number:06d}"
 
 
-def _encode(
-    path: Path,
-    rows: SplitWriter,
-    tokenizer: Tokenizer,
-    form: Form,
-    *,
-    max_tokens: int | None,
-    workers: int,
-    progress: Progress,
-) -> tuple[int, list[int]]:
-    total = count_pairs(path)
-    parts = np.zeros(len(form.tags), dtype=np.int64)
-    with progress.task(f"encode {path.stem}", total) as advance:
-        given = {"tokenizer": tokenizer, "max_tokens": max_tokens, "form": form}
-        for table in map_pairs(path, encode_pairs, workers, advance, **given):
-            rows.write(table)
-            parts += np.bincount(table["part"].to_numpy(), minlength=len(parts))
-    if not parts.any():
-        raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
-    return total, parts.tolist()
+def _encode_piece(given: _Encoding, piece: Piece) -> Encoded:
+    """Write the token ids of a piece."""
+
+    def make(folder: Path) -> Encoded:
+        tokenizer = _load_tokenizer(given.model, given.sha256)
+        parts = [np.empty(0, dtype=np.uint16)]
+        with pa.ipc.new_stream(str(folder / _IDS), given.schema) as stream:
+            for batch in iter_piece(piece):
+                table = encode_pairs(batch, tokenizer, given.max_tokens, given.form)
+                stream.write_table(table.select(given.schema.names).cast(given.schema))
+                parts.append(table["part"].to_numpy())
+        return Encoded(parts=np.bincount(np.concatenate(parts)).tolist())
+
+    return make_piece(_encoded_piece(given.root, piece), Encoded, make)
+
+
+@lru_cache(maxsize=1)
+def _load_tokenizer(model: Path, sha256: str) -> Tokenizer:
+    """Load the tokenizer. A worker keeps it from one piece to the next."""
+    tokenizer = Tokenizer.load(model)
+    if tokenizer.sha256 != sha256:
+        raise DataError(f"{model} has changed since the build began: run it again")
+    return tokenizer
 
 
 def encode_pairs(table: pa.Table, tokenizer: Tokenizer, max_tokens: int | None, form: Form) -> pa.Table:

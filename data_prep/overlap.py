@@ -6,6 +6,7 @@ kept in memory while the training text streams past.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -14,67 +15,75 @@ import numpy.typing as npt
 from data_prep.pairs import Hashes, comparison_keys, iter_pairs
 from dstransformer.corpus import Overlap
 
-
-class _Seen:
-    """A set of hashes, each marked once it has occurred."""
-
-    def __init__(self, hashes: Iterable[Hashes]) -> None:
-        self._hashes = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *hashes]))
-        self._marked = np.zeros(len(self._hashes), dtype=bool)
-
-    def contains(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """Tell which of ``hashes`` are in the set."""
-        if not len(self._hashes):
-            return np.zeros(len(hashes), dtype=bool)
-        found: npt.NDArray[np.bool_] = self._hashes[self._places(hashes)] == hashes
-        return found
-
-    def mark(self, hashes: Hashes) -> None:
-        """Mark those of ``hashes`` that are in the set."""
-        self._marked[self._places(hashes[self.contains(hashes)])] = True
-
-    def _places(self, hashes: Hashes) -> npt.NDArray[np.intp]:
-        return np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-
-    def count(self, hashes: Hashes) -> int:
-        """Count those of ``hashes`` that are marked."""
-        return int(np.isin(hashes, self._hashes[self._marked]).sum())
+_SPLITS = ("validation", "test")
 
 
 @dataclass(frozen=True)
-class _HeldOut:
+class _Split:
+    """The hashes of the source sentences and of the pairs of a held-out split."""
+
     src: Hashes
     pairs: Hashes
 
 
-class OverlapCounter:
-    """Compares training text, batch by batch, with the held-out splits."""
+class HeldOut:
+    """The hashes of the held-out splits, with which training text is compared."""
 
     def __init__(self, read: Path) -> None:
         """Hash the held-out splits in the folder ``read``."""
-        self._splits: dict[str, _HeldOut] = {}
-        for path in (read / f"{name}.arrow" for name in ("validation", "test")):
+        self._splits: dict[str, _Split] = {}
+        for path in (read / f"{name}.arrow" for name in _SPLITS):
             if path.exists():
                 keys = [comparison_keys(batch) for batch in iter_pairs(path)]
-                self._splits[path.stem] = _HeldOut(*(np.concatenate(part) for part in zip(*keys, strict=True)))
-        self._src = _Seen(split.src for split in self._splits.values())
-        self._pairs = _Seen(split.pairs for split in self._splits.values())
+                self._splits[path.stem] = _Split(*(np.concatenate(part) for part in zip(*keys, strict=True)))
+        self._src = _distinct(split.src for split in self._splits.values())
+        self._pairs = _distinct(split.pairs for split in self._splits.values())
 
     def contains(self, src_keys: Hashes) -> npt.NDArray[np.bool_]:
-        """Tell which training pairs have a source sentence of a held-out split, without counting them."""
-        return self._src.contains(src_keys)
+        """Tell which training pairs have a source sentence of a held-out split."""
+        return _contains(self._src, src_keys)
 
-    def count(self, src_keys: Hashes, pair_keys: Hashes) -> None:
-        """Count training pairs."""
-        self._src.mark(src_keys)
-        self._pairs.mark(pair_keys)
+    def found(self, src_keys: Hashes, pair_keys: Hashes) -> tuple[Hashes, Hashes]:
+        """Return the held-out source sentences, and the pairs, that are among training pairs."""
+        src, pairs = (
+            np.unique(keys[_contains(own, keys)]) for own, keys in ((self._src, src_keys), (self._pairs, pair_keys))
+        )
+        return src, pairs
 
-    def report(self) -> dict[str, Overlap]:
-        """Return the overlap of each held-out split with the training pairs counted so far."""
+    def report(self, src: set[int], pairs: set[int]) -> dict[str, Overlap]:
+        """Return the overlap of each held-out split, given all that was found in the training text."""
         return {
-            name: Overlap(sentences=self._src.count(split.src), pairs=self._pairs.count(split.pairs))
+            name: Overlap(sentences=_count(split.src, src), pairs=_count(split.pairs, pairs))
             for name, split in self._splits.items()
         }
+
+
+def load_held_out(read: Path) -> HeldOut:
+    """Return the held-out splits in the folder ``read``. A worker keeps them from one piece to the next."""
+    paths = [read / f"{name}.arrow" for name in _SPLITS]
+    return _load_held_out(read, tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths))
+
+
+@lru_cache(maxsize=1)
+def _load_held_out(read: Path, _: tuple[int, ...]) -> HeldOut:
+    return HeldOut(read)
+
+
+def _distinct(hashes: Iterable[Hashes]) -> Hashes:
+    return np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *hashes]))
+
+
+def _contains(own: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
+    """Tell which of ``hashes`` are among ``own``, which is sorted."""
+    if not len(own):
+        return np.zeros(len(hashes), dtype=bool)
+    places = np.minimum(np.searchsorted(own, hashes), len(own) - 1)
+    found: npt.NDArray[np.bool_] = own[places] == hashes
+    return found
+
+
+def _count(hashes: Hashes, found: set[int]) -> int:
+    return sum(key in found for key in hashes.tolist())
 
 
 def describe_overlap(name: str, overlap: Overlap, size: int) -> str:

@@ -3,8 +3,9 @@
 import errno
 import hashlib
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from data_prep.workers import map_in_processes
+from data_prep.workers import Workers, run_tasks
 from dstransformer.corpus.arrow_stream import check_plain_stream
 from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.errors import DataError
@@ -29,15 +30,47 @@ SCHEMA = TEXT.append(pa.field("part", pa.uint16())).append(pa.field("low", pa.bo
 
 Hashes = npt.NDArray[np.uint64]
 
-# Rows of a batch, the unit of work of a worker.
+# Rows of a batch.
 _BATCH_ROWS = 2_000
+
+# Batches of a piece: enough that bringing it to a worker costs little, few enough that a lost one costs seconds. In
+# between, a file is cut into about so many pieces.
+_LEAST_BATCHES = 4
+_MOST_BATCHES = 25
+_PIECES = 128
+
+# What ends an Arrow stream: the mark of a message, and its length.
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive batches of a file of pairs, the unit of work of a worker.
+
+    Attributes:
+        path: The file.
+        number: Counts the pieces of the file.
+        offset: The byte at which the first batch begins.
+        batches: Number of batches.
+        rows: Number of pairs.
+    """
+
+    path: Path
+    number: int
+    offset: int
+    batches: int
+    rows: int
 
 
 class PairsWriter:
-    """Writes an Arrow stream of pairs, batch by batch. Use it as a context manager; the file is flushed at its end."""
+    """Writes an Arrow stream of pairs, batch by batch. Use it as a context manager.
 
-    def __init__(self, path: Path) -> None:
+    At its end the file is flushed to disk, unless it is not ``durable``.
+    """
+
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
         self._path = path
+        self._durable = durable
         self._stream = pa.ipc.new_stream(str(path), SCHEMA)
         self.rows = 0
 
@@ -53,7 +86,7 @@ class PairsWriter:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stream.close()
-        if kind is None:
+        if kind is None and self._durable:
             sync(self._path)
 
 
@@ -71,8 +104,14 @@ def iter_pairs(path: Path) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[None]:
-    try:
+    with _readable(path):
         check_plain_stream(path)
+        yield
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
         yield
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
@@ -100,15 +139,65 @@ def select_pairs(path: Path, mask: npt.NDArray[np.bool_], target: Path) -> None:
             begin += batch.num_rows
 
 
+def join_pairs(paths: Iterable[Path], target: Path) -> None:
+    """Write the pairs of several files to one, without looking at them, and flush it to disk."""
+    empty = pa.BufferOutputStream()
+    with pa.ipc.new_stream(empty, SCHEMA):
+        pass
+    head = empty.getvalue().to_pybytes().removesuffix(_END)
+    with target.open("wb") as file:
+        file.write(head)
+        for path in paths:
+            file.write(memoryview(path.read_bytes())[len(head) : -len(_END)])
+        file.write(_END)
+    sync(target)
+
+
+def cut_pairs(path: Path) -> list[Piece]:
+    """Cut a file of pairs into pieces, by its rows. Only batch headers are read.
+
+    Raises:
+        DataError: The file is damaged or gone.
+    """
+    begins, rows = [], []
+    with _whole(path), pa.memory_map(str(path)) as file:
+        messages = pa.ipc.MessageReader.open_stream(file)
+        messages.read_next_message()  # the schema
+        begin = file.tell()
+        for message in messages:
+            begins.append(begin)
+            rows.append(pa.ipc.read_record_batch(message, SCHEMA).num_rows)
+            begin = file.tell()
+    size = min(max(_LEAST_BATCHES, -(-len(rows) // _PIECES)), _MOST_BATCHES)
+    firsts = range(0, len(rows), size)
+    return [
+        Piece(path, number, begins[first], len(rows[first : first + size]), sum(rows[first : first + size]))
+        for number, first in enumerate(firsts)
+    ]
+
+
+def iter_piece(piece: Piece) -> Iterator[pa.Table]:
+    """Iterate over the batches of a piece.
+
+    Raises:
+        DataError: The file is damaged or gone.
+    """
+    with _readable(piece.path), pa.OSFile(str(piece.path)) as file:
+        file.seek(piece.offset)
+        for _ in range(piece.batches):
+            batch = pa.ipc.read_record_batch(pa.ipc.read_message(file), SCHEMA)
+            yield pa.Table.from_batches([batch])
+
+
 def map_pairs(
-    path: Path, function: Callable[..., pa.Table], workers: int, advance: Advance, **given: Any
+    path: Path, function: Callable[..., pa.Table], workers: Workers, advance: Advance, **given: Any
 ) -> Iterator[pa.Table]:
-    """Run ``function(batch, **given)`` over a file of pairs in ``workers`` processes.
+    """Run ``function(batch, **given)`` over a file of pairs. The workers read the file; results come back by pickle.
 
     Args:
         path: A file of pairs.
         function: A module-level function from a table of pairs to any table; it may return fewer rows.
-        workers: Number of processes; the result does not depend on it.
+        workers: Who does it; the result does not depend on them.
         advance: Called with the rows of ``path`` just done.
         given: Further arguments of ``function``.
 
@@ -118,17 +207,15 @@ def map_pairs(
     Raises:
         DstError: A worker was killed.
     """
-    tables = (pa.Table.from_batches([batch]) for batch in iter_pairs(path))
-    useful = min(workers, count_pairs(path) // _BATCH_ROWS)
-    if useful < 2:
-        for table in tables:
-            yield function(table, **given)
-            advance(table.num_rows)
-        return
-    with closing(map_in_processes(tables, partial(function, **given), useful)) as mapped:
-        for rows, result in mapped:
-            yield result
-            advance(rows)
+    pieces = cut_pairs(path)
+    with closing(run_tasks(partial(_map_piece, function, given), pieces, workers)) as results:
+        for piece, tables in zip(pieces, results, strict=True):
+            yield from tables
+            advance(piece.rows)
+
+
+def _map_piece(function: Callable[..., pa.Table], given: dict[str, Any], piece: Piece) -> Sequence[pa.Table]:
+    return [function(table, **given) for table in iter_piece(piece)]
 
 
 def normalise(text: str, form: Literal["nfkc", "none"]) -> str:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 import dstransformer
 from data_prep.clean import CleanReport, clean_text
-from data_prep.encode import Form, encode_held_out, encode_train
+from data_prep.encode import Encoder, Form
 from data_prep.options import CleanOptions, EncodeOptions, FilesOptions, SourceOptions, VocabOptions, Wmt14Options
 from data_prep.output import check_places, find_corpus, install, open_output
 from data_prep.read import ReadReport, read_text
@@ -25,6 +25,7 @@ from data_prep.sources.files import same_sides, swapped_sides
 from data_prep.sources.texts import archive_of
 from data_prep.verify import changed_sources
 from data_prep.vocab import Tokenizers, check_symbols, make_tokenizers
+from data_prep.workers import Workers
 from data_prep.workspace import FULL_ADVICE, StageRecord, Workspace, check_workspace, open_workspace, stage_key
 from dstransformer.corpus import (
     FORMAT_VERSION,
@@ -55,7 +56,7 @@ def build(
     out: Path,
     work: Path,
     *,
-    workers: int,
+    workers: Workers,
     overwrite: bool,
     progress: Progress,
     command: str = "",
@@ -67,7 +68,7 @@ def build(
         recipe: The sources, and the options of all stages.
         out: The corpus.
         work: The work folder.
-        workers: Number of processes.
+        workers: Who does it.
         overwrite: Whether another corpus at ``out`` is replaced.
         progress: Shows what is done.
         command: The command line for the manifest, if the options are not all flags.
@@ -100,14 +101,14 @@ def build(
 
 
 def run_read(
-    space: Workspace, sources: Mapping[str, SourceOptions], workers: int, parts: Sequence[Part] | None = None
+    space: Workspace, sources: Mapping[str, SourceOptions], workers: Workers, parts: Sequence[Part] | None = None
 ) -> StageRecord:
     """Run stage one.
 
     Args:
         space: The work folder.
         sources: The sources.
-        workers: Number of processes.
+        workers: Who does it.
         parts: The sources if they are already open.
     """
     opened = parts or open_parts(sources, space.progress)
@@ -120,7 +121,7 @@ def run_read(
     return space.run("read", "", _read_content(opened), record_sources(sources), make)
 
 
-def run_clean(space: Workspace, options: CleanOptions, workers: int) -> StageRecord:
+def run_clean(space: Workspace, options: CleanOptions, workers: Workers) -> StageRecord:
     """Run stage two on the text that stage one read."""
     read = space.finished("read")
     if read.options["source"] == "trees" and options.normalise != "none":
@@ -175,7 +176,7 @@ def run_vocab(space: Workspace, options: VocabOptions) -> StageRecord:
     return space.run("vocab", clean.key, _vocab_content(options), options.record(), make)
 
 
-def run_encode(space: Workspace, options: EncodeOptions, out: Path, *, workers: int, overwrite: bool) -> Manifest:
+def run_encode(space: Workspace, options: EncodeOptions, out: Path, *, workers: Workers, overwrite: bool) -> Manifest:
     """Run stage four: write the corpus beside ``out`` and rename it once it is complete and on disk.
 
     ``out`` and the work folder must have passed ``check_places``.
@@ -210,7 +211,7 @@ def _write_corpus(
     records: list[StageRecord],
     options: EncodeOptions,
     folder: Path,
-    workers: int,
+    workers: Workers,
     command: str = "",
     recipes: Sequence[InputFile] = (),
 ) -> Manifest:
@@ -225,14 +226,14 @@ def _write_corpus(
     writer = CorpusWriter(folder, tokenizer, shard_rows=options.shard_rows)
     train = space.folder / "clean" / "train.arrow"
     form = _form(space)
-    info, too_many, kept = encode_train(
-        train, writer, tokenizer, form, max_tokens=options.max_tokens, workers=workers, progress=space.progress
-    )
-    splits = {"train": info}
-    for split in read_report.pairs:
-        if split != "train":
-            path = space.folder / "read" / f"{split}.arrow"
-            splits[split] = encode_held_out(path, writer, tokenizer, form, workers=workers, progress=space.progress)
+    model = space.folder / "vocab" / TOKENIZER_NAME
+    with space.unfinished("encode", _encode_key(vocab.key, options)) as unfinished:
+        encoder = Encoder(unfinished, writer, model, tokenizer.sha256, form, workers, space.progress)
+        info, too_many, kept = encoder.encode_train(train, options.max_tokens)
+        splits = {"train": info}
+        for split in read_report.pairs:
+            if split != "train":
+                splits[split] = encoder.encode_held_out(space.folder / "read" / f"{split}.arrow")
     given = {name: value for record in records for name, value in record.options.items()} | options.record()
     manifest = Manifest(
         format_version=FORMAT_VERSION,

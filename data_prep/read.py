@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from data_prep.options import FilesOptions
 from data_prep.pairs import SCHEMA, PairsWriter, hash_texts, map_pairs, normalise, select_pairs
 from data_prep.sources import Part
+from data_prep.workers import Workers
 from dstransformer.corpus import PartInfo, SourceInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.progress import Advance, Progress
@@ -28,7 +29,7 @@ class ReadReport(BaseModel):
     parts: tuple[PartInfo, ...]
 
 
-def read_text(parts: Sequence[Part], folder: Path, workers: int, progress: Progress) -> ReadReport:
+def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: Progress) -> ReadReport:
     """Write ``folder/<split>.arrow`` for each split: the text of the first part, then that of the next.
 
     Raises:
@@ -98,7 +99,7 @@ def _copy(part: Part, split: str, number: int, writer: PairsWriter, advance: Adv
 
 
 def _hold_out(
-    folder: Path, part: int, parts: int, sizes: dict[str, int], seed: int, workers: int, progress: Progress
+    folder: Path, part: int, parts: int, sizes: dict[str, int], seed: int, workers: Workers, progress: Progress
 ) -> tuple[dict[str, int], Counts]:
     """Move random pairs of a part out of the training text, and drop all that share their source sentences.
 

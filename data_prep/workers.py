@@ -1,50 +1,82 @@
-"""Worker processes. They end with the command, however it ends, and leave the handling of interrupts to it."""
+"""Where the work of a stage is done: processes of this machine, or any executor, such as a cluster's (``cluster.py``).
+
+Processes end with the command, however it ends, and leave the handling of interrupts to it.
+"""
 
 import multiprocessing
 import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
-
-import pyarrow as pa
+from typing import TypeVar
 
 from dstransformer.errors import DstError
 
-# Batches queued per worker: enough to keep it busy, few enough to bound memory.
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+#: So many processes of this machine, or an executor.
+Workers = int | Executor
+
+# Tasks queued per process: enough to keep it busy, few enough to bound memory.
 _AHEAD = 3
 
+# The same for an executor, which does not say how many processes it has.
+_AHEAD_OF_EXECUTOR = 1024
 
-def map_in_processes(
-    tables: Iterator[pa.Table], function: Callable[[pa.Table], pa.Table], workers: int
-) -> Generator[tuple[int, pa.Table], None, None]:
-    """Apply ``function`` to each table and yield its row count and the result, in order; few tables are held in memory.
+
+def run_tasks(
+    function: Callable[[Task], Result], tasks: Sequence[Task], workers: Workers
+) -> Generator[Result, None, None]:
+    """Run ``function`` on each task and yield the results in the order of the tasks.
+
+    Function, tasks and results are pickled, so they should be small: what is large is read and written by the workers.
+    Close the generator to end the work early.
 
     Raises:
-        DstError: A worker was killed.
+        DstError: A worker was killed, or the cluster is gone.
     """
-    pool = ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(function,))
-    under_way: deque[tuple[int, Future[pa.Table]]] = deque()
+    if isinstance(workers, int):
+        processes = min(workers, len(tasks))
+        if processes < 2:
+            yield from map(function, tasks)
+            return
+        pool = ProcessPoolExecutor(processes, initializer=_end_with_the_command)
+        try:
+            yield from _in_order(function, tasks, pool, _AHEAD * processes)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    else:
+        yield from _in_order(function, tasks, workers, _AHEAD_OF_EXECUTOR)
+
+
+def _in_order(
+    function: Callable[[Task], Result], tasks: Sequence[Task], executor: Executor, ahead: int
+) -> Generator[Result, None, None]:
+    under_way: deque[Future[Result]] = deque()
     try:
-        for table in tables:
-            with _signals_blocked():  # the pool starts processes on submission
-                under_way.append((table.num_rows, pool.submit(_work, table)))
-            if len(under_way) > _AHEAD * workers:
-                rows, result = under_way.popleft()
-                yield rows, result.result()
-        for rows, result in under_way:
-            yield rows, result.result()
+        for task in tasks:
+            with _signals_blocked():  # a pool starts processes on submission
+                under_way.append(executor.submit(function, task))
+            if len(under_way) > ahead:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
     except BrokenProcessPool:
         raise DstError(
             "a worker process was killed, perhaps because memory ran out: run the command again, with fewer --workers"
         ) from None
+    except BrokenExecutor as error:
+        raise DstError(str(error)) from None
     finally:
-        pool.shutdown(cancel_futures=True)
+        for future in under_way:
+            future.cancel()
 
 
 def run_in_process(function: Callable[[], bytes]) -> bytes:
@@ -82,15 +114,6 @@ def _send_outcome(function: Callable[[], bytes], sender: Connection) -> None:
     sender.send(outcome)
 
 
-_function: Callable[[pa.Table], pa.Table]  # set in each worker
-
-
-def _start_worker(function: Callable[[pa.Table], pa.Table]) -> None:
-    global _function  # noqa: PLW0603
-    _function = function
-    _end_with_the_command()
-
-
 def _end_with_the_command() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -103,10 +126,6 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-def _work(table: pa.Table) -> pa.Table:
-    return _function(table)
 
 
 @contextmanager

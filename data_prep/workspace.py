@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from data_prep.pieces import PIECES
 from dstransformer.corpus import Option
-from dstransformer.errors import DataError, StorageError, UserError
+from dstransformer.errors import DataError, DstError, StorageError, UserError
 from dstransformer.files import file_sha256, hold_lock, is_plain_name, storage_errors, sync, write_durably
 from dstransformer.json_text import JsonError, read_json
 from dstransformer.progress import Progress
@@ -34,8 +35,16 @@ LOCK_NAME = "lock"
 FULL_ADVICE = "make room, or choose another folder, and run the command again"
 
 _RECORD_NAME = "stage.json"
+
+# In an unfinished stage: its key, so that its pieces are used for nothing else.
+_KEY_NAME = "key"
 _LOCK_CONTENT = re.compile(rb"(process \d+ on .*\n)?")
-_IN_STAGE = re.compile(r"stage\.json|tokenizer\.(src\.)?model|(train|validation|test|whole|passed)\.arrow")
+_PIECE = rf"{PIECES}/[a-z]+-\d{{6,}}(\.[0-9a-f]{{12}})?"
+_FOLDERS_IN_STAGE = re.compile(rf"{PIECES}|{_PIECE}")
+_IN_STAGE = re.compile(
+    r"stage\.json|key|tokenizer\.(src\.)?model|(train|validation|test|whole)\.arrow"
+    rf"|{_PIECE}/(piece\.json|(pairs|ids)\.arrow|keys|order|marks)"
+)
 
 
 class StageRecord(BaseModel):
@@ -94,26 +103,50 @@ class Workspace:
         if finished and finished.key == key:
             self.progress.note(f"{name}: finished before, reused")
             return finished
-        partial = self.folder / f"{name}.partial"
-        _remove_stage(partial)
         _refuse_foreign(self.folder / name)
-        partial.mkdir()
-        try:
+        with self.unfinished(name, key) as partial:
             with storage_errors(self.folder, full=FULL_ADVICE):
                 report = make(partial)
                 files = {path.name: file_sha256(path) for path in sorted(partial.glob("*.arrow"))}
                 found = report.model_dump(mode="json")
                 record = StageRecord(key=key, after=after, options=options, report=found, files=files)
                 write_durably(partial / _RECORD_NAME, record.model_dump_json(indent=2) + "\n")
+                (partial / _KEY_NAME).unlink()
                 sync(partial)
-        except BaseException:
-            _remove_stage(partial)
-            raise
-        _remove_stage(self.folder / name)
-        partial.rename(self.folder / name)
-        sync(self.folder)
+            _remove_stage(self.folder / name)
+            partial.rename(self.folder / name)
+            sync(self.folder)
         self._made.add(name)
         return record
+
+    @contextmanager
+    def unfinished(self, name: str, key: str) -> Iterator[Path]:
+        """Yield the folder of the unfinished stage ``name``; it is removed when the block ends.
+
+        What workers finished for the stage with this key, before a build was killed, stopped or lost its workers, is in
+        it, and stays if that happens again.
+
+        Raises:
+            UserError: It holds files that no build made.
+            StorageError: There is no room for it.
+        """
+        partial = self.folder / f"{name}.partial"
+        _refuse_foreign(partial)
+        if not _has_pieces(partial, key):
+            _remove_stage(partial)
+            with storage_errors(self.folder, full=FULL_ADVICE):
+                partial.mkdir()
+                (partial / _KEY_NAME).write_text(key, encoding="utf-8")
+        keep = False
+        try:
+            yield partial
+        except BaseException as error:
+            stopped = isinstance(error, KeyboardInterrupt | DstError)
+            keep = stopped and not isinstance(error, UserError | StorageError) and _has_pieces(partial, key)
+            raise
+        finally:
+            if not keep:
+                _remove_stage(partial)
 
     def verify(self, name: str) -> None:
         """Compare the tables of a finished stage with their hashes, unless this process has just made them.
@@ -158,7 +191,7 @@ class Workspace:
 
     def clear(self) -> None:
         """Remove the stages, finished or not, and the folder if nothing else is in it."""
-        for name in STAGES:
+        for name in (*STAGES, "encode"):
             for folder in (self.folder / name, self.folder / f"{name}.partial"):
                 with suppress(UserError):  # files that no build made stay
                     _remove_stage(folder)
@@ -287,9 +320,23 @@ def _refuse_foreign(stage: Path) -> None:
         raise UserError(f"{stage} is in the way and was not made by a build: move it away, or choose another --work")
     if not stage.exists():
         return
-    foreign = [entry.name for entry in stage.iterdir() if not (_IN_STAGE.fullmatch(entry.name) and entry.is_file())]
+    foreign = []
+    for path in stage.rglob("*"):
+        name = path.relative_to(stage).as_posix()
+        expected = _FOLDERS_IN_STAGE if path.is_dir() else _IN_STAGE
+        if path.is_symlink() or not expected.fullmatch(name):
+            foreign.append(name)
     if foreign:
         raise UserError(f"{stage} holds files that no build made ({list_names(sorted(foreign))}): move that away first")
+
+
+def _has_pieces(partial: Path, key: str) -> bool:
+    """Tell whether an unfinished stage holds pieces made for the stage with this key, and nothing else."""
+    try:
+        names = {entry.name for entry in partial.iterdir()}
+        return names == {_KEY_NAME, PIECES} and (partial / _KEY_NAME).read_text(encoding="utf-8") == key
+    except (OSError, UnicodeError):
+        return False
 
 
 def _remove_stage(folder: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,34 @@ def test_pods_get_gpus_volumes_and_time_for_a_checkpoint(pod: dict[str, Any]) ->
     patience = next(int(v["value"]) for v in container["env"] if v["name"] == "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
     (stop,) = (argument for argument in container["args"] if argument.startswith("checkpoint.stop_seconds="))
     assert float(stop.partition("=")[2]) < patience < pod["terminationGracePeriodSeconds"]
+
+
+def test_pods_that_prepare_data_share_a_folder_and_a_certificate() -> None:
+    documents = list(yaml.safe_load_all((LAUNCH / "kubernetes-prep.yaml").read_text()))
+    (policy,) = (one for one in documents if one["kind"] == "NetworkPolicy")
+    (settings,) = (one for one in documents if one["kind"] == "ConfigMap")
+    jobs = [one["spec"]["template"] for one in documents if one["kind"] == "Job"]
+    containers = []
+    for template in jobs:
+        spec = template["spec"]
+        assert template["metadata"]["labels"] == policy["spec"]["podSelector"]["matchLabels"]
+        assert spec["volumes"] == jobs[0]["spec"]["volumes"]
+        containers += spec.get("initContainers", []) + spec["containers"]
+    scheduler, build, workers = containers
+    assert scheduler["restartPolicy"] == "Always", "a sidecar"
+    for container in containers:
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert set(mounts) == {volume["name"] for volume in jobs[0]["spec"]["volumes"]}
+        assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
+        (file,) = (word for word in container["args"] if word.endswith(".json"))
+        assert file == f"{mounts['data']}/dst-prep.json"
+    assert all(value == "True" or value.startswith("/tls/") for value in settings["data"].values())
+    assert build["args"][build["args"].index("--out") + 1].startswith("/data/"), "its work folder is shared"
+    for container in (scheduler, workers):  # Dask knows the options
+        done = run_command([sys.executable, "-m", *container["command"], *container["args"], "--help"])
+        assert done.returncode == 0, done.stderr
+        options = {word for word in container["args"] if word.startswith("--")}
+        assert options <= set(re.findall(r"--[a-z-]+", done.stdout)), options
 
 
 @pytest.mark.slow

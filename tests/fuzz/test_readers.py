@@ -23,9 +23,11 @@ import zstandard
 from safetensors.torch import load_file
 from support.fuzzing import Target, fuzz, inputs_for_each
 
+from data_prep.dedup import Marked
 from data_prep.options import FilesOptions
 from data_prep.page import render_report
 from data_prep.pairs import SCHEMA, PairsWriter, count_pairs, iter_pairs
+from data_prep.pieces import make_piece
 from data_prep.recipe_file import load_recipe
 from data_prep.sources.files import open_files
 from data_prep.sources.texts import iter_sentences, local_text
@@ -224,12 +226,20 @@ def make_work(folder: Path) -> None:
         files={"train.arrow": file_sha256(stage / "train.arrow")},
     )
     (stage / "stage.json").write_text(record.model_dump_json())
+    (folder / "pieces").mkdir()
+    make_piece(folder / "pieces" / "marked-000000", Marked, write_marks)
+
+
+def write_marks(folder: Path) -> Marked:
+    (folder / "marks").write_bytes(b"\1\0\1")
+    return Marked(distinct=2)
 
 
 def read_work(folder: Path) -> None:
     space = Workspace(folder, LineProgress())
     space.finished("read")
     space.verify("read")
+    make_piece(folder / "pieces" / "marked-000000", Marked, write_marks)
     path = folder / "read" / "train.arrow"
     count_pairs(path)
     for batch in iter_pairs(path):
