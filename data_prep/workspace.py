@@ -35,7 +35,9 @@ FULL_ADVICE = "make room, or choose another folder, and run the command again"
 
 _RECORD_NAME = "stage.json"
 _LOCK_CONTENT = re.compile(rb"(process \d+ on .*\n)?")
-_IN_STAGE = re.compile(r"stage\.json|tokenizer\.model|(train|validation|test|whole|passed)\.arrow")
+_IN_STAGE = re.compile(
+    r"stage\.json|tokenizer\.model|(train|validation|test|whole|passed|candidates)\.arrow|near-\d+-\d+\.bucket"
+)
 
 
 class StageRecord(BaseModel):
