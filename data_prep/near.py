@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from data_prep.options import CleanOptions
 from data_prep.pairs import SCHEMA, Hashes, PairsWriter, count_pairs, map_pairs, take_pairs
 from dstransformer.errors import ConfigError
-from dstransformer.progress import Progress
+from dstransformer.progress import Advance, Progress
 
 #: Hash functions of a signature, and the share of pairs just at the threshold that may be missed.
 HASHES = 128
@@ -30,7 +30,8 @@ _BUCKET_ENTRIES = 1 << 22
 # Rows whose band hashes are collected before they are written to the buckets.
 _BUFFERED_ROWS = 200_000
 
-# Candidates whose texts are looked up at once.
+# Candidates that are compared together, at least; and those whose texts are looked up at once.
+_COMPARED = 100_000
 _LOOKED_UP = 20_000
 
 # rensa starts threads from 256 rows on, which a process forked later would lack.
@@ -62,17 +63,27 @@ def find_near_duplicates(path: Path, options: CleanOptions, workers: int, progre
         for table in map_pairs(path, hash_bands, workers, advance, options=options):
             buckets.add(table["keys"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1))
         buckets.flush()
-    candidates = path.with_name("candidates.arrow")
     with progress.task("compare near duplicates") as advance:
+        waiting = np.empty(0, dtype=np.uint64)
         for entries in buckets.drain():
-            pairs = find_candidates(entries, dropped)
-            if len(pairs):
-                _write_candidates(path, candidates, pairs, options.near_text)
-                compared = map_pairs(candidates, compare_texts, workers, advance, options=options)
-                alike = np.concatenate([table["alike"].to_numpy() for table in compared])
-                dropped[pairs[alike, 0]] = True
-                candidates.unlink()
+            waiting = np.union1d(waiting, find_candidates(entries, dropped))
+            if len(waiting) >= _COMPARED:
+                dropped[_compare(path, waiting, options, workers, advance)] = True
+                waiting = waiting[:0]
+        dropped[_compare(path, waiting, options, workers, advance)] = True
     return dropped
+
+
+def _compare(path: Path, pairs: Hashes, options: CleanOptions, workers: int, advance: Advance) -> Rows:
+    """Compare the texts of candidates, rows with earlier rows; return the rows that are near duplicates."""
+    rows = np.column_stack([pairs >> _HALF, pairs & _LOW]).astype(np.int64)
+    candidates = path.with_name("candidates.arrow")
+    _write_candidates(path, candidates, rows, options.near_text)
+    compared = map_pairs(candidates, compare_texts, workers, advance, options=options)
+    alike = [table["alike"].to_numpy() for table in compared]
+    candidates.unlink()
+    near: Rows = rows[np.concatenate([np.empty(0, dtype=bool), *alike]), 0]
+    return near
 
 
 def choose_bands(threshold: float) -> tuple[int, int]:
@@ -182,23 +193,21 @@ class _Buckets:
         return self._folder / f"near-{band:03d}-{part:05d}.bucket"
 
 
-def find_candidates(entries: Hashes, dropped: Mask) -> Rows:
-    """Find rows to compare: each with the first row of the same key and with the one before it.
+def find_candidates(entries: Hashes, dropped: Mask) -> Hashes:
+    """Find rows to compare: each with the first row of the same key, and with the one before it.
 
     Args:
-        entries: Keys and rows, sorted.
-        dropped: Rows that are known to be near duplicates; they are not compared again with earlier ones.
+        entries: Keys (high bits) and rows, sorted.
+        dropped: Rows that are known to be near duplicates; they are not compared with earlier ones again.
 
     Returns:
-        Rows and their earlier partners, ``(candidates, 2)``.
+        Rows (high bits) and earlier rows.
     """
-    keys, rows = entries >> _HALF, (entries & _LOW).astype(np.int64)
+    keys, rows = entries >> _HALF, entries & _LOW
     begins = np.concatenate([[True], keys[1:] != keys[:-1]])
     first = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
     later = np.flatnonzero(~begins & ~dropped[rows])
-    partners = np.concatenate([first[later], later[(later - 1) != first[later]] - 1])
-    later = np.concatenate([later, later[(later - 1) != first[later]]])
-    return np.column_stack([rows[later], rows[partners]])
+    return np.concatenate([rows[later] << _HALF | rows[partner] for partner in (first[later], later - 1)])
 
 
 def _write_candidates(path: Path, target: Path, pairs: Rows, side: str) -> None:

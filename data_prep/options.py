@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
+from annotated_types import Ge, Le
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -295,7 +296,7 @@ class CleanOptions(Options):
         0.0, description="drop pairs with a side whose language is not the one it should be with probability P"
     )
     dedup: bool = Field(True, description="drop repeated pairs")
-    near_duplicates: Annotated[FiniteFloat, Field(ge=0.5, le=1), Placeholder("J")] | None = Field(
+    near_duplicates: Annotated[FiniteFloat, Ge(0.5), Le(1), Placeholder("J")] | None = Field(
         None,
         description="drop pairs whose text is like an earlier pair's, by a Jaccard index of J or more, such as 0.8",
     )
