@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.near import Mask, find_near_duplicates
+from data_prep.near import find_near_duplicates
 from data_prep.options import CleanOptions
 from data_prep.overlap import OverlapCounter
 from data_prep.pairs import (
@@ -20,10 +20,10 @@ from data_prep.pairs import (
     count_pairs,
     hash_pairs,
     hash_texts,
+    iter_pairs,
     map_pairs,
     normalise,
     select_pairs,
-    take_pairs,
 )
 from data_prep.rules import RULES
 from dstransformer.corpus import CleaningReport, Overlap
@@ -48,7 +48,10 @@ _EXAMPLE_LENGTH = 300
 
 
 class CleanReport(BaseModel):
-    """What cleaning dropped, how much of each held-out split is in the remaining text, and its pairs by part."""
+    """What cleaning dropped, how much of each held-out split is in the remaining text, and its pairs by part.
+
+    The overlap is that before near duplicates are dropped: a pair that is nearly the dropped one is still there.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -67,7 +70,7 @@ def clean_text(
         ConfigError: A rule needs a package that is not installed.
     """
     active = {rule.name for rule in RULES if rule.build(options, *languages)}
-    active |= {"duplicate"} | ({"overlap"} if options.drop_overlap else set())
+    active |= {"duplicate", "overlap"} if options.drop_overlap else {"duplicate"}
     active |= {"near_duplicate"} if options.near_duplicates is not None else set()
     examples: dict[str, list[tuple[str, str]]] = {name: [] for name in NAMES}
     total = count_pairs(read / "train.arrow")
@@ -85,24 +88,27 @@ def clean_text(
                 rules = np.where(held_out & (rules == _KEPT), NAMES.index("overlap"), rules)
             _collect_examples(table, rules, examples)
             counts += np.bincount(rules, minlength=_KEPT + 1)
-            left = table.filter(pa.array(rules == _KEPT))
-            overlap.add(left["src_key"].to_numpy(), left["pair_key"].to_numpy())
-            keys.append(left["key"].to_numpy())
-            parts.append(left["part"].to_numpy())
-            writer.write(left.select(SCHEMA.names))
-    kept = np.ones(writer.rows, dtype=bool)
+            kept = table.filter(pa.array(rules == _KEPT))
+            overlap.count(kept["src_key"].to_numpy(), kept["pair_key"].to_numpy())
+            keys.append(kept["key"].to_numpy())
+            parts.append(kept["part"].to_numpy())
+            writer.write(kept.select(SCHEMA.names))
+    part_of = np.concatenate(parts)
     if options.dedup:
-        kept = _first_occurrences(np.concatenate(keys))
-        select_pairs(passed, kept, train)
+        distinct = _first_occurrences(np.concatenate(keys))
+        part_of = part_of[distinct]
+        select_pairs(passed, distinct, train)
         passed.unlink()
+        counts[NAMES.index("duplicate")] = len(distinct) - distinct.sum()
+        counts[_KEPT] = distinct.sum()
     else:
         passed.rename(train)
-    counts[NAMES.index("duplicate")] = len(kept) - kept.sum()
+    kept_of = np.bincount(part_of)
     if options.near_duplicates is not None:
         near = _drop_near_duplicates(train, options, examples, workers, progress)
+        kept_of[: len(near)] -= near
         counts[NAMES.index("near_duplicate")] = near.sum()
-        kept[np.flatnonzero(kept)[near]] = False
-    counts[_KEPT] = kept.sum()
+        counts[_KEPT] -= near.sum()
     found = zip(NAMES, counts[:_KEPT].tolist(), strict=True)
     dropped = {name: count for name, count in found if name in active or (name == "score" and count)}
     if not counts[_KEPT]:
@@ -111,23 +117,27 @@ def clean_text(
         raise DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
     shown = {name: tuple(pairs) for name, pairs in examples.items() if pairs}
     cleaning = CleaningReport(read=total, kept=int(counts[_KEPT]), dropped=dropped, examples=shown)
-    return CleanReport(
-        cleaning=cleaning, overlap=overlap.report(kept), parts=tuple(np.bincount(np.concatenate(parts)[kept]).tolist())
-    )
+    return CleanReport(cleaning=cleaning, overlap=overlap.report(), parts=tuple(kept_of.tolist()))
 
 
 def _drop_near_duplicates(
     train: Path, options: CleanOptions, examples: dict[str, list[tuple[str, str]]], workers: int, progress: Progress
-) -> Mask:
-    """Take near duplicates out of a file of pairs, and tell which of its pairs they were."""
+) -> npt.NDArray[np.int64]:
+    """Take near duplicates out of a file of pairs, and count them by part, up to the last part that has one."""
     near = find_near_duplicates(train, options, workers, progress)
-    shown = take_pairs(train, np.flatnonzero(near)[:_EXAMPLES])
-    _collect_examples(shown, np.full(shown.num_rows, NAMES.index("near_duplicate")), examples)
     whole = train.with_name("whole.arrow")
     train.rename(whole)
-    select_pairs(whole, ~near, train)
+    begin, parts = 0, [np.empty(0, dtype=np.uint16)]
+    with PairsWriter(train) as writer:
+        for batch in iter_pairs(whole):
+            drops = near[begin : begin + batch.num_rows]
+            begin += batch.num_rows
+            table = pa.Table.from_batches([batch])
+            writer.write(table.filter(pa.array(~drops)))
+            _collect_examples(table, np.where(drops, NAMES.index("near_duplicate"), _KEPT), examples)
+            parts.append(table["part"].to_numpy()[drops])
     whole.unlink()
-    return near
+    return np.bincount(np.concatenate(parts))
 
 
 def _collect_examples(

@@ -59,24 +59,18 @@ class OverlapCounter:
                 self._splits[path.stem] = _HeldOut(*(np.concatenate(part) for part in zip(*keys, strict=True)))
         self._src = _Seen(split.src for split in self._splits.values())
         self._pairs = _Seen(split.pairs for split in self._splits.values())
-        self._rows = 0
-        self._found: list[tuple[npt.NDArray[np.intp], Hashes, Hashes]] = []
 
     def contains(self, src_keys: Hashes) -> npt.NDArray[np.bool_]:
         """Tell which training pairs have a source sentence of a held-out split, without counting them."""
         return self._src.contains(src_keys)
 
-    def add(self, src_keys: Hashes, pair_keys: Hashes) -> None:
-        """Add the next training pairs; those whose source sentence is held out are remembered."""
-        found = np.flatnonzero(self._src.contains(src_keys))
-        self._found.append((self._rows + found, src_keys[found], pair_keys[found]))
-        self._rows += len(src_keys)
+    def count(self, src_keys: Hashes, pair_keys: Hashes) -> None:
+        """Count training pairs."""
+        self._src.mark(src_keys)
+        self._pairs.mark(pair_keys)
 
-    def report(self, kept: npt.NDArray[np.bool_]) -> dict[str, Overlap]:
-        """Return the overlap of each held-out split with those of the training pairs added that are kept."""
-        for rows, src_keys, pair_keys in self._found:
-            self._src.mark(src_keys[kept[rows]])
-            self._pairs.mark(pair_keys[kept[rows]])
+    def report(self) -> dict[str, Overlap]:
+        """Return the overlap of each held-out split with the training pairs counted so far."""
         return {
             name: Overlap(sentences=self._src.count(split.src), pairs=self._pairs.count(split.pairs))
             for name, split in self._splits.items()
