@@ -23,7 +23,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.bars import print_at_least
-from benchmarks.corpus import source_options, write_text
+from benchmarks.corpus import source_options
+from benchmarks.prep_text import write_text
 
 ROUNDS = 3
 PAIRS = 300_000

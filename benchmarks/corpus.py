@@ -1,6 +1,7 @@
 """Building a corpus: encoding compared with the raw SentencePiece encoder on the same cores, and memory of a build.
 
-``python -m benchmarks.corpus --pairs 10000000`` measures the memory of a build of that size, in minutes.
+``python -m benchmarks.corpus --pairs 10000000 --data MULTI30K`` measures the memory of a build of that size from
+variations of a real text, in minutes; ``--near 0.8`` drops near duplicates too.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import chain, islice
 from pathlib import Path
 
 import psutil
@@ -25,9 +25,9 @@ import sentencepiece
 from benchmarks.bars import print_at_least, print_at_most, print_share
 from benchmarks.limits import disk_bandwidth, folder_bytes
 from benchmarks.memory import tree_peak
+from benchmarks.prep_text import write_text
 from data_prep.options import EncodeOptions
 from data_prep.pipeline import run_encode
-from data_prep.sources.toy import generate_pairs
 from data_prep.workspace import open_workspace
 from dstransformer.corpus import Corpus
 from dstransformer.progress import LineProgress
@@ -35,33 +35,34 @@ from dstransformer.progress import LineProgress
 ROUNDS = 5
 ENCODED_PAIRS = 100_000
 BUILT_PAIRS = 500_000
-SENTENCES = 20_000
 CHUNK = 4_000
-
-Pair = tuple[str, str]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.corpus", description=__doc__)
     parser.add_argument("--pairs", type=int, help="measure one complete build of this many pairs")
+    parser.add_argument("--data", type=Path, help="a folder with train.en.gz and train.de.gz; without it, the toy text")
+    parser.add_argument("--near", type=float, help="drop near duplicates too, from this Jaccard index on")
+    parser.add_argument("--vocab-size", type=int, default=2000)
     parser.add_argument("--folder", type=Path, help="folder for temporary text and corpora")
     options = parser.parse_args([] if __name__ != "__main__" else None)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         if options.pairs:
-            peak = measure_build(folder, options.pairs)
-            print_at_most(f"peak memory of {options.pairs:,} pairs", peak, 2.0, unit=" GB")
+            near = ["--near-duplicates", str(options.near)] if options.near else []
+            peak = measure_build(folder, options.pairs, options.data, options.vocab_size, near)
+            print_at_most(f"peak memory of {options.pairs:,} pairs", peak, 4.0 if near else 2.0, unit=" GB")
         else:
-            compare_encoding(folder)
-            measure_build(folder, BUILT_PAIRS)
+            compare_encoding(folder, options.data, options.vocab_size)
+            measure_build(folder, BUILT_PAIRS, options.data, options.vocab_size)
 
 
-def compare_encoding(folder: Path) -> None:
+def compare_encoding(folder: Path, data: Path | None, vocab_size: int) -> None:
     """Alternate between the encoding stage of a build and the raw encoder on the same text."""
     cores = len(os.sched_getaffinity(0))
-    files = write_text(folder, ENCODED_PAIRS)
+    files = write_text(folder, ENCODED_PAIRS, data)
     work = folder / "work"
-    for command in (["read", *source_options(files)], ["clean"], ["vocab", "--vocab-size", "2000"]):
+    for command in (["read", *source_options(files)], ["clean"], ["vocab", "--vocab-size", str(vocab_size)]):
         run_prep([command[0], "--work", str(work), *command[1:]]).check_returncode()
     model = (work / "vocab" / "tokenizer.model").read_bytes()
     sentences = [line for file in files for line in file.read_text().splitlines()]
@@ -85,12 +86,20 @@ def compare_encoding(folder: Path) -> None:
     threads, processes, ours = rates.values()
     ratios = [mine / max(raw) for mine, *raw in zip(ours, threads, processes, strict=True)]
     print_at_least("encoding and writing against the faster raw encoder", statistics.median(ratios), 0.85)
+    least = min(statistics.median(costs[name]) for name in list(systems)[:2])
+    print(f"in CPU time: {least / statistics.median(list(costs.values())[2]):.2f} of the cheaper raw encoder")
 
 
 def processor_seconds() -> float:
     """CPU seconds used by this process and its finished child processes."""
     times = os.times()
     return sum(times[:4])
+
+
+def child_seconds() -> float:
+    """CPU seconds of the child processes that have ended, and of theirs."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def encode_raw(model: bytes, sentences: list[str], threads: int) -> int:
@@ -122,22 +131,24 @@ def encode_and_write(work: Path, out: Path, workers: int) -> int:
     return sum(split.src_tokens + split.tgt_tokens for split in manifest.splits.values())
 
 
-def measure_build(folder: Path, pairs: int) -> float:
+def measure_build(folder: Path, pairs: int, data: Path | None, vocab_size: int, more: Sequence[str] = ()) -> float:
     """Run a complete build from two text files; print the time per stage and return the peak memory in GB."""
-    files = write_text(folder, pairs)
+    files = write_text(folder, pairs, data)
     out = folder / f"corpus-{pairs}"
-    command = ["build", *source_options(files), "--vocab-size", "2000", "--out", str(out)]
+    command = ["build", *source_options(files), "--vocab-size", str(vocab_size), *more, "--out", str(out)]
     log = folder / "build.log"
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), child_seconds()
     with log.open("w") as stderr:
         process = psutil.Popen([sys.executable, "-m", "data_prep", *command], stdout=subprocess.DEVNULL, stderr=stderr)
         pss, rss = tree_peak(process)
     seconds = time.perf_counter() - began
+    busy = child_seconds() - busy
     if process.returncode:
         raise SystemExit(log.read_text())
     train = Corpus.open(out, verify=False).manifest.splits["train"]
     tokens = train.src_tokens + train.tgt_tokens
     print(f"{pairs:,} pairs, {tokens:,} tokens: {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s from text to corpus")
+    print(f"  CPU time {busy:.1f} s, {1e6 * busy / pairs:.1f} µs a pair")
     print_share("  corpus", folder_bytes(out) / seconds / 1e9, disk_bandwidth(folder) / 1e9, "writing to the disk")
     for stage, spent in re.findall(r"^(.+): done,.* ([\d.]+) s$", log.read_text(), re.MULTILINE):
         if float(spent) >= 0.01 * seconds:
@@ -145,24 +156,6 @@ def measure_build(folder: Path, pairs: int) -> float:
     print(f"  peak over all processes {pss / 1e9:.2f} GB (shared pages once), {rss / 1e9:.2f} GB (in every process)")
     shutil.rmtree(out)
     return pss / 1e9
-
-
-def write_text(folder: Path, pairs: int) -> tuple[Path, Path]:
-    """Write two texts of ``pairs`` distinct lines, each with two sentences of the toy grammar."""
-    src, tgt = folder / "text.en", folder / "text.de"
-    with src.open("w") as src_file, tgt.open("w") as tgt_file:
-        for (src_one, tgt_one), (src_two, tgt_two) in line_up(generate_pairs(SENTENCES, seed=1), pairs):
-            src_file.write(f"{src_one} {src_two}\n")
-            tgt_file.write(f"{tgt_one} {tgt_two}\n")
-    return src, tgt
-
-
-def line_up(sentences: list[Pair], pairs: int) -> Iterator[tuple[Pair, Pair]]:
-    """Pair every sentence with the next one, then with the one after that, and so on."""
-    count = len(sentences)
-    everyone = chain.from_iterable(((i, (i + shift) % count) for i in range(count)) for shift in range(1, count))
-    for first, second in islice(everyone, pairs):
-        yield sentences[first], sentences[second]
 
 
 def source_options(files: tuple[Path, Path]) -> list[str]:

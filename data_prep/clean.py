@@ -24,6 +24,7 @@ from data_prep.dedup import (
     mark_bucket,
     write_keys,
 )
+from data_prep.near import find_near_duplicates
 from data_prep.options import CleanOptions
 from data_prep.overlap import load_held_out
 from data_prep.pairs import (
@@ -50,7 +51,7 @@ from dstransformer.progress import Progress
 _PAIRS = "pairs.arrow"
 
 # In the order in which they are tried; a dropped pair is counted under the first rule that drops it.
-NAMES = ("score", *(rule.name for rule in RULES), "overlap", "duplicate")
+NAMES = ("score", *(rule.name for rule in RULES), "overlap", "duplicate", "near_duplicate")
 
 _KEPT = len(NAMES)
 
@@ -67,7 +68,10 @@ _EXAMPLE_LENGTH = 300
 
 
 class CleanReport(BaseModel):
-    """What cleaning dropped, how much of each held-out split is in the remaining text, and its pairs by part."""
+    """What cleaning dropped, how much of each held-out split is in the remaining text, and its pairs by part.
+
+    The overlap is that before near duplicates are dropped: a pair that is nearly the dropped one is still there.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -130,6 +134,7 @@ def clean_text(
     """
     active = {rule.name for rule in RULES if rule.build(options, *languages)}
     active |= {"duplicate", "overlap"} if options.drop_overlap else {"duplicate"}
+    active |= {"near_duplicate"} if options.near_duplicates is not None else set()
     root = folder / PIECES
     root.mkdir(exist_ok=True)
     pieces = cut_pairs(read / "train.arrow")
@@ -153,6 +158,10 @@ def clean_text(
         raise _nothing_left(counts, total)
     join_pairs(files, folder / "train.arrow")
     examples = _first_examples(judged)
+    if options.near_duplicates is not None:
+        near, shown = _drop_near_duplicates(folder / "train.arrow", parts, options, workers, progress)
+        examples |= {"near_duplicate": shown} if shown else {}
+        _take_away(counts, "near_duplicate", near)
     shutil.rmtree(root)
     of_rule = dict(zip(NAMES, counts.T.tolist(), strict=False))
     names = [name for name in NAMES if name in active or (name == "score" and any(of_rule[name]))]
@@ -266,6 +275,27 @@ def _keep_first(parts: int, rows: Rows) -> _Kept:
         return _Kept(parts=left.tolist())
 
     return make_piece(_kept_piece(rows), _Kept, make)
+
+
+def _drop_near_duplicates(
+    train: Path, parts: int, options: CleanOptions, workers: Workers, progress: Progress
+) -> tuple[Counts, tuple[tuple[str, str], ...]]:
+    """Take near duplicates out of a file of pairs. Returns their number by part, and the first of them."""
+    near = find_near_duplicates(train, options, workers, progress)
+    whole = train.with_name("whole.arrow")
+    train.rename(whole)
+    begin, dropped = 0, np.zeros(parts, dtype=np.int64)
+    examples: dict[str, list[tuple[str, str]]] = {}
+    with PairsWriter(train) as writer:
+        for batch in iter_pairs(whole):
+            drops = near[begin : begin + batch.num_rows]
+            begin += batch.num_rows
+            table = pa.Table.from_batches([batch])
+            writer.write(table.filter(pa.array(~drops)))
+            _collect_examples(table, np.where(drops, NAMES.index("near_duplicate"), _KEPT), examples)
+            dropped += np.bincount(table["part"].to_numpy()[drops], minlength=parts)
+    whole.unlink()
+    return dropped, tuple(examples.get("near_duplicate", ()))
 
 
 def _collect_examples(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
+from annotated_types import Ge, Le
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -249,6 +250,10 @@ class TreesOptions(_SourceOptions):
 SourceOptions = ToyOptions | FilesOptions | Wmt14Options | TreesOptions
 
 
+#: Options that say how near duplicates are found.
+_NEAR_DETAILS = ("near_text", "near_shingles", "near_size", "near_seed")
+
+
 class CleanOptions(Options):
     """How training pairs are cleaned. Lengths are in words, which spaces separate."""
 
@@ -271,11 +276,33 @@ class CleanOptions(Options):
         0.0, description="drop pairs with a side whose language is not the one it should be with probability P"
     )
     dedup: bool = Field(True, description="drop repeated pairs")
+    near_duplicates: Annotated[FiniteFloat, Ge(0.5), Le(1), Placeholder("J")] | None = Field(
+        None,
+        description="drop pairs whose text is like an earlier pair's, by a Jaccard index of J or more, such as 0.8",
+    )
+    near_text: Literal["both", "src", "tgt"] = Field("both", description="the text that --near-duplicates compares")
+    near_shingles: Literal["chars", "words"] = Field(
+        "chars", description="what --near-duplicates counts: overlapping runs of characters or of words"
+    )
+    near_size: Annotated[int, Field(ge=1, le=20), Placeholder("N")] = Field(5, description="length of such a run")
+    near_seed: Seed = Field(1, description="seed of the hash functions that --near-duplicates finds candidates with")
     drop_overlap: bool = Field(
         False,
         description="drop training pairs whose source sentence is in the validation or test set, "
         "which are otherwise only counted",
     )
+
+    @model_validator(mode="after")
+    def _near_options_go_together(self) -> Self:
+        given = sorted(name for name in self.model_fields_set if name in _NEAR_DETAILS)
+        if given and self.near_duplicates is None:
+            raise ValueError(f"--{given[0].replace('_', '-')} needs --near-duplicates: give both or none")
+        return self
+
+    def record(self) -> dict[str, Option]:
+        """Return the options that decide what the corpus holds; of near duplicates only if they are dropped."""
+        record = super().record()
+        return {k: v for k, v in record.items() if self.near_duplicates is not None or k not in _NEAR_DETAILS}
 
 
 class VocabOptions(Options):

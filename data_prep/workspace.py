@@ -42,7 +42,7 @@ _LOCK_CONTENT = re.compile(rb"(process \d+ on .*\n)?")
 _PIECE = rf"{PIECES}/[a-z]+-\d{{6,}}(\.[0-9a-f]{{12}})?"
 _FOLDERS_IN_STAGE = re.compile(rf"{PIECES}|{_PIECE}")
 _IN_STAGE = re.compile(
-    r"stage\.json|key|tokenizer\.(src\.)?model|(train|validation|test|whole)\.arrow"
+    r"stage\.json|key|tokenizer\.(src\.)?model|(train|validation|test|whole|candidates)\.arrow|near-\d+-\d+\.bucket"
     rf"|{_PIECE}/(piece\.json|(pairs|ids)\.arrow|keys|order|marks)"
 )
 
