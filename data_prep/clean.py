@@ -26,7 +26,7 @@ from data_prep.dedup import (
 )
 from data_prep.near import find_near_duplicates
 from data_prep.options import CleanOptions
-from data_prep.overlap import load_held_out
+from data_prep.overlap import held_out_hash, load_held_out
 from data_prep.pairs import (
     SCHEMA,
     PairsWriter,
@@ -40,7 +40,7 @@ from data_prep.pairs import (
     join_pairs,
     normalise,
 )
-from data_prep.pieces import PIECES, make_piece
+from data_prep.pieces import PIECES, make_piece, open_pieces
 from data_prep.rules import RULES
 from data_prep.workers import Workers, run_tasks
 from dstransformer.corpus import CleaningReport, Overlap
@@ -110,6 +110,7 @@ class _Cleaning:
     """What a worker must know to clean a piece."""
 
     read: Path
+    held_out: str
     root: Path
     options: CleanOptions
     languages: tuple[str, str]
@@ -135,11 +136,11 @@ def clean_text(
     active = {rule.name for rule in RULES if rule.build(options, *languages)}
     active |= {"duplicate", "overlap"} if options.drop_overlap else {"duplicate"}
     active |= {"near_duplicate"} if options.near_duplicates is not None else set()
-    root = folder / PIECES
-    root.mkdir(exist_ok=True)
+    root = open_pieces(folder)
     pieces = cut_pairs(read / "train.arrow")
     total = sum(piece.rows for piece in pieces)
-    given = _Cleaning(read, root, options, languages, parts, bucket_bits(total))
+    held_out = held_out_hash(read)
+    given = _Cleaning(read, held_out, root, options, languages, parts, bucket_bits(total))
     judged = []
     with (
         progress.task("clean train", total) as advance,
@@ -162,7 +163,7 @@ def clean_text(
         near, shown = _drop_near_duplicates(folder / "train.arrow", parts, options, workers, progress)
         examples |= {"near_duplicate": shown} if shown else {}
         _take_away(counts, "near_duplicate", near)
-    shutil.rmtree(root)
+    shutil.rmtree(folder / PIECES)
     of_rule = dict(zip(NAMES, counts.T.tolist(), strict=False))
     names = [name for name in NAMES if name in active or (name == "score" and any(of_rule[name]))]
     src = {key for report in judged for key in report.src}
@@ -174,7 +175,7 @@ def clean_text(
             dropped={name: sum(of_rule[name]) for name in names},
             examples=examples,
         ),
-        overlap=load_held_out(read).report(src, pairs),
+        overlap=load_held_out(read, held_out).report(src, pairs),
         parts=tuple(counts[:, _KEPT].tolist()),
         dropped=tuple({name: of_rule[name][part] for name in names} for part in range(parts)),
     )
@@ -199,7 +200,7 @@ def _judge_piece(given: _Cleaning, piece: Piece) -> _Judged:
 
 
 def _write_judged(given: _Cleaning, piece: Piece, folder: Path) -> _Judged:
-    held_out = load_held_out(given.read)
+    held_out = load_held_out(given.read, given.held_out)
     counts = np.zeros((given.parts, _KEPT + 1), dtype=np.int64)
     examples: dict[str, list[tuple[str, str]]] = {}
     left: dict[str, list[npt.NDArray[Any]]] = {"key": [], "src_key": [], "pair_key": []}

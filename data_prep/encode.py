@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.pairs import Piece, cut_pairs, iter_piece
-from data_prep.pieces import PIECES, make_piece
+from data_prep.pieces import make_piece, open_pieces
 from data_prep.workers import Workers, run_tasks
 from dstransformer.corpus import UNK_ID, CorpusWriter, SplitInfo, SplitWriter, Tokenizer
+from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree
@@ -50,12 +51,12 @@ class Encoded(BaseModel):
 
 @dataclass(frozen=True)
 class _Encoding:
-    """What a worker must know to encode a piece: ``sha256`` is that of the tokenizer's file ``model``."""
+    """What a worker must know to encode a piece: ``identity`` is that of the tokenizer in the folder ``vocab``."""
 
     root: Path
     schema: pa.Schema
-    model: Path
-    sha256: str
+    vocab: Path
+    identity: str
     form: Form
     max_tokens: int | None
 
@@ -67,8 +68,8 @@ class Encoder:
     Attributes:
         folder: Where the pieces go.
         writer: Writes the corpus.
-        model: The tokenizer's file.
-        sha256: Its hash.
+        vocab: The folder of the tokenizer.
+        identity: Of the tokenizer.
         form: How sentences are written.
         workers: Who does it.
         progress: Shows what is done.
@@ -76,8 +77,8 @@ class Encoder:
 
     folder: Path
     writer: CorpusWriter
-    model: Path
-    sha256: str
+    vocab: Path
+    identity: str
     form: Form
     workers: Workers
     progress: Progress
@@ -107,9 +108,8 @@ class Encoder:
         pieces = cut_pairs(path)
         total = sum(piece.rows for piece in pieces)
         parts = np.zeros(len(self.form.tags), dtype=np.int64)
-        root = self.folder / PIECES
-        root.mkdir(exist_ok=True)
-        given = _Encoding(root, rows.schema, self.model, self.sha256, self.form, max_tokens)
+        root = open_pieces(self.folder)
+        given = _Encoding(root, rows.schema, self.vocab, self.identity, self.form, max_tokens)
         with (
             self.progress.task(f"encode {path.stem}", total) as advance,
             closing(run_tasks(partial(_encode_piece, given), pieces, self.workers)) as results,
@@ -119,7 +119,7 @@ class Encoder:
                     rows.write(pa.ipc.open_stream(file).read_all())
                 parts[: len(report.parts)] += np.array(report.parts, dtype=np.int64)
                 advance(piece.rows)
-        if not parts.any():
+        if not parts.any() and max_tokens is not None:
             raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
         return total, parts.tolist()
 
@@ -132,7 +132,7 @@ def _encode_piece(given: _Encoding, piece: Piece) -> Encoded:
     """Write the token ids of a piece."""
 
     def make(folder: Path) -> Encoded:
-        tokenizer = _load_tokenizer(given.model, given.sha256)
+        tokenizer = _keep_tokenizer(given.vocab, given.identity)
         parts = [np.empty(0, dtype=np.uint16)]
         with pa.ipc.new_stream(str(folder / _IDS), given.schema) as stream:
             for batch in iter_piece(piece):
@@ -145,12 +145,22 @@ def _encode_piece(given: _Encoding, piece: Piece) -> Encoded:
 
 
 @lru_cache(maxsize=1)
-def _load_tokenizer(model: Path, sha256: str) -> Tokenizer:
+def _keep_tokenizer(vocab: Path, identity: str) -> Tokenizer:
     """Load the tokenizer. A worker keeps it from one piece to the next."""
-    tokenizer = Tokenizer.load(model)
-    if tokenizer.sha256 != sha256:
-        raise DataError(f"{model} has changed since the build began: run it again")
+    tokenizer = load_tokenizer(vocab)
+    if tokenizer.identity != identity:
+        raise DataError(f"the tokenizer in {vocab} has changed since the build began: run it again")
     return tokenizer
+
+
+def load_tokenizer(vocab: Path) -> Tokenizer:
+    """Load the tokenizer, with the one of the source side if there is one, that stage three left in a folder.
+
+    Raises:
+        DataError: It is gone or damaged.
+    """
+    src = vocab / SRC_TOKENIZER_NAME
+    return Tokenizer.load(vocab / TOKENIZER_NAME, Tokenizer.load(src) if src.exists() else None)
 
 
 def encode_pairs(table: pa.Table, tokenizer: Tokenizer, max_tokens: int | None, form: Form) -> pa.Table:

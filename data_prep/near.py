@@ -58,6 +58,8 @@ def find_near_duplicates(path: Path, options: CleanOptions, workers: Workers, pr
         Whether each pair is a near duplicate, ``(pairs,)``.
     """
     total = count_pairs(path)
+    if total >= 1 << 32:  # rows are numbered with 32 bits
+        raise ConfigError(f"--near-duplicates: {total:,} pairs are too many, at most {(1 << 32) - 1:,}: leave it out")
     dropped = np.zeros(total, dtype=bool)
     buckets = _Buckets(path.parent, total)
     with progress.task("hash for near duplicates", total) as advance:

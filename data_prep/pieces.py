@@ -9,6 +9,7 @@ any machines, if a worker is lost.
 import shutil
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,8 +20,12 @@ from dstransformer.json_text import JsonError, read_json
 
 Report = TypeVar("Report", bound=BaseModel)
 
-#: The folder of the pieces, in that of the unfinished stage.
+#: The folder of the pieces, in that of the unfinished stage. In it is one that is named after the stage's key, so that
+#: a task that was given up for lost cannot leave a piece to a stage with other options.
 PIECES = "pieces"
+
+#: In the folder of the unfinished stage: its key.
+KEY_NAME = "key"
 
 _RECORD_NAME = "piece.json"
 
@@ -32,6 +37,14 @@ class _Record(BaseModel):
 
     files: dict[str, str]
     report: dict[str, object]
+
+
+def open_pieces(stage: Path) -> Path:
+    """Make the folder of the pieces of an unfinished stage, unless it is there, and return it."""
+    key = stage / KEY_NAME
+    root = stage / PIECES / (key.read_text(encoding="utf-8")[:16] if key.exists() else "none")
+    root.mkdir(parents=True, exist_ok=True)
+    return root
 
 
 def make_piece(folder: Path, kind: type[Report], make: Callable[[Path], Report]) -> Report:
@@ -54,18 +67,18 @@ def make_piece(folder: Path, kind: type[Report], make: Callable[[Path], Report])
         files = {path.name: file_sha256(path) for path in sorted(aside.iterdir())}
         record = _Record(files=files, report=report.model_dump(mode="json"))
         (aside / _RECORD_NAME).write_text(record.model_dump_json(), encoding="utf-8")
-        _install(aside, folder)
+        _install(aside, folder, kind)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return report
 
 
-def _install(aside: Path, folder: Path) -> None:
+def _install(aside: Path, folder: Path, kind: type[BaseModel]) -> None:
     """Rename a piece. If another worker was faster, its piece stays: the bytes are the same."""
     try:
         aside.rename(folder)
     except OSError:
-        if not folder.is_dir():
+        if _load(folder, kind) is None:
             raise
 
 
@@ -79,5 +92,8 @@ def _load(folder: Path, kind: type[Report]) -> Report | None:
             return kind.model_validate(record.report)
     except (OSError, JsonError, ValidationError):
         pass
-    shutil.rmtree(folder, ignore_errors=True)
+    doomed = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:12]}")
+    with suppress(OSError):
+        folder.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
     return None

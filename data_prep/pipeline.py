@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from data_prep.clean import CleanReport, clean_text
-from data_prep.encode import Encoder, Form
+from data_prep.encode import Encoder, Form, load_tokenizer
 from data_prep.near import load_minhash
 from data_prep.options import CleanOptions, EncodeOptions, FilesOptions, SourceOptions, VocabOptions, Wmt14Options
 from data_prep.origin import command_line, deciding_versions, package_versions
@@ -219,13 +219,13 @@ def _write_corpus(
     cleaned = space.report("clean", CleanReport)
     cleaning = cleaned.cleaning
     made = space.report("vocab", Tokenizers)
-    tokenizer = _load_tokenizer(space, made)
+    tokenizer = _verified_tokenizer(space, made)
     writer = CorpusWriter(folder, tokenizer, shard_rows=options.shard_rows)
     train = space.folder / "clean" / "train.arrow"
     form = _form(space)
-    model = space.folder / "vocab" / TOKENIZER_NAME
     with space.unfinished("encode", _encode_key(vocab.key, options)) as unfinished:
-        encoder = Encoder(unfinished, writer, model, tokenizer.sha256, form, workers, space.progress)
+        vocabulary = space.folder / "vocab"
+        encoder = Encoder(unfinished, writer, vocabulary, tokenizer.identity, form, workers, space.progress)
         info, too_many, kept = encoder.encode_train(train, options.max_tokens)
         splits = {"train": info}
         for split in read_report.pairs:
@@ -290,19 +290,19 @@ def _form(space: Workspace) -> Form:
     return Form(tuple(part.tag for part in parts), _linearisation(space))
 
 
-def _load_tokenizer(space: Workspace, made: Tokenizers) -> Tokenizer:
-    folder, src = space.folder / "vocab", None
+def _verified_tokenizer(space: Workspace, made: Tokenizers) -> Tokenizer:
+    folder = space.folder / "vocab"
     if made.src_tokenizer is not None:
-        src = Tokenizer.load(_unchanged(folder / SRC_TOKENIZER_NAME, made.src_tokenizer))
-    return Tokenizer.load(_unchanged(folder / TOKENIZER_NAME, made.tokenizer), src)
+        _check_unchanged(folder / SRC_TOKENIZER_NAME, made.src_tokenizer)
+    _check_unchanged(folder / TOKENIZER_NAME, made.tokenizer)
+    return load_tokenizer(folder)
 
 
-def _unchanged(path: Path, info: TokenizerInfo) -> Path:
+def _check_unchanged(path: Path, info: TokenizerInfo) -> None:
     if not path.is_file() or file_sha256(path) != info.sha256:
         raise DataError(
             f"{path} is damaged or gone: remove {path.parent}, then run `dst-prep vocab` or `dst-prep build` again"
         )
-    return path
 
 
 def _build_key(parts: Sequence[Part], recipe: Recipe) -> str:

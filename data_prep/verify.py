@@ -93,7 +93,14 @@ def _walk(place: Path) -> Iterator[Path]:
         raise UserError(f"--inputs {place} does not exist: name the files that the corpus was made from, or a folder")
     if not place.is_dir():
         yield place
-    for folder, _, files in sorted(os.walk(place, followlinks=True)):
+    seen: set[str] = set()
+    for folder, below, files in os.walk(place, followlinks=True):
+        below.sort()
+        real = os.path.realpath(folder)
+        if real in seen:  # links in a circle
+            below.clear()
+            continue
+        seen.add(real)
         yield from (Path(folder, file) for file in sorted(files) if Path(folder, file).is_file())
 
 
@@ -141,7 +148,7 @@ def check_tags(corpus: Corpus) -> None:
         begin, end = end, end + part.pairs
         if part.tag is None:
             continue
-        tag = np.array(corpus.tokenizer.encode([part.tag])[0], dtype=np.int32)
+        tag = np.array(corpus.tokenizer.src.encode([part.tag])[0], dtype=np.int32)
         for first in range(begin, end, _ROWS):
             ids, lengths, _, _ = corpus.split("train").gather(np.arange(first, min(first + _ROWS, end)))
             starts = np.cumsum(lengths, dtype=np.int64) - lengths

@@ -27,8 +27,8 @@ Workers = int | Executor
 # Tasks queued per process: enough to keep it busy, few enough to bound memory.
 _AHEAD = 3
 
-# The same for an executor, which does not say how many processes it has.
-_AHEAD_OF_EXECUTOR = 1024
+# The same for an executor that does not say how many by an attribute ``ahead``.
+_AHEAD_OF_EXECUTOR = 64
 
 
 def run_tasks(
@@ -53,7 +53,7 @@ def run_tasks(
         finally:
             pool.shutdown(cancel_futures=True)
     else:
-        yield from _in_order(function, tasks, workers, _AHEAD_OF_EXECUTOR)
+        yield from _in_order(function, tasks, workers, getattr(workers, "ahead", _AHEAD_OF_EXECUTOR))
 
 
 def _in_order(

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from data_prep.pieces import PIECES
+from data_prep.pieces import KEY_NAME, PIECES
 from dstransformer.corpus import Option
 from dstransformer.errors import DataError, DstError, StorageError, UserError
 from dstransformer.files import file_sha256, hold_lock, is_plain_name, storage_errors, sync, write_durably
@@ -36,11 +37,13 @@ FULL_ADVICE = "make room, or choose another folder, and run the command again"
 
 _RECORD_NAME = "stage.json"
 
-# In an unfinished stage: its key, so that its pieces are used for nothing else.
-_KEY_NAME = "key"
+#: How often the removal of a folder is tried.
+_REMOVALS = 5
+
 _LOCK_CONTENT = re.compile(rb"(process \d+ on .*\n)?")
-_PIECE = rf"{PIECES}/[a-z]+-\d{{6,}}(\.[0-9a-f]{{12}})?"
-_FOLDERS_IN_STAGE = re.compile(rf"{PIECES}|{_PIECE}")
+_ROOT = rf"{PIECES}/([0-9a-f]{{16}}|none)"
+_PIECE = rf"{_ROOT}/[a-z]+-\d{{6,}}(\.[0-9a-f]{{12}})?"
+_FOLDERS_IN_STAGE = re.compile(rf"{PIECES}|{_ROOT}|{_PIECE}")
 _IN_STAGE = re.compile(
     r"stage\.json|key|tokenizer\.(src\.)?model|(train|validation|test|whole|candidates)\.arrow|near-\d+-\d+\.bucket"
     rf"|{_PIECE}/(piece\.json|(pairs|ids)\.arrow|keys|order|marks)"
@@ -111,7 +114,7 @@ class Workspace:
                 found = report.model_dump(mode="json")
                 record = StageRecord(key=key, after=after, options=options, report=found, files=files)
                 write_durably(partial / _RECORD_NAME, record.model_dump_json(indent=2) + "\n")
-                (partial / _KEY_NAME).unlink()
+                (partial / KEY_NAME).unlink()
                 sync(partial)
             _remove_stage(self.folder / name)
             partial.rename(self.folder / name)
@@ -132,11 +135,15 @@ class Workspace:
         """
         partial = self.folder / f"{name}.partial"
         _refuse_foreign(partial)
-        if not _has_pieces(partial, key):
+        if _has_pieces(partial, key):
+            for entry in partial.iterdir():
+                if entry.name not in (KEY_NAME, PIECES):  # what is made of the pieces is made again
+                    entry.unlink()
+        else:
             _remove_stage(partial)
             with storage_errors(self.folder, full=FULL_ADVICE):
                 partial.mkdir()
-                (partial / _KEY_NAME).write_text(key, encoding="utf-8")
+                (partial / KEY_NAME).write_text(key, encoding="utf-8")
         keep = False
         try:
             yield partial
@@ -331,10 +338,10 @@ def _refuse_foreign(stage: Path) -> None:
 
 
 def _has_pieces(partial: Path, key: str) -> bool:
-    """Tell whether an unfinished stage holds pieces made for the stage with this key, and nothing else."""
+    """Tell whether an unfinished stage holds pieces made for the stage with this key."""
     try:
         names = {entry.name for entry in partial.iterdir()}
-        return names == {_KEY_NAME, PIECES} and (partial / _KEY_NAME).read_text(encoding="utf-8") == key
+        return names >= {KEY_NAME, PIECES} and (partial / KEY_NAME).read_text(encoding="utf-8") == key
     except (OSError, UnicodeError):
         return False
 
@@ -346,5 +353,15 @@ def _remove_stage(folder: Path) -> None:
         UserError: It holds files that no build made.
     """
     _refuse_foreign(folder)
-    with suppress(FileNotFoundError):
-        shutil.rmtree(folder)
+    for left in reversed(range(_REMOVALS)):
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            if not folder.exists():
+                return
+        except OSError:  # a task of a cluster that has not heard yet that it is not needed any more
+            if not left:
+                raise
+        else:
+            return
+        time.sleep(0.5)

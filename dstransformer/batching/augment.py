@@ -80,16 +80,17 @@ class Augmentation:
         by_length = sorted(filter(None, symbols), key=lambda symbol: (-len(symbol), symbol))
         self._symbols = re.compile(f"({'|'.join(map(re.escape, by_length))})") if by_length else None
 
-    def modify(self, pairs: Pairs, rows: Indices, epoch: int, update: int) -> Pairs:
+    def modify(self, pairs: Pairs, rows: Indices, epoch: int, update: int, window: int = 0) -> Pairs:
         """The pieces of pairs, of some of them after a change of their text.
 
         Args:
             pairs: Ids and lengths, as ``Split.gather`` returns them.
             rows: The numbers of the pairs in the training split, ``(pairs,)``.
             epoch: The epoch.
-            update: The update within the epoch.
+            update: The update within the window.
+            window: The window within the epoch.
         """
-        drawn = [(place, *self._draw(row, epoch, update)) for place, row in enumerate(rows.tolist())]
+        drawn = [(place, *self._draw(row, epoch, update, window)) for place, row in enumerate(rows.tolist())]
         drawn = [(place, random, modifiers) for place, random, modifiers in drawn if modifiers]
         if not drawn:
             return pairs
@@ -116,9 +117,9 @@ class Augmentation:
         ]
         return *_replace(*sides[0], after[0]), *_replace(*sides[1], after[1])
 
-    def _draw(self, row: int, epoch: int, update: int) -> tuple[Random, list[Modifier]]:
+    def _draw(self, row: int, epoch: int, update: int, window: int) -> tuple[Random, list[Modifier]]:
         """The random numbers of a pair, and the modifiers that they choose."""
-        random = Random(f"{self._seed} {epoch} {update} {row}")
+        random = Random(f"{self._seed} {epoch} {update} {row}" + (f" {window}" if window else ""))
         return random, [modifier for modifier in self._modifiers if random.random() < modifier.probability]
 
     def _change(self, src: str, tgt: str, random: Random, modifiers: Sequence[Modifier]) -> tuple[str, str]:

@@ -159,7 +159,8 @@ class UpdateLoader:
         mine = [self._split.gather(pairs[number]) for number in self._mine]
         if self._augmentation is not None:
             numbered = zip(mine, self._mine, strict=True)
-            mine = [self._augmentation.modify(part, pairs[n], position.epoch, position.update) for part, n in numbered]
+            place = position.epoch, position.update, position.window
+            mine = [self._augmentation.modify(part, pairs[n], *place) for part, n in numbered]
         if self._bpe_dropout is not None:
             numbered = zip(mine, self._mine, strict=True)
             mine = [self._sample(part, position, n) for part, n in numbered]

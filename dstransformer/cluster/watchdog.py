@@ -84,11 +84,17 @@ class Watchdog:
         #: The same, before that, for what takes no time.
         self.before_end: Callable[[], None] = lambda: None
 
-    def start(self, host: str, port: int) -> None:
-        """Start watching, once all processes have reached the store at ``host:port``."""
+    def start(self, host: str, port: int, prefix: str = "") -> None:
+        """Start watching, once all processes have reached the store at ``host:port``.
+
+        Args:
+            host: Its address.
+            port: Its port.
+            prefix: Of this attempt's keys in it.
+        """
         if self._world_size == 1:
             return
-        self._store = _open_store(host, port)
+        self._store = _open_store(host, port, prefix)
         self._began = self._round = time.monotonic()
         for target in (self._watch, self._guard):
             threading.Thread(target=target, name=f"watchdog {target.__name__}", daemon=True).start()
@@ -300,9 +306,9 @@ def _attempt(action: Callable[[], T], seconds: float) -> T | None:
     return results[0] if results else None
 
 
-def _open_store(host: str, port: int) -> Any:
+def _open_store(host: str, port: int, prefix: str) -> Any:
     """A client of the store for the threads of a watchdog alone: calls on one client wait for each other."""
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
     client = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30))
-    return PrefixStore("watchdog", client)
+    return PrefixStore(f"{prefix}watchdog", client)

@@ -34,6 +34,9 @@ JOIN_TIMEOUT = timedelta(minutes=10)
 #: How many of the processes that did not join are named.
 _NAMED = 8
 
+#: Seconds for which rank 0 keeps the store, so that the others can see who is missing.
+_FAREWELL = 2.0
+
 #: Timeout of collectives in programs that state none.
 GROUP_TIMEOUT = timedelta(hours=1)
 
@@ -208,11 +211,11 @@ def join_world(
         with _log_if_waiting(processes, environment, address_given, patience):
             store = _meet(processes, environment, patience)
             if watchdog is not None:
-                watchdog.start(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]))
+                watchdog.start(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), _prefix(environment))
             _state_timeout(timeout, store)
             dist.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
-                store=PrefixStore("default_pg", store),
+                store=PrefixStore(f"{_prefix(environment)}default_pg", store),
                 rank=processes.rank,
                 world_size=processes.world_size,
                 timeout=timeout,
@@ -241,8 +244,15 @@ def _meet(processes: Processes, environment: Mapping[str, str], patience: timede
     # torchrun's agent has a store at that address. Otherwise it is rank 0's.
     has_agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serves = processes.rank == 0 and not has_agent
-    store = TCPStore(host, port, processes.world_size, serves, patience, wait_for_workers=False, multi_tenant=serves)
-    meeting = PrefixStore("dst/joined", store)
+    try:
+        store = TCPStore(
+            host, port, processes.world_size, serves, patience, wait_for_workers=False, multi_tenant=serves
+        )
+    except dist.DistNetworkError as error:
+        if serves:
+            raise
+        raise _missing(processes, f"{host}:{port}", patience, "nothing answers there, where rank 0 should") from error
+    meeting = PrefixStore(f"{_prefix(environment)}joined", store)
     meeting.set(str(processes.rank), "")
     if meeting.add("count", 1) == processes.world_size:
         meeting.set("all", "")
@@ -253,14 +263,25 @@ def _meet(processes: Processes, environment: Mapping[str, str], patience: timede
         if not missing:
             return store
         names = ", ".join(map(str, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
-        failure = DstError(
-            f"{len(missing)} of {processes.world_size} processes have not joined at {host}:{port} in "
-            f"{patience.total_seconds():g} s: rank {names}; look at what they printed, if they were started at all, "
-            "and check that their nodes can reach that address"
-        )
-        failure.rank = processes.rank
-        raise failure from error
+        if serves:
+            time.sleep(_FAREWELL)
+        raise _missing(processes, f"{host}:{port}", patience, f"rank {names} is missing") from error
     return store
+
+
+def _missing(processes: Processes, address: str, patience: timedelta, what: str) -> DstError:
+    failure = DstError(
+        f"the {processes.world_size} processes did not join at {address} in {patience.total_seconds():g} s: {what}; look "
+        "at what the missing ones printed, if they were started at all, and check that every node can reach that "
+        "address (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)"
+    )
+    failure.rank = processes.rank
+    return failure
+
+
+def _prefix(environment: Mapping[str, str]) -> str:
+    """Of the keys of this attempt: torchrun keeps its store when it starts the processes again."""
+    return f"dst/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}/"
 
 
 def _state_timeout(timeout: timedelta, store: Store) -> None:

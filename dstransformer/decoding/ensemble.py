@@ -93,6 +93,6 @@ def check_vocabularies(hashes: Sequence[tuple[str, str]]) -> None:
     for name, found in others:
         if found != expected:
             raise DataError(
-                f"{name} has another tokenizer than {first} (SHA-256 {found[:12]} and {expected[:12]}): models decode "
+                f"{name} has another tokenizer than {first} ({found[:12]} and {expected[:12]}): models decode "
                 "together only with one vocabulary; train them on corpora with the same tokenizer"
             )

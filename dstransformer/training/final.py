@@ -175,7 +175,7 @@ def make_final_bundle(
 ) -> FinalBundle | None:
     """Compare the candidates, write the chosen one to ``RUN/bundle``, and evaluate it. Collective.
 
-    What the disk refuses is tried again.
+    What the disk refuses to take is tried again.
 
     Args:
         setup: The experiment; all its checkpoints are complete.
@@ -303,7 +303,7 @@ def _whole_checkpoints(folder: Path) -> list[Checkpoint]:
 
     Raises:
         DataError: All are damaged.
-        StorageError: There are none.
+        StorageError: There are none, or they cannot be read now.
     """
     whole: list[Checkpoint] = []
     damage: DataError | None = None
@@ -311,6 +311,9 @@ def _whole_checkpoints(folder: Path) -> list[Checkpoint]:
         try:
             open_bundle(checkpoint.bundle).verify_weights()
         except DataError as error:
+            reason = error.__context__
+            if isinstance(reason, OSError) and not isinstance(reason, FileNotFoundError):
+                raise StorageError(str(error)) from None  # reading it again may work
             logger.warning("%s; the final bundle is made without this checkpoint", error)
             damage = error
         else:

@@ -31,7 +31,15 @@ from dstransformer.training.estimate import Estimate, estimate, plan_warnings
 from dstransformer.training.final import Choice, make_final_bundle
 from dstransformer.training.parent import check_parent, open_parent, recorded_parent
 from dstransformer.training.provenance import describe_origin, describe_start, describe_tags
-from dstransformer.training.setup import Setup, TrainRequest, check_corpus, check_setup, resolve_setup
+from dstransformer.training.setup import (
+    Setup,
+    TrainRequest,
+    check_corpus,
+    check_plan_memory,
+    check_setup,
+    machine_memory,
+    resolve_setup,
+)
 
 if TYPE_CHECKING:
     from dstransformer.training.trainer import Trainer
@@ -114,6 +122,7 @@ def dry_run(request: TrainRequest) -> DryRun:
     check_environment(os.environ)
     setup = resolve_setup(request, read_processes(os.environ, require_rank=False))
     check_corpus(setup, verify=True)
+    check_plan_memory(setup, 1, machine_memory())
     _find_checkpoint(request, setup)
     estimated = estimate(setup)
     warnings = plan_warnings(setup.config, estimated.updates_per_epoch)

@@ -226,7 +226,7 @@ class TestSignals:
             patch.setattr("data_prep.pipeline.make_tokenizers", stop)
             assert build(*options, "--out", tmp_path / "corpus") == status
         line = capsys.readouterr().err.splitlines()[-1]
-        assert line == f"dst-prep: {what}; the same command goes on from the last finished stage"
+        assert line == f"dst-prep: {what}; the same command goes on from what is finished"
         assert signal.getsignal(number) == before
         assert {path.name for path in (tmp_path / "corpus.work").iterdir()} == {"read", "clean", "lock"}
         assert not list(tmp_path.glob("*.partial"))
