@@ -176,8 +176,8 @@ def changed_sources(space: Workspace, sources: Sequence[SourceInfo]) -> str | No
     gone, come = {name for name, _ in old - new}, {name for name, _ in new - old}
     described = (
         ("changed", sorted(gone & come)),
-        ("came in addition", sorted(come - gone)),
-        ("left", sorted(gone - come)),
+        ("added", sorted(come - gone)),
+        ("removed", sorted(gone - come)),
     )
     changes = [f"{list_names(names)} {what}" for what, names in described if names]
     if [source.revision for source in before] != [source.revision for source in sources]:

@@ -245,9 +245,8 @@ def _meet(processes: Processes, environment: Mapping[str, str], patience: timede
     has_agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serves = processes.rank == 0 and not has_agent
     try:
-        store = TCPStore(
-            host, port, processes.world_size, serves, patience, wait_for_workers=False, multi_tenant=serves
-        )
+        size = processes.world_size
+        store = TCPStore(host, port, size, serves, patience, wait_for_workers=False, multi_tenant=serves)
     except dist.DistNetworkError as error:
         if serves:
             raise
@@ -271,8 +270,8 @@ def _meet(processes: Processes, environment: Mapping[str, str], patience: timede
 
 def _missing(processes: Processes, address: str, patience: timedelta, what: str) -> DstError:
     failure = DstError(
-        f"the {processes.world_size} processes did not join at {address} in {patience.total_seconds():g} s: {what}; look "
-        "at what the missing ones printed, if they were started at all, and check that every node can reach that "
+        f"the {processes.world_size} processes did not join at {address} in {patience.total_seconds():g} s: {what}; "
+        "look at what the missing ones printed, if they were started at all, and check that every node can reach that "
         "address (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)"
     )
     failure.rank = processes.rank

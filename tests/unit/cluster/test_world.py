@@ -68,7 +68,7 @@ def test_a_process_announces_that_it_waits_for_the_others(
     variables = {"MASTER_PORT": str(world._free_port()), "RANK": "1", "WORLD_SIZE": "2"}
     for name, value in variables.items():
         os.environ[name] = value
-    with pytest.raises(DstError, match="the 2 processes did not join .* where rank 0 should"):
+    with pytest.raises(DstError, match=r"the 2 processes did not join .* where rank 0 should"):
         join_world(read_processes(variables), patience=timedelta(seconds=1))
     (notice,) = (record.message for record in caplog.records if record.name == world.__name__)
     assert notice.startswith("rank 1 is waiting for the other processes of WORLD_SIZE=2 at 127.0.0.1:")
