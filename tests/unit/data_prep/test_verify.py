@@ -183,7 +183,7 @@ def drop_part(folder: Path) -> None:
     (flip("c.tar"), "c.tar::t/c.de, c.tar::t/c.en changed"),
     (lambda folder: (folder / "scores.txt").write_text("0.9\n" * 150), "scores.txt changed"),
     (add_part, "scores.txt changed; part-3.de, part-3.en added"),
-    (drop_part, "scores.txt changed; part-2.de, part-2.en left"),
+    (drop_part, "scores.txt changed; part-2.de, part-2.en removed"),
 ])  # fmt: skip
 def test_a_build_that_goes_on_says_which_input_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path], object], said: str
