@@ -36,7 +36,7 @@ def text_and_corpus(folder: Path, pairs: int) -> tuple[list[str], dict[str, byte
 
 def some_pieces(work: Path) -> bool:
     """Whether workers have finished a piece of the stage ``clean``."""
-    return any(work.glob("clean.partial/pieces/judged-??????/piece.json"))
+    return any(work.glob("clean.partial/pieces/*/judged-??????/piece.json"))
 
 
 def without_vocab(options: list[str]) -> list[str]:
