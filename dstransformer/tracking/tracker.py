@@ -98,7 +98,12 @@ class Rollback:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         bad = [update.to_json() for update in self.bad_updates]
-        return {**asdict(self), "passed_over": [list(place) for place in self.passed_over], "bad_updates": bad}
+        return {
+            **asdict(self),
+            "passed_over": [list(place) for place in self.passed_over],
+            "windows": list(self.windows),
+            "bad_updates": bad,
+        }
 
 
 class Tracker:

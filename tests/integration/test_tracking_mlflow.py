@@ -228,12 +228,12 @@ def test_a_divergence_is_recorded(server: MlflowServer, run_folder: Path, tmp_pa
     assert run.data.tags["rollbacks"] == "1"
     assert json.loads(artifact_text(client, run, "divergence/rollback-1.json", tmp_path)) == rollback.to_json()
     table = json.loads(artifact_text(client, run, "divergence/bad_updates.json", tmp_path))
-    assert table["columns"] == ["step", "epoch", "update", "skipped", "in_a_row", "pairs"]
+    assert table["columns"] == ["step", "epoch", "update", "skipped", "in_a_row", "pairs", "window"]
     rows = (
-        [5, 0, 4, True, 1, "35 40"],
-        [6, 0, 5, True, 2, "42 48"],
-        [6, 0, 9, False, 1, "42"],
-        [7, 0, 6, True, 3, "49 56"],
+        [5, 0, 4, True, 1, "35 40", 0],
+        [6, 0, 5, True, 2, "42 48", 0],
+        [6, 0, 9, False, 1, "42", 0],
+        [7, 0, 6, True, 3, "49 56", 0],
     )
     assert table["data"] == list(rows)
     shown = json.loads(run.data.tags["mlflow.loggedArtifacts"])
