@@ -342,15 +342,16 @@ def _map_shard(path: Path, shard: Shard, has_text: bool) -> pa.Table:
         check_plain_stream(path)
         table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
         table.validate()
+        names = table.column_names  # which may not be UTF-8
     except OSError as error:
         raise DataError(f"cannot read {path} ({error}): restore it or build the corpus again") from None
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise _damaged(path, str(error)) from None
     wanted: dict[str, tuple[pa.DataType, ...]] = {"src": _ID_LISTS, "tgt": _ID_LISTS}
     if has_text:
         wanted |= {"src_text": (pa.string(),), "tgt_text": (pa.string(),)}
     for name, types in wanted.items():
-        if name not in table.column_names or table.schema.field(name).type not in types or table[name].null_count:
+        if name not in names or table.schema.field(name).type not in types or table[name].null_count:
             raise _damaged(path, f"no column {name!r} of {types[0]} without nulls")
     if table.num_rows != shard.rows or table["src"].num_chunks != 1:
         raise DataError(

@@ -185,3 +185,13 @@ def test_a_moved_corpus_opens_through_a_link(tmp_path: Path) -> None:
     shutil.move(path, tmp_path / "elsewhere")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     assert Corpus.open(tmp_path / "link").splits == ("train", "validation")
+
+
+def test_a_column_name_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
+    path = write_corpus(tmp_path / "corpus", ROWS)
+    shard = sorted((path / "train").glob("*.arrow"))[0]
+    content = shard.read_bytes()
+    assert b"src" in content
+    shard.write_bytes(content.replace(b"src", b"s\xbac"))
+    with pytest.raises(DataError, match=r"\.arrow is damaged"):
+        Corpus.open(path, verify=False).split("train")
