@@ -133,9 +133,6 @@ def clean_text(
         DataError: No pair is left.
         ConfigError: A rule needs a package that is not installed.
     """
-    active = {rule.name for rule in RULES if rule.build(options, *languages)}
-    active |= {"duplicate", "overlap"} if options.drop_overlap else {"duplicate"}
-    active |= {"near_duplicate"} if options.near_duplicates is not None else set()
     root = open_pieces(folder)
     pieces = cut_pairs(read / "train.arrow")
     total = sum(piece.rows for piece in pieces)
@@ -164,20 +161,35 @@ def clean_text(
         examples |= {"near_duplicate": shown} if shown else {}
         _take_away(counts, "near_duplicate", near)
     shutil.rmtree(folder / PIECES)
-    of_rule = dict(zip(NAMES, counts.T.tolist(), strict=False))
-    names = [name for name in NAMES if name in active or (name == "score" and any(of_rule[name]))]
     src = {key for report in judged for key in report.src}
     pairs = {key for report in judged for key in report.pairs}
+    overlap = load_held_out(read, held_out).report(src, pairs)
+    return _describe(counts, _active_rules(options, languages), examples, overlap)
+
+
+def _active_rules(options: CleanOptions, languages: tuple[str, str]) -> set[str]:
+    """The rules that these options ask for. Scores come with the text."""
+    active = {rule.name for rule in RULES if rule.build(options, *languages)} | {"duplicate"}
+    active |= {"overlap"} if options.drop_overlap else set()
+    return active | ({"near_duplicate"} if options.near_duplicates is not None else set())
+
+
+def _describe(
+    counts: Counts, active: set[str], examples: dict[str, tuple[tuple[str, str], ...]], overlap: dict[str, Overlap]
+) -> CleanReport:
+    """The report of the stage; ``counts`` are the pairs by part and rule, ``(parts, len(NAMES) + 1)``."""
+    names = [name for name in NAMES if name in active or (name == "score" and counts[:, NAMES.index(name)].any())]
+    dropped = [{name: int(part[NAMES.index(name)]) for name in names} for part in counts]
     return CleanReport(
         cleaning=CleaningReport(
-            read=total,
+            read=int(counts.sum()),
             kept=int(counts[:, _KEPT].sum()),
-            dropped={name: sum(of_rule[name]) for name in names},
+            dropped={name: sum(part[name] for part in dropped) for name in names},
             examples=examples,
         ),
-        overlap=load_held_out(read, held_out).report(src, pairs),
+        overlap=overlap,
         parts=tuple(counts[:, _KEPT].tolist()),
-        dropped=tuple({name: of_rule[name][part] for name in names} for part in range(parts)),
+        dropped=tuple(dropped),
     )
 
 

@@ -70,6 +70,12 @@ def _build_parser() -> argparse.ArgumentParser:
     options.add_encode(encode)
     options.add_out(encode)
 
+    _add_corpus_commands(commands)
+    return parser
+
+
+def _add_corpus_commands(commands: Any) -> None:
+    """Add the commands that look at a corpus, and at the recipes of the package."""
     info = _add_command(commands, "info", _info, "show what a corpus holds")
     options.add_corpus(info)
     info.add_argument("--json", action="store_true", help="print the manifest")
@@ -101,7 +107,6 @@ def _build_parser() -> argparse.ArgumentParser:
         "--tgt", required=True, type=options.read_path, metavar="FILE", help="its translation, line by line"
     )
     text.add_argument("--overwrite", action="store_true", help="replace files that are there")
-    return parser
 
 
 def _add_command(commands: Any, name: str, handler: Any, help_text: str) -> argparse.ArgumentParser:

@@ -221,9 +221,9 @@ def make_final_bundle(
     report("final evaluation of the bundle")
     evaluations = comparison.evaluate_bundle(setup.run / "bundle", candidates.steps(choice.chosen))
     tracker.log_bundle(setup.run / "bundle", step, {f"final_{split}": found for split, found in evaluations.items()})
-    if not insistence.on("the last lines of metrics.jsonl", lambda: _settle(tracker, setup.run, world)):
-        return None  # they say that the run is complete
-    return FinalBundle(choice, evaluations)
+    # The last lines say that the run is complete.
+    settled = insistence.on("the last lines of metrics.jsonl", lambda: _settle(tracker, setup.run, world))
+    return FinalBundle(choice, evaluations) if settled else None
 
 
 def _settle(tracker: Tracker, run: Path, world: World) -> bool:

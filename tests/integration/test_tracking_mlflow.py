@@ -30,7 +30,6 @@ from support.mlflow_runs import (
 from support.tracking import MlflowServer, evaluation_of, make_start, wait_until
 
 from dstransformer.config import load_config
-from dstransformer.corpus import InputFile, PartInfo, SourceInfo
 from dstransformer.errors import StorageError
 from dstransformer.evaluation import Sample
 from dstransformer.tracking import (
@@ -152,43 +151,6 @@ def assert_models(client: MlflowClient, run: Run, run_folder: Path, reason: str)
     assert [m.value for m in client.get_metric_history(run.info.run_id, "final_test/bleu")] == [33.0]
     files = {file.path for file in client.list_logged_model_artifacts(model.model_id)}
     assert {"MLmodel", "bundle", "code", "requirements.txt", "input_example.json"} <= files
-
-
-def test_the_sources_of_a_corpus_are_datasets_of_the_run(server: MlflowServer, run_folder: Path) -> None:
-    file = InputFile(name="a.en", sha256="a" * 64, size=9)
-    manifest = make_start().manifest.model_copy(
-        update={
-            "sources": (
-                SourceInfo(name="files", revision=None, inputs=(file,)),
-                SourceInfo(name="toy", revision="r1", inputs=()),
-            ),
-            "parts": (
-                PartInfo(name="europarl", weight=2.0, tag=None, read=13, pairs=12, dropped={"empty": 1}),
-                PartInfo(name="back", weight=0.5, tag="<bt>", read=8, pairs=8, dropped={}),
-            ),
-        }
-    )
-    tracker = make_tracker(run_folder, server.uri)
-    tracker.start(replace(make_start(), manifest=manifest))
-    tracker.log_train(10, {"loss": 4.5, "lr": 1e-3})
-    tracker.log_train(20, {"loss": 4.0, "lr": 1e-3})
-    tracker.log_checkpoint(run_folder / "checkpoints/step-00000010", "d" * 64, 10, None)
-    tracker.finish("finished")
-    client, run = tracked_run(run_folder)
-    corpus = "data/wmt14.en-de (en-de)"
-    datasets = {entry.dataset.name: entry for entry in run.inputs.dataset_inputs}
-    assert set(datasets) == {corpus, f"{corpus} source europarl", f"{corpus} source back"}
-    assert len({entry.dataset.digest for entry in datasets.values()}) == 3
-    europarl = datasets[f"{corpus} source europarl"]
-    profile = {"read": 13, "pairs": 12, "weight": 2.0, "files": 1, "inputs": {"a.en": "a" * 64}}
-    assert json.loads(europarl.dataset.profile) == profile
-    tags = {tag.key: tag.value for tag in datasets[f"{corpus} source back"].tags}
-    assert tags == {"mlflow.data.context": "training", "weight": "0.5", "tag": "<bt>"}
-    (checkpoint,) = logged_models(client, run, "checkpoint")
-    (loss,) = checkpoint.metrics
-    assert (loss.key, loss.value, loss.dataset_name) == ("train/loss", 4.5, corpus)
-    assert loss.dataset_digest == datasets[corpus].dataset.digest
-    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "train/loss")] == [10, 20]
 
 
 def test_a_resumed_run_continues_the_same_mlflow_run(server: MlflowServer, run_folder: Path) -> None:
