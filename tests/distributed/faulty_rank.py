@@ -1,4 +1,7 @@
-"""``dst`` in which some ranks fail at a point of the run. The variable DST_FAULT says where, which, and how."""
+"""``dst`` in which some ranks fail at a point of the run. The variable DST_FAULT says where, which, and how.
+
+Ranks that torchrun has started again do not fail.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ report, check_setup = Watchdog.report, run.check_setup
 
 
 def fail(update: int, phase: str) -> None:
-    if RANK not in FAULT["ranks"] or phase != FAULT["phase"] or update < FAULT["update"]:
+    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    if again or RANK not in FAULT["ranks"] or phase != FAULT["phase"] or update < FAULT["update"]:
         return
     if FAULT["how"] == "hang":
         threading.Event().wait()

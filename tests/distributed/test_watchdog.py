@@ -140,6 +140,19 @@ def test_a_launcher_that_ends_the_other_ranks_does_not_hide_the_line(
 
 
 @pytest.mark.slow
+def test_a_job_that_torchrun_starts_again_resumes(toy_corpus: Path, tmp_path: Path) -> None:
+    """Its agent keeps the store in which the processes of the first attempt have met."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", "2"]
+    command += ["--max-restarts", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port()), "--", PROGRAM]
+    run = tmp_path / "run"
+    variables = environment(fault("update", [1], "SIGKILL", 6))
+    done = run_command([*command, *train_arguments(toy_corpus, run)], env=variables)
+    assert done.returncode == 0, done.stderr
+    assert "resumed at update 4" in done.stderr
+    assert len(losses(run)) == 12
+
+
+@pytest.mark.slow
 def test_a_suspended_job_goes_on(toy_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     limits = ["training.hang_seconds=15", "training.wait_seconds=15", "training.silence_seconds=8"]
