@@ -230,11 +230,12 @@ def _info(arguments: argparse.Namespace) -> None:
 
 def _verify(arguments: argparse.Namespace) -> None:
     from data_prep.report import show_counts
-    from data_prep.verify import check_tags, compare_inputs
+    from data_prep.verify import check_held_out, check_tags, compare_inputs
     from dstransformer.corpus import Corpus
 
     corpus = Corpus.open(arguments.corpus)
     check_tags(corpus)
+    check_held_out(corpus)
     _check_files_of_datasets(corpus)
     shards = sum(len(info.shards) for info in corpus.manifest.splits.values())
     with printing(needed=True):

@@ -253,6 +253,9 @@ SourceOptions = ToyOptions | FilesOptions | Wmt14Options | TreesOptions
 #: Options that say how near duplicates are found.
 _NEAR_DETAILS = ("near_text", "near_shingles", "near_size", "near_seed")
 
+#: What decides a vocabulary whose models are given.
+_OF_GIVEN_MODELS = ("joint", "src_tokenizer_model", "tokenizer_model", "symbols")
+
 
 class CleanOptions(Options):
     """How training pairs are cleaned. Lengths are in words, which spaces separate."""
@@ -321,7 +324,10 @@ class VocabOptions(Options):
     character_coverage: Annotated[FiniteFloat, Field(ge=0.98, le=1), Placeholder("SHARE")] = Field(
         1.0, description="share of characters that have a piece of their own; the rest is spelled in bytes"
     )
-    tokenizer_model: TextFile | None = Field(None, description="reuse this tokenizer instead of training one")
+    tokenizer_model: TextFile | None = Field(
+        None, description="reuse this tokenizer instead of training one; with --no-joint that of the target language"
+    )
+    src_tokenizer_model: TextFile | None = Field(None, description="with --no-joint: that of the source language")
     symbols: Symbols = Field(
         (), description="pieces of your own, such as <ph1>, that stay whole wherever they stand in a text"
     )
@@ -330,18 +336,22 @@ class VocabOptions(Options):
     def _is_trained_or_given(self) -> Self:
         if self.tokenizer_model and self.model_fields_set & {"tokenizer", "vocab_size"}:
             raise ValueError("--tokenizer-model brings its own kind and size: leave out --tokenizer and --vocab-size")
-        if self.tokenizer_model and not self.joint:
-            raise ValueError("--tokenizer-model is one vocabulary for both languages: leave it out, or --no-joint")
+        if self.src_tokenizer_model and self.joint:
+            raise ValueError("--src-tokenizer-model is for a vocabulary of each language: give --no-joint too")
+        if not self.joint and (self.tokenizer_model is None) != (self.src_tokenizer_model is None):
+            raise ValueError("--no-joint takes both --src-tokenizer-model and --tokenizer-model, or trains both")
         return self
 
     def record(self) -> dict[str, Option]:
-        """Return the options, symbols as words; of a reused tokenizer only its name and the symbols it must have."""
+        """Return the options, symbols as words; of reused tokenizers only their names and the symbols they have."""
         record = super().record() | {"symbols": " ".join(self.symbols)}
         if not self.symbols:
             del record["symbols"]
         if not self.tokenizer_model:
             return record
-        return {name: value for name, value in record.items() if name in ("tokenizer_model", "symbols")}
+        if self.joint:
+            del record["joint"]
+        return {name: value for name, value in record.items() if name in _OF_GIVEN_MODELS}
 
 
 class EncodeOptions(Options):

@@ -192,7 +192,7 @@ def run_encode(space: Workspace, options: EncodeOptions, out: Path, *, workers: 
 
 def _inputs(recipe: Recipe) -> list[Path | None]:
     """List the files that a build reads, and the folder of a copy of the hub's data."""
-    inputs: list[Path | None] = [recipe.vocab.tokenizer_model]
+    inputs: list[Path | None] = [recipe.vocab.tokenizer_model, recipe.vocab.src_tokenizer_model]
     for source in recipe.sources.values():
         if isinstance(source, Wmt14Options):
             inputs.append(source.hub_path)
@@ -338,7 +338,8 @@ def _clean_content(options: CleanOptions) -> dict[str, object]:
 def _vocab_content(options: VocabOptions) -> dict[str, object]:
     content: dict[str, object] = dict(options.record())
     if options.tokenizer_model:
-        content["sha256"] = Tokenizer.load(options.tokenizer_model).sha256
+        src = options.src_tokenizer_model
+        content["sha256"] = Tokenizer.load(options.tokenizer_model, Tokenizer.load(src) if src else None).identity
     return content
 
 

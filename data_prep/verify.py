@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import sentencepiece
 
+from data_prep.encode import Form, encode_pairs
 from data_prep.options import printable_name
 from data_prep.read import ReadReport
 from data_prep.recipe_file import RECIPES, recipe_files
@@ -20,8 +24,8 @@ from dstransformer.corpus.manifest import MANIFEST_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.files import file_sha256
 
-#: Pairs that are read at a time.
-_ROWS = 1_000_000
+#: Pairs that are read at a time, and pairs that are encoded.
+_ROWS, _TEXTS = 1_000_000, 10_000
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Comparison:
 
 
 def compare_inputs(manifest: Manifest, places: Sequence[Path]) -> Comparison:
-    """Compare the files of all sources, the recipe and a given tokenizer with their hashes and sizes.
+    """Compare the files of all sources, the recipe and given tokenizers with their hashes and sizes.
 
     The manifest has their names without folders. Of several files with the same name one must be the right one.
 
@@ -69,8 +73,12 @@ def _recorded(manifest: Manifest) -> list[InputFile]:
         for file in (*(file for source in manifest.sources for file in source.inputs), *manifest.recipes)
         if "://" not in file.name
     }
-    if model := manifest.options.get("tokenizer_model"):
-        files[str(model), ""] = InputFile(name=str(model), sha256=manifest.tokenizer.sha256)
+    for option, made in (
+        ("tokenizer_model", manifest.tokenizer),
+        ("src_tokenizer_model", manifest.src_tokenizer),
+    ):
+        if made and (model := manifest.options.get(option)):
+            files[str(model), made.sha256] = InputFile(name=str(model), sha256=made.sha256)
     return list(files.values())
 
 
@@ -157,6 +165,33 @@ def check_tags(corpus: Corpus) -> None:
                     f"{corpus.path / MANIFEST_NAME} is damaged (parts: not all sentences of {part.name} begin with its "
                     f"tag {part.tag}): restore it or build the corpus again"
                 )
+
+
+def check_held_out(corpus: Corpus) -> None:
+    """Check that the raw text of the held-out splits is what their token ids stand for.
+
+    Raises:
+        DataError: The tokenizer makes other ids of a sentence.
+    """
+    form = Form((None,), corpus.manifest.trees)
+    for name in corpus.splits:
+        split = corpus.split(name)
+        if not split.info.has_text:
+            continue
+        texts = pa.table({"src": split.src_texts(), "tgt": split.tgt_texts(), "part": np.zeros(len(split), np.uint16)})
+        for first in range(0, len(split), _TEXTS):
+            stored = split.gather(np.arange(first, min(first + _TEXTS, len(split))))
+            made = encode_pairs(texts.slice(first, _TEXTS), corpus.tokenizer, None, form)
+            for side, ids, lengths in (("src", *stored[:2]), ("tgt", *stored[2:])):
+                column = made[side].combine_chunks()
+                if not (
+                    np.array_equal(pc.list_value_length(column), lengths) and np.array_equal(column.flatten(), ids)
+                ):
+                    raise DataError(
+                        f"{corpus.path / name} is damaged: token ids and text of the {side} side differ. Or "
+                        f"SentencePiece {sentencepiece.__version__} encodes otherwise than the version that made them. Restore it, or "
+                        "build the corpus again"
+                    )
 
 
 def identify_recipe(name: str | None) -> list[InputFile]:

@@ -97,9 +97,10 @@ def make_tokenizer(
     tags = [f"{SPACE}{tag}" for tag in sorted({tag for tag in form.tags if tag and side != "tgt"})]
     for symbol in _unseen(train, options.symbols) if side != "tgt" else ():
         progress.note(f"warning: the symbol {symbol!r} is nowhere in the training text: no model can learn it")
-    if options.tokenizer_model:
-        tokenizer = Tokenizer.load(options.tokenizer_model)
-        _check_given(tokenizer, options.tokenizer_model, of_trees, tags, options.symbols)
+    if given := options.src_tokenizer_model if side == "src" else options.tokenizer_model:
+        tokenizer = Tokenizer.load(given)
+        option = f"--{'src-' if side == 'src' else ''}tokenizer-model {given}"
+        _check_given(tokenizer, option, of_trees, tags, options.symbols)
         kind = "given"
     else:
         symbols = [*of_trees, *tags, *options.symbols]
@@ -133,18 +134,16 @@ def check_symbols(symbols: Sequence[str], normalise: str) -> None:
 
 
 def _check_given(
-    tokenizer: Tokenizer, path: Path, of_trees: Sequence[str], tags: Sequence[str], own: Sequence[str]
+    tokenizer: Tokenizer, option: str, of_trees: Sequence[str], tags: Sequence[str], own: Sequence[str]
 ) -> None:
-    """Refuse a given model without a symbol that the corpus needs."""
+    """Refuse the model that an option names if it lacks a symbol that the corpus needs."""
     for symbols, purpose, source in (
         (of_trees, ", with which these trees are written", "the tokenizer of a corpus of such trees"),
         (tags, " for that tag", "the tokenizer of a corpus with that tag"),
         (own, " that stays whole, as --symbols asks", "one that was trained with this symbol"),
     ):
         if missing := [symbol for symbol in symbols if symbol not in tokenizer.symbols]:
-            raise DataError(
-                f"--tokenizer-model {path} has no piece {missing[0]!r}{purpose}: take {source}, or train one"
-            )
+            raise DataError(f"{option} has no piece {missing[0]!r}{purpose}: take {source}, or train one")
 
 
 def _unseen(train: Path, symbols: Sequence[str]) -> Sequence[str]:

@@ -9,14 +9,15 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from support.prep import ENGLISH, GERMAN, build, refuses, sentence
+from support.prep import ENGLISH, GERMAN, build, refuses, sentence, without_vocab
 from support.trees import write_treebank
 
 from data_prep.cli import main
 from data_prep.options import FilesOptions, TreesOptions
 from data_prep.sources import open_source
-from dstransformer.corpus import Corpus
+from dstransformer.corpus import Corpus, Split
 from dstransformer.errors import DataError
 
 RECIPE = """
@@ -151,6 +152,63 @@ def test_a_tokenizer_that_was_given_is_an_input(
     assert f"changed: {model} has sha256 " in capsys.readouterr().out
 
 
+def test_given_tokenizers_of_both_languages_are_inputs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    assert build(*options, "--no-joint", "--out", tmp_path / "first") == 0
+    (tmp_path / "spm").mkdir()
+    for language, name in (("src", "tokenizer.src.model"), ("tgt", "tokenizer.model")):
+        shutil.copy(tmp_path / "first" / name, tmp_path / "spm" / f"{language}.spm")
+    given = [
+        "--no-joint",
+        "--src-tokenizer-model",
+        tmp_path / "spm/src.spm",
+        "--tokenizer-model",
+        tmp_path / "spm/tgt.spm",
+    ]
+    corpus = tmp_path / "corpus"
+    assert build(*without_vocab(options), *given, "--out", corpus) == 0
+    first, second = Corpus.open(tmp_path / "first"), Corpus.open(corpus)
+    assert second.tokenizer.identity == first.tokenizer.identity
+    rows = np.arange(20)
+    for one, other in zip(first.split("train").gather(rows), second.split("train").gather(rows), strict=True):
+        assert np.array_equal(one, other)
+    options_of = second.manifest.options
+    assert options_of["src_tokenizer_model"] == "src.spm"
+    assert options_of["tokenizer_model"] == "tgt.spm"
+    assert options_of["joint"] is False
+    assert main(["verify", str(corpus), "--inputs", str(tmp_path)]) == 0
+    capsys.readouterr()
+    (tmp_path / "spm" / "src.spm").write_bytes(b"x")
+    assert main(["verify", str(corpus), "--inputs", str(tmp_path)]) == 2
+    assert f"changed: {tmp_path / 'spm' / 'src.spm'} has sha256 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            ["--src-tokenizer-model", "spm"],
+            "--src-tokenizer-model is for a vocabulary of each language: give --no-joint",
+        ),
+        (
+            ["--no-joint", "--tokenizer-model", "spm"],
+            "--no-joint takes both --src-tokenizer-model and --tokenizer-model",
+        ),
+        (
+            ["--no-joint", "--src-tokenizer-model", "spm"],
+            "--no-joint takes both --src-tokenizer-model and --tokenizer-",
+        ),
+    ],
+)
+def test_half_of_the_tokenizers_is_refused(
+    given: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    (tmp_path / "spm").write_bytes(b"")
+    paths = [str(tmp_path / one) if one == "spm" else one for one in given]
+    assert message in refuses(capsys, build(*without_vocab(options), *paths, "--out", tmp_path / "corpus"))
+
+
 def test_folders_that_do_not_exist_are_refused(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["verify", str(made / "corpus"), "--inputs", "/nowhere"])
     assert "--inputs /nowhere does not exist" in refuses(capsys, status)
@@ -164,6 +222,31 @@ def test_tags_are_compared_with_the_shards(made: Path, tmp_path: Path, capsys: p
     path.write_text(json.dumps(manifest))
     message = refuses(capsys, main(["verify", str(tmp_path / "corpus")]))
     assert "parts: not all sentences of plain begin with its tag <bt>" in message
+
+
+def test_held_out_text_is_compared_with_its_ids(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["verify", str(made / "corpus")]) == 0
+    texts = Split.tgt_texts
+    monkeypatch.setattr(Split, "tgt_texts", lambda split: [*texts(split)[:-1], "another sentence"])
+    message = refuses(capsys, main(["verify", str(made / "corpus")]))
+    assert "validation is damaged: token ids and text of the tgt side differ. Or SentencePiece" in message
+
+
+def test_tags_of_separate_vocabularies(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "text")
+    given = ["--set", "vocab.joint=false", "vocab.vocab_size=330", "--out", tmp_path / "corpus"]
+    assert build(text / "mine.yaml", *given) == 0
+    corpus = Corpus.open(tmp_path / "corpus")
+    tag = corpus.tokenizer.src.symbols["▁<bt>"]
+    assert "▁<bt>" not in corpus.tokenizer.symbols
+    begin = sum(part.pairs for part in corpus.manifest.parts[:-1])
+    ids, lengths, _, _ = corpus.split("train").gather(np.arange(len(corpus.split("train"))))
+    firsts = ids[np.cumsum(lengths) - lengths]
+    assert (firsts[begin:] == tag).all()
+    assert not (firsts[:begin] == tag).any()
+    assert main(["verify", str(tmp_path / "corpus"), "--inputs", str(text)]) == 0
 
 
 def add_part(folder: Path) -> None:
