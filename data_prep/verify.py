@@ -189,8 +189,8 @@ def check_held_out(corpus: Corpus) -> None:
                 ):
                     raise DataError(
                         f"{corpus.path / name} is damaged: token ids and text of the {side} side differ. Or "
-                        f"SentencePiece {sentencepiece.__version__} encodes otherwise than the version that made them. Restore it, or "
-                        "build the corpus again"
+                        f"SentencePiece {sentencepiece.__version__} encodes otherwise than the version that made them. "
+                        "Restore it, or build the corpus again"
                     )
 
 
