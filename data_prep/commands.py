@@ -127,17 +127,16 @@ def _build(arguments: argparse.Namespace) -> None:
     out = resolve_output(arguments.out)
     work = arguments.work.absolute() if arguments.work else out.with_name(f"{out.name}.work")
     progress = build_progress()
-    with open_workers(arguments.workers, arguments.cluster, work, progress) as workers:
-        manifest = build(
-            recipe,
-            out,
-            work,
-            workers=workers,
-            overwrite=arguments.overwrite,
-            progress=progress,
-            command=options.recipe_command(arguments),
-            recipes=identify_recipe(arguments.recipe),
-        )
+    manifest = build(
+        recipe,
+        out,
+        work,
+        workers=open_workers(arguments.workers, arguments.cluster, work, progress),
+        overwrite=arguments.overwrite,
+        progress=progress,
+        command=options.recipe_command(arguments),
+        recipes=identify_recipe(arguments.recipe),
+    )
     with printing(f"; the corpus {arguments.out} is whole"):
         show_manifest(arguments.out, manifest)
 
@@ -194,8 +193,10 @@ def _clean(arguments: argparse.Namespace) -> None:
 def _vocab(arguments: argparse.Namespace) -> None:
     from data_prep.options import VocabOptions
     from data_prep.pipeline import run_vocab
+    from data_prep.workspace import open_workspace
+    from dstransformer.progress import build_progress
 
-    with _open_stage(arguments, after="read") as (space, _):
+    with open_workspace(arguments.work, build_progress(), after="read") as space:
         run_vocab(space, options.read_stage(arguments, VocabOptions, "vocab", space.finished("read").options))
 
 

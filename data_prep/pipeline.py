@@ -1,7 +1,7 @@
 """Runs the stages read, clean, vocab and encode in order, and moves the finished corpus to its place."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -53,7 +53,7 @@ def build(
     out: Path,
     work: Path,
     *,
-    workers: Workers,
+    workers: AbstractContextManager[Workers],
     overwrite: bool,
     progress: Progress,
     command: str = "",
@@ -65,7 +65,7 @@ def build(
         recipe: The sources, and the options of all stages.
         out: The corpus.
         work: The work folder.
-        workers: Who does it.
+        workers: Who does it; opened when there is something to do.
         overwrite: Whether another corpus at ``out`` is replaced.
         progress: Shows what is done.
         command: The command line for the manifest, if the options are not all flags.
@@ -83,15 +83,20 @@ def build(
         progress.note(f"{out} is already built from these inputs with these options")
         return there
     check_workspace(work)
-    with open_output(out, progress) as unfinished, open_workspace(work, progress) as space, _tidy(space):
+    with (
+        open_output(out, progress) as unfinished,
+        open_workspace(work, progress) as space,
+        _tidy(space),
+        workers as hands,
+    ):
         if there := find_corpus(out, key, overwrite):  # made by a build that has just ended
             return there
-        run_read(space, recipe.sources, workers, parts)
-        run_clean(space, recipe.clean, workers)
+        run_read(space, recipe.sources, hands, parts)
+        run_clean(space, recipe.clean, hands)
         run_vocab(space, recipe.vocab)
         records = _chained(space, "read", "clean", "vocab")
         with storage_errors(out.parent, full=FULL_ADVICE):
-            manifest = _write_corpus(space, records, recipe.encode, unfinished, workers, command, recipes)
+            manifest = _write_corpus(space, records, recipe.encode, unfinished, hands, command, recipes)
             install(unfinished, out, overwrite)
         space.clear()
     return manifest

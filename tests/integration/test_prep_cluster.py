@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -98,4 +99,9 @@ def test_a_cluster_that_is_not_there_is_refused_in_one_line(
     file.write_text(json.dumps({"address": f"tcp://127.0.0.1:{free_port()}"}))
     assert "cannot be reached: check that it runs" in refuses(capsys, main(command))
     assert "not allowed with argument" in refuses(capsys, main([*command, "--workers", "1000"]))
+    missing = [one.replace("src.txt", "none.txt") for one in command]
+    assert "none.txt" in refuses(capsys, main(missing)), "what is wrong with the text is said first"
+    assert main([*command[:-2], "--workers", "1"]) == 0
+    assert main(command) == 0, "nothing is left to do"
+    shutil.rmtree(tmp_path / "corpus")
     assert {path.name for path in tmp_path.iterdir()} == {"text", "scheduler.json"}
