@@ -129,16 +129,6 @@ def count_pairs(path: Path) -> int:
         return sum(batch.num_rows for batch in stream)
 
 
-def select_pairs(path: Path, mask: npt.NDArray[np.bool_], target: Path) -> None:
-    """Copy the rows of a file of pairs for which ``mask``, of shape ``(rows,)``, is true."""
-    begin = 0
-    with PairsWriter(target) as writer:
-        for batch in iter_pairs(path):
-            kept = batch.filter(pa.array(mask[begin : begin + batch.num_rows]))
-            writer.write(pa.Table.from_batches([kept]))
-            begin += batch.num_rows
-
-
 def join_pairs(paths: Iterable[Path], target: Path) -> None:
     """Write the pairs of several files to one, without looking at them, and flush it to disk."""
     empty = pa.BufferOutputStream()

@@ -39,10 +39,11 @@ class _Record(BaseModel):
     report: dict[str, object]
 
 
-def open_pieces(stage: Path) -> Path:
-    """Make the folder of the pieces of an unfinished stage, unless it is there, and return it."""
+def open_pieces(stage: Path, part: int | None = None) -> Path:
+    """Make the folder of the pieces of an unfinished stage, or of one part of it, unless it is there; return it."""
     key = stage / KEY_NAME
-    root = stage / PIECES / (key.read_text(encoding="utf-8")[:16] if key.exists() else "none")
+    name = key.read_text(encoding="utf-8")[:16] if key.exists() else "none"
+    root = stage / PIECES / (name if part is None else f"{name}-{part}")
     root.mkdir(parents=True, exist_ok=True)
     return root
 

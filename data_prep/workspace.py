@@ -41,12 +41,12 @@ _RECORD_NAME = "stage.json"
 _REMOVALS = 5
 
 _LOCK_CONTENT = re.compile(rb"(process \d+ on .*\n)?")
-_ROOT = rf"{PIECES}/([0-9a-f]{{16}}|none)"
+_ROOT = rf"{PIECES}/([0-9a-f]{{16}}|none)(-\d+)?"
 _PIECE = rf"{_ROOT}/[a-z]+-\d{{6,}}(\.[0-9a-f]{{12}})?"
 _FOLDERS_IN_STAGE = re.compile(rf"{PIECES}|{_ROOT}|{_PIECE}")
 _IN_STAGE = re.compile(
     r"stage\.json|key|tokenizer\.(src\.)?model|(train|validation|test|whole|candidates)\.arrow|near-\d+-\d+\.bucket"
-    rf"|{_PIECE}/(piece\.json|(pairs|ids)\.arrow|keys|order|marks)"
+    rf"|{_PIECE}/(piece\.json|(pairs|ids)\.arrow|keys|order|marks|sources|usable)|{_ROOT}/chosen"
 )
 
 
