@@ -373,9 +373,9 @@ def _tidy(space: Workspace) -> Iterator[None]:
         space.clear()
         raise
     except UserError as error:
-        if not space.has_stages():
+        if not space.has_work():
             raise
         raise type(error)(f"{error} (finished stages stay in {space.folder} for the next try)") from None
     finally:
-        if not space.has_stages():
+        if not space.has_work():
             space.clear()

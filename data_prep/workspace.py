@@ -206,9 +206,10 @@ class Workspace:
         with suppress(OSError):
             self.folder.rmdir()
 
-    def has_stages(self) -> bool:
-        """Tell whether any stage is finished."""
-        return any(self._load(name) for name in STAGES)
+    def has_work(self) -> bool:
+        """Tell whether a stage is finished, or pieces of one are."""
+        pieces = (self.folder / f"{name}.partial" / PIECES for name in (*STAGES, "encode"))
+        return any(self._load(name) for name in STAGES) or any(folder.exists() for folder in pieces)
 
     def _load(self, name: str) -> StageRecord | None:
         try:
