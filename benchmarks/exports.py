@@ -22,7 +22,7 @@ from dstransformer.decoding import Translator
 from dstransformer.evaluation.bleu import score
 from dstransformer.export.ct2 import export_ct2
 from dstransformer.export.ct2_translator import CT2Translator
-from dstransformer.export.hf import export_hf
+from dstransformer.export.hf import TARGET, export_hf
 from dstransformer.textfiles import iter_lines
 
 #: Sentences that ``generate`` translates at once.
@@ -84,6 +84,8 @@ def load_hf(folder: Path, alpha: float | None) -> Callable[[Sequence[str]], list
     from transformers import AutoTokenizer, MarianMTModel
 
     model, tokenizer = MarianMTModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    has_two = (folder / TARGET).is_dir()
+    decoder = AutoTokenizer.from_pretrained(folder, subfolder=TARGET) if has_two else tokenizer
 
     @torch.inference_mode()
     def translate(sources: Sequence[str]) -> list[str]:
@@ -93,7 +95,7 @@ def load_hf(folder: Path, alpha: float | None) -> Callable[[Sequence[str]], list
             places = order[start : start + HF_BATCH]
             batch = tokenizer([sources[place] for place in places], return_tensors="pt", padding=True)
             outputs = model.generate(**batch) if alpha is None else generate_rescored(model, batch, alpha)
-            texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
+            texts = decoder.batch_decode(outputs, skip_special_tokens=True)
             for place, text in zip(places, texts, strict=True):
                 found[place] = text
         return found

@@ -70,7 +70,7 @@ def check_output_folder(
         option: The command-line option that names it, for messages.
         what: What the folder will be, for messages: ``a bundle``.
         is_one: Whether a folder is one already.
-        files: The names of all files that such a folder may hold.
+        files: All files that such a folder may hold; ``target/tokenizer.json`` is one of a folder in it.
         overwrite: Whether one that exists may be replaced.
 
     Raises:
@@ -115,5 +115,7 @@ def _describe_owner(path: Path, *, allow_itself: bool = False) -> str | None:
 
 
 def _foreign_entries(folder: Path, files: Collection[str]) -> list[str]:
-    """The names in a folder that are not among ``files``."""
-    return sorted({path.name for path in folder.iterdir()} - set(files))
+    """The entries of a folder, and of those folders in it that ``files`` names, which are not among ``files``."""
+    inner = {name.partition("/")[0] for name in files if "/" in name and (folder / name).parent.is_dir()}
+    entries = [path for place in ("", *inner) for path in (folder / place).iterdir()]
+    return sorted({path.relative_to(folder).as_posix() for path in entries} - {*files, *inner})

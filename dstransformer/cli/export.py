@@ -46,8 +46,9 @@ def run_hf(options: argparse.Namespace) -> Answer:
     from dstransformer.export.hf import export_hf
 
     exit_on_sigterm()
-    export_hf(options.bundle, options.out, overwrite=options.overwrite)
-    return Answer(f"{options.out}: a MarianMTModel with its tokenizer; README.md is its model card")
+    bundle = export_hf(options.bundle, options.out, overwrite=options.overwrite)
+    with_it = "its tokenizer" if bundle.tokenizer.is_joint else "the source's tokenizer, and the target's in target/"
+    return Answer(f"{options.out}: a MarianMTModel with {with_it}; README.md is its model card")
 
 
 def run_ct2(options: argparse.Namespace) -> Answer:

@@ -1,5 +1,8 @@
 """``dst export hf``: a bundle as a folder that ``transformers`` loads as a ``MarianMTModel`` with a fast tokenizer.
 
+A fast tokenizer has one vocabulary. If each language has its own, the folder's tokenizer is the source's, and the
+target's is in :data:`TARGET`: ``AutoTokenizer.from_pretrained(folder, subfolder="target")``.
+
 Writing it needs nothing of Hugging Face but safetensors: its files are weights and JSON.
 """
 
@@ -13,7 +16,6 @@ from typing import Any
 from dstransformer.checkpoints.folders import check_output_folder
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID
 from dstransformer.decoding.beam import FIRST_PIECE
-from dstransformer.errors import DataError
 from dstransformer.export.hf_tokenizer import tokenizer_config, tokenizer_json
 from dstransformer.export.marian import check_marian, marian_weights
 from dstransformer.export.model_card import model_card
@@ -22,14 +24,19 @@ from dstransformer.files import replace_folder
 from dstransformer.model import Bundle, open_bundle, save_weights
 from dstransformer.products import is_hf_export
 
-#: Version of what this module writes, in ``config.json`` as ``dstransformer.format_version``.
-FORMAT_VERSION = 1
+#: Version of what this module writes, in ``config.json`` as ``dstransformer.format_version``. With a joint vocabulary
+#: that is still what version 1 was, and it says so.
+FORMAT_VERSION, JOINT_FORMAT_VERSION = 2, 1
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 GENERATION, TOKENIZER, TOKENIZER_CONFIG = "generation_config.json", "tokenizer.json", "tokenizer_config.json"
 
-#: All files of the folder.
+#: The folder's own folder for the target's tokenizer.
+TARGET = "target"
+
+#: All files of the folder with a joint vocabulary, and what it holds besides if each language has one.
 FILES = (CONFIG, WEIGHTS, GENERATION, TOKENIZER, TOKENIZER_CONFIG, CARD)
+TARGET_FILES = (f"{TARGET}/{TOKENIZER}", f"{TARGET}/{TOKENIZER_CONFIG}")
 
 #: Longest input of a model that does not limit it (``decoding.max_input_tokens`` 0), in tokens.
 UNLIMITED_INPUT = 1024
@@ -56,20 +63,15 @@ def export_hf(source: str | Path, out: Path, *, overwrite: bool = False) -> Bund
         DataError: The source is not a bundle, or a ``MarianMTModel`` cannot hold it; or ``out`` is something else.
         StorageError: The folder cannot be written.
     """
-    check_output_folder(out, "OUT", "an export for Hugging Face", is_hf_export, FILES, overwrite=overwrite)
+    files = (*FILES, *TARGET_FILES)
+    check_output_folder(out, "OUT", "an export for Hugging Face", is_hf_export, files, overwrite=overwrite)
     bundle = open_bundle(source)
     check_translates(bundle)
-    if not bundle.tokenizer.is_joint:
-        raise DataError(
-            f"{bundle.path} has a vocabulary for each language, and a fast tokenizer of Hugging Face has one: "
-            "`dst export ct2` keeps both"
-        )
     check_marian(bundle.model, bundle.path)
     texts = {
         CONFIG: _json(marian_config(bundle)),
         GENERATION: _json(generation_config(bundle)),
-        TOKENIZER: _json(tokenizer_json(bundle.tokenizer)),
-        TOKENIZER_CONFIG: _json(tokenizer_config(bundle.tokenizer, longest_input(bundle) + 1)),
+        **_tokenizers(bundle),
         CARD: model_card(bundle),
     }
     weights = marian_weights(bundle.load_weights(), bundle.model)
@@ -77,11 +79,26 @@ def export_hf(source: str | Path, out: Path, *, overwrite: bool = False) -> Bund
     def write(folder: Path) -> None:
         folder.mkdir(parents=True)
         for name, text in texts.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
         save_weights(folder / WEIGHTS, weights, {"format": "pt"})
 
     replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
     return bundle
+
+
+def _tokenizers(bundle: Bundle) -> dict[str, str]:
+    """The tokenizer's files, or those of both, by their paths in the folder."""
+    src, tgt = bundle.tokenizer.src, bundle.tokenizer
+    name = "tokenizer" if tgt.is_joint else "source tokenizer"
+    texts = {
+        TOKENIZER: _json(tokenizer_json(src, name)),
+        TOKENIZER_CONFIG: _json(tokenizer_config(src, longest_input(bundle) + 1)),
+    }
+    if not tgt.is_joint:
+        of_target = tokenizer_json(tgt, "target tokenizer"), tokenizer_config(tgt, longest_output(bundle))
+        texts |= zip(TARGET_FILES, map(_json, of_target), strict=True)
+    return texts
 
 
 def longest_input(bundle: Bundle) -> int:
@@ -96,8 +113,8 @@ def longest_output(bundle: Bundle) -> int:
 
 def marian_config(bundle: Bundle) -> dict[str, Any]:
     """The content of ``config.json``."""
-    model = bundle.model
-    rows = model.embedding_rows(bundle.tokenizer.vocab_size)
+    model, tokenizer = bundle.model, bundle.tokenizer
+    version = JOINT_FORMAT_VERSION if tokenizer.is_joint else FORMAT_VERSION
     sides = {
         f"{side}_{name}": value
         for side in ("encoder", "decoder")
@@ -123,8 +140,8 @@ def marian_config(bundle: Bundle) -> dict[str, Any]:
         "scale_embedding": True,
         "static_position_embeddings": True,
         "max_position_embeddings": longest_output(bundle) + 1,
-        "vocab_size": rows,
-        "decoder_vocab_size": rows,
+        "vocab_size": model.embedding_rows(tokenizer.src.vocab_size),
+        "decoder_vocab_size": model.embedding_rows(tokenizer.vocab_size),
         "share_encoder_decoder_embeddings": model.tie_embeddings == "all",
         "tie_word_embeddings": model.tie_embeddings != "none",
         "pad_token_id": PAD_ID,
@@ -134,7 +151,7 @@ def marian_config(bundle: Bundle) -> dict[str, Any]:
         "decoder_start_token_id": BOS_ID,
         "use_cache": True,
         "dtype": "float32",
-        "dstransformer": {"format_version": FORMAT_VERSION, "version": bundle.provenance.get("dstransformer")},
+        "dstransformer": {"format_version": version, "version": bundle.provenance.get("dstransformer")},
     }
 
 

@@ -31,13 +31,17 @@ _SPELLED_CHUNK = f"\\A<(?={_SPELLED}(?:{SPACE}|\\z))"
 SPECIAL_TOKENS = {"pad_token": PAD_ID, "unk_token": UNK_ID, "bos_token": BOS_ID, "eos_token": EOS_ID}
 
 
-def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
+def tokenizer_json(tokenizer: Tokenizer, name: str = "tokenizer") -> dict[str, Any]:
     """The content of ``tokenizer.json``. Encoding adds the end of the sentence.
+
+    Args:
+        tokenizer: The tokenizer; of its two sides only the target's.
+        name: What errors call it.
 
     Raises:
         DataError: The SentencePiece model does something that the file cannot express.
     """
-    _check(tokenizer)
+    _check(tokenizer, name)
     proto = tokenizer.proto()
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     is_bpe = tokenizer.model_type == "bpe"
@@ -59,7 +63,7 @@ def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
 
     Args:
         tokenizer: The tokenizer.
-        max_length: The longest input of the model, in tokens.
+        max_length: The longest input of the model, or its longest output, in tokens with their end.
     """
     pieces = tokenizer.pieces(list(SPECIAL_TOKENS.values()))
     return {
@@ -73,7 +77,7 @@ def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
     }
 
 
-def _check(tokenizer: Tokenizer) -> None:
+def _check(tokenizer: Tokenizer, name: str) -> None:
     proto, kind = tokenizer.proto(), tokenizer.model_type
     spec, training = proto.normalizer_spec, proto.trainer_spec
     problem = None
@@ -93,7 +97,7 @@ def _check(tokenizer: Tokenizer) -> None:
         problem = "two of its pieces have one name"
     if problem is not None:
         raise DataError(
-            f"the tokenizer cannot be written for Hugging Face: {problem}; `dst export ct2` keeps SentencePiece itself"
+            f"the {name} cannot be written for Hugging Face: {problem}; `dst export ct2` keeps SentencePiece itself"
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from dstransformer.corpus import Tokenizer
 from dstransformer.errors import counted, without_secrets
 from dstransformer.model import Bundle, parameter_count
 from dstransformer.tracking.jsonl import METRICS_NAME, read_records
@@ -24,14 +25,21 @@ from transformers import AutoTokenizer, MarianMTModel
 
 folder = "."  # this folder, or its name on the hub
 tokenizer, model = AutoTokenizer.from_pretrained(folder), MarianMTModel.from_pretrained(folder)
-inputs = tokenizer(["A sentence.", "Another one."], return_tensors="pt", padding=True)
+{target}inputs = tokenizer(["A sentence.", "Another one."], return_tensors="pt", padding=True)
 limit = inputs.input_ids.shape[1] + {extra} + 1
 outputs = model.generate(**inputs, max_length=limit)
-print(tokenizer.batch_decode(outputs, skip_special_tokens=True))
+print({decoder}.batch_decode(outputs, skip_special_tokens=True))
 ```
 
 `generate` searches with the beam of this model, but divides log-probabilities by a power of the length, where
 `dst translate`{measured} divides by `((5 + length) / 6) ** {alpha}`. So a few outputs differ.
+"""
+
+#: With a vocabulary for each language: the line that loads the target's, and what else to know.
+_TARGET = 'target = AutoTokenizer.from_pretrained(folder, subfolder="target")\n'
+_TWO_TOKENIZERS = """\
+Each language has a vocabulary of its own: `tokenizer` encodes inputs, `target` decodes outputs and encodes labels. So
+labels are `target(texts).input_ids`, not `tokenizer(text_target=texts)`, which has the ids of the source's vocabulary.
 """
 
 #: Only for a beam: greedy search has no scores, and needs none.
@@ -48,7 +56,7 @@ found = model.generate(
 lengths = (found.sequences > tokenizer.eos_token_id).sum(1) + 1  # generate also fills with ends
 scores = found.sequences_scores * lengths**power / ((5 + lengths) / 6) ** {alpha}
 best = scores.view(-1, beam).argmax(1) + torch.arange(0, len(scores), beam, device=scores.device)
-print(tokenizer.batch_decode(found.sequences[best], skip_special_tokens=True))
+print({decoder}.batch_decode(found.sequences[best], skip_special_tokens=True))
 ```
 """
 
@@ -87,9 +95,13 @@ def model_card(bundle: Bundle) -> str:
 def _usage(bundle: Bundle, scores: list[Score]) -> Iterator[str]:
     search = bundle.decoding
     measured = ", with which the scores below were measured," if scores else ""
-    yield _USAGE.format(extra=search.max_extra_tokens, alpha=search.length_penalty, measured=measured)
+    target, decoder = ("", "tokenizer") if bundle.tokenizer.is_joint else (_TARGET, "target")
+    code = {"extra": search.max_extra_tokens, "alpha": search.length_penalty, "target": target, "decoder": decoder}
+    yield _USAGE.format(**code, measured=measured)
     if search.beam_size > 1:
-        yield _RESCORING.format(alpha=search.length_penalty)
+        yield _RESCORING.format(**code)
+    if not bundle.tokenizer.is_joint:
+        yield _TWO_TOKENIZERS
 
 
 def final_scores(bundle: Bundle) -> list[Score]:
@@ -173,16 +185,22 @@ def _results(bundle: Bundle, scores: list[Score]) -> Iterator[dict[str, Any]]:
 
 
 def _architecture(bundle: Bundle) -> dict[str, object]:
-    model = bundle.model
+    model, tokenizer = bundle.model, bundle.tokenizer
     ties = {"all": "source, target and softmax", "target": "target and softmax", "none": "none"}
     return {
         "layers": f"{model.num_layers} + {model.num_layers}, norm after each sub-layer",
         "width": f"{model.d_model}, feed-forward {model.d_ff}",
         "heads": f"{model.num_heads} of {model.d_k} (values {model.d_v})",
-        "parameters": f"{parameter_count(model, bundle.tokenizer.vocab_size):,}",
-        "vocabulary": f"{bundle.tokenizer.vocab_size:,} SentencePiece pieces ({bundle.tokenizer.model_type}), joint",
+        "parameters": f"{parameter_count(model, tokenizer.vocab_size, tokenizer.src.vocab_size):,}",
+        "vocabulary": f"{_pieces(tokenizer)}, joint"
+        if tokenizer.is_joint
+        else f"source {_pieces(tokenizer.src)}, target {_pieces(tokenizer)}",
         "shared embeddings": ties[model.tie_embeddings],
     }
+
+
+def _pieces(tokenizer: Tokenizer) -> str:
+    return f"{tokenizer.vocab_size:,} SentencePiece pieces ({tokenizer.model_type})"
 
 
 def _training(bundle: Bundle) -> dict[str, object]:

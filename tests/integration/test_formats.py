@@ -4,7 +4,8 @@
 of format version 1, and a corpus of format version 2. ``tests/data/formats/2`` holds the same bundle in format version
 2, written by commit d807e0e, and a checkpoint of format version 2, written by commit 558e429. ``tests/data/formats/3``
 holds a run like the first with a checkpoint and a bundle of format version 3, and a corpus of format version 4, written
-by commit 1a71624. ``tests/data/formats/1/ct2`` is that bundle as a CTranslate2 export of format version 1.
+by commit 1a71624. ``tests/data/formats/1/ct2`` and ``hf`` are the bundle of version 1 as exports of format version 1:
+for CTranslate2, and for Hugging Face, written by commit 830c7b3.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 from support.launching import run_command, run_dst
 from support.runs import losses
 
@@ -24,6 +27,7 @@ from dstransformer.corpus import Corpus
 from dstransformer.decoding import Translator
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.export.ct2_translator import CT2Translator
+from dstransformer.export.hf import WEIGHTS, export_hf
 from dstransformer.model import LengthSums, open_bundle, training_flops
 
 STORED = Path(__file__).parents[1] / "data" / "formats" / "1"
@@ -168,3 +172,16 @@ def test_an_export_of_the_first_format_translates() -> None:
     assert open_bundle(bundle).tokenizer.is_joint
     translated = [CT2Translator.open(folder).search(sentences) for folder in (STORED / "ct2", bundle)]
     assert translated[0] == translated[1]
+
+
+def test_a_hugging_face_export_of_the_first_format_is_replaced_by_its_equal(tmp_path: Path) -> None:
+    """With a joint vocabulary an export is what it was before the format knew of two, down to its version."""
+    shutil.copytree(STORED / "hf", tmp_path / "hf")
+    (tmp_path / "hf" / "README.md").write_text("an older card")
+    export_hf(STORED / "run" / "bundle", tmp_path / "hf", overwrite=True)
+    weights = []
+    for folder in (STORED / "hf", tmp_path / "hf"):
+        weights.append(safetensors.torch.load_file(folder / WEIGHTS))
+        texts = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != WEIGHTS}
+        assert texts == {path.name: path.read_bytes() for path in (STORED / "hf").iterdir() if path.name != WEIGHTS}
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)

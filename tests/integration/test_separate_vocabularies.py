@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from ast import literal_eval
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support.corpora import build_toy
+from support.corpora import build_toy, train_model
 from support.launching import run_dst
 from support.runs import TINY
+from support.trained import trained_bundle
 
 from dstransformer.batching import BpeDropout
 from dstransformer.checkpoints.averaging import average_run
@@ -139,17 +142,66 @@ def test_everything_that_uses_a_model_uses_both(
 
 
 @pytest.mark.slow
-def test_exports_hold_both_or_say_that_they_cannot(
-    bundle: Bundle, texts: tuple[list[str], list[str]], tmp_path: Path
-) -> None:
+def test_a_ctranslate2_export_holds_both(bundle: Bundle, texts: tuple[list[str], list[str]], tmp_path: Path) -> None:
     export_ct2(bundle.path, tmp_path / "ct2")
     export_ct2(bundle.path, tmp_path / "ct2", overwrite=True)
     ours, theirs = Translator.load(bundle).search(texts[0]), CT2Translator.open(tmp_path / "ct2").search(texts[0])
     same = [one.tokens == other.tokens for (one,), (other,) in zip(ours, theirs, strict=True)]
     assert sum(same) > 0.8 * len(same)
-    with pytest.raises(DataError, match=r"has a vocabulary for each language.*`dst export ct2` keeps both"):
-        export_hf(bundle.path, tmp_path / "hf")
-    assert not (tmp_path / "hf").exists()
+
+
+@pytest.fixture(scope="session")
+def learned(shared_folder: Callable[[str, Callable[[Path], object]], Path], corpus: Path) -> Path:
+    """A bundle that has learned the grammar a little, whose target has more pieces than its source; and its corpus."""
+
+    def train(folder: Path) -> None:
+        folder.mkdir()
+        split = Corpus.open(corpus).split("train")
+        src, src_lengths, tgt, tgt_lengths = split.gather(np.arange(len(split)))
+        own, given = Corpus.open(corpus).tokenizer, []
+        for side, ids, lengths, pieces in ((own.src, src, src_lengths, 330), (own, tgt, tgt_lengths, 390)):
+            rows = [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])]
+            given.append(folder / f"{pieces}.model")
+            given[-1].write_bytes(train_model(side.decode(rows), vocab_size=pieces))
+        named = ("--no-joint", "--src-tokenizer-model", str(given[0]), "--tokenizer-model", str(given[1]))
+        built = build_toy(folder / "corpus", 400, *named, vocab_size=None)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # faster for tiny tensors
+        trained_bundle(folder / "bundle", built, updates=100, tie_embeddings="target")
+        torch.set_num_threads(threads)
+
+    return shared_folder("separate-learned", train)
+
+
+@pytest.mark.slow
+def test_the_code_on_the_card_uses_both_tokenizers(
+    learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoTokenizer
+
+    export_hf(learned / "bundle", tmp_path / "hf")
+    monkeypatch.chdir(tmp_path / "hf")
+    code = re.findall(r"```python\n(.*?)```", (tmp_path / "hf" / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    split = Corpus.open(learned / "corpus").split("validation")
+    sentences = split.src_texts()
+    printed = []
+    for inputs in ('["A sentence.", "Another one."]', repr(sentences)):  # the first as it stands
+        with torch.inference_mode():
+            exec("\n".join(code).replace('["A sentence.", "Another one."]', inputs), {})
+        printed += [literal_eval(line) for line in capsys.readouterr().out.splitlines()]
+    (tmp_path / "text").write_text("".join(line + "\n" for line in sentences))
+    translated = run_dst("translate", str(learned / "bundle"), str(tmp_path / "text"))
+    expected = translated.stdout.splitlines()
+    assert [len(texts) for texts in printed] == [2, 2, len(sentences), len(sentences)]
+    assert printed[3] == expected
+    assert sum(map(str.__eq__, printed[2], expected)) > 0.8 * len(expected)
+    assert len(set(expected)) > 0.8 * len(expected)
+    tokenizer = open_bundle(learned / "bundle").tokenizer
+    assert (tokenizer.src.vocab_size, tokenizer.vocab_size) == (330, 390)
+    for own, subfolder, texts in ((tokenizer.src, "", sentences), (tokenizer, "target", split.tgt_texts())):
+        theirs = AutoTokenizer.from_pretrained(tmp_path / "hf", subfolder=subfolder)
+        assert theirs(texts, add_special_tokens=False)["input_ids"] == own.encode(texts)
+        assert theirs.batch_decode(own.encode(texts)) == texts
 
 
 @pytest.mark.slow

@@ -86,10 +86,14 @@ def write_corpus(folder: Path, rows: Rows) -> Path:
     return folder
 
 
-def build_toy(out: Path, pairs: int, *more: str, vocab_size: int = 400) -> Path:
-    """Build a corpus of the embedded grammar with ``dst-prep``: 40 validation pairs and 40 test pairs."""
+def build_toy(out: Path, pairs: int, *more: str, vocab_size: int | None = 400) -> Path:
+    """Build a corpus of the embedded grammar with ``dst-prep``: 40 validation pairs and 40 test pairs.
+
+    ``vocab_size`` is None if ``more`` names tokenizers.
+    """
     options = ["--source", "toy", "--pairs", str(pairs), "--valid-size", "40", "--test-size", "40"]
-    options += ["--vocab-size", str(vocab_size), "--workers", "1", "--out", str(out), *more]
+    options += [] if vocab_size is None else ["--vocab-size", str(vocab_size)]
+    options += ["--workers", "1", "--out", str(out), *more]
     with forked(["-m", "data_prep", "build", *options]) as process:
         printed = finish(process)
         assert process.returncode == 0, printed

@@ -21,7 +21,7 @@ from dstransformer.config import load_config
 from dstransformer.corpus import BOS_ID, EOS_ID, Tokenizer
 from dstransformer.decoding import Translator, length_penalty
 from dstransformer.errors import DataError, UserError
-from dstransformer.export.hf import FILES, export_hf
+from dstransformer.export.hf import FILES, TARGET_FILES, export_hf
 from dstransformer.export.hf_tokenizer import tokenizer_json
 from dstransformer.model import Transformer, open_bundle, save_bundle
 
@@ -46,7 +46,7 @@ def random_bundle(folder: Path, tokenizer: Tokenizer | None = None, **model_chan
     config = config.model_copy(update={"model": config.model.model_copy(update=shape | model_changes)})
     tokenizer = tokenizer or Tokenizer(train_model())
     torch.manual_seed(3)
-    model = Transformer(config.model, tokenizer.vocab_size)
+    model = Transformer(config.model, tokenizer.vocab_size, src_vocab_size=tokenizer.src.vocab_size)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
@@ -58,11 +58,12 @@ def random_bundle(folder: Path, tokenizer: Tokenizer | None = None, **model_chan
 @torch.no_grad()
 def logits_of(bundle: Path, exported: Path, src: str, tgt: str) -> tuple[torch.Tensor, torch.Tensor]:
     opened = open_bundle(bundle)
-    source = torch.tensor([*opened.tokenizer.encode([src])[0], EOS_ID])
+    source = torch.tensor([*opened.tokenizer.src.encode([src])[0], EOS_ID])
     target = torch.tensor([BOS_ID, *opened.tokenizer.encode([tgt])[0]])
-    theirs = MarianMTModel.from_pretrained(exported).eval()
+    theirs, report = MarianMTModel.from_pretrained(exported, output_loading_info=True)
+    assert not any(report.values()), "no weight is missing, unexpected or of another shape"
     ours = model_logits(opened.build_model(), [(source, target)])
-    return ours, theirs(input_ids=source[None], decoder_input_ids=target[None]).logits[0]
+    return ours, theirs.eval()(input_ids=source[None], decoder_input_ids=target[None]).logits[0]
 
 
 def test_a_trained_model_has_the_same_logits(trained: Path, exported: Path, learned: list[str]) -> None:
@@ -81,6 +82,51 @@ def test_other_architectures_have_the_same_logits(tmp_path: Path, changes: dict[
     export_hf(bundle, tmp_path / "hf")
     ours, theirs = logits_of(bundle, tmp_path / "hf", TEXT[0], TEXT[3])
     assert (ours - theirs).abs().max() < 1e-4
+
+
+def of_each_language(tie: str, folder: Path) -> tuple[Path, Tokenizer]:
+    """A bundle whose target has more pieces than its source, in ``folder``, and its tokenizer."""
+    source = Tokenizer(train_model(TEXT[::2], vocab_size=290, model_type="unigram"))
+    tokenizer = Tokenizer(train_model(TEXT[1::2]), src=source)
+    return random_bundle(folder, tokenizer, tie_embeddings=tie), tokenizer
+
+
+@pytest.mark.parametrize("tie", ["target", "none"])
+def test_a_vocabulary_for_each_language_has_the_same_logits(tmp_path: Path, tie: str) -> None:
+    bundle, tokenizer = of_each_language(tie, tmp_path / "bundle")
+    export_hf(bundle, tmp_path / "hf")
+    ours, theirs = logits_of(bundle, tmp_path / "hf", TEXT[0], TEXT[3])
+    assert (ours - theirs).abs().max() < 1e-4
+    assert ours.shape[1] == 352
+    model = MarianMTModel.from_pretrained(tmp_path / "hf").eval()
+    assert (model.get_input_embeddings().num_embeddings, model.get_output_embeddings().out_features) == (304, 352)
+    tied = model.get_output_embeddings().weight is model.model.decoder.embed_tokens.weight
+    assert (tied, open_bundle(bundle).tokenizer.identity) == (tie == "target", tokenizer.identity)
+    source, target = both_tokenizers(tmp_path / "hf")
+    with torch.no_grad():
+        loss = model(**source([TEXT[0]], return_tensors="pt"), labels=target([TEXT[3]], return_tensors="pt").input_ids)
+    labels = torch.tensor([*tokenizer.encode([TEXT[3]])[0], EOS_ID])
+    torch.testing.assert_close(loss.loss, torch.nn.functional.cross_entropy(ours, labels), rtol=1e-4, atol=1e-4)
+
+
+def both_tokenizers(exported: Path) -> tuple[Any, Any]:
+    return AutoTokenizer.from_pretrained(exported), AutoTokenizer.from_pretrained(exported, subfolder="target")
+
+
+def test_each_language_has_its_own_tokens(tmp_path: Path) -> None:
+    bundle, tokenizer = of_each_language("none", tmp_path / "bundle")
+    export_hf(bundle, tmp_path / "hf")
+    texts = [*TEXT, *ODD]
+    for own, theirs in zip((tokenizer.src, tokenizer), both_tokenizers(tmp_path / "hf"), strict=True):
+        ids = own.encode(texts)
+        assert theirs(texts)["input_ids"] == [[*row, EOS_ID] for row in ids]
+        assert theirs.batch_decode(own.encode(TEXT), skip_special_tokens=True) == own.decode(own.encode(TEXT))
+    found = [path.relative_to(tmp_path / "hf").as_posix() for path in (tmp_path / "hf").rglob("*") if path.is_file()]
+    assert sorted(found) == sorted((*FILES, *TARGET_FILES))
+    unlike = Tokenizer(train_model(user_defined_symbols=["x<s>"]), src=tokenizer.src)
+    with pytest.raises(DataError, match="the target tokenizer cannot be written for Hugging Face: its symbol"):
+        export_hf(random_bundle(tmp_path / "other", unlike, tie_embeddings="none"), tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
 
 
 @pytest.mark.slow
@@ -246,5 +292,16 @@ def test_only_an_earlier_export_is_replaced(tmp_path: Path, trained: Path) -> No
     export_hf(trained, tmp_path / "hf", overwrite=True)
     with pytest.raises(UserError, match="is an export, which must not be changed"):
         export_hf(trained, tmp_path / "hf" / "inside")
+    bundle, _ = of_each_language("target", tmp_path / "bundle")
+    export_hf(bundle, tmp_path / "hf", overwrite=True)
+    (tmp_path / "hf" / "target" / "letter").write_text("dear")
+    with pytest.raises(DataError, match=r"hf holds target/letter, which is not part of an export for Hugging Face"):
+        export_hf(trained, tmp_path / "hf", overwrite=True)
+    (tmp_path / "hf" / "target" / "letter").unlink()
+    export_hf(trained, tmp_path / "hf", overwrite=True)
+    (tmp_path / "hf" / "target").write_text("a letter too")
+    with pytest.raises(DataError, match=r"hf holds target, which is not part"):
+        export_hf(trained, tmp_path / "hf", overwrite=True)
+    (tmp_path / "hf" / "target").unlink()
     with pytest.raises(DataError, match="is an export for another tool, not a bundle"):
         open_bundle(tmp_path / "hf")
