@@ -39,6 +39,7 @@ from data_prep.pairs import (
     iter_piece,
     join_pairs,
     normalise,
+    shortened,
 )
 from data_prep.pieces import PIECES, make_piece, open_pieces
 from data_prep.rules import RULES
@@ -319,7 +320,7 @@ def _collect_examples(
         there = examples.setdefault(NAMES[number], [])
         rows = np.flatnonzero(rules == number)[: _EXAMPLES - len(there)]
         for pair in table.select(["src", "tgt"]).take(rows).to_pylist():
-            there.append((pair["src"][:_EXAMPLE_LENGTH], pair["tgt"][:_EXAMPLE_LENGTH]))
+            there.append((shortened(pair["src"], _EXAMPLE_LENGTH), shortened(pair["tgt"], _EXAMPLE_LENGTH)))
 
 
 def _first_examples(judged: Sequence[_Judged]) -> dict[str, tuple[tuple[str, str], ...]]:

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from data_prep.pairs import shortened
 from dstransformer.corpus import Corpus, Split, Tokenizer
 
 #: Training pairs whose pieces are counted, and those whose words are.
 _COUNTED_PAIRS = 200_000
 _READ_PAIRS = 10_000
 
-#: Held-out pairs that are shown, and characters of a side.
+#: Held-out pairs that are shown, and the most characters and pieces of a side.
 _SAMPLES = 8
 _SAMPLE_LENGTH = 400
 
@@ -148,9 +149,14 @@ def _samples(corpus: Corpus) -> list[dict[str, Any]]:
     return [
         {
             "sides": [
-                (side[row][:_SAMPLE_LENGTH], own.pieces(pieces[number].tolist())[:_SAMPLE_LENGTH])
+                (shortened(side[row], _SAMPLE_LENGTH), _first_pieces(own, pieces[number].tolist()))
                 for side, pieces, own in zip(texts, ids, (corpus.tokenizer.src, corpus.tokenizer), strict=True)
             ]
         }
         for number, row in enumerate(rows.tolist())
     ]
+
+
+def _first_pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    more = ["…"] if len(ids) > _SAMPLE_LENGTH else []
+    return [*tokenizer.pieces(ids[:_SAMPLE_LENGTH]), *more]

@@ -249,3 +249,8 @@ def comparison_keys(table: pa.Table | pa.RecordBatch) -> tuple[Hashes, Hashes]:
     src = [normalise(text, "nfkc") for text in table["src"].to_pylist()]
     tgt = [normalise(text, "nfkc") for text in table["tgt"].to_pylist()]
     return hash_texts(src), hash_pairs(src, tgt)
+
+
+def shortened(text: str, length: int) -> str:
+    """A text of at most ``length`` characters, for people; the last is an ellipsis if some are left out."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"

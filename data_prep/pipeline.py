@@ -262,7 +262,17 @@ def _write_corpus(
     )
     writer.close(manifest)
     _warn_of_unknown(manifest, space.progress)
+    for part in manifest.parts:
+        if part.read and not part.pairs:
+            space.progress.note(f"warning: no training pair of the source {part.name!r} is left: {_most_dropped(part)}")
     return manifest
+
+
+def _most_dropped(part: PartInfo) -> str:
+    """What became of the pairs of a source, in words."""
+    lost = sorted((part.dropped or {}).items(), key=lambda item: -item[1])
+    counts = [f"{rule} dropped {count:,}" for rule, count in lost if count]
+    return ", ".join(counts) or "all are held out"
 
 
 def _parts(read: ReadReport, cleaned: CleanReport, kept: Sequence[int]) -> tuple[PartInfo, ...]:

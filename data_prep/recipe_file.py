@@ -207,6 +207,8 @@ def _describe(error: ValidationError) -> str:
         return f"{name}.source = {shown(fault['ctx']['tag'])}: choose one of {', '.join(SOURCES)}"
     if isinstance(fault["input"], Mapping):
         return f"{name}: {message}"
+    if fault["type"] == "string_type" and isinstance(fault["input"], bool):
+        message = 'an unquoted no, off, yes or on is not text in YAML: write it in quotes, as "no"'
     return f"{name} = {shown(fault['input'])}: {message[:1].lower()}{message[1:]}"
 
 

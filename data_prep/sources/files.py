@@ -17,7 +17,7 @@ from data_prep.pairs import TEXT
 from data_prep.sources import Source
 from data_prep.sources.records import pair_of_record, read_arrow, read_parquet
 from data_prep.sources.scores import mark_low
-from data_prep.sources.texts import Text, iter_sentences, local_text
+from data_prep.sources.texts import SEPARATOR, Text, iter_sentences, local_text
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.files import file_sha256
@@ -32,6 +32,9 @@ Names = tuple[Path | Address, ...]
 
 #: Files with their status before they were hashed.
 Seen = dict[Path, os.stat_result]
+
+#: The endings of archives, without that of a compression.
+_ARCHIVES = (".tar", ".tgz", ".tbz2", ".txz", ".zip")
 
 #: Lines of both sides that are compared with each other.
 _COMPARED_LINES = 100
@@ -96,21 +99,22 @@ class _Given:
         return tuple(side for side in (self.src, self.tgt, self._both) if side)
 
     def check(self, texts: tuple[Text, ...]) -> None:
-        """Refuse one file for both sides without the ending of such a format, and two files that cannot be the sides.
+        """Refuse archives, one file for both sides without the ending of such a format, and two that are not the sides.
 
         Raises:
             UserError: Both are the same file.
             DataError: An ending is wrong.
         """
+        for text in texts:
+            if not text.member and text.ending in _ARCHIVES:
+                raise DataError(f"{text} is an archive: name the member to read, {text}{SEPARATOR}MEMBER")
         if len(texts) == 1 and texts[0].ending not in _READERS:
             endings = f"{', '.join(list(_READERS)[:-1])} or {list(_READERS)[-1]}"
             raise DataError(f"{texts[0]}: {texts[0].ending or 'no ending'} is not {endings}; rename or convert it")
         if len(texts) == 2:
             for text in texts:
-                if text.ending in _READERS and text.ending != ".tsv":
-                    raise DataError(
-                        f"{text} is not plain text: give a file with both sides as --train, --valid or --test"
-                    )
+                if text.ending in _READERS:
+                    raise DataError(f"{text} is no text of one side: give it as --train, --valid or --test")
             if texts[0].member == texts[1].member and is_same_file(texts[0].path, texts[1].path):
                 raise UserError(f"{self.src_flag} and {self.tgt_flag} are the same file, {texts[1]}: name one per side")
 
@@ -290,7 +294,8 @@ def _read_tsv(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
         for number, row in enumerate(rows, first):
             if len(row) != 2:
                 found = f"{len(row)} columns" if len(row) > 1 else "no tab"
-                raise DataError(f"{text}, line {number}: {found}, wanted source, tab, target")
+                advice = ": leave out the others, for example with `cut -f 1,2`" if len(row) > 1 else ""
+                raise DataError(f"{text}, line {number}: {found}, wanted source, tab, target{advice}")
         if first == 1:
             _check_header(text, rows[0], src_lang, tgt_lang)
         yield _table([(row[0], row[1]) for row in rows])

@@ -171,7 +171,7 @@ def test_truncated_gzip_is_refused(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("x.tsv", "a\tb\nc\n", r"x\.tsv, line 2: no tab"),
-        ("x.tsv", "a\tb\tc\n", r"x\.tsv, line 1: 3 columns"),
+        ("x.tsv", "a\tb\tc\n", r"x\.tsv, line 1: 3 columns, wanted source, tab, target: leave out the others"),
         ("x.jsonl", '{"en": "a", "de": "b"}\n{"en"\n', r"x\.jsonl, line 2: not a JSON object"),
         ("x.jsonl", '{"en": "a", "fr": "b"}\n', r"x\.jsonl, line 1: wanted an object with the strings 'en' and 'de'"),
         ("x.jsonl", '{"en": "a", "de": null}\n', r"x\.jsonl, line 1: wanted"),
@@ -198,6 +198,20 @@ def test_parquet_without_usable_columns_is_refused(tmp_path: Path, columns: dict
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     with pytest.raises(DataError, match=message):
         read(train=tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.TGZ", "x.zip"])
+def test_an_archive_without_the_name_of_a_member_is_refused(tmp_path: Path, name: str) -> None:
+    archive, text = write(tmp_path / name, "content"), write(tmp_path / "x.de", "a\n")
+    for given in ({"train": archive}, {"src": archive, "tgt": text}, {"src": text, "tgt": archive}):
+        with pytest.raises(DataError, match=rf"{name} is an archive: name the member to read, .*{name}::MEMBER"):
+            read(**given)
+
+
+def test_a_file_with_both_sides_is_not_taken_for_one(tmp_path: Path) -> None:
+    both, text = write(tmp_path / "x.tsv", "a\tb\n"), write(tmp_path / "x.de", "b\n")
+    with pytest.raises(DataError, match=r"x\.tsv is no text of one side: give it as --train"):
+        read(src=both, tgt=text)
 
 
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:

@@ -23,15 +23,19 @@ vocab: {vocab_size: 400}
 
 def test_a_page_shows_what_cleaning_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"the dog {n}\tder Hund {n}\n" for n in range(50)]
-    (tmp_path / "text.tsv").write_text("".join([*lines, "<script>x</script>\t<script>x</script>\n"]))
+    long = f"{'ha ' * 300}\tha\n"
+    (tmp_path / "text.tsv").write_text("".join([*lines, long, "<script>x</script>\t<script>x</script>\n"]))
     (tmp_path / "valid.tsv").write_text("<b>bold</b> dog\tfetter Hund\n")
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     assert build(tmp_path / "recipe.yaml", "--out", tmp_path / "corpus") == 0
     page = tmp_path / "page.html"
     assert main(["report", str(tmp_path / "corpus"), "--out", str(page)]) == 0
     html = page.read_text()
-    assert "101 training pairs read, 100 kept" in html
-    assert "identical: 1 (0.99%)" in html
+    assert "102 training pairs read, 100 kept" in html
+    assert "identical: 1 (0.98%)" in html
+    assert f">{'ha ' * 99}ha…</td>" in html, "a text that goes on does not look as if it ended"
+    lost = re.findall(r"<tr><td>(\w+)</td><td class=\"n\">1</td><td class=\"n\">0</td></tr>", html)
+    assert lost == ["too_long", "identical"], "by source"
     assert "&lt;script&gt;x&lt;/script&gt;" in html
     assert "<script" not in html
     assert "&lt;b&gt;bold" in html

@@ -61,6 +61,15 @@ def test_sources_follow_each_other_with_their_tags(tmp_path: Path, recipe: Path)
     assert len(mixture.rows(1, 0)) == 200 + 125
 
 
+def test_a_source_of_which_nothing_is_left_causes_a_warning(
+    tmp_path: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = [f"sources.back.{side}={recipe.parent}/a.{language}" for side, language in (("src", "en"), ("tgt", "de"))]
+    assert build(recipe, "--out", tmp_path / "corpus", "--set", *again) == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert warnings == ["warning: no training pair of the source 'back' is left: duplicate dropped 100"]
+
+
 def test_the_same_recipe_makes_the_same_bytes_from_any_folder(
     tmp_path: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +154,7 @@ def test_the_recipes_of_the_package_load(capsys: pytest.CaptureFixture[str]) -> 
         ({"sources": {"back": {"source": "fils"}}}, "sources.back.source = 'fils': choose one of toy, files"),
         ({"sources": {"x": {}}}, "missing key 'sources.x.source'"),
         ({"sources": {"a b": {"source": "toy"}}}, "'a b' is not a name"),
+        ({"tgt_lang": False}, "sources.parallel.tgt_lang = False: an unquoted no, off, yes or on is not text in YAML"),
         ({"sources": {"back": 3}}, "no sources: write"),
         ({"sources": {"x": {"source": "toy", "tgt_lang": "fr"}}}, "tgt_lang is de for the source 'parallel' and fr"),
         ({"sources": {"back": {"valid_size": 3}}}, "'parallel' and 'back' both have a validation set"),
