@@ -114,7 +114,7 @@ class _Given:
         if len(texts) == 2:
             for text in texts:
                 if text.ending in _READERS:
-                    raise DataError(f"{text} is no text of one side: give it as --train, --valid or --test")
+                    raise DataError(f"{text} is not the text of one side: give it as --train, --valid or --test")
             if texts[0].member == texts[1].member and is_same_file(texts[0].path, texts[1].path):
                 raise UserError(f"{self.src_flag} and {self.tgt_flag} are the same file, {texts[1]}: name one per side")
 

@@ -305,7 +305,7 @@ class TestInputs:
 
     def test_jsonl_given_as_plain_text_is_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
         Path("x.jsonl").write_text("{}\n")
-        assert "is not plain text: give a file with both sides" in self.refusal(capsys, options, src=Path("x.jsonl"))
+        assert "is not the text of one side: give it as --train" in self.refusal(capsys, options, src=Path("x.jsonl"))
 
     def test_a_file_that_changes_while_it_is_read_is_refused(
         self, capsys: pytest.CaptureFixture[str], options: list[str], monkeypatch: pytest.MonkeyPatch

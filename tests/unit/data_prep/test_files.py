@@ -210,7 +210,7 @@ def test_an_archive_without_the_name_of_a_member_is_refused(tmp_path: Path, name
 
 def test_a_file_with_both_sides_is_not_taken_for_one(tmp_path: Path) -> None:
     both, text = write(tmp_path / "x.tsv", "a\tb\n"), write(tmp_path / "x.de", "b\n")
-    with pytest.raises(DataError, match=r"x\.tsv is no text of one side: give it as --train"):
+    with pytest.raises(DataError, match=r"x\.tsv is not the text of one side: give it as --train"):
         read(src=both, tgt=text)
 
 
