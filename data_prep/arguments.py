@@ -319,6 +319,6 @@ def recipe_command(arguments: argparse.Namespace) -> str:
     """The command line of a build from a recipe, without its folders; empty for a build from flags."""
     if arguments.recipe is None:
         return ""
-    words = ["dst-prep", "build", printable_name(Path(arguments.recipe))]
+    words = ["dst-prep", "build", shlex.quote(printable_name(Path(arguments.recipe)))]
     overrides = [shlex.quote(without_secrets(override)) for override in arguments.set or ()]
     return " ".join([*words, "--set", *overrides] if overrides else words)

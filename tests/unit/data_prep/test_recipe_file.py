@@ -64,8 +64,10 @@ def test_sources_follow_each_other_with_their_tags(tmp_path: Path, recipe: Path)
 def test_a_source_of_which_nothing_is_left_causes_a_warning(
     tmp_path: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    named = recipe.rename(recipe.with_name("my recipe.yaml"))
     again = [f"sources.back.{side}={recipe.parent}/a.{language}" for side, language in (("src", "en"), ("tgt", "de"))]
-    assert build(recipe, "--out", tmp_path / "corpus", "--set", *again) == 0
+    assert build(named, "--out", tmp_path / "corpus", "--set", *again) == 0
+    assert Corpus.open(tmp_path / "corpus").manifest.command.startswith("dst-prep build 'my recipe.yaml' --set ")
     warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
     assert warnings == ["warning: no training pair of the source 'back' is left: duplicate dropped 100"]
 
