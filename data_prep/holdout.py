@@ -30,7 +30,17 @@ from data_prep.dedup import (
     mark_bucket,
     write_keys,
 )
-from data_prep.pairs import PairsWriter, Piece, cut_pairs, hash_texts, iter_piece, join_pairs, normalise, take_pairs
+from data_prep.pairs import (
+    PairsWriter,
+    Piece,
+    cut_pairs,
+    hash_texts,
+    index_pairs,
+    iter_piece,
+    join_pairs,
+    normalise,
+    take_pairs,
+)
 from data_prep.pieces import make_piece, open_pieces
 from data_prep.workers import Result, Task, Workers, run_tasks
 from dstransformer.errors import UserError
@@ -89,7 +99,8 @@ def hold_out(
     """
     train, whole = folder / "train.arrow", folder / "whole.arrow"
     train.rename(whole)
-    pieces = cut_pairs(whole)
+    index = index_pairs(whole)
+    pieces = cut_pairs(whole, index)
     total = sum(piece.rows for piece in pieces)
     root = open_pieces(folder, part)
     search = _Search(root, part, parts, bucket_bits(total))
@@ -109,7 +120,7 @@ def hold_out(
     begin = 0
     for split, numbers in chosen.items():
         with PairsWriter(folder / f"{split}.arrow") as writer:
-            writer.write(take_pairs(whole, np.sort(rows[begin : begin + len(numbers)])))
+            writer.write(take_pairs(whole, np.sort(rows[begin : begin + len(numbers)]), index))
         begin += len(numbers)
     shutil.rmtree(root)
     whole.unlink()

@@ -45,8 +45,8 @@ _ROOT = rf"{PIECES}/([0-9a-f]{{16}}|none)(-\d+)?"
 _PIECE = rf"{_ROOT}/[a-z]+-\d{{6,}}(\.[0-9a-f]{{12}})?"
 _FOLDERS_IN_STAGE = re.compile(rf"{PIECES}|{_ROOT}|{_PIECE}")
 _IN_STAGE = re.compile(
-    r"stage\.json|key|tokenizer\.(src\.)?model|(train|validation|test|whole|candidates)\.arrow|near-\d+-\d+\.bucket"
-    rf"|{_PIECE}/(piece\.json|(pairs|ids)\.arrow|keys|order|marks|sources|usable)|{_ROOT}/chosen"
+    r"stage\.json|key|tokenizer\.(src\.)?model|(train|validation|test|whole)\.arrow"
+    rf"|{_PIECE}/(piece\.json|(pairs|ids)\.arrow|keys|order|marks|sources|usable|index|entries|candidates)|{_ROOT}/chosen"
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from itertools import islice
 from pathlib import Path
@@ -14,9 +15,11 @@ import pytest
 from datasketch import MinHash, MinHashLSH
 from support.prep import build, refuses
 
-from data_prep import near
+from data_prep import near, near_search
+from data_prep import pairs as pairs_module
 from data_prep.clean import clean_text
-from data_prep.near import choose_bands, find_near_duplicates, jaccard, shingle, sign
+from data_prep.near import choose_bands, jaccard, shingle, sign
+from data_prep.near_search import drop_near_duplicates
 from data_prep.options import CleanOptions
 from data_prep.pairs import SCHEMA, PairsWriter, iter_pairs
 from data_prep.sources.toy import generate_pairs
@@ -38,12 +41,19 @@ def write_pairs(path: Path, pairs: Pairs, parts: list[int] | None = None) -> Non
 
 
 def find(path: Path, pairs: Pairs, workers: int = 1, **options: object) -> list[int]:
-    """The rows of the near duplicates."""
-    write_pairs(path, pairs)
+    """The rows of the near duplicates; each row is a part of its own."""
+    write_pairs(path, pairs, list(range(len(pairs))))
     given = CleanOptions.model_validate({"near_duplicates": 0.8} | options)
-    found = find_near_duplicates(path, given, workers, LineProgress())
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
-    return np.flatnonzero(found).tolist()
+    root = path.parent / "root"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    found = drop_near_duplicates(path, root, len(pairs), given, workers, LineProgress())
+    left = [row for file in found.files for batch in iter_pairs(file) for row in batch["part"].to_pylist()]
+    dropped = np.flatnonzero(found.dropped).tolist()
+    assert sorted(left + dropped) == list(range(len(pairs)))
+    assert left == sorted(left)
+    assert found.examples == [pairs[row] for row in dropped[:5]]
+    return dropped
 
 
 def with_near_duplicates(pairs: Pairs) -> Pairs:
@@ -96,13 +106,39 @@ def test_workers_and_buckets_change_nothing(tmp_path: Path, monkeypatch: pytest.
     pairs = with_near_duplicates(generate_pairs(3400, seed=4))
     one = find(tmp_path / "train.arrow", pairs)
     assert len(one) > 400
-    monkeypatch.setattr(near, "_BUCKET_ENTRIES", 900)
-    monkeypatch.setattr(near, "_BUFFERED_ROWS", 1500)
-    monkeypatch.setattr(near, "_COMPARED", 100)
-    monkeypatch.setattr(near, "_LOOKED_UP", 10)
+    monkeypatch.setattr(near_search, "_BUCKET_ENTRIES", 900)
+    monkeypatch.setattr(near_search, "_LOOKED_UP", 10)
+    monkeypatch.setattr(pairs_module, "_LEAST_BATCHES", 1)
     assert find(tmp_path / "train.arrow", pairs, workers=2) == one
     other = find(tmp_path / "train.arrow", pairs, near_seed=2)
     assert len(set(other) ^ set(one)) <= 0.03 * len(one)
+
+
+def test_an_interrupted_search_goes_on_from_its_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs_module, "_LEAST_BATCHES", 1)
+    pairs, path, root = with_near_duplicates(generate_pairs(3400, seed=4)), tmp_path / "train.arrow", tmp_path / "root"
+    rows = find(path, pairs)
+    for name in ("hashed-000002", "paired-000017", "distinct-000001"):
+        shutil.rmtree(root / name)
+    before = {folder.name: folder.stat().st_ino for folder in root.iterdir()}
+    assert len(before) == 1 + 3 + 18 + 3 - 3
+    options = CleanOptions(near_duplicates=0.8)
+    found = drop_near_duplicates(path, root, len(pairs), options, 1, LineProgress())
+    assert np.flatnonzero(found.dropped).tolist() == rows
+    after = {folder.name: folder.stat().st_ino for folder in root.iterdir()}
+    assert len(after) == len(before) + 3
+    assert after.items() >= before.items()
+
+
+def test_entries_keep_the_bits_that_their_bucket_does_not_have() -> None:
+    keys = np.random.default_rng(1).integers(1 << 63, size=1000, dtype=np.uint64) * np.uint64(2)
+    for bits in (0, 1, 5):
+        entries, counts = near.enter(keys, 7, bits)
+        buckets = np.repeat(np.arange(1 << bits, dtype=np.uint64), counts)
+        rows = (entries & np.uint64(0xFFFFFFFF)).astype(np.int64) - 7
+        assert sorted(rows.tolist()) == list(range(1000))
+        high = buckets << np.uint64(32) | entries >> np.uint64(32)
+        assert (high == keys[rows] >> np.uint64(32 - bits)).all()
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no {MULTI30K}; set DST_SHARED_DATA")
@@ -188,8 +224,7 @@ def test_a_killed_run_is_no_hindrance_and_recipes_have_the_rule(tmp_path: Path, 
     left = work / "clean.partial"
     left.mkdir(parents=True)
     (work / "lock").touch()
-    for name in ("near-000-00000.bucket", "candidates.arrow", "whole.arrow"):
-        (left / name).touch()
+    (left / "whole.arrow").touch()
     assert build(recipe, "--work", work, "--out", tmp_path / "corpus") == 0
     manifest = Manifest.load(tmp_path / "corpus")
     assert manifest.cleaning.dropped["near_duplicate"] == manifest.cleaning.read - manifest.cleaning.kept > 0
