@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -13,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from datasketch import MinHash, MinHashLSH
-from support.prep import build, refuses
+from support.prep import build, contents, refuses
 
-from data_prep import near, near_search
+from data_prep import clean, near, near_search
 from data_prep import pairs as pairs_module
 from data_prep.clean import clean_text
 from data_prep.near import choose_bands, jaccard, shingle, sign
 from data_prep.near_search import drop_near_duplicates
 from data_prep.options import CleanOptions
-from data_prep.pairs import SCHEMA, PairsWriter, iter_pairs
+from data_prep.pairs import SCHEMA, PairsWriter, Piece, iter_pairs, join_pairs
 from data_prep.sources.toy import generate_pairs
 from dstransformer.corpus import Manifest
 from dstransformer.errors import ConfigError
@@ -114,20 +115,38 @@ def test_workers_and_buckets_change_nothing(tmp_path: Path, monkeypatch: pytest.
     assert len(set(other) ^ set(one)) <= 0.03 * len(one)
 
 
-def test_an_interrupted_search_goes_on_from_its_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs_module, "_LEAST_BATCHES", 1)
-    pairs, path, root = with_near_duplicates(generate_pairs(3400, seed=4)), tmp_path / "train.arrow", tmp_path / "root"
-    rows = find(path, pairs)
-    for name in ("hashed-000002", "paired-000017", "distinct-000001"):
-        shutil.rmtree(root / name)
-    before = {folder.name: folder.stat().st_ino for folder in root.iterdir()}
-    assert len(before) == 1 + 3 + 18 + 3 - 3
-    options = CleanOptions(near_duplicates=0.8)
-    found = drop_near_duplicates(path, root, len(pairs), options, 1, LineProgress())
-    assert np.flatnonzero(found.dropped).tolist() == rows
-    after = {folder.name: folder.stat().st_ino for folder in root.iterdir()}
-    assert len(after) == len(before) + 3
-    assert after.items() >= before.items()
+@pytest.mark.parametrize("interrupted", ["_hash_piece", "_pair_bucket", "_leave_others"])
+def test_an_interrupted_search_goes_on_from_its_pieces(
+    tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch, interrupted: str
+) -> None:
+    monkeypatch.setattr(pairs_module, "_BATCH_ROWS", 10)
+    given = [*options, "--near-duplicates", "0.6"]
+    assert build(*given, "--out", tmp_path / "whole") == 0
+    work = getattr(near_search, interrupted)
+
+    def stop(search: object, task: Piece | int) -> object:
+        if (task if isinstance(task, int) else task.number) == 5:
+            raise KeyboardInterrupt
+        return work(search, task)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(near_search, interrupted, stop)
+        assert build(*given, "--out", tmp_path / "corpus") == 130
+    step = {"_hash_piece": "hashed", "_pair_bucket": "paired", "_leave_others": "distinct"}[interrupted]
+    left = list(tmp_path.glob(f"corpus.work/clean.partial/pieces/*/{step}-00000[0-4]"))
+    assert len(left) == 5
+    made = {path: path.stat().st_ino for path in left}
+    seen: list[bool] = []
+
+    def join(files: Sequence[Path], target: Path, **how: bool) -> None:
+        seen.append(all(path.exists() and path.stat().st_ino == inode for path, inode in made.items()))
+        join_pairs(files, target, **how)
+
+    monkeypatch.setattr(clean, "join_pairs", join)
+    assert build(*given, "--out", tmp_path / "corpus") == 0
+    assert seen == [True, True], "the pieces are not made again"
+    assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
+    assert Manifest.load(tmp_path / "corpus").cleaning.dropped["near_duplicate"] > 0
 
 
 def test_entries_keep_the_bits_that_their_bucket_does_not_have() -> None:
