@@ -116,13 +116,19 @@ def find_candidates(entries: Hashes) -> Hashes:
     shared[1:] = same
     shared[:-1] |= same
     entries = entries[shared]
-    hashes, rows = entries >> _HALF, entries & _LOW
-    begins = np.ones(len(rows), dtype=bool)
-    begins[1:] = hashes[1:] != hashes[:-1]
-    first = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
+    begins = np.ones(len(entries), dtype=bool)
+    begins[1:] = entries[1:] >> _HALF != entries[:-1] >> _HALF
+    rows = (entries & _LOW).astype(np.uint32)
     later = np.flatnonzero(~begins)
-    pairs = [rows[later] << _HALF | rows[partner] for partner in (first[later], later - 1)]
-    return np.unique(np.concatenate(pairs))
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))[later]
+    between = later[first != later - 1]
+    pairs = np.concatenate([_pair(rows[later], rows[first]), _pair(rows[between], rows[between - 1])])
+    pairs.sort()
+    return pairs
+
+
+def _pair(rows: npt.NDArray[np.uint32], others: npt.NDArray[np.uint32]) -> Hashes:
+    return rows.astype(np.uint64) << _HALF | others
 
 
 def split_candidates(pairs: Hashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -193,8 +193,8 @@ def _pair_bucket(search: _Search, number: int) -> _Done:
 
     def make(folder: Path) -> _Done:
         pieces = cut_pairs(search.path, _load_index(search.root, search.index))
-        entries = [read_slice(search.piece("hashed", piece.number) / _ENTRIES, number) for piece in pieces]
-        candidates = find_candidates(np.concatenate(entries))
+        paths = (search.piece("hashed", piece.number) / _ENTRIES for piece in pieces)
+        candidates = find_candidates(np.concatenate([read_slice(path, number) for path in paths]))
         firsts = first_candidates(np.array([piece.first for piece in pieces]))
         counts = np.diff(np.searchsorted(candidates, firsts), append=len(candidates))
         write_slices(folder / _CANDIDATES, len(pieces), [(candidates, counts)])
