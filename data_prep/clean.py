@@ -24,13 +24,14 @@ from data_prep.dedup import (
     mark_bucket,
     write_keys,
 )
-from data_prep.near import find_near_duplicates
+from data_prep.near_search import drop_near_duplicates
 from data_prep.options import CleanOptions
 from data_prep.overlap import held_out_hash, load_held_out
 from data_prep.pairs import (
     SCHEMA,
     PairsWriter,
     Piece,
+    add_examples,
     comparison_keys,
     cut_pairs,
     hash_pairs,
@@ -38,8 +39,8 @@ from data_prep.pairs import (
     iter_pairs,
     iter_piece,
     join_pairs,
+    merge_examples,
     normalise,
-    shortened,
 )
 from data_prep.pieces import PIECES, make_piece, open_pieces
 from data_prep.rules import RULES
@@ -62,10 +63,6 @@ _ADVICE = {
     **{rule.name: rule.advice for rule in RULES},
     "overlap": "leave out --drop-overlap",
 }
-
-# Dropped pairs of each rule that are kept as examples, and the most characters of a side of them.
-_EXAMPLES = 5
-_EXAMPLE_LENGTH = 300
 
 
 class CleanReport(BaseModel):
@@ -96,6 +93,32 @@ class _Judged(BaseModel):
     src: list[int]
     pairs: list[int]
     buckets: list[int]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the rules for single pairs did to all pieces so far; see :class:`_Judged`. Nothing in it grows with the text
+    but ``buckets``, an array for each piece.
+    """
+
+    counts: Counts
+    examples: dict[str, list[tuple[str, str]]]
+    src: set[int]
+    pairs: set[int]
+    buckets: list[Counts]
+
+    @classmethod
+    def nothing(cls, parts: int) -> "_Found":
+        return cls(np.zeros((parts, _KEPT + 1), dtype=np.int64), {}, set(), set(), [])
+
+    def add(self, report: _Judged) -> None:
+        """Add the next piece."""
+        np.add(self.counts, report.counts, out=self.counts)
+        for name, pairs in report.examples.items():
+            merge_examples(self.examples.setdefault(name, []), pairs)
+        self.src.update(report.src)
+        self.pairs.update(report.pairs)
+        self.buckets.append(np.array(report.buckets, dtype=np.int64))
 
 
 class _Kept(BaseModel):
@@ -139,32 +162,33 @@ def clean_text(
     total = sum(piece.rows for piece in pieces)
     held_out = held_out_hash(read)
     given = _Cleaning(read, held_out, root, options, languages, parts, bucket_bits(total))
-    judged = []
+    found = _Found.nothing(parts)
     with (
         progress.task("clean train", total) as advance,
         closing(run_tasks(partial(_judge_piece, given), pieces, workers)) as results,
     ):
         for piece, report in zip(pieces, results, strict=True):
-            judged.append(report)
+            found.add(report)
             advance(piece.rows)
-    counts: Counts = np.sum([report.counts for report in judged], axis=0, dtype=np.int64)
-    files = [judged_piece(root, piece.number) / _PAIRS for piece in pieces]
+    counts = found.counts
+    files: Sequence[Path] = [judged_piece(root, piece.number) / _PAIRS for piece in pieces]
     if options.dedup:
-        buckets = np.array([report.buckets for report in judged], dtype=np.int64)
-        files, left = _drop_repeated(root, parts, buckets, workers, progress)
+        files, left = _drop_repeated(root, parts, np.array(found.buckets), workers, progress)
         _take_away(counts, "duplicate", counts[:, _KEPT] - left)
     if not counts[:, _KEPT].any():
         raise _nothing_left(counts, total)
-    join_pairs(files, folder / "train.arrow")
-    examples = _first_examples(judged)
     if options.near_duplicates is not None:
-        near, shown = _drop_near_duplicates(folder / "train.arrow", parts, options, workers, progress)
-        examples |= {"near_duplicate": shown} if shown else {}
-        _take_away(counts, "near_duplicate", near)
+        whole = folder / "whole.arrow"
+        join_pairs(files, whole, durable=False)
+        distinct = drop_near_duplicates(whole, root, parts, options, workers, progress)
+        whole.unlink()
+        files = distinct.files
+        found.examples["near_duplicate"] = list(distinct.examples)
+        _take_away(counts, "near_duplicate", distinct.dropped)
+    join_pairs(files, folder / "train.arrow")
     shutil.rmtree(folder / PIECES)
-    src = {key for report in judged for key in report.src}
-    pairs = {key for report in judged for key in report.pairs}
-    overlap = load_held_out(read, held_out).report(src, pairs)
+    examples = {name: tuple(found.examples[name]) for name in NAMES if found.examples.get(name)}
+    overlap = load_held_out(read, held_out).report(found.src, found.pairs)
     return _describe(counts, _active_rules(options, languages), examples, overlap)
 
 
@@ -224,7 +248,8 @@ def _write_judged(given: _Cleaning, piece: Piece, folder: Path) -> _Judged:
             if given.options.drop_overlap:
                 drops = held_out.contains(table["src_key"].to_numpy())
                 rules = np.where(drops & (rules == _KEPT), NAMES.index("overlap"), rules)
-            _collect_examples(table, rules, examples)
+            for number in np.unique(rules[rules < _KEPT]).tolist():
+                add_examples(examples.setdefault(NAMES[number], []), table, rules == number)
             np.add.at(counts, (table["part"].to_numpy(), rules), 1)
             kept = table.filter(pa.array(rules == _KEPT))
             writer.write(kept.select(SCHEMA.names))
@@ -289,46 +314,6 @@ def _keep_first(parts: int, rows: Rows) -> _Kept:
         return _Kept(parts=left.tolist())
 
     return make_piece(_kept_piece(rows), _Kept, make)
-
-
-def _drop_near_duplicates(
-    train: Path, parts: int, options: CleanOptions, workers: Workers, progress: Progress
-) -> tuple[Counts, tuple[tuple[str, str], ...]]:
-    """Take near duplicates out of a file of pairs. Returns their number by part, and the first of them."""
-    near = find_near_duplicates(train, options, workers, progress)
-    whole = train.with_name("whole.arrow")
-    train.rename(whole)
-    begin, dropped = 0, np.zeros(parts, dtype=np.int64)
-    examples: dict[str, list[tuple[str, str]]] = {}
-    with PairsWriter(train) as writer:
-        for batch in iter_pairs(whole):
-            drops = near[begin : begin + batch.num_rows]
-            begin += batch.num_rows
-            table = pa.Table.from_batches([batch])
-            writer.write(table.filter(pa.array(~drops)))
-            _collect_examples(table, np.where(drops, NAMES.index("near_duplicate"), _KEPT), examples)
-            dropped += np.bincount(table["part"].to_numpy()[drops], minlength=parts)
-    whole.unlink()
-    return dropped, tuple(examples.get("near_duplicate", ()))
-
-
-def _collect_examples(
-    table: pa.Table, rules: npt.NDArray[np.integer[Any]], examples: dict[str, list[tuple[str, str]]]
-) -> None:
-    """Add the first dropped pairs of each rule."""
-    for number in np.unique(rules[rules < _KEPT]).tolist():
-        there = examples.setdefault(NAMES[number], [])
-        rows = np.flatnonzero(rules == number)[: _EXAMPLES - len(there)]
-        for pair in table.select(["src", "tgt"]).take(rows).to_pylist():
-            there.append((shortened(pair["src"], _EXAMPLE_LENGTH), shortened(pair["tgt"], _EXAMPLE_LENGTH)))
-
-
-def _first_examples(judged: Sequence[_Judged]) -> dict[str, tuple[tuple[str, str], ...]]:
-    """The first dropped pairs of each rule, in the order of the rules."""
-    found = {
-        name: tuple(pair for report in judged for pair in report.examples.get(name, ()))[:_EXAMPLES] for name in NAMES
-    }
-    return {name: pairs for name, pairs in found.items() if pairs}
 
 
 def judge(table: pa.Table, options: CleanOptions, languages: tuple[str, str]) -> pa.Table:

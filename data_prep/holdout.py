@@ -30,7 +30,17 @@ from data_prep.dedup import (
     mark_bucket,
     write_keys,
 )
-from data_prep.pairs import PairsWriter, Piece, cut_pairs, hash_texts, iter_piece, join_pairs, normalise, take_pairs
+from data_prep.pairs import (
+    PairsWriter,
+    Piece,
+    cut_pairs,
+    hash_texts,
+    index_pairs,
+    iter_piece,
+    join_pairs,
+    normalise,
+    take_pairs,
+)
 from data_prep.pieces import make_piece, open_pieces
 from data_prep.workers import Result, Task, Workers, run_tasks
 from dstransformer.errors import UserError
@@ -67,6 +77,15 @@ class _Search:
     bits: int
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """Sentences of a piece that begins with the row ``first``, by their numbers among those that are new in it."""
+
+    rows: Rows
+    first: int
+    numbers: npt.NDArray[np.int64]
+
+
 def hold_out(
     folder: Path, part: int, parts: int, sizes: Mapping[str, int], seed: int, workers: Workers, progress: Progress
 ) -> Counts:
@@ -89,7 +108,8 @@ def hold_out(
     """
     train, whole = folder / "train.arrow", folder / "whole.arrow"
     train.rename(whole)
-    pieces = cut_pairs(whole)
+    index = index_pairs(whole)
+    pieces = cut_pairs(whole, index)
     total = sum(piece.rows for piece in pieces)
     root = open_pieces(folder, part)
     search = _Search(root, part, parts, bucket_bits(total))
@@ -109,7 +129,7 @@ def hold_out(
     begin = 0
     for split, numbers in chosen.items():
         with PairsWriter(folder / f"{split}.arrow") as writer:
-            writer.write(take_pairs(whole, np.sort(rows[begin : begin + len(numbers)])))
+            writer.write(take_pairs(whole, np.sort(rows[begin : begin + len(numbers)]), index))
         begin += len(numbers)
     shutil.rmtree(root)
     whole.unlink()
@@ -144,22 +164,29 @@ def _locate(
         The row of the first pair with each, and its key.
     """
     ends = np.cumsum(_run(_count_first, rows, workers))
-    begins = np.cumsum([0, *(piece.rows for piece in pieces)])
-    found, keys = np.empty(len(numbers), dtype=np.int64), np.empty(len(numbers), dtype=np.uint64)
     piece_of = np.searchsorted(ends, numbers, side="right")
+    begins = np.concatenate([[0], ends])
+    wanted = []
     for number in np.unique(piece_of).tolist():
-        folder = judged_piece(rows[number].root, number)
-        first = np.flatnonzero(first_occurrences(rows[number]))
-        here = np.flatnonzero(piece_of == number)
-        at = first[numbers[here] - (ends[number] - len(first))]
-        in_piece = np.fromfile(folder / _USABLE, dtype=np.uint32)[at].astype(np.int64)
-        found[here] = begins[number] + in_piece
-        keys[here] = np.fromfile(folder / _SOURCES, dtype=np.uint64)[in_piece]
+        chosen = numbers[piece_of == number] - begins[number]
+        wanted.append(_Wanted(rows[number], pieces[number].first, chosen))
+    found, keys = np.empty(len(numbers), dtype=np.int64), np.empty(len(numbers), dtype=np.uint64)
+    for one, (at, theirs) in zip(wanted, _run(_find, wanted, workers), strict=True):
+        here = piece_of == one.rows.number
+        found[here], keys[here] = at, theirs
     return found, keys
 
 
 def _count_first(rows: Rows) -> int:
     return int(first_occurrences(rows).sum())
+
+
+def _find(wanted: _Wanted) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    """Find sentences of a piece: their rows in the file, and their keys."""
+    folder = judged_piece(wanted.rows.root, wanted.rows.number)
+    usable = np.flatnonzero(first_occurrences(wanted.rows))[wanted.numbers]
+    in_piece = np.fromfile(folder / _USABLE, dtype=np.uint32)[usable].astype(np.int64)
+    return wanted.first + in_piece, np.fromfile(folder / _SOURCES, dtype=np.uint64)[in_piece]
 
 
 def _hash_piece(search: _Search, piece: Piece) -> _Hashed:

@@ -3,10 +3,9 @@
 import errno
 import hashlib
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -15,12 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from data_prep.workers import Workers, run_tasks
 from dstransformer.corpus.arrow_stream import check_plain_stream
 from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.errors import DataError
 from dstransformer.files import sync
-from dstransformer.progress import Advance
 
 #: What a source streams.
 TEXT = pa.schema([("src", pa.string()), ("tgt", pa.string())])
@@ -34,10 +31,16 @@ Hashes = npt.NDArray[np.uint64]
 _BATCH_ROWS = 2_000
 
 # Batches of a piece: enough that bringing it to a worker costs little, few enough that a lost one costs seconds. In
-# between, a file is cut into about so many pieces.
+# between, a file is cut into about so many pieces. A file of more than 200 million pairs is cut into the most pieces:
+# their files, and what is known of each, must stay few.
 _LEAST_BATCHES = 4
 _MOST_BATCHES = 25
 _PIECES = 128
+_MOST_PIECES = 4096
+
+# Dropped pairs that are kept as examples of a rule, and the most characters of a side of them.
+_EXAMPLES = 5
+_EXAMPLE_LENGTH = 300
 
 # What ends an Arrow stream: the mark of a message, and its length.
 _END = b"\xff\xff\xff\xff\0\0\0\0"
@@ -50,6 +53,7 @@ class Piece:
     Attributes:
         path: The file.
         number: Counts the pieces of the file.
+        first: The number of its first pair in the file.
         offset: The byte at which the first batch begins.
         batches: Number of batches.
         rows: Number of pairs.
@@ -57,9 +61,23 @@ class Piece:
 
     path: Path
     number: int
+    first: int
     offset: int
     batches: int
     rows: int
+
+
+@dataclass(frozen=True)
+class Index:
+    """Where the batches of a file of pairs are: 16 bytes for each, so that one can be read without those before it.
+
+    Attributes:
+        offsets: The byte at which each begins, ``(batches,)``.
+        firsts: The number of the first pair of each, and the number of pairs of all, ``(batches + 1,)``.
+    """
+
+    offsets: npt.NDArray[np.int64]
+    firsts: npt.NDArray[np.int64]
 
 
 class PairsWriter:
@@ -129,8 +147,8 @@ def count_pairs(path: Path) -> int:
         return sum(batch.num_rows for batch in stream)
 
 
-def join_pairs(paths: Iterable[Path], target: Path) -> None:
-    """Write the pairs of several files to one, without looking at them, and flush it to disk."""
+def join_pairs(paths: Iterable[Path], target: Path, *, durable: bool = True) -> None:
+    """Write the pairs of several files to one, without looking at them, and flush it to disk if it is ``durable``."""
     empty = pa.BufferOutputStream()
     with pa.ipc.new_stream(empty, SCHEMA):
         pass
@@ -140,29 +158,48 @@ def join_pairs(paths: Iterable[Path], target: Path) -> None:
         for path in paths:
             file.write(memoryview(path.read_bytes())[len(head) : -len(_END)])
         file.write(_END)
-    sync(target)
+    if durable:
+        sync(target)
 
 
-def cut_pairs(path: Path) -> list[Piece]:
-    """Cut a file of pairs into pieces, by its rows. Only batch headers are read.
+def index_pairs(path: Path) -> Index:
+    """Find the batches of a file of pairs. It is memory-mapped, and only batch headers are read.
 
     Raises:
         DataError: The file is damaged or gone.
     """
-    begins, rows = [], []
+    offsets, rows = [], [0]
     with _whole(path), pa.memory_map(str(path)) as file:
         messages = pa.ipc.MessageReader.open_stream(file)
         messages.read_next_message()  # the schema
         begin = file.tell()
         for message in messages:
-            begins.append(begin)
+            offsets.append(begin)
             rows.append(pa.ipc.read_record_batch(message, SCHEMA).num_rows)
             begin = file.tell()
-    size = min(max(_LEAST_BATCHES, -(-len(rows) // _PIECES)), _MOST_BATCHES)
-    firsts = range(0, len(rows), size)
+    return Index(np.array(offsets, dtype=np.int64), np.cumsum(rows, dtype=np.int64))
+
+
+def cut_pairs(path: Path, index: Index | None = None) -> list[Piece]:
+    """Cut a file of pairs into pieces, by its rows.
+
+    Args:
+        path: The file.
+        index: Its index, if it is known.
+
+    Raises:
+        DataError: The file is damaged or gone.
+    """
+    index = index or index_pairs(path)
+    batches = len(index.offsets)
+    size = min(max(_LEAST_BATCHES, -(-batches // _PIECES)), _MOST_BATCHES)
+    size = max(size, -(-batches // _MOST_PIECES))
+    begins = np.arange(0, batches, size)
+    ends = np.minimum(begins + size, batches)
+    columns = begins, ends, index.firsts[begins], index.firsts[ends], index.offsets[begins]
     return [
-        Piece(path, number, begins[first], len(rows[first : first + size]), sum(rows[first : first + size]))
-        for number, first in enumerate(firsts)
+        Piece(path, number, first, offset, end - begin, last - first)
+        for number, (begin, end, first, last, offset) in enumerate(np.column_stack(columns).tolist())
     ]
 
 
@@ -179,50 +216,35 @@ def iter_piece(piece: Piece) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([batch])
 
 
-def take_pairs(path: Path, rows: npt.NDArray[np.integer[Any]]) -> pa.Table:
+def take_pairs(path: Path, rows: npt.NDArray[np.integer[Any]], index: Index) -> pa.Table:
     """Copy rows out of a file of pairs, by their numbers in ascending order.
 
     The file is memory-mapped during the call, and only the pages of these rows are read.
+
+    Raises:
+        DataError: The file is damaged or gone.
     """
-    with _whole(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-        batches = list(stream)
-        begins = np.cumsum([0, *(batch.num_rows for batch in batches)])
-        cuts = np.searchsorted(rows, begins)
-        found = [
-            batch.take(pa.array(rows[low:high] - begin))
-            for batch, begin, low, high in zip(batches, begins, cuts, cuts[1:], strict=False)
-            if low < high
-        ]
+    batch_of = np.searchsorted(index.firsts, rows, side="right") - 1
+    numbers, begins = np.unique(batch_of, return_index=True)
+    found = []
+    with _readable(path), pa.memory_map(str(path)) as file:
+        for number, part in zip(numbers.tolist(), np.split(rows, begins[1:]), strict=False):
+            file.seek(int(index.offsets[number]))
+            batch = pa.ipc.read_record_batch(pa.ipc.read_message(file), SCHEMA)
+            found.append(batch.take(pa.array(part - index.firsts[number])))
         return pa.Table.from_batches(found, SCHEMA)
 
 
-def map_pairs(
-    path: Path, function: Callable[..., pa.Table], workers: Workers, advance: Advance, **given: Any
-) -> Iterator[pa.Table]:
-    """Run ``function(batch, **given)`` over a file of pairs. The workers read the file; results come back by pickle.
-
-    Args:
-        path: A file of pairs.
-        function: A module-level function from a table of pairs to any table; it may return fewer rows.
-        workers: Who does it; the result does not depend on them.
-        advance: Called with the rows of ``path`` just done.
-        given: Further arguments of ``function``.
-
-    Yields:
-        The resulting tables, in the order of the file.
-
-    Raises:
-        DstError: A worker was killed.
-    """
-    pieces = cut_pairs(path)
-    with closing(run_tasks(partial(_map_piece, function, given), pieces, workers)) as results:
-        for piece, tables in zip(pieces, results, strict=True):
-            yield from tables
-            advance(piece.rows)
+def add_examples(examples: list[tuple[str, str]], table: pa.Table, drops: npt.NDArray[np.bool_]) -> None:
+    """Add the first pairs that a rule drops of a table, until there are enough."""
+    rows = np.flatnonzero(drops)[: _EXAMPLES - len(examples)]
+    for pair in table.select(["src", "tgt"]).take(rows).to_pylist() if len(rows) else ():
+        examples.append((shortened(pair["src"], _EXAMPLE_LENGTH), shortened(pair["tgt"], _EXAMPLE_LENGTH)))
 
 
-def _map_piece(function: Callable[..., pa.Table], given: dict[str, Any], piece: Piece) -> Sequence[pa.Table]:
-    return [function(table, **given) for table in iter_piece(piece)]
+def merge_examples(examples: list[tuple[str, str]], more: Iterable[tuple[str, str]]) -> None:
+    """Add the examples of a later piece, until there are enough."""
+    examples += list(more)[: _EXAMPLES - len(examples)]
 
 
 def normalise(text: str, form: Literal["nfkc", "none"]) -> str:

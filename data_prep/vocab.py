@@ -170,18 +170,24 @@ def _columns(side: Side) -> tuple[str, ...]:
 
 
 def _sample_lines(train: Path, lines: int, options: VocabOptions, side: Side = "both") -> Iterator[str]:
-    """Iterate over a random sample of ``options.tokenizer_sample`` sentences of both sides or one, in their order."""
-    chosen = np.ones(lines, dtype=bool)
-    if options.tokenizer_sample < lines:
-        rng = np.random.default_rng(options.tokenizer_seed)
-        chosen[rng.choice(lines, lines - options.tokenizer_sample, replace=False, shuffle=False)] = False
-    begin = 0
+    """Iterate over a random sample of ``options.tokenizer_sample`` sentences of both sides or one, in their order.
+
+    Each batch gives its share of the sample, so that memory holds a batch. A sentence is as likely to be chosen as any
+    other, but for what rounding leaves to a batch.
+    """
+    size = min(options.tokenizer_sample, lines)
+    rng = np.random.default_rng(options.tokenizer_seed)
+    end = 0
     for batch in iter_pairs(train):
         sides = [batch[column].to_pylist() for column in _columns(side)]
         sentences = [sentence for pair in zip(*sides, strict=True) for sentence in pair]
-        wanted = chosen[begin : begin + len(sentences)].tolist()
-        yield from (sentence for sentence, take in zip(sentences, wanted, strict=True) if take)
-        begin += len(sentences)
+        begin, end = end, end + len(sentences)
+        share = end * size // lines - begin * size // lines
+        if share == len(sentences):
+            yield from sentences
+        else:
+            chosen = rng.choice(len(sentences), share, replace=False, shuffle=False)
+            yield from (sentences[number] for number in np.sort(chosen).tolist())
 
 
 def _count_words(sentences: Iterator[str]) -> Iterator[str]:

@@ -45,8 +45,8 @@ _ROOT = rf"{PIECES}/([0-9a-f]{{16}}|none)(-\d+)?"
 _PIECE = rf"{_ROOT}/[a-z]+-\d{{6,}}(\.[0-9a-f]{{12}})?"
 _FOLDERS_IN_STAGE = re.compile(rf"{PIECES}|{_ROOT}|{_PIECE}")
 _IN_STAGE = re.compile(
-    r"stage\.json|key|tokenizer\.(src\.)?model|(train|validation|test|whole|candidates)\.arrow|near-\d+-\d+\.bucket"
-    rf"|{_PIECE}/(piece\.json|(pairs|ids)\.arrow|keys|order|marks|sources|usable)|{_ROOT}/chosen"
+    r"stage\.json|key|tokenizer\.(src\.)?model|(train|validation|test|whole)\.arrow"
+    rf"|{_PIECE}/(piece\.json|(pairs|ids)\.arrow|keys|order|marks|sources|usable|index|entries|candidates)|{_ROOT}/chosen"
 )
 
 
@@ -328,14 +328,21 @@ def _refuse_foreign(stage: Path) -> None:
         raise UserError(f"{stage} is in the way and was not made by a build: move it away, or choose another --work")
     if not stage.exists():
         return
-    foreign = []
-    for path in stage.rglob("*"):
-        name = path.relative_to(stage).as_posix()
-        expected = _FOLDERS_IN_STAGE if path.is_dir() else _IN_STAGE
-        if path.is_symlink() or not expected.fullmatch(name):
-            foreign.append(name)
-    if foreign:
+    if foreign := list(_iter_foreign(stage, "")):
         raise UserError(f"{stage} holds files that no build made ({list_names(sorted(foreign))}): move that away first")
+
+
+def _iter_foreign(folder: Path, above: str) -> Iterator[str]:
+    """What no build made. The folder lists kinds with names, so that not every file of a large build is looked at."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = above + entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
+            expected = _FOLDERS_IN_STAGE if is_folder else _IN_STAGE
+            if entry.is_symlink() or not expected.fullmatch(name):
+                yield name
+            elif is_folder:
+                yield from _iter_foreign(folder / entry.name, f"{name}/")
 
 
 def _has_pieces(partial: Path, key: str) -> bool:

@@ -22,6 +22,7 @@ from dstransformer.batching.windows import (
     build_planner,
     check_split,
     is_windowed,
+    plan_memory,
     training_lengths,
 )
 
@@ -52,5 +53,6 @@ __all__ = [
     "pack_pairs",
     "plan_batches",
     "plan_epoch",
+    "plan_memory",
     "training_lengths",
 ]

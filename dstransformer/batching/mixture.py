@@ -47,6 +47,11 @@ class Mixture:
         ]
         return np.concatenate(chosen, dtype=np.int32)
 
+    def most_pairs(self) -> int:
+        """The most pairs of an epoch, about: repeated ones count as often as they are used."""
+        epochs = (sum(weight * size for weight, size in zip(row, self.sizes, strict=True)) for row in self.weights)
+        return round(max(epochs))
+
     def _take(self, source: int, weight: float, epoch: int, key: tuple[int, int]) -> Rows:
         """The pairs of a source in an epoch of its stage, counted from the source's first."""
         size = self.sizes[source]

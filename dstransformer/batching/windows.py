@@ -34,9 +34,13 @@ from dstransformer.errors import ConfigError
 BLOCK_PAIRS = 1024
 WINDOW_BLOCKS = 256
 
-#: Bytes of memory that planning takes for each pair that is planned at once: its lengths (8), the order of this epoch
-#: and of the next (8), and what dividing the next into updates takes (28).
-PLAN_BYTES = 44
+#: Bytes of memory that planning takes for each pair whose lengths are held; and for each use of a pair in what is
+#: planned at once, a mixture uses some several times: the order of this epoch and of the next (8), and what dividing
+#: the next into updates takes (28).
+_LENGTH_BYTES, _USE_BYTES = 8, 36
+
+#: The bytes of a pair that is used once.
+PLAN_BYTES = _LENGTH_BYTES + _USE_BYTES
 
 #: Most pairs that are planned at once; an order holds int32.
 MAX_PAIRS = 2**31 - 1
@@ -129,6 +133,23 @@ def build_planner(split: Split, budget: Budget, seed: int, mixture: Mixture | No
 def is_windowed(pairs: int, window_pairs: int) -> bool:
     """Whether a corpus of this many pairs is planned in windows."""
     return 0 < window_pairs < pairs
+
+
+def plan_memory(pairs: int, mixture: Mixture | None, window_pairs: int) -> tuple[int, int]:
+    """What planning takes in each process.
+
+    Args:
+        pairs: Pairs of the training split.
+        mixture: Chooses the pairs of each epoch; None takes every pair once.
+        window_pairs: ``training.window_pairs``.
+
+    Returns:
+        The pairs that are planned at once, repeated ones as often as they are used, and the bytes.
+    """
+    uses = pairs if mixture is None else mixture.most_pairs()
+    if is_windowed(pairs, window_pairs):  # its lengths only, of a repeated block as often as it is used
+        return min(uses, window_pairs), PLAN_BYTES * min(uses, window_pairs)
+    return uses, _LENGTH_BYTES * pairs + _USE_BYTES * uses
 
 
 class EpochPlanner:

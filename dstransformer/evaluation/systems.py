@@ -59,7 +59,8 @@ def bundle_facts(bundle: Bundle, translator: Translator) -> dict[str, Any]:
     return {
         "bundle": str(bundle.path),
         "weights_sha256": bundle.weights_sha256,
-        "tokenizer_sha256": bundle.tokenizer.identity,
+        "tokenizer_sha256": bundle.tokenizer.sha256,
+        "src_tokenizer_sha256": None if bundle.tokenizer.is_joint else bundle.tokenizer.src.sha256,
         "step": bundle.provenance.get("step"),
         **translator.describe(),
     }

@@ -35,7 +35,7 @@ from dstransformer.training.setup import (
     Setup,
     TrainRequest,
     check_corpus,
-    check_plan_memory,
+    check_memory,
     check_setup,
     machine_memory,
     resolve_setup,
@@ -122,7 +122,7 @@ def dry_run(request: TrainRequest) -> DryRun:
     check_environment(os.environ)
     setup = resolve_setup(request, read_processes(os.environ, require_rank=False))
     check_corpus(setup, verify=True)
-    check_plan_memory(setup, 1, machine_memory())
+    check_memory(setup, 1, machine_memory(), weights=False)
     _find_checkpoint(request, setup)
     estimated = estimate(setup)
     warnings = plan_warnings(setup.config, estimated.updates_per_epoch)

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer.batching import (
-    PLAN_BYTES,
     SUGGESTED_WINDOW,
     Mixture,
     build_budget,
     build_mixture,
     check_split,
-    is_windowed,
+    plan_memory,
 )
 from dstransformer.checkpoints.folders import check_run_folder
 from dstransformer.checkpoints.format import TrainState
@@ -208,42 +207,43 @@ def check_setup(setup: Setup, world: World) -> None:
 
 
 def _check_memory(setup: Setup, world: World) -> None:
-    """Check that a node's memory holds what each process builds in full: the model's fp32 weights, and a plan."""
     processes = world.gather(platform.node()).count(platform.node())
-    tokenizer = setup.corpus.tokenizer
-    parameters = parameter_count(setup.config.model, tokenizer.vocab_size, tokenizer.src.vocab_size)
-    needed, available = 4 * parameters * processes, machine_memory()
     with world.collective_errors():
-        if needed > available:
-            raise ConfigError(
-                f"the model has {parameters:,} parameters: building it takes {needed / GIB:,.0f} GiB on "
-                f"{platform.node()} (4 bytes per parameter in each of {processes} processes), which has "
-                f"{available / GIB:,.0f} GiB; lower model.num_layers, model.d_model or model.d_ff, or start fewer "
-                "processes"
-            )
-        check_plan_memory(setup, processes, available)
+        check_memory(setup, processes, machine_memory())
 
 
-def check_plan_memory(setup: Setup, processes: int, available: int) -> None:
-    """Check that a node's memory holds the plan of an epoch, or of a window.
+def check_memory(setup: Setup, processes: int, available: int, *, weights: bool = True) -> None:
+    """Check that a node's memory holds what each process builds in full: the model's fp32 weights, and a plan.
 
     Args:
         setup: The experiment.
         processes: Processes on the node.
         available: Its memory in bytes.
+        weights: Whether the model is built.
 
     Raises:
         ConfigError: It does not.
     """
-    pairs, window = setup.corpus.manifest.splits["train"].pairs, setup.config.training.window_pairs
-    at_once = window if is_windowed(pairs, window) else pairs
-    needed = PLAN_BYTES * at_once * processes
-    if needed > available:
-        raise ConfigError(
-            f"planning {at_once:,} pairs at once takes {needed / GIB:,.0f} GiB on {platform.node()} ({PLAN_BYTES} "
-            f"bytes per pair in each of {processes} processes), which has {available / GIB:,.0f} GiB: set "
-            f"training.window_pairs={SUGGESTED_WINDOW}"
-        )
+    tokenizer, pairs = setup.corpus.tokenizer, setup.corpus.manifest.splits["train"].pairs
+    parameters = parameter_count(setup.config.model, tokenizer.vocab_size, tokenizer.src.vocab_size) if weights else 0
+    at_once, planning = plan_memory(pairs, setup.mixture, setup.config.training.window_pairs)
+    if (4 * parameters + planning) * processes <= available:
+        return
+    model = f"the model has {parameters:,} parameters: building it takes {_gib(4 * parameters * processes)} (4 bytes "
+    model += "per parameter)"
+    plan = f"planning {at_once:,} pairs at once takes {_gib(planning * processes)} ({planning / at_once:.0f} bytes per "
+    plan += "pair)"
+    where = f"in {processes} process{'' if processes == 1 else 'es'} on {platform.node()}, which has {_gib(available)}"
+    if planning > 4 * parameters:
+        also = f"; {model}" if parameters else ""
+        raise ConfigError(f"{plan} {where}{also}: set training.window_pairs={SUGGESTED_WINDOW}")
+    raise ConfigError(
+        f"{model} {where}; {plan}: lower model.num_layers, model.d_model or model.d_ff, or start fewer processes"
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:,.1f} GiB"
 
 
 def machine_memory() -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -12,13 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from datasketch import MinHash, MinHashLSH
-from support.prep import build, refuses
+from support.prep import build, contents, refuses
 
-from data_prep import near
+from data_prep import clean, near, near_search
+from data_prep import pairs as pairs_module
 from data_prep.clean import clean_text
-from data_prep.near import choose_bands, find_near_duplicates, jaccard, shingle, sign
+from data_prep.near import choose_bands, jaccard, shingle, sign
+from data_prep.near_search import drop_near_duplicates
 from data_prep.options import CleanOptions
-from data_prep.pairs import SCHEMA, PairsWriter, iter_pairs
+from data_prep.pairs import SCHEMA, PairsWriter, Piece, iter_pairs, join_pairs
 from data_prep.sources.toy import generate_pairs
 from dstransformer.corpus import Manifest
 from dstransformer.errors import ConfigError
@@ -38,12 +42,19 @@ def write_pairs(path: Path, pairs: Pairs, parts: list[int] | None = None) -> Non
 
 
 def find(path: Path, pairs: Pairs, workers: int = 1, **options: object) -> list[int]:
-    """The rows of the near duplicates."""
-    write_pairs(path, pairs)
+    """The rows of the near duplicates; each row is a part of its own."""
+    write_pairs(path, pairs, list(range(len(pairs))))
     given = CleanOptions.model_validate({"near_duplicates": 0.8} | options)
-    found = find_near_duplicates(path, given, workers, LineProgress())
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
-    return np.flatnonzero(found).tolist()
+    root = path.parent / "root"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    found = drop_near_duplicates(path, root, len(pairs), given, workers, LineProgress())
+    left = [row for file in found.files for batch in iter_pairs(file) for row in batch["part"].to_pylist()]
+    dropped = np.flatnonzero(found.dropped).tolist()
+    assert sorted(left + dropped) == list(range(len(pairs)))
+    assert left == sorted(left)
+    assert found.examples == [pairs[row] for row in dropped[:5]]
+    return dropped
 
 
 def with_near_duplicates(pairs: Pairs) -> Pairs:
@@ -96,13 +107,57 @@ def test_workers_and_buckets_change_nothing(tmp_path: Path, monkeypatch: pytest.
     pairs = with_near_duplicates(generate_pairs(3400, seed=4))
     one = find(tmp_path / "train.arrow", pairs)
     assert len(one) > 400
-    monkeypatch.setattr(near, "_BUCKET_ENTRIES", 900)
-    monkeypatch.setattr(near, "_BUFFERED_ROWS", 1500)
-    monkeypatch.setattr(near, "_COMPARED", 100)
-    monkeypatch.setattr(near, "_LOOKED_UP", 10)
+    monkeypatch.setattr(near_search, "_BUCKET_ENTRIES", 900)
+    monkeypatch.setattr(near_search, "_LOOKED_UP", 10)
+    monkeypatch.setattr(pairs_module, "_LEAST_BATCHES", 1)
     assert find(tmp_path / "train.arrow", pairs, workers=2) == one
     other = find(tmp_path / "train.arrow", pairs, near_seed=2)
     assert len(set(other) ^ set(one)) <= 0.03 * len(one)
+
+
+@pytest.mark.parametrize("interrupted", ["_hash_piece", "_pair_bucket", "_leave_others"])
+def test_an_interrupted_search_goes_on_from_its_pieces(
+    tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch, interrupted: str
+) -> None:
+    monkeypatch.setattr(pairs_module, "_BATCH_ROWS", 10)
+    given = [*options, "--near-duplicates", "0.6"]
+    assert build(*given, "--out", tmp_path / "whole") == 0
+    work = getattr(near_search, interrupted)
+
+    def stop(search: object, task: Piece | int) -> object:
+        if (task if isinstance(task, int) else task.number) == 5:
+            raise KeyboardInterrupt
+        return work(search, task)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(near_search, interrupted, stop)
+        assert build(*given, "--out", tmp_path / "corpus") == 130
+    step = {"_hash_piece": "hashed", "_pair_bucket": "paired", "_leave_others": "distinct"}[interrupted]
+    left = list(tmp_path.glob(f"corpus.work/clean.partial/pieces/*/{step}-00000[0-4]"))
+    assert len(left) == 5
+    made = {path: path.stat().st_ino for path in left}
+    seen: list[bool] = []
+
+    def join(files: Sequence[Path], target: Path, **how: bool) -> None:
+        seen.append(all(path.exists() and path.stat().st_ino == inode for path, inode in made.items()))
+        join_pairs(files, target, **how)
+
+    monkeypatch.setattr(clean, "join_pairs", join)
+    assert build(*given, "--out", tmp_path / "corpus") == 0
+    assert seen == [True, True], "the pieces are not made again"
+    assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
+    assert Manifest.load(tmp_path / "corpus").cleaning.dropped["near_duplicate"] > 0
+
+
+def test_entries_keep_the_bits_that_their_bucket_does_not_have() -> None:
+    keys = np.random.default_rng(1).integers(1 << 63, size=1000, dtype=np.uint64) * np.uint64(2)
+    for bits in (0, 1, 5):
+        entries, counts = near.enter(keys, 7, bits)
+        buckets = np.repeat(np.arange(1 << bits, dtype=np.uint64), counts)
+        rows = (entries & np.uint64(0xFFFFFFFF)).astype(np.int64) - 7
+        assert sorted(rows.tolist()) == list(range(1000))
+        high = buckets << np.uint64(32) | entries >> np.uint64(32)
+        assert (high == keys[rows] >> np.uint64(32 - bits)).all()
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no {MULTI30K}; set DST_SHARED_DATA")
@@ -188,8 +243,7 @@ def test_a_killed_run_is_no_hindrance_and_recipes_have_the_rule(tmp_path: Path, 
     left = work / "clean.partial"
     left.mkdir(parents=True)
     (work / "lock").touch()
-    for name in ("near-000-00000.bucket", "candidates.arrow", "whole.arrow"):
-        (left / name).touch()
+    (left / "whole.arrow").touch()
     assert build(recipe, "--work", work, "--out", tmp_path / "corpus") == 0
     manifest = Manifest.load(tmp_path / "corpus")
     assert manifest.cleaning.dropped["near_duplicate"] == manifest.cleaning.read - manifest.cleaning.kept > 0

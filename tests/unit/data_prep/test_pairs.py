@@ -1,18 +1,25 @@
-"""Files of pairs, and functions run over them in several processes."""
+"""Files of pairs: their batches, and the pieces that they are cut into."""
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
-import psutil
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_prep.pairs import SCHEMA, PairsWriter, count_pairs, iter_pairs, map_pairs
-from dstransformer.errors import DataError, DstError
-from dstransformer.progress import LineProgress
+from data_prep.pairs import (
+    SCHEMA,
+    Index,
+    PairsWriter,
+    count_pairs,
+    cut_pairs,
+    index_pairs,
+    iter_pairs,
+    iter_piece,
+    join_pairs,
+    take_pairs,
+)
 
 ROWS = 9_000
 
@@ -25,23 +32,6 @@ def pairs(tmp_path: Path) -> Path:
     return path
 
 
-def odd_rows(table: pa.Table, offset: int) -> pa.Table:
-    numbers = [int(text) + offset for text in table["src"].to_pylist() if int(text) % 2]
-    return pa.table({"number": numbers, "process": [os.getpid()] * len(numbers)})
-
-
-def killed_at_5000(table: pa.Table) -> pa.Table:
-    if "5000" in table["src"].to_pylist():
-        os.kill(os.getpid(), signal.SIGKILL)
-    return table
-
-
-def refuses_5000(table: pa.Table) -> pa.Table:
-    if "5000" in table["src"].to_pylist():
-        raise DataError("row 5000")
-    return table
-
-
 def test_a_large_table_is_read_in_small_batches(pairs: Path) -> None:
     batches = list(iter_pairs(pairs))
     assert max(batch.num_rows for batch in batches) <= 2000
@@ -49,34 +39,28 @@ def test_a_large_table_is_read_in_small_batches(pairs: Path) -> None:
     assert count_pairs(pairs) == ROWS
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_tables_come_in_the_order_of_the_file(pairs: Path, workers: int) -> None:
-    counted: list[int] = []
-    result = pa.concat_tables(map_pairs(pairs, odd_rows, workers, counted.append, offset=10))
-    assert result["number"].to_pylist() == list(range(11, ROWS + 10, 2))
-    assert sum(counted) == ROWS
-    assert (set(result["process"].to_pylist()) == {os.getpid()}) is (workers == 1)
-
-
-def children() -> set[psutil.Process]:
-    return set(psutil.Process().children())
+def test_pieces_and_rows_are_found_by_the_index(pairs: Path, tmp_path: Path) -> None:
+    index = index_pairs(pairs)
+    assert index.firsts.tolist() == [0, 2000, 4000, 6000, 8000, 9000]
+    pieces = cut_pairs(pairs, index)
+    assert cut_pairs(pairs) == pieces
+    assert [(piece.first, piece.rows, piece.batches) for piece in pieces] == [(0, 8000, 4), (8000, 1000, 1)]
+    texts = [text for piece in pieces for table in iter_piece(piece) for text in table["src"].to_pylist()]
+    assert texts == list(map(str, range(ROWS)))
+    for rows in ([], [0], [8999], [5, 1999, 2000, 2000, 7999, 8000]):
+        found = take_pairs(pairs, np.array(rows, dtype=np.int64), index)
+        assert found["src"].to_pylist() == list(map(str, rows))
+    join_pairs([pairs, pairs], tmp_path / "twice.arrow")
+    assert index_pairs(tmp_path / "twice.arrow").firsts[-1] == 2 * ROWS
 
 
 @pytest.mark.parametrize(
-    ("function", "error", "message"),
-    [(killed_at_5000, DstError, "a worker process was killed"), (refuses_5000, DataError, "row 5000")],
+    ("batches", "pieces", "longest"),
+    [(1, 1, 1), (12, 3, 4), (1000, 125, 8), (100_000, 4000, 25), (102_400, 4096, 25), (500_000, 4066, 123)],
 )
-def test_a_failing_worker_ends_the_work(pairs: Path, function: object, error: type[DstError], message: str) -> None:
-    others = children()
-    with LineProgress().task("map") as advance, pytest.raises(error, match=message):
-        list(map_pairs(pairs, function, 2, advance))
-    assert children() == others
-
-
-def test_closing_early_leaves_no_process_behind(pairs: Path) -> None:
-    others = children()
-    tables = map_pairs(pairs, odd_rows, 2, list[int]().append, offset=0)
-    assert next(tables)["number"][0].as_py() == 1
-    assert len(children() - others) == 2
-    tables.close()
-    assert children() == others
+def test_a_file_is_cut_into_few_pieces(batches: int, pieces: int, longest: int) -> None:
+    index = Index(np.arange(batches), 2000 * np.arange(batches + 1))
+    cut = cut_pairs(Path("pairs.arrow"), index)
+    assert (len(cut), max(piece.batches for piece in cut)) == (pieces, longest)
+    assert sum(piece.rows for piece in cut) == 2000 * batches
+    assert [piece.first for piece in cut] == [2000 * piece.offset for piece in cut]

@@ -58,11 +58,29 @@ def test_the_sample_has_the_requested_size(train: Path) -> None:
     from data_prep.vocab import _sample_lines
 
     everything = list(_sample_lines(train, 1600, OPTIONS))
-    sample = list(_sample_lines(train, 1600, OPTIONS.model_copy(update={"tokenizer_sample": 300})))
+    options = OPTIONS.model_copy(update={"tokenizer_sample": 300})
+    sample = list(_sample_lines(train, 1600, options))
     assert everything[:2] == ["the number 0 is greater than 0", "die Zahl 0 ist größer als 0"]
     assert len(everything) == 1600
     assert len(sample) == 300
     assert sample == [line for line in everything if line in set(sample)]
+    other = options.model_copy(update={"tokenizer_seed": 2})
+    assert sample == list(_sample_lines(train, 1600, options)) != list(_sample_lines(train, 1600, other))
+
+
+def test_every_part_of_a_large_text_gives_its_share_to_the_sample(tmp_path: Path) -> None:
+    from data_prep.vocab import _sample_lines
+
+    with PairsWriter(tmp_path / "train.arrow") as writer:
+        numbers = list(map(str, range(9000)))
+        writer.write(pa.table([numbers, numbers, [0] * 9000, [False] * 9000], schema=SCHEMA))
+    options = OPTIONS.model_copy(update={"tokenizer_sample": 901})
+    sample = [int(text) for text in _sample_lines(tmp_path / "train.arrow", 9000, options, "src")]
+    assert len(sample) == 901
+    assert sample == sorted(set(sample))
+    assert [sum(begin <= number < begin + 2000 for number in sample) for begin in range(0, 9000, 2000)] == [
+        200, 200, 200, 200, 101
+    ]  # fmt: skip
 
 
 def test_pieces_equal_those_of_sentencepiece_trained_directly(train: Path, tmp_path: Path) -> None:
