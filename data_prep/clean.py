@@ -44,8 +44,9 @@ from data_prep.pairs import (
 )
 from data_prep.pieces import PIECES, make_piece, open_pieces
 from data_prep.rules import RULES
+from data_prep.words import count_words, describe_words, no_words
 from data_prep.workers import Workers, run_tasks
-from dstransformer.corpus import CleaningReport, Overlap
+from dstransformer.corpus import CleaningReport, Overlap, WordCounts
 from dstransformer.errors import DataError, counted
 from dstransformer.progress import Progress
 
@@ -82,13 +83,15 @@ class CleanReport(BaseModel):
 class _Judged(BaseModel):
     """What the rules for single pairs did to a piece.
 
-    ``counts`` are the pairs by part and rule, ``(parts, len(NAMES) + 1)``; ``src`` and ``pairs`` the hashes of held-out
-    text that is in it; ``buckets`` its hashes by bucket.
+    ``counts`` are the pairs by part and rule, ``(parts, len(NAMES) + 1)``; ``words`` its sentences by their words, see
+    :func:`count_words`; ``src`` and ``pairs`` the hashes of held-out text that is in it; ``buckets`` its hashes by
+    bucket.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     counts: list[list[int]]
+    words: list[list[int]]
     examples: dict[str, list[tuple[str, str]]]
     src: list[int]
     pairs: list[int]
@@ -102,6 +105,7 @@ class _Found:
     """
 
     counts: Counts
+    words: Counts
     examples: dict[str, list[tuple[str, str]]]
     src: set[int]
     pairs: set[int]
@@ -109,11 +113,12 @@ class _Found:
 
     @classmethod
     def nothing(cls, parts: int) -> "_Found":
-        return cls(np.zeros((parts, _KEPT + 1), dtype=np.int64), {}, set(), set(), [])
+        return cls(np.zeros((parts, _KEPT + 1), dtype=np.int64), no_words(), {}, set(), set(), [])
 
     def add(self, report: _Judged) -> None:
         """Add the next piece."""
         np.add(self.counts, report.counts, out=self.counts)
+        np.add(self.words, report.words, out=self.words)
         for name, pairs in report.examples.items():
             merge_examples(self.examples.setdefault(name, []), pairs)
         self.src.update(report.src)
@@ -189,7 +194,7 @@ def clean_text(
     shutil.rmtree(folder / PIECES)
     examples = {name: tuple(found.examples[name]) for name in NAMES if found.examples.get(name)}
     overlap = load_held_out(read, held_out).report(found.src, found.pairs)
-    return _describe(counts, _active_rules(options, languages), examples, overlap)
+    return _describe(counts, describe_words(found.words), _active_rules(options, languages), examples, overlap)
 
 
 def _active_rules(options: CleanOptions, languages: tuple[str, str]) -> set[str]:
@@ -200,7 +205,11 @@ def _active_rules(options: CleanOptions, languages: tuple[str, str]) -> set[str]
 
 
 def _describe(
-    counts: Counts, active: set[str], examples: dict[str, tuple[tuple[str, str], ...]], overlap: dict[str, Overlap]
+    counts: Counts,
+    words: WordCounts,
+    active: set[str],
+    examples: dict[str, tuple[tuple[str, str], ...]],
+    overlap: dict[str, Overlap],
 ) -> CleanReport:
     """The report of the stage; ``counts`` are the pairs by part and rule, ``(parts, len(NAMES) + 1)``."""
     names = [name for name in NAMES if name in active or (name == "score" and counts[:, NAMES.index(name)].any())]
@@ -211,6 +220,7 @@ def _describe(
             kept=int(counts[:, _KEPT].sum()),
             dropped={name: sum(part[name] for part in dropped) for name in names},
             examples=examples,
+            before=words,
         ),
         overlap=overlap,
         parts=tuple(counts[:, _KEPT].tolist()),
@@ -238,7 +248,7 @@ def _judge_piece(given: _Cleaning, piece: Piece) -> _Judged:
 
 def _write_judged(given: _Cleaning, piece: Piece, folder: Path) -> _Judged:
     held_out = load_held_out(given.read, given.held_out)
-    counts = np.zeros((given.parts, _KEPT + 1), dtype=np.int64)
+    counts, words = np.zeros((given.parts, _KEPT + 1), dtype=np.int64), no_words()
     examples: dict[str, list[tuple[str, str]]] = {}
     left: dict[str, list[npt.NDArray[Any]]] = {"key": [], "src_key": [], "pair_key": []}
     with PairsWriter(folder / _PAIRS, durable=False) as writer:
@@ -251,6 +261,7 @@ def _write_judged(given: _Cleaning, piece: Piece, folder: Path) -> _Judged:
             for number in np.unique(rules[rules < _KEPT]).tolist():
                 add_examples(examples.setdefault(NAMES[number], []), table, rules == number)
             np.add.at(counts, (table["part"].to_numpy(), rules), 1)
+            words += count_words(table["src"], table["tgt"])
             kept = table.filter(pa.array(rules == _KEPT))
             writer.write(kept.select(SCHEMA.names))
             for name, columns in left.items():
@@ -259,6 +270,7 @@ def _write_judged(given: _Cleaning, piece: Piece, folder: Path) -> _Judged:
     src, pairs = held_out.found(src_key, pair_key)
     return _Judged(
         counts=counts.tolist(),
+        words=words.tolist(),
         examples=examples,
         src=src.tolist(),
         pairs=pairs.tolist(),

@@ -1,10 +1,12 @@
 """Stage four: encode the text in parallel and write the sharded corpus."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +15,9 @@ from pydantic import BaseModel, ConfigDict
 
 from data_prep.pairs import Piece, cut_pairs, iter_piece
 from data_prep.pieces import make_piece, open_pieces
+from data_prep.words import Counts, count_words, describe_words, no_words
 from data_prep.workers import Workers, run_tasks
-from dstransformer.corpus import UNK_ID, CorpusWriter, SplitInfo, SplitWriter, Tokenizer
+from dstransformer.corpus import UNK_ID, CorpusWriter, SplitInfo, SplitWriter, Tokenizer, WordCounts
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError
 from dstransformer.parsing.linearise import Linearisation
@@ -42,11 +45,21 @@ class Form:
 
 
 class Encoded(BaseModel):
-    """The pairs of an encoded piece, by part."""
+    """The pairs of an encoded piece, by part, and its sentences by their words, see :func:`count_words`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     parts: list[int]
+    words: list[list[int]]
+
+
+class Training(NamedTuple):
+    """The training split: how many pairs were too long, those of each part that are in it, and the words of all."""
+
+    info: SplitInfo
+    too_long: int
+    parts: Sequence[int]
+    words: WordCounts
 
 
 @dataclass(frozen=True)
@@ -83,20 +96,16 @@ class Encoder:
     workers: Workers
     progress: Progress
 
-    def encode_train(self, path: Path, max_tokens: int) -> tuple[SplitInfo, int, list[int]]:
-        """Write the training split.
-
-        Returns:
-            The split, the number of pairs dropped because a side has more than ``max_tokens`` tokens, and the pairs of
-            each part.
+    def encode_train(self, path: Path, max_tokens: int) -> Training:
+        """Write the training split, without pairs that have more than ``max_tokens`` tokens on either side.
 
         Raises:
             DataError: Every pair is dropped.
         """
         rows = self.writer.split("train", has_text=False)
-        total, parts = self._encode(path, rows, max_tokens)
+        total, parts, words = self._encode(path, rows, max_tokens)
         info = rows.close()
-        return info, total - info.pairs, parts
+        return Training(info, total - info.pairs, parts, describe_words(words))
 
     def encode_held_out(self, path: Path) -> SplitInfo:
         """Write the validation or test split, which ``path`` is named after: every pair, with its raw text."""
@@ -104,10 +113,10 @@ class Encoder:
         self._encode(path, rows, None)
         return rows.close()
 
-    def _encode(self, path: Path, rows: SplitWriter, max_tokens: int | None) -> tuple[int, list[int]]:
+    def _encode(self, path: Path, rows: SplitWriter, max_tokens: int | None) -> tuple[int, list[int], Counts]:
         pieces = cut_pairs(path)
         total = sum(piece.rows for piece in pieces)
-        parts = np.zeros(len(self.form.tags), dtype=np.int64)
+        parts, words = np.zeros(len(self.form.tags), dtype=np.int64), no_words()
         root = open_pieces(self.folder)
         given = _Encoding(root, rows.schema, self.vocab, self.identity, self.form, max_tokens)
         with (
@@ -118,10 +127,11 @@ class Encoder:
                 with pa.memory_map(str(_encoded_piece(root, piece) / _IDS)) as file:
                     rows.write(pa.ipc.open_stream(file).read_all())
                 parts[: len(report.parts)] += np.array(report.parts, dtype=np.int64)
+                words += report.words
                 advance(piece.rows)
         if not parts.any() and max_tokens is not None:
             raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
-        return total, parts.tolist()
+        return total, parts.tolist(), words
 
 
 def _encoded_piece(root: Path, piece: Piece) -> Path:
@@ -133,13 +143,14 @@ def _encode_piece(given: _Encoding, piece: Piece) -> Encoded:
 
     def make(folder: Path) -> Encoded:
         tokenizer = _keep_tokenizer(given.vocab, given.identity)
-        parts = [np.empty(0, dtype=np.uint16)]
+        parts, words = [np.empty(0, dtype=np.uint16)], no_words()
         with pa.ipc.new_stream(str(folder / _IDS), given.schema) as stream:
             for batch in iter_piece(piece):
                 table = encode_pairs(batch, tokenizer, given.max_tokens, given.form)
                 stream.write_table(table.select(given.schema.names).cast(given.schema))
                 parts.append(table["part"].to_numpy())
-        return Encoded(parts=np.bincount(np.concatenate(parts)).tolist())
+                words += count_words(table["src_text"], table["tgt_text"])
+        return Encoded(parts=np.bincount(np.concatenate(parts)).tolist(), words=words.tolist())
 
     return make_piece(_encoded_piece(given.root, piece), Encoded, make)
 
@@ -169,7 +180,7 @@ def encode_pairs(table: pa.Table, tokenizer: Tokenizer, max_tokens: int | None, 
     Args:
         table: Pairs.
         tokenizer: The tokenizer.
-        max_tokens: Drop pairs with more tokens on either side; None keeps every pair and its raw text.
+        max_tokens: Drop pairs with more tokens on either side; None keeps every pair.
         form: How sentences are written.
     """
     sentences, trees = form.tag(table), form.trees
@@ -177,11 +188,12 @@ def encode_pairs(table: pa.Table, tokenizer: Tokenizer, max_tokens: int | None, 
     src = _column(tokenizer.src.encode(words, threads=1))
     texts = table["tgt"].to_pylist()
     tgt = _column(tokenizer.encode(texts, threads=1) if trees is None else _encode_trees(texts, tokenizer, trees))
+    encoded = pa.table({"src": src, "tgt": tgt, "part": table["part"], "tgt_text": table["tgt"]})
     if max_tokens is None:
-        raw = {"src_text": pa.array(sentences, pa.string()), "tgt_text": table["tgt"]}
-        return pa.table({"src": src, "tgt": tgt, "part": table["part"], **raw})
+        return encoded.append_column("src_text", pa.array(sentences, pa.string()))
+    encoded = encoded.append_column("src_text", table["src"])
     longer = pc.max_element_wise(pc.list_value_length(src), pc.list_value_length(tgt))
-    return pa.table({"src": src, "tgt": tgt, "part": table["part"]}).filter(pc.less_equal(longer, max_tokens))
+    return encoded.filter(pc.less_equal(longer, max_tokens))
 
 
 def _encode_trees(texts: list[str], tokenizer: Tokenizer, trees: Linearisation) -> list[list[int]]:

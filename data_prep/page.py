@@ -11,7 +11,7 @@ import numpy.typing as npt
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from data_prep.pairs import shortened
-from dstransformer.corpus import Corpus, Split, Tokenizer
+from dstransformer.corpus import Corpus, Manifest, Split, Tokenizer
 
 #: Training pairs whose pieces are counted, and those whose words are.
 _COUNTED_PAIRS = 200_000
@@ -29,10 +29,11 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of a histogram: its place and height in the SVG, and what it says."""
+    """A bar of a histogram: its place and height in the SVG, that of what was dropped above it, and what it says."""
 
     x: float
     height: float
+    dropped: float
     title: str
 
 
@@ -41,7 +42,7 @@ class Histogram:
     """Lengths of the sentences of one side.
 
     Attributes:
-        name: The language.
+        name: The language and the unit.
         bars: One for each range of lengths; the last holds all longer sentences.
         width: The width of a bar.
         ticks: Places and labels below.
@@ -62,7 +63,6 @@ def render_report(corpus: Corpus, name: str) -> str:
     """
     manifest, train = corpus.manifest, corpus.split("train")
     languages = (manifest.src_lang, manifest.tgt_lang)
-    sides = zip(languages, (train.src_lengths, train.tgt_lengths), strict=True)
     environment = Environment(
         loader=PackageLoader("data_prep"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -70,7 +70,11 @@ def render_report(corpus: Corpus, name: str) -> str:
     return environment.get_template("report.html").render(
         name=name,
         manifest=manifest,
-        histograms=[_histogram(language, lengths) for language, lengths in sides],
+        cleaned=_words_before_and_after(manifest),
+        histograms=[
+            _histogram(f"{language}, in tokens", "tokens", np.bincount(lengths))
+            for language, lengths in zip(languages, (train.src_lengths, train.tgt_lengths), strict=True)
+        ],
         size=(_WIDTH, _HEIGHT),
         words=None if manifest.trees else _words(train, corpus.tokenizer, languages),
         pieces=_pieces(train, corpus.tokenizer, languages),
@@ -79,16 +83,30 @@ def render_report(corpus: Corpus, name: str) -> str:
     )
 
 
-def _histogram(name: str, lengths: npt.NDArray[np.int32]) -> Histogram:
-    most = max(int(np.percentile(lengths, 99.5)), 1)
+def _words_before_and_after(manifest: Manifest) -> list[Histogram]:
+    """The words of the sentences that cleaning read, and what it kept of them; nothing for trees and older corpora."""
+    before, after = manifest.cleaning.before, manifest.cleaning.after
+    if before is None or after is None or manifest.trees:
+        return []
+    sides = ((manifest.src_lang, before.src, after.src), (manifest.tgt_lang, before.tgt, after.tgt))
+    return [_histogram(f"{language}, in words", "words", np.array(old), np.array(new)) for language, old, new in sides]
+
+
+def _histogram(name: str, unit: str, lengths: Counts, kept: Counts | None = None) -> Histogram:
+    """Draw the numbers of sentences of each length, and how many of them were kept if not all are."""
+    shown = lengths if kept is None else kept
+    most = max(int(np.searchsorted(np.cumsum(shown), 0.995 * shown.sum())), 1)
     step = -(-most // (_BARS - 1))
-    counts = np.bincount(np.minimum(lengths // step, _BARS - 1), minlength=_BARS)
+    bar_of = np.minimum(np.arange(len(lengths)) // step, _BARS - 1)
+    counts = np.bincount(bar_of, weights=lengths, minlength=_BARS).astype(np.int64)
+    left = counts if kept is None else np.bincount(bar_of[: len(kept)], weights=kept, minlength=_BARS).astype(np.int64)
     width, scale = _WIDTH / _BARS, _HEIGHT / max(int(counts.max()), 1)
     bars = []
-    for number, count in enumerate(counts.tolist()):
+    for number, (count, stays) in enumerate(zip(counts.tolist(), left.tolist(), strict=True)):
         first, last = number * step, (number + 1) * step - 1
         reach = f"{first} and more" if number == _BARS - 1 else f"{first}" if first == last else f"{first} to {last}"
-        bars.append(Bar(number * width, count * scale, f"{reach} tokens: {count:,} sentences"))
+        said = f"{count:,} sentences" if kept is None else f"{count:,} sentences before cleaning, {stays:,} after"
+        bars.append(Bar(number * width, stays * scale, (count - stays) * scale, f"{reach} {unit}: {said}"))
     ticks = [(number * width, f"{number * step}") for number in range(0, _BARS, 10)]
     return Histogram(name, bars, width, ticks)
 

@@ -231,8 +231,8 @@ def _write_corpus(
     with space.unfinished("encode", _encode_key(vocab.key, options)) as unfinished:
         vocabulary = space.folder / "vocab"
         encoder = Encoder(unfinished, writer, vocabulary, tokenizer.identity, form, workers, space.progress)
-        info, too_many, kept = encoder.encode_train(train, options.max_tokens)
-        splits = {"train": info}
+        encoded = encoder.encode_train(train, options.max_tokens)
+        splits = {"train": encoded.info}
         for split in read_report.pairs:
             if split != "train":
                 splits[split] = encoder.encode_held_out(space.folder / "read" / f"{split}.arrow")
@@ -247,13 +247,15 @@ def _write_corpus(
         trees=form.trees,
         splits=splits,
         sources=read_report.sources,
-        parts=_parts(read_report, cleaned, kept),
+        parts=_parts(read_report, cleaned, encoded.parts),
         recipes=tuple(recipes),
         cleaning=CleaningReport(
             read=cleaning.read,
-            kept=info.pairs,
-            dropped=cleaning.dropped | {"too_many_tokens": too_many},
+            kept=encoded.info.pairs,
+            dropped=cleaning.dropped | {"too_many_tokens": encoded.too_long},
             examples=cleaning.examples,
+            before=cleaning.before,
+            after=encoded.words,
         ),
         overlap=cleaned.overlap,
         options=given,

@@ -2,6 +2,7 @@
 
 from dstransformer.corpus.manifest import (
     FORMAT_VERSION,
+    MOST_WORDS,
     CleaningReport,
     InputFile,
     LengthStats,
@@ -13,6 +14,7 @@ from dstransformer.corpus.manifest import (
     SourceInfo,
     SplitInfo,
     TokenizerInfo,
+    WordCounts,
 )
 from dstransformer.corpus.reader import Corpus, Split
 from dstransformer.corpus.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
@@ -22,6 +24,7 @@ __all__ = [
     "BOS_ID",
     "EOS_ID",
     "FORMAT_VERSION",
+    "MOST_WORDS",
     "PAD_ID",
     "UNK_ID",
     "CleaningReport",
@@ -40,4 +43,5 @@ __all__ = [
     "SplitWriter",
     "Tokenizer",
     "TokenizerInfo",
+    "WordCounts",
 ]

@@ -25,9 +25,12 @@ from dstransformer.parsing.linearise import Linearisation
 
 #: 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's. 3: ``sources``
 #: in place of ``source``. 4: ``trees``. 5: ``parts``. 6: ``recipes``, sizes of inputs, what each part lost, and
-#: ``src_tokenizer``. A version reads every one before it.
-FORMAT_VERSION = 6
+#: ``src_tokenizer``. 7: ``before`` and ``after``, the words of sentences. A version reads every one before it.
+FORMAT_VERSION = 7
 MANIFEST_NAME = "manifest.json"
+
+#: Sentences of so many words and more are counted together.
+MOST_WORDS = 250
 
 Option = str | int | float | bool | None
 
@@ -150,21 +153,40 @@ class PartInfo(_Record):
         return self
 
 
+class WordCounts(_Record):
+    """How many sentences of each side have so many words: item ``n`` counts those of ``n``, the last possible one those
+    of ``MOST_WORDS`` and more. Words are what spaces separate.
+    """
+
+    src: Annotated[tuple[NonNegativeInt, ...], Field(max_length=MOST_WORDS + 1)]
+    tgt: Annotated[tuple[NonNegativeInt, ...], Field(max_length=MOST_WORDS + 1)]
+
+    def counts(self, pairs: int) -> bool:
+        """Tell whether each side counts so many sentences."""
+        return sum(self.src) == sum(self.tgt) == pairs
+
+
 class CleaningReport(_Record):
     """Training pairs read, kept, and dropped by each rule; ``read == kept + sum(dropped.values())``.
 
-    ``examples`` are some dropped pairs of each rule; empty in corpora of format versions before 5.
+    ``examples`` are some dropped pairs of each rule; empty in corpora of format versions before 5. ``before`` and
+    ``after`` count the words of the sentences read and kept; None in corpora of format versions before 7.
     """
 
     read: PositiveInt
     kept: PositiveInt
     dropped: dict[str, NonNegativeInt]
     examples: dict[str, tuple[tuple[str, str], ...]] = {}
+    before: WordCounts | None = None
+    after: WordCounts | None = None
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
         if self.read != self.kept + sum(self.dropped.values()):
             raise ValueError(f"read is {self.read}, but kept and dropped do not add up to it")
+        for name, words, pairs in (("before", self.before, self.read), ("after", self.after, self.kept)):
+            if words is not None and not words.counts(pairs):
+                raise ValueError(f"the sentences that {name} counts do not add up to {pairs} pairs")
         return self
 
 

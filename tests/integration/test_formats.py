@@ -4,7 +4,8 @@
 of format version 1, and a corpus of format version 2. ``tests/data/formats/2`` holds the same bundle in format version
 2, written by commit d807e0e, and a checkpoint of format version 2, written by commit 558e429. ``tests/data/formats/3``
 holds a run like the first with a checkpoint and a bundle of format version 3, and a corpus of format version 4, written
-by commit 1a71624. ``tests/data/formats/1/ct2`` and ``hf`` are the bundle of version 1 as exports of format version 1:
+by commit 1a71624. ``tests/data/formats/4`` holds a corpus of format version 6 of two sources with a vocabulary for
+each language, written by commit 480d097. ``tests/data/formats/1/ct2`` and ``hf`` are the bundle of version 1 as exports of format version 1:
 for CTranslate2, and for Hugging Face, written by commit 830c7b3.
 """
 
@@ -21,6 +22,8 @@ import torch
 from support.launching import run_command, run_dst
 from support.runs import losses
 
+from data_prep.page import render_report
+from data_prep.verify import check_held_out, check_tags
 from dstransformer.batching import build_budget, plan_epoch, training_lengths
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.corpus import Corpus
@@ -101,6 +104,17 @@ def test_corpora_of_versions_2_and_4_open(folder: str, pairs: int) -> None:
     corpus = Corpus.open(STORED.parent / folder / "corpus")
     assert len(corpus.split("train")) == pairs
     assert corpus.manifest.parts == ()
+
+
+def test_a_corpus_of_version_6_opens_with_its_parts_and_vocabularies() -> None:
+    corpus = Corpus.open(STORED.parent / "4" / "corpus")
+    news, back = corpus.manifest.parts
+    assert (news.pairs, news.tag, back.pairs, back.tag, back.weight) == (51, None, 44, "<bt>", 0.5)
+    assert not corpus.tokenizer.is_joint
+    check_tags(corpus)
+    check_held_out(corpus)
+    assert (corpus.manifest.cleaning.before, corpus.manifest.cleaning.after) == (None, None)
+    assert "before and after" not in render_report(corpus, "stored")
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -166,7 +166,7 @@ def test_a_corpus_of_the_first_format_opens(tmp_path: Path) -> None:
     assert corpus.split("train").gather(np.array([0]))[0].tolist() == [5, 6, 7]
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
 def test_a_manifest_of_each_released_format_opens(tmp_path: Path, version: int) -> None:
     stored = Path(__file__).parent / "formats" / f"{version}.json"
     shutil.copy(stored, tmp_path / "manifest.json")
