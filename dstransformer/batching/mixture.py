@@ -48,7 +48,7 @@ class Mixture:
         return np.concatenate(chosen, dtype=np.int32)
 
     def pairs(self) -> tuple[float, ...]:
-        """Pairs of an epoch of each stage, but for rounding, ``(stages,)``; repeated ones count as often as they are used."""
+        """Pairs of an epoch of each stage, about, ``(stages,)``: repeated ones count as often as they are used."""
         return tuple(
             sum(weight * size for weight, size in zip(weights, self.sizes, strict=True)) for weights in self.weights
         )
