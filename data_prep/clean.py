@@ -26,6 +26,7 @@ from data_prep.dedup import (
 )
 from data_prep.near_search import drop_near_duplicates
 from data_prep.options import CleanOptions
+from data_prep.origin import rule_versions
 from data_prep.overlap import held_out_hash, load_held_out
 from data_prep.pairs import (
     SCHEMA,
@@ -69,6 +70,8 @@ _ADVICE = {
 class CleanReport(BaseModel):
     """What cleaning dropped, how much of each held-out split is in the remaining text, and its pairs by part.
 
+    ``packages`` are the versions of those that rules needed.
+
     The overlap is that before near duplicates are dropped: a pair that is nearly the dropped one is still there.
     """
 
@@ -78,6 +81,7 @@ class CleanReport(BaseModel):
     overlap: dict[str, Overlap]
     parts: tuple[int, ...]
     dropped: tuple[dict[str, int], ...]
+    packages: dict[str, str] = {}
 
 
 class _Judged(BaseModel):
@@ -194,7 +198,8 @@ def clean_text(
     shutil.rmtree(folder / PIECES)
     examples = {name: tuple(found.examples[name]) for name in NAMES if found.examples.get(name)}
     overlap = load_held_out(read, held_out).report(found.src, found.pairs)
-    return _describe(counts, describe_words(found.words), _active_rules(options, languages), examples, overlap)
+    described = _describe(counts, describe_words(found.words), _active_rules(options, languages), examples, overlap)
+    return described.model_copy(update={"packages": rule_versions(options)})
 
 
 def _active_rules(options: CleanOptions, languages: tuple[str, str]) -> set[str]:

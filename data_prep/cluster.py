@@ -152,7 +152,7 @@ def _check_workers(client: Client, path: Path, progress: Progress) -> None:
     for address, there in found.items():
         if there != dstransformer.__version__:
             what = there if isinstance(there, str) else "none that can be imported"
-            raise UserError(_other_version(f"the worker at {address}", f"dstransformer {what}", _versions()))
+            raise UserError(_other_version(f"the worker at {address}", f"dstransformer {what}", _versions()[:1]))
     threads = client.nthreads()
     progress.note(f"{counted(len(threads), 'worker')} with {counted(sum(threads.values()), 'thread')}")
 

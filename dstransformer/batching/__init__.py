@@ -4,7 +4,7 @@ from dstransformer.batching.augment import Augmentation, describe_augmentation
 from dstransformer.batching.batch import PackedBatch, build_batch, pack, pack_pairs
 from dstransformer.batching.bpe_dropout import BpeDropout
 from dstransformer.batching.loader import Position, Update, UpdateLoader
-from dstransformer.batching.mixture import Mixture, build_mixture
+from dstransformer.batching.mixture import Mixture, build_mixture, describe_mixture
 from dstransformer.batching.plan import (
     Budget,
     EpochPlan,
@@ -48,6 +48,7 @@ __all__ = [
     "cut_update",
     "deal",
     "describe_augmentation",
+    "describe_mixture",
     "is_windowed",
     "pack",
     "pack_pairs",

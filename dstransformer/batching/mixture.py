@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dstransformer.config import MixtureStage
 from dstransformer.corpus import PartInfo
-from dstransformer.errors import ConfigError, shown
+from dstransformer.errors import ConfigError, counted, shown
 
 Rows = npt.NDArray[np.int32]
 
@@ -47,10 +47,15 @@ class Mixture:
         ]
         return np.concatenate(chosen, dtype=np.int32)
 
+    def pairs(self) -> tuple[float, ...]:
+        """Pairs of an epoch of each stage, about, ``(stages,)``: repeated ones count as often as they are used."""
+        return tuple(
+            sum(weight * size for weight, size in zip(weights, self.sizes, strict=True)) for weights in self.weights
+        )
+
     def most_pairs(self) -> int:
-        """The most pairs of an epoch, about: repeated ones count as often as they are used."""
-        epochs = (sum(weight * size for weight, size in zip(row, self.sizes, strict=True)) for row in self.weights)
-        return round(max(epochs))
+        """The most pairs of an epoch, about."""
+        return round(max(self.pairs()))
 
     def _take(self, source: int, weight: float, epoch: int, key: tuple[int, int]) -> Rows:
         """The pairs of a source in an epoch of its stage, counted from the source's first."""
@@ -111,3 +116,24 @@ def _stage_weights(stage: MixtureStage, sizes: dict[str, int]) -> tuple[float, .
     largest = max(sizes.values(), default=0)
     exponent = 1 / (stage.temperature or 1.0) - 1
     return tuple((size / largest) ** exponent if size else 0.0 for size in sizes.values())
+
+
+def describe_mixture(parts: Sequence[PartInfo], stages: Sequence[MixtureStage]) -> str:
+    """The weights in a line: ``3 epochs of europarl 1, then europarl 1, news 2``; empty if the corpus has one source.
+
+    Args:
+        parts: The sources of the corpus.
+        stages: ``training.mixture``; empty for the weights of the corpus's recipe.
+    """
+    if not stages:
+        return _describe_weights({part.name: part.weight for part in parts}) if len(parts) > 1 else ""
+    described = []
+    for stage in stages:
+        epochs = "" if stage.epochs is None else f"{counted(stage.epochs, 'epoch')} of "
+        weights = f"temperature {stage.temperature:g}" if stage.weights is None else _describe_weights(stage.weights)
+        described.append(epochs + weights)
+    return ", then ".join(described)
+
+
+def _describe_weights(weights: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {weight:g}" for name, weight in weights.items() if weight)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from dstransformer.checkpoints.format import (
     RESUMABLE_VERSION,
@@ -142,9 +146,27 @@ def _check_fixed_values(checkpoint: Checkpoint, old: Mapping[str, Any], new: Map
         fixed = key.partition(".")[0] in FIXED_SECTIONS or key in FIXED_KEYS
         if fixed and old[key] != new[key]:
             raise ConfigError(
-                f"{key} is {new[key]}, but {checkpoint.path} was trained with {old[key]}: "
-                f"set {key}={old[key]} to resume, or start a new run with another --run"
+                f"{key} is {_as_set(new[key])}, but {checkpoint.path} was trained with {_as_set(old[key])}: "
+                f"set {_assignment(key, old[key])} to resume, or start a new run with another --run"
             )
+
+
+def _assignment(key: str, value: Any) -> str:
+    """What ``--set`` takes in a shell: ``model.d_ff=64``."""
+    return shlex.quote(f"{key}={_as_set(value)}")
+
+
+def _as_set(value: Any) -> str:
+    """A value as ``--set`` reads it: YAML on one line, without the keys that are null."""
+    return yaml.safe_dump(_stated(value), default_flow_style=True, width=math.inf, sort_keys=False).split("\n")[0]
+
+
+def _stated(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_stated(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _stated(item) for name, item in value.items() if item is not None}
+    return value
 
 
 def _flatten(config: Config) -> dict[str, Any]:

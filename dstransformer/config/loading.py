@@ -263,7 +263,7 @@ def _describe_error(detail: Mapping[str, Any]) -> str:
         return f"missing key {where!r}"
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "list_type":
-        message = "write a list, such as [zero1, bf16]"
+        message = "write a list, such as [zero1, bf16]" if where.endswith("deepspeed") else "write a list, [ … ]"
     if detail["type"] in ("int_type", "int_from_float") and _is_whole(detail["input"]):
         message = f"write it as an integer, {int(detail['input'])}"
     bound = _BOUNDS.get(detail["type"])

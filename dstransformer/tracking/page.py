@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dstransformer.batching import describe_augmentation
+from dstransformer.batching import describe_augmentation, describe_mixture
 from dstransformer.corpus import Manifest
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation
@@ -190,6 +190,7 @@ def _format_facts(run: RunStart, run_folder: Path) -> str:
         f"{model.num_heads} heads",
         "corpus": f"`{run.corpus.absolute()}`, {_languages(manifest)}, vocabulary {manifest.vocabulary}; "
         + ", ".join(f"{name} {split.pairs:,} pairs" for name, split in manifest.splits.items()),
+        **({"mixture": mixture} if (mixture := describe_mixture(manifest.parts, run.config.training.mixture)) else {}),
         **({"augmentation": describe_augmentation(augment)} if (augment := run.config.training.augment) else {}),
         "hardware": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in hardware.items()),
         "software": ", ".join(f"{name} {value}" for name, value in tags.items()) + f", revision {revision[:12]}",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dstransformer.batching import build_budget, build_planner, describe_augmentation
+from dstransformer.batching import Mixture, build_budget, build_planner, describe_augmentation
 from dstransformer.config import Config, accumulation_steps, load_config
-from dstransformer.corpus import Corpus
 from dstransformer.model import LengthSums, parameter_count, training_flops
 from dstransformer.training.setup import GIB, Setup
 
@@ -71,7 +70,7 @@ def estimate(setup: Setup) -> Estimate:
         pairs=pairs,
         windows=planner.windows(0),
         updates_per_epoch=updates,
-        epochs=training.max_updates / updates,
+        epochs=count_epochs(training.max_updates, updates, setup.mixture),
         src_tokens_per_update=sums.src_tokens / window.updates,
         tgt_tokens_per_update=sums.tgt_tokens / window.updates,
         pairs_per_update=len(order) / window.updates,
@@ -88,11 +87,34 @@ def estimate(setup: Setup) -> Estimate:
     )
 
 
-def approximate_updates_per_epoch(config: Config, corpus: Corpus) -> float:
-    """Estimate the updates per epoch from the manifest, without planning: a few percent too low."""
-    train = corpus.manifest.splits["train"]
+def approximate_epochs(setup: Setup) -> float:
+    """Estimate the epochs of a run from the manifest, without planning: a few percent too many."""
+    batch, train, mixture = setup.config.batch, setup.corpus.manifest.splits["train"], setup.mixture
+    share = 1.0 if mixture is None else mixture.pairs()[0] / train.pairs
     src, tgt = train.src_tokens + train.pairs, train.tgt_tokens + train.pairs  # with end-of-sentence tokens
-    return max(src / config.batch.src_tokens, tgt / config.batch.tgt_tokens, 1.0)
+    updates = max(share * src / batch.src_tokens, share * tgt / batch.tgt_tokens, 1.0)
+    return count_epochs(setup.config.training.max_updates, updates, mixture)
+
+
+def count_epochs(updates: float, first: float, mixture: Mixture | None) -> float:
+    """Estimate how many epochs some updates are.
+
+    Args:
+        updates: Number of updates.
+        first: Updates of the first epoch. Those of other stages of the mixture have more or fewer, as they have pairs.
+        mixture: The mixture; None if all epochs hold the same pairs.
+    """
+    if mixture is None:
+        return updates / first
+    pairs = mixture.pairs()
+    for stage, start in reversed(list(enumerate(mixture.starts))):
+        before = sum(
+            (end - begin) * first * held / pairs[0]
+            for begin, end, held in zip(mixture.starts[:stage], mixture.starts[1 : stage + 1], pairs, strict=False)
+        )
+        if updates >= before:
+            return start + (updates - before) / (first * pairs[stage] / pairs[0])
+    return 0.0
 
 
 def plan_warnings(config: Config, updates_per_epoch: float) -> list[str]:

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from dstransformer import __version__
-from dstransformer.batching import describe_augmentation, is_windowed
+from dstransformer.batching import describe_augmentation, describe_mixture, is_windowed
 from dstransformer.cluster.world import World
 from dstransformer.errors import without_secrets
 from dstransformer.model import parameter_count
 from dstransformer.model.ops import kernels_name, processor_name
 from dstransformer.tracking import resolve_tracking_uri
-from dstransformer.training.estimate import approximate_updates_per_epoch
+from dstransformer.training.estimate import approximate_epochs
 from dstransformer.training.setup import Setup, TrainRequest
 
 
@@ -65,7 +65,7 @@ def describe_start(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
     info, train = corpus.manifest, corpus.manifest.splits["train"]
     parameters = parameter_count(config.model, corpus.tokenizer.vocab_size, corpus.tokenizer.src.vocab_size)
     updates = config.training.max_updates
-    epochs = updates / approximate_updates_per_epoch(config, corpus)
+    epochs = approximate_epochs(setup)
     machines = ", ".join(f"{name} {value}" for name, value in hardware.items())
     yield f"run       {run.absolute().name} in {run.absolute()}"
     yield (
@@ -74,6 +74,8 @@ def describe_start(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
     yield f"model     {parameters:,} parameters, {setup.precision}, ZeRO stage {setup.zero_stage}"
     if setup.parent is not None:
         yield f"init      {setup.parent.describe()}"
+    if mixture := describe_mixture(info.parts, config.training.mixture):
+        yield f"mixture   {mixture}"
     if config.training.augment:
         yield f"augment   {describe_augmentation(config.training.augment)}"
     yield f"hardware  {setup.world_size} {'rank' if setup.world_size == 1 else 'ranks'}: {machines}"

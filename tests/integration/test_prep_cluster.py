@@ -16,6 +16,7 @@ from support.dask import dask_process, tls_environment
 from support.launching import environment, finish, free_port, started, wait_until
 from support.prep import WriteText, contents, refuses, some_pieces, text_and_corpus
 
+import dstransformer
 from data_prep import cluster
 from data_prep.cli import main
 
@@ -66,7 +67,7 @@ def test_a_lost_scheduler_is_said_and_finished_pieces_stay(
     (old / "__init__.py").write_text('__version__ = "0.0.1"\n')
     with dask_process("worker", file, *LOCAL, extra={"PYTHONPATH": str(old.parent)}):
         message = refuses(capsys, main(command[3:]))
-    assert "has dstransformer 0.0.1, this command has dstransformer " in message
+    assert f"has dstransformer 0.0.1, this command has dstransformer {dstransformer.__version__}: " in message
 
     stack.enter_context(dask_process("worker", file, *LOCAL))
     with started(command, stderr=-1, stdout=-1) as process:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dstransformer.batching import Budget, Mixture, build_mixture, plan_epoch
+from dstransformer.batching import Budget, Mixture, build_mixture, describe_mixture, plan_epoch
 from dstransformer.config import MixtureStage, load_config
 from dstransformer.corpus import PartInfo
 from dstransformer.errors import ConfigError
@@ -100,3 +100,11 @@ def test_a_temperature_raises_the_share_of_small_sources(temperature: float, sha
 def test_mixtures_that_do_not_fit_are_refused(stages: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_mixture(PARTS, load_config("toy", [f"training.mixture={stages}"]).training.mixture)
+
+
+def test_a_mixture_in_a_line() -> None:
+    stages = [MixtureStage(epochs=3, weights={"a": 1, "b": 0}), MixtureStage(epochs=1, temperature=5)]
+    last = MixtureStage(weights={"a": 0.5, "b": 2})
+    assert describe_mixture(PARTS, [*stages, last]) == "3 epochs of a 1, then 1 epoch of temperature 5, then a 0.5, b 2"
+    assert describe_mixture(PARTS, []) == "a 1, b 1"
+    assert describe_mixture(PARTS[:1], []) == ""

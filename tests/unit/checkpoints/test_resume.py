@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from dstransformer.batching import Position
-from dstransformer.checkpoints.format import TrainState
-from dstransformer.checkpoints.resume import find_checkpoint
+from dstransformer.checkpoints.format import Checkpoint, TrainState
+from dstransformer.checkpoints.resume import _check_fixed_values, _flatten, find_checkpoint
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.config import load_config
 from dstransformer.errors import ConfigError, DataError
@@ -47,3 +49,23 @@ def test_a_run_without_checkpoints_starts_over_except_with_never(tmp_path: Path)
     find(tmp_path, "auto")
     with pytest.raises(ConfigError, match="holds the metrics of a run without checkpoints"):
         find(tmp_path, "never")
+
+
+def test_the_advice_to_set_a_value_back_can_be_pasted() -> None:
+    values = [
+        "training.mixture=[{epochs: 3, weights: {a: 1}}, {temperature: 5}]",
+        "training.augment=[{modifier: typos, probability: 0.1, rate: 0.05}]",
+        "training.bpe_dropout=0.1",
+    ]
+    wanted = load_config("toy", values)
+    old, new = _flatten(wanted), _flatten(load_config("toy"))
+    path = Path("checkpoints/step-4")
+    for value in values:
+        key = value.partition("=")[0]
+        checkpoint = Checkpoint(path, START, None, None, 4, interim=False)
+        with pytest.raises(ConfigError) as refused:
+            _check_fixed_values(checkpoint, {**new, key: old[key]}, new)
+        advice = re.search("set (.*) to resume", str(refused.value))
+        assert advice is not None
+        (pasted,) = shlex.split(advice[1])
+        assert _flatten(load_config("toy", [pasted]))[key] == old[key]

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,15 @@ def test_every_option_has_help() -> None:
     for parser in parsers(commands._build_parser()):
         for action in parser._actions:
             assert action.help or isinstance(action, argparse._SubParsersAction), (parser.prog, action.dest)
+
+
+def test_the_manifest_states_the_versions_of_the_packages_that_rules_needed(tmp_path: Path, options: list[str]) -> None:
+    plain, ruled = tmp_path / "plain", tmp_path / "ruled"
+    assert main(["build", *options, "--workers", "1", "--out", str(plain)]) == 0
+    given = ["--near-duplicates", "1", "--punctuation", "moses"]
+    assert main(["build", *options, *given, "--workers", "1", "--out", str(ruled)]) == 0
+    before, versions = (Corpus.open(corpus).manifest.versions for corpus in (plain, ruled))
+    assert versions == {**before, "rensa": version("rensa"), "sacremoses": version("sacremoses")}
 
 
 def usage(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

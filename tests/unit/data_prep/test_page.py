@@ -41,6 +41,10 @@ def test_a_page_shows_what_cleaning_dropped(tmp_path: Path, capsys: pytest.Captu
     assert "&lt;b&gt;bold" in html
     assert re.search(r"<td>toy</td>.*<td class=\"n\">100</td>", html), "pairs an epoch"
     assert sum(int(count) for count in re.findall(r"tokens: (\d+) sentences", html)) == 200
+    words = re.findall(r"words: (\d+) sentences before cleaning, (\d+) after", html)
+    assert [sum(int(pair[when]) for pair in words) for when in (0, 1)] == [2 * 102, 2 * 100]
+    assert "and more words: 1 sentences before cleaning, 0 after" in html
+    assert html.startswith("<!doctype html>")
     assert "http" not in html, "it needs no network"
     assert "is there already" in refuses(capsys, main(["report", str(tmp_path / "corpus"), "--out", str(page)]))
     wrong = main(["report", str(tmp_path / "corpus"), "--out", str(tmp_path / "page")])

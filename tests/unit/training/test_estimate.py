@@ -4,12 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.batching import PLAN_BYTES, training_lengths
+from dstransformer.batching import PLAN_BYTES, Mixture, training_lengths
 from dstransformer.config import compose, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.errors import ConfigError
 from dstransformer.model import LengthSums, parameter_count, training_flops
-from dstransformer.training.estimate import approximate_updates_per_epoch, bytes_per_parameter, estimate, plan_warnings
+from dstransformer.training.estimate import (
+    approximate_epochs,
+    bytes_per_parameter,
+    count_epochs,
+    estimate,
+    plan_warnings,
+)
 from dstransformer.training.setup import Setup, check_memory
 
 BUDGET = ["batch.src_tokens=600", "batch.tgt_tokens=600", "training.max_updates=100"]
@@ -43,7 +49,14 @@ def test_the_estimate_counts_the_corpus(toy_corpus: Path) -> None:
     epoch = training_flops(config.model, rows, LengthSums.of(*lengths))
     assert figures.flops_per_update * figures.updates_per_epoch == pytest.approx(epoch)
     assert figures.flops == pytest.approx(100 * figures.flops_per_update)
-    assert approximate_updates_per_epoch(config, corpus) == pytest.approx(figures.updates_per_epoch, rel=0.1)
+    setup = Setup(config, compose(config, 2), corpus, Path("run"), 2)
+    assert approximate_epochs(setup) == pytest.approx(figures.epochs, rel=0.1)
+
+
+def test_epochs_of_a_mixture_have_the_updates_of_their_stage() -> None:
+    mixture = Mixture((100, 50), (0, 2), ((1.0, 0.0), (1.0, 4.0)))  # 100 pairs an epoch, from the third on 300
+    assert count_epochs(30, 10, None) == 3
+    assert [count_epochs(updates, 10, mixture) for updates in (5, 20, 35, 50, 80)] == [0.5, 2, 2.5, 3, 4]
 
 
 def test_the_first_window_stands_for_all(toy_corpus: Path) -> None:
