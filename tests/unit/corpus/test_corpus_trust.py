@@ -42,6 +42,10 @@ def with_part(**changes: object) -> Change:
     return lambda record: record.update(parts=[part])
 
 
+def with_words(when: str, *counts: int) -> Change:
+    return lambda record: record["cleaning"].update({when: {"src": [0, 5], "tgt": list(counts)}})
+
+
 def drop(name: str) -> Change:
     return lambda record: record.pop(name)
 
@@ -59,6 +63,9 @@ def drop(name: str) -> Change:
     (in_shard(sha256="abc"), r"splits\.train\.shards\.0\.sha256"),
     (with_part(read=6), r"parts\.0: read is 6, but pairs and dropped do not add up to it"),
     (with_part(read=6, dropped={"empty": 1}), r"cleaning\.dropped\.empty is 0, but those of the parts add up to 1"),
+    (with_words("before", 0, 2, 2), r"cleaning: the sentences that before counts do not add up to 5 pairs"),
+    (with_words("after", 6), r"cleaning: the sentences that after counts do not add up to 5 pairs"),
+    (with_words("after", *[1] * 252), r"cleaning\.after\.tgt: Tuple should have at most 251 items"),
     (in_train(src_unknown=99), r"splits\.train: src_unknown is more than the \d+ tokens"),
     (in_train(pairs=-5), r"splits\.train\.pairs: .* greater than 0, found -5"),
     (in_train(pairs=0), r"splits\.train\.pairs"),
