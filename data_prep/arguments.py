@@ -4,7 +4,6 @@ Each value is checked when it is parsed, so that the error names its flag, and a
 """
 
 import argparse
-import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -96,10 +95,7 @@ def add_work(parser: argparse.ArgumentParser, text: str, *, required: bool) -> N
 def add_workers(parser: argparse.ArgumentParser) -> None:
     """Add the number of processes, or the cluster that takes their place."""
     group = parser.add_mutually_exclusive_group()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    group.add_argument(
-        "--workers", type=read_as(_Processes), default=cores, metavar="N", help="processes (default: all cores)"
-    )
+    group.add_argument("--workers", type=read_as(_Processes), metavar="N", help="processes (default: all cores)")
     group.add_argument(
         "--cluster",
         type=read_as(TextFile),

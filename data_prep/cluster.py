@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import platform
 import threading
 import unicodedata
@@ -50,11 +51,11 @@ _AGAIN = "the same command goes on from what is finished"
 
 
 @contextmanager
-def open_workers(processes: int, cluster: Path | None, work: Path, progress: Progress) -> Iterator[Workers]:
+def open_workers(processes: int | None, cluster: Path | None, work: Path, progress: Progress) -> Iterator[Workers]:
     """Yield the workers of a command: processes of this machine, or the cluster.
 
     Args:
-        processes: Number of processes, if there is no cluster.
+        processes: Number of processes, if there is no cluster; None for one on each core.
         cluster: The file that names the scheduler; None for processes.
         work: The work folder, absolute.
         progress: Shows what is waited for.
@@ -64,7 +65,7 @@ def open_workers(processes: int, cluster: Path | None, work: Path, progress: Pro
         UserError: The scheduler cannot be reached, or its workers cannot be used.
     """
     if cluster is None:
-        yield processes
+        yield processes or _usable_cores()
         return
     try:
         import distributed
@@ -93,6 +94,10 @@ def open_workers(processes: int, cluster: Path | None, work: Path, progress: Pro
         done.set()
         with suppress(OSError, TimeoutError):
             client.close(timeout=2)
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read_address(path: Path) -> str:

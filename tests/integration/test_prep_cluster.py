@@ -26,7 +26,7 @@ LOCAL = ("--host", "127.0.0.1")
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, bytes]]:
-    return text_and_corpus(tmp_path_factory.mktemp("given"), PAIRS)
+    return text_and_corpus(tmp_path_factory.mktemp("given"), PAIRS, "--near-duplicates", "0.9")
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_cluster_that_is_not_there_is_refused_in_one_line(
     assert "names no scheduler" in refuses(capsys, main(command))
     file.write_text(json.dumps({"address": f"tcp://127.0.0.1:{free_port()}"}))
     assert "cannot be reached: check that it runs" in refuses(capsys, main(command))
-    assert "not allowed with argument" in refuses(capsys, main([*command, "--workers", "1000"]))
+    assert "not allowed with argument" in refuses(capsys, main([*command, "--workers", str(os.cpu_count())]))
     missing = [one.replace("src.txt", "none.txt") for one in command]
     assert "none.txt" in refuses(capsys, main(missing)), "what is wrong with the text is said first"
     assert main([*command[:-2], "--workers", "1"]) == 0

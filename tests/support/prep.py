@@ -23,9 +23,10 @@ def sentence(number: int, words: str) -> str:
     return " ".join(names[number // len(names) ** k % len(names)] for k in range(4)) + f" {number}."
 
 
-def text_and_corpus(folder: Path, pairs: int) -> tuple[list[str], dict[str, bytes]]:
+def text_and_corpus(folder: Path, pairs: int, *more: str) -> tuple[list[str], dict[str, bytes]]:
     """Write a text in which pairs repeat; return the options of a build from it, and the corpus one process makes."""
     options = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--vocab-size", "400", "--valid-size", "50"]
+    options += more
     for side, words in (("src", ENGLISH), ("tgt", GERMAN)):
         path = folder / f"{side}.txt"
         path.write_text("".join(sentence(number % (pairs - 999), words) + "\n" for number in range(pairs)))
