@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.peers.machine import describe
 from dstransformer.batching import Augmentation, BpeDropout, Position, describe_augmentation
-from dstransformer.batching.bpe_dropout import Pairs
+from dstransformer.batching.subwords import Pairs
 from dstransformer.cluster.launcher import read_processes
 from dstransformer.cluster.world import World, join_world, leave_world
 from dstransformer.config import Modifier, compose, load_config

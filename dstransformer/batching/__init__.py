@@ -14,6 +14,8 @@ from dstransformer.batching.plan import (
     plan_batches,
     plan_epoch,
 )
+from dstransformer.batching.subwords import SubwordSampling
+from dstransformer.batching.unigram_sampling import UnigramSampling
 from dstransformer.batching.windows import (
     PLAN_BYTES,
     SUGGESTED_WINDOW,
@@ -37,6 +39,8 @@ __all__ = [
     "PackedBatch",
     "Planner",
     "Position",
+    "SubwordSampling",
+    "UnigramSampling",
     "Update",
     "UpdateLoader",
     "Window",

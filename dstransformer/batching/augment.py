@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from dstransformer.batching.bpe_dropout import Pairs
 from dstransformer.batching.plan import Indices, Lengths
+from dstransformer.batching.subwords import Pairs
 from dstransformer.config import CaseChange, Modifier, Typos
 from dstransformer.corpus import UNK_ID, Tokenizer
 from dstransformer.corpus.reader import Int32

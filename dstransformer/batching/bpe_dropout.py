@@ -8,103 +8,42 @@ from functools import lru_cache
 
 import numpy as np
 
-from dstransformer.batching.plan import Lengths
+from dstransformer.batching.subwords import LONGEST_WORD, REMEMBERED, SubwordSampling, Word
 from dstransformer.corpus import Tokenizer
-from dstransformer.corpus.reader import Int32
-
-# Flat ids and lengths of the source, then of the target, as ``Split.gather`` returns them.
-Pairs = tuple[Int32, Int32, Int32, Int32]
-Word = tuple[int, ...]
-
-#: Words, each with the merges that are left out, whose pieces are remembered: at most some 60 MB.
-_REMEMBERED = 1 << 17
-
-#: Longest word, in stored pieces, that is remembered. Text without spaces has longer ones, which never come again.
-_LONGEST_WORD = 12
-
-#: Keeps the random numbers apart from those that shuffle an epoch, which are seeded by seed and epoch. Windows of an
-#: epoch count from it.
-_STREAM = 1
 
 
-class BpeDropout:
-    """Divides the words of a micro-batch into pieces anew, each merge left out with some probability.
-
-    The pieces are a function of the seed, the epoch, the window, the update and the micro-batch, and so the same in any
-    layout of ranks, with one version of NumPy. (SentencePiece can sample too, but its draws differ from process to
-    process, whatever the seed.) Which sentences an update holds follows from their stored pieces, so updates exceed the
-    budget by as much as the sentences grow.
+class BpeDropout(SubwordSampling):
+    """Leaves out each merge with some probability. See :class:`SubwordSampling`.
 
     Args:
-        tokenizer: The BPE model of the corpus.
+        tokenizer: The BPE model of the corpus, or both.
         probability: That of leaving a merge out.
         seed: The seed of the experiment.
         longest: Most pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
     """
 
     def __init__(self, tokenizer: Tokenizer, probability: float, seed: int, longest: int | None) -> None:
-        self._src = self if tokenizer.is_joint else BpeDropout(tokenizer.src, probability, seed, longest)
-        self._scores = tokenizer.scores()
-        self._text = {token: text for text, (token, _) in self._scores.items()}
-        self._begins_word = np.zeros(tokenizer.vocab_size, dtype=bool)
-        self._begins_word[[token for token, text in self._text.items() if text.startswith("▁")]] = True
-        self._is_symbol = np.zeros(tokenizer.vocab_size, dtype=bool)
-        self._is_symbol[list(tokenizer.symbols.values())] = True
+        src = None if tokenizer.is_joint else BpeDropout(tokenizer.src, probability, seed, longest)
+        super().__init__(tokenizer, seed, longest, src)
         self._probability = probability
-        self._seed = seed
-        self._longest = longest
-        self._divide = lru_cache(maxsize=_REMEMBERED)(self._divide_checked)
+        # Words, each with the merges that are left out.
+        self._divide = lru_cache(maxsize=REMEMBERED)(self._divide_checked)
 
-    def sample(self, pairs: Pairs, epoch: int, update: int, micro_batch: int, window: int = 0) -> Pairs:
-        """The pairs of a micro-batch in sampled pieces.
-
-        Args:
-            pairs: Ids and lengths, as ``Split.gather`` returns them.
-            epoch: The epoch.
-            update: The update within the window.
-            micro_batch: The micro-batch within the update.
-            window: The window within the epoch.
-        """
-        random = np.random.default_rng((self._seed, epoch, update, micro_batch, _STREAM + window))
-        src_ids, src_lengths, tgt_ids, tgt_lengths = pairs
-        return *self._src._sample(src_ids, src_lengths, random), *self._sample(tgt_ids, tgt_lengths, random)
-
-    def _sample(self, ids: Int32, lengths: Lengths, random: np.random.Generator) -> tuple[Int32, Int32]:
-        ends = np.cumsum(lengths, dtype=np.int64)
-        is_symbol = self._is_symbol[ids]
-        begins_word = self._begins_word[ids] | is_symbol
-        begins_word[1:] |= is_symbol[:-1]
-        begins_word[(ends - lengths)[lengths > 0]] = True
-        borders = np.append(np.flatnonzero(begins_word), len(ids))
-        words_before = np.searchsorted(borders, ends)
-        flat, cuts = ids.tolist(), borders.tolist()
-        gaps = self._draw_gaps(random)
-        rows, word = [], 0
-        for end, last in zip(words_before.tolist(), ends.tolist(), strict=True):
-            row: list[int] = []
-            first = cuts[word]
-            for number in range(word, end):
-                row += self._sample_word(tuple(flat[cuts[number] : cuts[number + 1]]), gaps)
-            rows.append(flat[first:last] if self._longest is not None and len(row) > self._longest else row)
-            word = end
-        sampled = np.fromiter((token for row in rows for token in row), dtype=np.int32)
-        return sampled, np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
-
-    def _draw_gaps(self, random: np.random.Generator) -> Iterator[int]:
+    def _draw(self, random: np.random.Generator) -> Iterator[int]:
         """The numbers of merges from one that is left out to the next."""
         while True:
             yield from random.geometric(self._probability, size=1024).tolist()
 
-    def _sample_word(self, word: Word, gaps: Iterator[int]) -> Word:
-        if len(word) > _LONGEST_WORD:
-            return self._sample_long_word(word, gaps)
+    def _sample_word(self, word: Word, draws: Iterator[int]) -> Word:
+        if len(word) > LONGEST_WORD:
+            return self._sample_long_word(word, draws)
         left_out = 0
         pieces, possible = self._divide(word, left_out)
-        following = next(gaps) - 1
+        following = next(draws) - 1
         while following < possible:
             left_out |= 1 << following
             pieces, possible = self._divide(word, left_out)
-            following += next(gaps)
+            following += next(draws)
         return pieces
 
     def _sample_long_word(self, word: Word, gaps: Iterator[int]) -> Word:

@@ -11,9 +11,9 @@ import numpy as np
 
 from dstransformer.batching.augment import Augmentation
 from dstransformer.batching.batch import PackedBatch, pack_pairs
-from dstransformer.batching.bpe_dropout import BpeDropout, Pairs
 from dstransformer.batching.mixture import Mixture
 from dstransformer.batching.plan import Budget, Indices, deal
+from dstransformer.batching.subwords import Pairs, SubwordSampling
 from dstransformer.batching.windows import Window, build_planner
 from dstransformer.corpus import Split
 from dstransformer.model import LengthSums
@@ -76,7 +76,7 @@ class UpdateLoader:
         world_size: Number of processes; divides ``budget.micro_batches``.
         prefetch: Number of updates kept ready.
         pin_memory: Assemble batches in page-locked memory.
-        bpe_dropout: Samples the pieces of each sentence; None takes them as they are stored.
+        subwords: Samples the pieces of each sentence; None takes them as they are stored.
         mixture: Chooses the pairs of each epoch; None takes every pair once.
         window_pairs: Pairs that are planned at once; 0 plans whole epochs. See :func:`build_planner`.
         augmentation: Changes the text of some pairs; None leaves it as it is stored.
@@ -92,7 +92,7 @@ class UpdateLoader:
         world_size: int,
         prefetch: int,
         pin_memory: bool,
-        bpe_dropout: BpeDropout | None = None,
+        subwords: SubwordSampling | None = None,
         mixture: Mixture | None = None,
         window_pairs: int = 0,
         augmentation: Augmentation | None = None,
@@ -102,14 +102,14 @@ class UpdateLoader:
         self._mine = deal(budget.micro_batches, rank, world_size)
         self._prefetch = prefetch
         self._pin_memory = pin_memory
-        self._bpe_dropout = bpe_dropout
+        self._subwords = subwords
         self._planner = build_planner(split, budget, seed, mixture, window_pairs)
         self._augmentation = augmentation
 
     @property
     def samples(self) -> bool:
         """Whether pieces are others than are stored. If so, ``Update.sums`` covers this rank's sentences only."""
-        return self._bpe_dropout is not None or self._augmentation is not None
+        return self._subwords is not None or self._augmentation is not None
 
     def plan(self, epoch: int, window: int = 0) -> Window:
         """The updates of a window."""
@@ -161,7 +161,7 @@ class UpdateLoader:
             numbered = zip(mine, self._mine, strict=True)
             place = position.epoch, position.update, position.window
             mine = [self._augmentation.modify(part, pairs[n], *place) for part, n in numbered]
-        if self._bpe_dropout is not None:
+        if self._subwords is not None:
             numbered = zip(mine, self._mine, strict=True)
             mine = [self._sample(part, position, n) for part, n in numbered]
         if not self.samples:
@@ -180,5 +180,5 @@ class UpdateLoader:
         )
 
     def _sample(self, pairs: Pairs, position: Position, micro_batch: int) -> Pairs:
-        assert self._bpe_dropout is not None
-        return self._bpe_dropout.sample(pairs, position.epoch, position.update, micro_batch, position.window)
+        assert self._subwords is not None
+        return self._subwords.sample(pairs, position.epoch, position.update, micro_batch, position.window)

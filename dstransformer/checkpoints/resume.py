@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 #: Sections that determine what an update computes. They must not change during a run.
 FIXED_SECTIONS = ("model", "loss", "optimizer", "batch")
 FIXED_KEYS = (
-    "training.seed", "training.bpe_dropout", "training.augment", "training.mixture", "training.window_pairs",
+    "training.seed", "training.bpe_dropout", "training.unigram_alpha", "training.augment", "training.mixture",
+    "training.window_pairs",
 )  # fmt: skip
 
 

@@ -153,6 +153,7 @@ class TrainingConfig(Section):
     max_updates: Count
     seed: NonNegative
     bpe_dropout: Probability
+    unigram_alpha: Annotated[float, Field(ge=0.0, le=10.0)]
     augment: list[Annotated[Modifier, Field(discriminator="modifier")]]
     mixture: list[MixtureStage]
     window_pairs: Annotated[int, Field(ge=0, le=2**30)]

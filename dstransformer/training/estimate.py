@@ -143,11 +143,12 @@ def plan_warnings(config: Config, updates_per_epoch: float) -> list[str]:
             f"(schedule.warmup_steps = {warmup}), so the final bundle will be the best on validation instead of "
             "their average: lower schedule.warmup_steps, checkpoint.average_last or checkpoint.every_updates"
         )
-    if config.training.bpe_dropout:
-        warnings.append(
-            f"training.bpe_dropout = {config.training.bpe_dropout} makes sentences longer than they are stored: "
-            "updates hold more tokens than planned, and take more operations and memory"
-        )
+    for name in ("bpe_dropout", "unigram_alpha"):
+        if value := getattr(config.training, name):
+            warnings.append(
+                f"training.{name} = {value} makes sentences longer than they are stored: updates hold more tokens than "
+                "planned, and take more operations and memory"
+            )
     if config.training.augment:
         warnings.append(
             f"training.augment ({describe_augmentation(config.training.augment)}) makes sentences longer than they are "

@@ -159,8 +159,8 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
 
     Raises:
         DataError: A split is missing, a shard is damaged, or a sentence pair does not fit into an update.
-        ConfigError: A sentence is longer than the table of learned positions, BPE dropout is asked of a tokenizer
-            that is not BPE, or augmentation of trees.
+        ConfigError: A sentence is longer than the table of learned positions, pieces are to be sampled from a tokenizer
+            of the other kind, or augmentation of trees.
     """
     config, corpus = setup.config, setup.corpus
     for split in ("train", "validation"):
@@ -169,12 +169,15 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
     if verify:
         corpus.verify()
     check_split(corpus.split("train"), build_budget(config.batch))
-    if config.training.bpe_dropout and corpus.tokenizer.model_type != "bpe":
-        raise ConfigError(
-            f"training.bpe_dropout = {config.training.bpe_dropout}, but the tokenizer of {corpus.path} is a "
-            f"{corpus.tokenizer.model_type} model, not BPE: set training.bpe_dropout=0, or build the corpus with a BPE "
-            "tokenizer"
-        )
+    for name, kind, other in (("bpe_dropout", "bpe", "unigram_alpha"), ("unigram_alpha", "unigram", "bpe_dropout")):
+        value = getattr(config.training, name)
+        for tokenizer in (corpus.tokenizer, corpus.tokenizer.src) if value else ():
+            if tokenizer.model_type != kind:
+                raise ConfigError(
+                    f"training.{name} = {value}, but a tokenizer of {corpus.path} is a {tokenizer.model_type} model, "
+                    f"not {kind}: set training.{name}=0 (training.{other} is for such a model), or build the corpus "
+                    f"with a {kind} tokenizer"
+                )
     if config.training.augment and corpus.manifest.trees is not None:
         raise ConfigError(
             f"training.augment is for translation, but {corpus.path} holds trees, which a change of the text would "

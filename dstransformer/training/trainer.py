@@ -9,7 +9,15 @@ from typing import Any
 
 import torch
 
-from dstransformer.batching import Augmentation, BpeDropout, Update, UpdateLoader, build_budget
+from dstransformer.batching import (
+    Augmentation,
+    BpeDropout,
+    SubwordSampling,
+    UnigramSampling,
+    Update,
+    UpdateLoader,
+    build_budget,
+)
 from dstransformer.checkpoints.format import Checkpoint, Cost, Setbacks, TrainState
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.saver import Saver
@@ -65,7 +73,7 @@ class Trainer:
             world_size=world.world_size,
             prefetch=config.training.prefetch,
             pin_memory=world.device.type == "cuda",
-            bpe_dropout=_build_bpe_dropout(setup),
+            subwords=_build_subword_sampling(setup),
             mixture=setup.mixture,
             window_pairs=config.training.window_pairs,
             augmentation=_build_augmentation(setup),
@@ -344,12 +352,14 @@ class Trainer:
         self._tracker.log_checkpoint(checkpoint.path, checkpoint.sha256, checkpoint.state.step, checkpoint.score)
 
 
-def _build_bpe_dropout(setup: Setup) -> BpeDropout | None:
-    config = setup.config
-    if not config.training.bpe_dropout:
-        return None
-    longest = config.model.max_positions - 1 if config.model.positions == "learned" else None
-    return BpeDropout(setup.corpus.tokenizer, config.training.bpe_dropout, config.training.seed, longest)
+def _build_subword_sampling(setup: Setup) -> SubwordSampling | None:
+    training, model, tokenizer = setup.config.training, setup.config.model, setup.corpus.tokenizer
+    longest = model.max_positions - 1 if model.positions == "learned" else None
+    if training.bpe_dropout:
+        return BpeDropout(tokenizer, training.bpe_dropout, training.seed, longest)
+    if training.unigram_alpha:
+        return UnigramSampling(tokenizer, training.unigram_alpha, training.seed, longest)
+    return None
 
 
 def _build_augmentation(setup: Setup) -> Augmentation | None:

@@ -32,7 +32,7 @@ def test_a_tokenizer_with_standard_ids(tmp_path: Path, text: WriteText) -> None:
         "training.bpe_dropout=0.1",
     )  # fmt: skip
     assert sampled.returncode == 2
-    assert "is a unigram model, not BPE: set training.bpe_dropout=0" in sampled.stderr
+    assert "is a unigram model, not bpe: set training.bpe_dropout=0 (training.unigram_alpha is for" in sampled.stderr
     corpus = Corpus.open(out)
     assert (out / "tokenizer.model").read_bytes() == model.read_bytes()
     assert corpus.tokenizer.vocab_size == corpus.manifest.tokenizer.vocab_size == 91
@@ -41,7 +41,8 @@ def test_a_tokenizer_with_standard_ids(tmp_path: Path, text: WriteText) -> None:
     assert corpus.tokenizer.decode(rows) == lines.read_text().splitlines()
 
     run = tmp_path / "run"
-    trained = run_dst("train", "toy", "--corpus", str(out), "--run", str(run), "--set", *TINY)
+    command = ["train", "toy", "--corpus", str(out), "--run", str(run), "--set", *TINY]
+    trained = run_dst(*command, "training.unigram_alpha=0.2")
     assert trained.returncode == 0, trained.stderr
     assert (run / "bundle" / "tokenizer.model").read_bytes() == model.read_bytes()
     held_out = tmp_path / "text" / "valid-src.txt"

@@ -22,7 +22,7 @@ from dstransformer.batching import (
     describe_augmentation,
 )
 from dstransformer.batching.augment import lower, make_noise, mistype, title, upper, without_end_marks
-from dstransformer.batching.bpe_dropout import Pairs
+from dstransformer.batching.subwords import Pairs
 from dstransformer.config import CaseChange, Modifier, OtherModifier, Typos, load_config
 from dstransformer.corpus import UNK_ID, Corpus, Split, Tokenizer
 from dstransformer.errors import ConfigError
@@ -217,7 +217,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
 def load(split: Split, rank: int = 0, world_size: int = 1, start: Position | None = None) -> list[Update]:
     loader = UpdateLoader(
         split, BUDGET, seed=1, rank=rank, world_size=world_size, prefetch=2, pin_memory=False,
-        bpe_dropout=BpeDropout(small_tokenizer(), 0.1, 1, None), augmentation=build(*ALL),
+        subwords=BpeDropout(small_tokenizer(), 0.1, 1, None), augmentation=build(*ALL),
     )  # fmt: skip
     assert loader.samples
     with closing(loader.iter_updates(start or Position())) as updates:

@@ -11,7 +11,7 @@ import sentencepiece
 from support.corpora import TEXT, small_tokenizer, train_model, write_corpus
 
 from dstransformer.batching import BpeDropout, Budget, Position, Update, UpdateLoader
-from dstransformer.batching.bpe_dropout import Pairs
+from dstransformer.batching.subwords import Pairs
 from dstransformer.corpus import BOS_ID, EOS_ID, UNK_ID, Corpus, Split, Tokenizer
 from dstransformer.model import LengthSums
 
@@ -155,7 +155,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
 
 def load(split: Split, dropout: BpeDropout | None, rank: int = 0, world_size: int = 1) -> list[Update]:
     options = {"seed": 1, "rank": rank, "world_size": world_size, "prefetch": 2, "pin_memory": False}
-    loader = UpdateLoader(split, BUDGET, bpe_dropout=dropout, **options)  # type: ignore[arg-type]
+    loader = UpdateLoader(split, BUDGET, subwords=dropout, **options)  # type: ignore[arg-type]
     assert loader.samples == (dropout is not None)
     with closing(loader.iter_updates(Position())) as updates:
         return list(islice(updates, 6))
@@ -179,9 +179,7 @@ def test_all_layouts_compute_the_same_pieces_and_lengths(split: Split) -> None:
 
 
 def test_every_epoch_has_different_pieces(split: Split) -> None:
-    loader = UpdateLoader(
-        split, BUDGET, seed=1, rank=0, world_size=1, prefetch=2, pin_memory=False, bpe_dropout=build()
-    )
+    loader = UpdateLoader(split, BUDGET, seed=1, rank=0, world_size=1, prefetch=2, pin_memory=False, subwords=build())
     epoch = loader.plan(0).updates
     with closing(loader.iter_updates(Position())) as updates:
         two = list(islice(updates, 2 * epoch))

@@ -123,6 +123,7 @@ def test_a_pair_that_a_mixture_repeats_is_planned_as_often(toy_corpus: Path) -> 
     (["checkpoint.every_updates=0", "checkpoint.every_minutes=1"], 200.0, []),
     (["model.max_positions=2048"], 200.0, ["model.max_positions = 2048 has no effect with model.positions = sinus"]),
     (["model.max_positions=2048", "model.positions=learned"], 200.0, []),
+    (["training.unigram_alpha=0.2"], 200.0, ["training.unigram_alpha = 0.2 makes sentences longer than they are"]),
     (["training.bpe_dropout=0.1"], 200.0, ["training.bpe_dropout = 0.1 makes sentences longer than they are stored"]),
     (
         ["training.augment=[{modifier: upper, probability: 0.05}]"],
