@@ -30,6 +30,7 @@ from data_prep.origin import rule_versions
 from data_prep.overlap import held_out_hash, load_held_out
 from data_prep.pairs import (
     SCHEMA,
+    Left,
     PairsWriter,
     Piece,
     add_examples,
@@ -42,6 +43,7 @@ from data_prep.pairs import (
     join_pairs,
     merge_examples,
     normalise,
+    write_left,
 )
 from data_prep.pieces import PIECES, make_piece, open_pieces
 from data_prep.rules import RULES
@@ -70,9 +72,8 @@ _ADVICE = {
 class CleanReport(BaseModel):
     """What cleaning dropped, how much of each held-out split is in the remaining text, and its pairs by part.
 
-    ``packages`` are the versions of those that rules needed.
-
     The overlap is that before near duplicates are dropped: a pair that is nearly the dropped one is still there.
+    ``packages`` are the versions of those that rules needed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -128,14 +129,6 @@ class _Found:
         self.src.update(report.src)
         self.pairs.update(report.pairs)
         self.buckets.append(np.array(report.buckets, dtype=np.int64))
-
-
-class _Kept(BaseModel):
-    """The pairs of a piece that are left, by part."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    parts: list[int]
 
 
 @dataclass(frozen=True)
@@ -315,22 +308,15 @@ def _kept_piece(rows: Rows) -> Path:
     return rows.root / f"kept-{rows.number:06d}"
 
 
-def _keep_first(parts: int, rows: Rows) -> _Kept:
+def _keep_first(parts: int, rows: Rows) -> Left:
     """Write the pairs of a piece that did not occur before."""
 
-    def make(folder: Path) -> _Kept:
-        mask = first_occurrences(rows)
-        begin = 0
-        left = np.zeros(parts, dtype=np.int64)
-        with PairsWriter(folder / _PAIRS, durable=False) as writer:
-            for batch in iter_pairs(judged_piece(rows.root, rows.number) / _PAIRS):
-                kept = batch.filter(pa.array(mask[begin : begin + batch.num_rows]))
-                writer.write(pa.Table.from_batches([kept]))
-                left += np.bincount(kept["part"].to_numpy(), minlength=parts)
-                begin += batch.num_rows
-        return _Kept(parts=left.tolist())
+    def make(folder: Path) -> Left:
+        batches = iter_pairs(judged_piece(rows.root, rows.number) / _PAIRS)
+        tables = (pa.Table.from_batches([batch]) for batch in batches)
+        return write_left(tables, first_occurrences(rows), folder / _PAIRS, parts)
 
-    return make_piece(_kept_piece(rows), _Kept, make)
+    return make_piece(_kept_piece(rows), Left, make)
 
 
 def judge(table: pa.Table, options: CleanOptions, languages: tuple[str, str]) -> pa.Table:

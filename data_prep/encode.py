@@ -182,6 +182,9 @@ def encode_pairs(table: pa.Table, tokenizer: Tokenizer, max_tokens: int | None, 
         tokenizer: The tokenizer.
         max_tokens: Drop pairs with more tokens on either side; None keeps every pair.
         form: How sentences are written.
+
+    Returns:
+        The ids, the part, and the text: ``src_text`` with its tag if every pair is kept, as held-out text is stored.
     """
     sentences, trees = form.tag(table), form.trees
     words = sentences if trees is None else [trees.sentence(sentence.split(" ")) for sentence in sentences]

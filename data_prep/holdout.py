@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.dedup import (
@@ -31,6 +30,7 @@ from data_prep.dedup import (
     write_keys,
 )
 from data_prep.pairs import (
+    Left,
     PairsWriter,
     Piece,
     cut_pairs,
@@ -40,6 +40,7 @@ from data_prep.pairs import (
     join_pairs,
     normalise,
     take_pairs,
+    write_left,
 )
 from data_prep.pieces import make_piece, open_pieces
 from data_prep.workers import Result, Task, Workers, run_tasks
@@ -57,14 +58,6 @@ class _Hashed(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     buckets: list[int]
-
-
-class _Left(BaseModel):
-    """The pairs of a piece that stay in the training text, by part."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    parts: list[int]
 
 
 @dataclass(frozen=True)
@@ -212,19 +205,12 @@ def _left_piece(root: Path, number: int) -> Path:
     return root / f"left-{number:06d}"
 
 
-def _leave_out(search: _Search, piece: Piece) -> _Left:
+def _leave_out(search: _Search, piece: Piece) -> Left:
     """Write the pairs of a piece whose sentences are not held out."""
 
-    def make(folder: Path) -> _Left:
+    def make(folder: Path) -> Left:
         sources = np.fromfile(judged_piece(search.root, piece.number) / _SOURCES, dtype=np.uint64)
         stays = ~np.isin(sources, np.fromfile(search.root / _CHOSEN, dtype=np.uint64))
-        begin, parts = 0, np.zeros(search.parts, dtype=np.int64)
-        with PairsWriter(folder / _PAIRS, durable=False) as writer:
-            for table in iter_piece(piece):
-                left = table.filter(pa.array(stays[begin : begin + table.num_rows]))
-                writer.write(left)
-                parts += np.bincount(left["part"].to_numpy(), minlength=search.parts)
-                begin += table.num_rows
-        return _Left(parts=parts.tolist())
+        return write_left(iter_piece(piece), stays, folder / _PAIRS, search.parts)
 
-    return make_piece(_left_piece(search.root, piece.number), _Left, make)
+    return make_piece(_left_piece(search.root, piece.number), Left, make)

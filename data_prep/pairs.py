@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
 
 from dstransformer.corpus.arrow_stream import check_plain_stream
 from dstransformer.corpus.tokenizer import plain_spaces
@@ -145,6 +146,26 @@ def count_pairs(path: Path) -> int:
     """Count the rows of a file of pairs. It is memory-mapped, and only batch headers are read."""
     with _whole(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
         return sum(batch.num_rows for batch in stream)
+
+
+class Left(BaseModel):
+    """The pairs of a piece that are left, by part."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    parts: list[int]
+
+
+def write_left(tables: Iterable[pa.Table], stays: npt.NDArray[np.bool_], target: Path, parts: int) -> Left:
+    """Write the rows of tables for which ``stays``, ``(rows,)``, is true, as the file of a piece."""
+    begin, left = 0, np.zeros(parts, dtype=np.int64)
+    with PairsWriter(target, durable=False) as writer:
+        for table in tables:
+            kept = table.filter(pa.array(stays[begin : begin + table.num_rows]))
+            begin += table.num_rows
+            writer.write(kept)
+            left += np.bincount(kept["part"].to_numpy(), minlength=parts)
+    return Left(parts=left.tolist())
 
 
 def join_pairs(paths: Iterable[Path], target: Path, *, durable: bool = True) -> None:

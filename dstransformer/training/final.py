@@ -175,8 +175,6 @@ def make_final_bundle(
 ) -> FinalBundle | None:
     """Compare the candidates, write the chosen one to ``RUN/bundle``, and evaluate it. Collective.
 
-    What the disk refuses to take is tried again.
-
     Args:
         setup: The experiment; all its checkpoints are complete.
         world: The process group.
@@ -191,7 +189,7 @@ def make_final_bundle(
         The bundle; None if the run was stopped in the meantime.
 
     Raises:
-        StorageError: The bundle could not be written, or the checkpoints not be read.
+        StorageError: The bundle could not be written, or the checkpoints not be read, although it was tried again.
     """
     insistence = Insistence(setup.config.checkpoint.retry_seconds, step, is_stopped, world, tracker)
     report("the final average")
