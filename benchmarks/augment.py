@@ -19,10 +19,10 @@ import numpy as np
 from benchmarks.peers.machine import describe
 from dstransformer.batching import Augmentation, BpeDropout, Position, describe_augmentation
 from dstransformer.batching.subwords import Pairs
-from dstransformer.cluster.launcher import read_processes
-from dstransformer.cluster.world import World, join_world, leave_world
 from dstransformer.config import Modifier, compose, load_config
 from dstransformer.corpus import Corpus
+from dstransformer.distributed.launcher import read_processes
+from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.tracking import NullTracker
 from dstransformer.training.setup import Setup
 from dstransformer.training.trainer import Trainer

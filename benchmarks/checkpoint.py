@@ -20,9 +20,9 @@ from dstransformer.batching import Position
 from dstransformer.checkpoints.format import TrainState
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.saver import Saver
-from dstransformer.cluster.launcher import read_processes
-from dstransformer.cluster.world import join_world, leave_world
 from dstransformer.config import compose
+from dstransformer.distributed.launcher import read_processes
+from dstransformer.distributed.world import join_world, leave_world
 from dstransformer.training.engine import Engine
 
 PAIRS = 50_000

@@ -30,7 +30,7 @@ from data_prep.options import EncodeOptions
 from data_prep.pipeline import run_encode
 from data_prep.workspace import open_workspace
 from dstransformer.corpus import Corpus
-from dstransformer.progress import LineProgress
+from dstransformer.terminal.progress import LineProgress
 
 ROUNDS = 5
 ENCODED_PAIRS = 100_000

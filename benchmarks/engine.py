@@ -22,10 +22,10 @@ from benchmarks.limits import cpu_flops, flops_per_token, sizes_of
 from benchmarks.processes import environment, free_port
 from benchmarks.workload import PIECES, budget_of, build_loader, load_sized, write_split
 from dstransformer.batching import Position, Update
-from dstransformer.cluster.launcher import read_processes
-from dstransformer.cluster.world import World, join_world, leave_world
 from dstransformer.config import Config, compose
 from dstransformer.corpus import Split, SplitInfo
+from dstransformer.distributed.launcher import read_processes
+from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.model import Transformer
 
 PAIRS = 50_000

@@ -23,7 +23,7 @@ from dstransformer.evaluation.bleu import score
 from dstransformer.export.ct2 import export_ct2
 from dstransformer.export.ct2_translator import CT2Translator
 from dstransformer.export.hf import TARGET, export_hf
-from dstransformer.textfiles import iter_lines
+from dstransformer.io.text import iter_lines
 
 #: Sentences that ``generate`` translates at once.
 HF_BATCH = 64

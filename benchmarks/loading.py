@@ -15,10 +15,10 @@ from benchmarks.limits import cpu_bandwidth
 from benchmarks.processes import run_module
 from benchmarks.workload import PIECES, budget_of, build_loader, load_sized, write_split
 from dstransformer.batching import Position
-from dstransformer.cluster.launcher import read_processes
-from dstransformer.cluster.world import World, join_world, leave_world
 from dstransformer.config import Config, compose
 from dstransformer.corpus import Split
+from dstransformer.distributed.launcher import read_processes
+from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.model import Packing
 
 PAIRS = 200_000

@@ -27,11 +27,11 @@ from benchmarks.bars import print_at_most
 from benchmarks.peers.machine import watch_others
 from benchmarks.processes import environment, free_port
 from benchmarks.proxy import Fault, Proxy
-from dstransformer.cluster.launcher import read_processes
-from dstransformer.cluster.preemption import StopRequest
-from dstransformer.cluster.world import join_world
 from dstransformer.config import compose, load_config
 from dstransformer.corpus import Corpus
+from dstransformer.distributed.launcher import read_processes
+from dstransformer.distributed.supervision.stop_signals import StopRequest
+from dstransformer.distributed.world import join_world
 from dstransformer.tracking import FanOut, RunStart, Tracker, build_tracker
 
 ROUNDS = 11

@@ -8,7 +8,7 @@ from itertools import chain, count, islice
 from pathlib import Path
 
 from data_prep.sources.toy import generate_pairs
-from dstransformer.textfiles import iter_lines
+from dstransformer.io.text import iter_lines
 
 SENTENCES = 20_000
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks.bars import print_at_least, print_at_most
 from benchmarks.peers.machine import describe, watch_others
 from benchmarks.processes import environment, free_port
-from dstransformer.textfiles import iter_lines
+from dstransformer.io.text import iter_lines
 
 DST = [sys.executable, "-m", "dstransformer"]
 

@@ -31,7 +31,7 @@ from data_prep.options import (
 from data_prep.recipe import SOURCE_DEFAULTS, Recipe, with_source_defaults
 from data_prep.recipe_file import load_recipe
 from dstransformer.errors import UserError, without_secrets
-from dstransformer.terminal import StoreOnce
+from dstransformer.terminal.command import StoreOnce
 
 Model = TypeVar("Model", bound=BaseModel)
 

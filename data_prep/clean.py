@@ -51,7 +51,7 @@ from data_prep.words import count_words, describe_words, no_words
 from data_prep.workers import Workers, run_tasks
 from dstransformer.corpus import CleaningReport, Overlap, WordCounts
 from dstransformer.errors import DataError, counted
-from dstransformer.progress import Progress
+from dstransformer.terminal.progress import Progress
 
 #: The pairs in the folder of a piece.
 _PAIRS = "pairs.arrow"

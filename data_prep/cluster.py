@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 import dstransformer
 from data_prep.workers import Workers
 from dstransformer.errors import ConfigError, DstError, UserError, counted
-from dstransformer.json_text import JsonError, read_json
-from dstransformer.progress import Progress
+from dstransformer.io.json_text import JsonError, read_json
+from dstransformer.terminal.progress import Progress
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from data_prep import arguments as options
 from dstransformer import __version__
 from dstransformer.errors import DataError, UserError
-from dstransformer.terminal import Parser, printing
+from dstransformer.terminal.command import Parser, printing
 
 if TYPE_CHECKING:
     from data_prep.workers import Workers
@@ -121,7 +121,7 @@ def _build(arguments: argparse.Namespace) -> None:
     from data_prep.pipeline import build
     from data_prep.report import show_manifest
     from data_prep.verify import identify_recipe
-    from dstransformer.progress import build_progress
+    from dstransformer.terminal.progress import build_progress
 
     recipe = options.read_recipe(arguments)
     out = resolve_output(arguments.out)
@@ -146,7 +146,7 @@ def _open_stage(arguments: argparse.Namespace, after: str = "") -> Iterator[tupl
     """Open the work folder of a stage, which comes after the stage ``after``, and the workers."""
     from data_prep.cluster import open_workers
     from data_prep.workspace import open_workspace
-    from dstransformer.progress import build_progress
+    from dstransformer.terminal.progress import build_progress
 
     progress = build_progress()
     # Workers of a cluster may run in another folder.
@@ -194,7 +194,7 @@ def _vocab(arguments: argparse.Namespace) -> None:
     from data_prep.options import VocabOptions
     from data_prep.pipeline import run_vocab
     from data_prep.workspace import open_workspace
-    from dstransformer.progress import build_progress
+    from dstransformer.terminal.progress import build_progress
 
     with open_workspace(arguments.work, build_progress(), after="read") as space:
         run_vocab(space, options.read_stage(arguments, VocabOptions, "vocab", space.finished("read").options))
@@ -272,7 +272,7 @@ def _check_files_of_datasets(corpus: "Corpus") -> None:
 def _report(arguments: argparse.Namespace) -> None:
     from data_prep.page import render_report
     from dstransformer.corpus import Corpus
-    from dstransformer.textfiles import writing_lines
+    from dstransformer.io.text import writing_lines
 
     if arguments.out.suffix != ".html":
         raise UserError(f"--out {arguments.out} does not end in .html: name the page, for example report.html")

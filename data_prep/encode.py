@@ -22,7 +22,7 @@ from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree
-from dstransformer.progress import Progress
+from dstransformer.terminal.progress import Progress
 
 #: The token ids in the folder of a piece.
 _IDS = "ids.arrow"

@@ -45,7 +45,7 @@ from data_prep.pairs import (
 from data_prep.pieces import make_piece, open_pieces
 from data_prep.workers import Result, Task, Workers, run_tasks
 from dstransformer.errors import UserError
-from dstransformer.progress import Progress
+from dstransformer.terminal.progress import Progress
 
 #: In the folder of a piece: the keys of its source sentences; the rows that can be held out; the pairs that are left.
 #: In that of the pieces: the keys of the sentences that are held out.

@@ -46,8 +46,8 @@ from data_prep.pieces import make_piece
 from data_prep.slices import read_slice, write_slices
 from data_prep.workers import Workers, run_tasks
 from dstransformer.errors import ConfigError
-from dstransformer.files import file_sha256
-from dstransformer.progress import Progress
+from dstransformer.io.files import file_sha256
+from dstransformer.terminal.progress import Progress
 
 # Entries of a bucket, about: 134 MB, and some four times as much where most rows share a hash with another.
 _BUCKET_ENTRIES = 1 << 24

@@ -16,10 +16,10 @@ from dstransformer.corpus import Corpus, Manifest
 from dstransformer.corpus.manifest import MANIFEST_NAME
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
-from dstransformer.files import sync
-from dstransformer.products import check_text_output, product_of
-from dstransformer.progress import Progress
-from dstransformer.textfiles import is_same_file, writing_files
+from dstransformer.io.files import sync
+from dstransformer.io.products import check_text_output, product_of
+from dstransformer.io.text import is_same_file, writing_files
+from dstransformer.terminal.progress import Progress
 
 _TOP = frozenset({MANIFEST_NAME, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "dataset_dict.json"})
 _SPLITS = frozenset({"train", "validation", "test"})

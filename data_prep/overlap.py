@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from data_prep.pairs import Hashes, comparison_keys, iter_pairs
 from dstransformer.corpus import Overlap
-from dstransformer.files import file_sha256
+from dstransformer.io.files import file_sha256
 
 _SPLITS = ("validation", "test")
 

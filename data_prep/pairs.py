@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from dstransformer.corpus.arrow_stream import check_plain_stream
 from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.errors import DataError
-from dstransformer.files import sync
+from dstransformer.io.files import sync
 
 #: What a source streams.
 TEXT = pa.schema([("src", pa.string()), ("tgt", pa.string())])

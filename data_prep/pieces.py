@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dstransformer.files import file_sha256, is_plain_name
-from dstransformer.json_text import JsonError, read_json
+from dstransformer.io.files import file_sha256, is_plain_name
+from dstransformer.io.json_text import JsonError, read_json
 
 Report = TypeVar("Report", bound=BaseModel)
 

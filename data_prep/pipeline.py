@@ -36,9 +36,9 @@ from dstransformer.corpus import (
 )
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, StorageError, UserError
-from dstransformer.files import file_sha256, storage_errors
+from dstransformer.io.files import file_sha256, storage_errors
 from dstransformer.parsing.linearise import Linearisation
-from dstransformer.progress import Progress
+from dstransformer.terminal.progress import Progress
 
 # Shares above which a warning is printed: of held-out sentences in the training text, of unknown tokens.
 _NOTED_OVERLAP = 0.005

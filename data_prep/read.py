@@ -16,7 +16,7 @@ from data_prep.sources import Part
 from data_prep.workers import Workers
 from dstransformer.corpus import PartInfo, SourceInfo
 from dstransformer.errors import DataError
-from dstransformer.progress import Advance, Progress
+from dstransformer.terminal.progress import Advance, Progress
 
 
 class ReadReport(BaseModel):

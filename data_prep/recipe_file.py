@@ -29,7 +29,7 @@ from data_prep.recipe import Recipe
 from dstransformer.config.loading import merge
 from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml
 from dstransformer.errors import ConfigError, shown
-from dstransformer.files import read_bounded
+from dstransformer.io.files import read_bounded
 
 RECIPES = Path(__file__).parent / "recipes"
 

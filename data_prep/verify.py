@@ -22,7 +22,7 @@ from data_prep.workspace import Workspace, list_names
 from dstransformer.corpus import Corpus, InputFile, Manifest, SourceInfo
 from dstransformer.corpus.manifest import MANIFEST_NAME
 from dstransformer.errors import DataError, UserError
-from dstransformer.files import file_sha256
+from dstransformer.io.files import file_sha256
 
 #: Pairs that are read at a time, and pairs that are encoded.
 _ROWS, _TEXTS = 1_000_000, 10_000

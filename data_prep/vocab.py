@@ -23,7 +23,7 @@ from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree
-from dstransformer.progress import Progress
+from dstransformer.terminal.progress import Progress
 
 # Unigram training sums floats per thread, so the number of threads decides the last bits, and the model file records
 # it. With a fixed number every machine trains the same model.

@@ -22,9 +22,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from data_prep.pieces import KEY_NAME, PIECES
 from dstransformer.corpus import Option
 from dstransformer.errors import DataError, DstError, StorageError, UserError
-from dstransformer.files import file_sha256, hold_lock, is_plain_name, storage_errors, sync, write_durably
-from dstransformer.json_text import JsonError, read_json
-from dstransformer.progress import Progress
+from dstransformer.io.files import file_sha256, hold_lock, is_plain_name, storage_errors, sync, write_durably
+from dstransformer.io.json_text import JsonError, read_json
+from dstransformer.terminal.progress import Progress
 
 Report = TypeVar("Report", bound=BaseModel)
 

@@ -18,8 +18,8 @@ from benchmarks.gpu.static import common_shape, fill_updates
 from benchmarks.gpu.text import build_updates
 from benchmarks.limits import Limits, measure_limits, synchronize
 from dstransformer.batching import PackedBatch, Update, build_budget
-from dstransformer.cluster.world import World
 from dstransformer.config import Config, compose
+from dstransformer.distributed.world import World
 from dstransformer.model import DTYPES, Transformer, training_flops
 from dstransformer.training.engine import Engine
 from dstransformer.training.optimizer import build_optimizer, learning_rate

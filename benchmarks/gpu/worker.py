@@ -30,8 +30,8 @@ def measure(case: Case) -> dict[str, object]:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return asdict(measure_decoding(case, device))
     from benchmarks.gpu.training import measure_training
-    from dstransformer.cluster.launcher import Processes
-    from dstransformer.cluster.world import join_world, leave_world
+    from dstransformer.distributed.launcher import Processes
+    from dstransformer.distributed.world import join_world, leave_world
 
     world = join_world(Processes(rank=0, local_rank=0, world_size=1))
     try:

@@ -14,7 +14,7 @@ from benchmarks.peers import training
 from benchmarks.peers.machine import describe
 from benchmarks.peers.systems import PEERS, build_systems
 from benchmarks.peers.text import build_text
-from dstransformer.cluster.world import usable_cores
+from dstransformer.distributed.world import usable_cores
 
 
 def main() -> None:

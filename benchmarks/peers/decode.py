@@ -30,7 +30,7 @@ from benchmarks.peers.translating import (
     score,
 )
 from benchmarks.peers.translating import MODELS as SYSTEMS
-from dstransformer.cluster.world import usable_cores
+from dstransformer.distributed.world import usable_cores
 
 SPLIT = "test_2016"
 CTRANSLATE2 = ("ctranslate2", "ctranslate2-workers")

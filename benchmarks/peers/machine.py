@@ -13,7 +13,7 @@ from typing import TypeVar
 import psutil
 import torch
 
-from dstransformer.cluster.world import usable_cores
+from dstransformer.distributed.world import usable_cores
 from dstransformer.model.ops import kernels_name, processor_name
 
 #: The share of the machine that others may take before a measurement counts as disturbed.

@@ -28,8 +28,8 @@ from benchmarks.peers.environments import python_of
 from benchmarks.peers.machine import describe
 from benchmarks.peers.systems import DRIVERS
 from benchmarks.prep_text import write_text
-from dstransformer.cluster.world import usable_cores
 from dstransformer.corpus import Corpus
+from dstransformer.distributed.world import usable_cores
 
 LONGEST = 256
 HELD_OUT = 500

@@ -26,7 +26,7 @@ from benchmarks.peers.machine import describe, wait_for_quiet, watch_others
 from benchmarks.peers.systems import PEERS, Dstransformer, Peer, System
 from benchmarks.peers.text import TOKENIZER, VOCABULARY, HeldOut, Pieces, Text, build_text
 from benchmarks.peers.translating import BEAM_SIZE, OURS, Worker, score, signature
-from dstransformer.cluster.world import usable_cores
+from dstransformer.distributed.world import usable_cores
 
 SPLITS = ("val", "test_2016")
 BATCH = 64

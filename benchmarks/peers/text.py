@@ -12,7 +12,7 @@ import numpy as np
 import sentencepiece
 
 from dstransformer.corpus import Corpus, Tokenizer
-from dstransformer.textfiles import iter_lines
+from dstransformer.io.text import iter_lines
 
 VOCABULARY = 8000
 SIDES = {"src": "en", "tgt": "de"}

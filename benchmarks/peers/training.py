@@ -14,7 +14,7 @@ from benchmarks.peers.machine import measure_undisturbed, wait_for_quiet, watch_
 from benchmarks.peers.systems import System
 from benchmarks.peers.text import VOCABULARY, Text
 from benchmarks.processes import settings
-from dstransformer.cluster.world import usable_cores
+from dstransformer.distributed.world import usable_cores
 
 MODELS = {"tiny": Sizes(3, 256, 1024, 4), "base": Sizes(6, 512, 2048, 8)}
 PRECISIONS = ("fp32", "bf16")

@@ -20,7 +20,7 @@ from benchmarks.peers.drivers.translation import Request
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.systems import DRIVERS
 from benchmarks.peers.text import HeldOut, Pieces
-from dstransformer.cluster.world import usable_cores
+from dstransformer.distributed.world import usable_cores
 
 OURS = "dstransformer"
 

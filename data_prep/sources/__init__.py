@@ -12,7 +12,7 @@ from data_prep.options import FilesOptions, SourceOptions, ToyOptions, TreesOpti
 from data_prep.pairs import TEXT
 from dstransformer.corpus import SourceInfo
 from dstransformer.errors import UserError
-from dstransformer.progress import Progress
+from dstransformer.terminal.progress import Progress
 
 
 @dataclass(frozen=True)

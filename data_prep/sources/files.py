@@ -20,10 +20,10 @@ from data_prep.sources.scores import mark_low
 from data_prep.sources.texts import SEPARATOR, Text, iter_sentences, local_text
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError, counted
-from dstransformer.files import file_sha256
-from dstransformer.json_text import JsonError, parse_json
-from dstransformer.progress import LineProgress, Progress
-from dstransformer.textfiles import is_same_file
+from dstransformer.io.files import file_sha256
+from dstransformer.io.json_text import JsonError, parse_json
+from dstransformer.io.text import is_same_file
+from dstransformer.terminal.progress import LineProgress, Progress
 
 _BATCH_LINES = 10_000
 

@@ -20,8 +20,8 @@ from urllib.parse import unquote, urlsplit
 from data_prep.addresses import Address
 from data_prep.sources.texts import SEPARATOR, Text
 from dstransformer.errors import DataError, DstError, UserError, shown, without_secrets
-from dstransformer.files import is_plain_name, replacing, storage_errors, sync
-from dstransformer.progress import Advance, Progress
+from dstransformer.io.files import is_plain_name, replacing, storage_errors, sync
+from dstransformer.terminal.progress import Advance, Progress
 
 #: What tells versions of a file apart, as the file systems of fsspec call it.
 _VALIDATORS = ("ETag", "Content-MD5", "Last-Modified", "LastModified", "VersionId", "created", "mtime")

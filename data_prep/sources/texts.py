@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from data_prep.options import printable_name
-from dstransformer.compression import DamagedDataError, compression_of, decompressed, without_ending
 from dstransformer.errors import DataError, shown
-from dstransformer.textfiles import iter_text
+from dstransformer.io.compression import DamagedDataError, compression_of, decompressed, without_ending
+from dstransformer.io.text import iter_text
 
 #: Separates the name of an archive from that of its member.
 SEPARATOR = "::"

@@ -16,7 +16,7 @@ from data_prep.sources import Source
 from data_prep.sources.files import watched
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
-from dstransformer.files import file_sha256
+from dstransformer.io.files import file_sha256
 from dstransformer.parsing.trees import TOP, Tree, find_tree_files, iter_trees, normalise
 
 Trees = Iterator[Tree]

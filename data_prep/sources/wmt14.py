@@ -15,7 +15,7 @@ from data_prep.sources.files import watched
 from data_prep.sources.records import pairs_of_table
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
-from dstransformer.files import file_sha256
+from dstransformer.io.files import file_sha256
 
 _HUB_NAME = "wmt/wmt14"
 _SPLITS = ("train", "validation", "test")

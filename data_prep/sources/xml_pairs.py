@@ -16,9 +16,9 @@ from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import DefusedXMLParser, ParseError
 
 from data_prep.sources.texts import Text, opened
-from dstransformer.compression import DamagedDataError, compression_of, decompressed
 from dstransformer.errors import DataError, shown
-from dstransformer.textfiles import MOST_LINE_BYTES
+from dstransformer.io.compression import DamagedDataError, compression_of, decompressed
+from dstransformer.io.text import MOST_LINE_BYTES
 
 #: Bytes that are parsed at once.
 _CHUNK = 1 << 16

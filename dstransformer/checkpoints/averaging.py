@@ -14,7 +14,7 @@ from dstransformer.checkpoints.folders import check_bundle_folder
 from dstransformer.checkpoints.format import Checkpoint
 from dstransformer.checkpoints.retention import CheckpointFolder, periodic, rank_by_score
 from dstransformer.errors import DataError
-from dstransformer.files import replace_folder
+from dstransformer.io.files import replace_folder
 from dstransformer.model import Bundle, open_bundle, save_bundle
 
 _FULL_ADVICE = "make room, or choose another folder, then give the same command again"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.files import storage_errors
-from dstransformer.products import ALL_BUNDLE_FILES, RUN_FILES, is_bundle, is_run, product_of
+from dstransformer.io.files import storage_errors
+from dstransformer.io.products import ALL_BUNDLE_FILES, RUN_FILES, is_bundle, is_run, product_of
 
 #: Entries that do not count against a new folder: from the file system, a scheduler or shell redirection.
 _IGNORED = ("lost+found", "*.log", "*.out", "*.err")

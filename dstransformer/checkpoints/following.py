@@ -16,9 +16,9 @@ from dstransformer.decoding import Translator
 from dstransformer.errors import DataError, DstError, StorageError, check_format_version
 from dstransformer.evaluation.systems import FORMAT_VERSION, Result, bundle_facts, evaluate_bundle
 from dstransformer.evaluation.testset import TestSet
-from dstransformer.json_text import parse_json
+from dstransformer.io.json_text import parse_json
+from dstransformer.io.products import is_bundle, is_run
 from dstransformer.model import Bundle, Transformer, open_bundle
-from dstransformer.products import is_bundle, is_run
 from dstransformer.tracking.jsonl import METRICS_NAME, read_records
 
 logger = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from dstransformer.config import precision_of, zero_stage
 from dstransformer.corpus import Manifest
 from dstransformer.errors import DataError, check_format_version, shown
 from dstransformer.evaluation import Score
-from dstransformer.files import file_sha256, is_plain_name
-from dstransformer.json_text import JsonError, read_json
+from dstransformer.io.files import file_sha256, is_plain_name
+from dstransformer.io.json_text import JsonError, read_json
 
 #: 1: the first format, without a version key. 2: adds ``format_version``, and the position in the data is a section of
 #: its own. 3: the state of the optimizer by parameter, as safetensors, instead of DeepSpeed's files. 4: the position

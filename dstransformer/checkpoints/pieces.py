@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dstransformer.errors import DataError, shown
-from dstransformer.files import file_sha256, sync
+from dstransformer.io.files import file_sha256, sync
 from dstransformer.model import save_weights
 
 #: The kinds of tensors that every parameter has: the weight and Adam's two moments. ``EMA`` is there with

@@ -21,7 +21,7 @@ from dstransformer.checkpoints.format import (
 )
 from dstransformer.errors import DataError, NewerFormatError
 from dstransformer.evaluation import Score
-from dstransformer.files import ROOM_ADVICE, replace_file, replacing, storage_errors, sync, write_durably
+from dstransformer.io.files import ROOM_ADVICE, replace_file, replacing, storage_errors, sync, write_durably
 
 logger = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ from typing import Any
 from dstransformer.checkpoints.format import BUNDLE, STATE, Checkpoint, Snapshot, TrainState
 from dstransformer.checkpoints.pieces import write_pieces
 from dstransformer.checkpoints.retention import CheckpointFolder
-from dstransformer.cluster.world import World
 from dstransformer.config import Config
 from dstransformer.corpus import Tokenizer
+from dstransformer.distributed.world import World
 from dstransformer.errors import DIVERGED_ADVICE, DivergedError, StorageError
 from dstransformer.evaluation import Score
-from dstransformer.files import ROOM_ADVICE, file_sha256, storage_errors, sync_tree
+from dstransformer.io.files import ROOM_ADVICE, file_sha256, storage_errors, sync_tree
+from dstransformer.io.products import is_run
 from dstransformer.model import save_bundle
-from dstransformer.products import is_run
 
 
 @dataclass(frozen=True)

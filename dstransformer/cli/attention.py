@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dstransformer.cli.options import Answer, Commands, add_decoding, folder, load_translator
-from dstransformer.terminal import Parser, exit_on_sigterm
+from dstransformer.terminal.command import Parser, exit_on_sigterm
 
 
 def add_parser(commands: Commands[Parser]) -> None:

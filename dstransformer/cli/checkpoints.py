@@ -6,7 +6,7 @@ import argparse
 import json
 
 from dstransformer.cli.options import Answer, Commands, folder
-from dstransformer.terminal import Parser
+from dstransformer.terminal.command import Parser
 
 
 def add_parser(commands: Commands[Parser]) -> None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from dstransformer.cli.evaluate_options import INTERVAL, add_options, check_options
 from dstransformer.cli.options import Answer, Commands, add_decoding, load_parser, load_translator
-from dstransformer.compression import without_ending
 from dstransformer.errors import DataError, UserError, counted
-from dstransformer.terminal import Parser, exit_on_sigterm, say
+from dstransformer.io.compression import without_ending
+from dstransformer.terminal.command import Parser, exit_on_sigterm, say
 
 if TYPE_CHECKING:
     from dstransformer.evaluation.significance import Comparison
@@ -53,7 +53,7 @@ def _evaluate(options: argparse.Namespace) -> Answer:
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations
     from dstransformer.evaluation.testset import read_test_sets
     from dstransformer.model import open_bundle
-    from dstransformer.progress import reporting
+    from dstransformer.terminal.progress import reporting
 
     if options.comet is not None:
         find_checkpoint(options.comet)
@@ -238,7 +238,7 @@ def _parse_and_score(options: argparse.Namespace) -> Answer:
     from dstransformer.evaluation.treebank import evaluate_treebank
     from dstransformer.model import open_bundle
     from dstransformer.parsing.trees import read_trees
-    from dstransformer.progress import reporting
+    from dstransformer.terminal.progress import reporting
 
     gold = read_trees(options.gold)
     with _writing_output(options) as write:
@@ -273,8 +273,8 @@ def _warn_of_swapped_sides(options: argparse.Namespace, bundles: Sequence[Bundle
 @contextlib.contextmanager
 def _writing_output(options: argparse.Namespace) -> Iterator[Callable[[str], None] | None]:
     """Open ``--output`` and yield a function that writes an output to it; None without that option."""
+    from dstransformer.io.text import is_stdout, writing_lines
     from dstransformer.parsing.trees import find_tree_files
-    from dstransformer.textfiles import is_stdout, writing_lines
 
     if options.output is None:
         yield None

@@ -6,7 +6,7 @@ import argparse
 
 from dstransformer.cli.options import file, folder
 from dstransformer.errors import UserError
-from dstransformer.terminal import Parser
+from dstransformer.terminal.command import Parser
 
 #: Seconds between two looks of ``--follow`` for a new checkpoint.
 INTERVAL = 15.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dstransformer.cli.options import Answer, Commands, folder
-from dstransformer.terminal import Parser, exit_on_sigterm
+from dstransformer.terminal.command import Parser, exit_on_sigterm
 
 #: What ``--quantization`` takes: CTranslate2's names.
 QUANTIZATIONS = (

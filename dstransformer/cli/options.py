@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dstransformer.errors import UserError, shown
-from dstransformer.terminal import Parser
+from dstransformer.terminal.command import Parser
 
 if TYPE_CHECKING:
-    from dstransformer.cluster.launcher import Processes
     from dstransformer.decoding import Parser as ConstituencyParser
     from dstransformer.decoding import Translator
     from dstransformer.decoding.commands import Decoder
     from dstransformer.decoding.formats import Request
+    from dstransformer.distributed.launcher import Processes
     from dstransformer.model import Bundle
 
 Commands = argparse._SubParsersAction
@@ -213,12 +213,12 @@ def decode_lines(
     Raises:
         UserError: BUNDLE and FILE are swapped, or several processes have no file to read or to write.
     """
-    from dstransformer.cluster.launcher import read_processes
     from dstransformer.decoding.commands import translate_files
     from dstransformer.decoding.formats import Request
     from dstransformer.decoding.parts import translate_in_parts
-    from dstransformer.progress import reporting
-    from dstransformer.textfiles import is_stdout
+    from dstransformer.distributed.launcher import read_processes
+    from dstransformer.io.text import is_stdout
+    from dstransformer.terminal.progress import reporting
 
     if options.file and options.bundle.is_file() and Path(options.file).is_dir():
         raise UserError(
@@ -301,8 +301,8 @@ def search_settings(options: argparse.Namespace) -> dict[str, float | str | None
 
 def own_threads() -> int:
     """The threads of this process: its cores, divided by the processes on this machine."""
-    from dstransformer.cluster.launcher import local_world_size, read_processes
-    from dstransformer.cluster.world import usable_cores
+    from dstransformer.distributed.launcher import local_world_size, read_processes
+    from dstransformer.distributed.world import usable_cores
 
     return max(1, len(usable_cores()) // local_world_size(os.environ, read_processes(os.environ)))
 

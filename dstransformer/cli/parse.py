@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import Answer, Commands, add_decoding, add_lines, decode_lines, load_parser
-from dstransformer.terminal import Parser, exit_on_sigterm
+from dstransformer.terminal.command import Parser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding import Parser as ConstituencyParser

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import Answer, Commands, folder
 from dstransformer.errors import UserError
-from dstransformer.terminal import Parser
+from dstransformer.terminal.command import Parser
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ def add_parser(commands: Commands[Parser]) -> None:
 def run(options: argparse.Namespace) -> Answer:
     """Draw runs or schedules, and save the picture."""
     _check(options)
-    from dstransformer.figures import check_picture, save_figure
+    from dstransformer.io.figures import check_picture, save_figure
 
     out = options.out or Path("schedule.png" if options.schedule else "training.png")
     check_picture(out, overwrite=options.overwrite)

@@ -33,7 +33,7 @@ from dstransformer.cli import (
 )
 from dstransformer.cli.options import Answer, Handler, file, split_values
 from dstransformer.errors import UserError
-from dstransformer.terminal import Parser, run_guarded, say
+from dstransformer.terminal.command import Parser, run_guarded, say
 
 COMMANDS = (
     train,
@@ -129,7 +129,7 @@ def _reports_errors(arguments: Sequence[str]) -> bool:
 
     Only these commands run in several processes. Others ignore launcher variables.
     """
-    from dstransformer.cluster.launcher import LauncherError, read_processes
+    from dstransformer.distributed.launcher import LauncherError, read_processes
 
     shared = ("train", "table3", "translate", "parse")
     if next((argument for argument in arguments if not argument.startswith("-")), None) not in shared:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dstransformer.cli.options import Answer, Commands, file, folder
 from dstransformer.cli.score import add_scoring
 from dstransformer.errors import UserError
-from dstransformer.terminal import Parser, exit_on_sigterm
+from dstransformer.terminal.command import Parser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding.scoring import Scorer
@@ -78,8 +78,8 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _rerank(options: argparse.Namespace) -> Answer:
     from dstransformer.evaluation.reranking import Weights, with_reverse_scores
-    from dstransformer.progress import reporting
-    from dstransformer.textfiles import is_stdout, writing_lines
+    from dstransformer.io.text import is_stdout, writing_lines
+    from dstransformer.terminal.progress import reporting
 
     if options.json:
         raise UserError("--json is for --tune; --format jsonl writes the lists")
@@ -96,8 +96,8 @@ def _rerank(options: argparse.Namespace) -> Answer:
 
 def _tune(options: argparse.Namespace) -> Answer:
     from dstransformer.evaluation.reranking import tune, with_reverse_scores
-    from dstransformer.progress import reporting
-    from dstransformer.textfiles import is_stdout, iter_lines, writing_lines
+    from dstransformer.io.text import is_stdout, iter_lines, writing_lines
+    from dstransformer.terminal.progress import reporting
 
     if options.output is not None and is_stdout(options.output):
         raise UserError("--output - would mix the translations with what --tune prints: name a file")

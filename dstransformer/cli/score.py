@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dstransformer.cli.options import Answer, Commands, file, folder
-from dstransformer.terminal import Parser, exit_on_sigterm
+from dstransformer.terminal.command import Parser, exit_on_sigterm
 
 
 def add_parser(commands: Commands[Parser]) -> None:
@@ -48,8 +48,8 @@ def add_scoring(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     """Score the pairs of two files."""
     from dstransformer.decoding.scoring import Scorer, score_files
-    from dstransformer.progress import reporting
-    from dstransformer.textfiles import is_stdout
+    from dstransformer.io.text import is_stdout
+    from dstransformer.terminal.progress import reporting
 
     exit_on_sigterm()
 

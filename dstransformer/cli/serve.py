@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import Answer, Commands, add_decoding, search_settings
 from dstransformer.errors import DataError, UserError
-from dstransformer.terminal import Parser, exit_on_sigterm
+from dstransformer.terminal.command import Parser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.serving.model import Model

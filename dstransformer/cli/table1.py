@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dstransformer.cli.options import Answer, Commands, folder
-from dstransformer.terminal import Parser
+from dstransformer.terminal.command import Parser
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 WIDTHS = (64, 128, 256, 512, 1024)
@@ -44,8 +44,8 @@ def run(options: argparse.Namespace) -> Answer:
     from dstransformer.paper import table1_report
     from dstransformer.paper.table1 import Settings, check_settings, measure_table1
     from dstransformer.paper.table1_formulas import LAYER_TYPES
-    from dstransformer.progress import reporting
-    from dstransformer.terminal import exit_on_sigterm
+    from dstransformer.terminal.command import exit_on_sigterm
+    from dstransformer.terminal.progress import reporting
 
     settings = Settings(
         lengths=tuple(sorted(options.lengths or (QUICK_LENGTHS if options.quick else LENGTHS))),

@@ -7,7 +7,7 @@ import json
 import math
 
 from dstransformer.cli.options import Answer, Commands, folder
-from dstransformer.terminal import Parser
+from dstransformer.terminal.command import Parser
 
 
 def add_parser(commands: Commands[Parser]) -> None:

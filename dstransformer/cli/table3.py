@@ -7,7 +7,7 @@ import json
 import os
 
 from dstransformer.cli.options import Answer, Commands, folder
-from dstransformer.terminal import Parser, Stopped
+from dstransformer.terminal.command import Parser, Stopped
 
 
 def add_parser(commands: Commands[Parser]) -> None:
@@ -40,7 +40,7 @@ def add_parser(commands: Commands[Parser]) -> None:
 
 def run(options: argparse.Namespace) -> Answer:
     """Train the rows. Rank 0 prints the table when all rows have ended."""
-    from dstransformer.cluster.launcher import check_environment, read_processes
+    from dstransformer.distributed.launcher import check_environment, read_processes
     from dstransformer.errors import DstError, UserError
     from dstransformer.paper.table3 import TableRequest, TableRun
     from dstransformer.paper.table3_report import to_markdown

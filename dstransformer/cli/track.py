@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dstransformer.cli.options import Answer, Commands, folder, registered_name
-from dstransformer.terminal import Parser
+from dstransformer.terminal.command import Parser
 
 
 def add_parser(commands: Commands[Parser]) -> None:

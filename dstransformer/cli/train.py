@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import Answer, Commands, add_experiment, folder, registered_name, run_name, run_tag
 from dstransformer.errors import UserError
-from dstransformer.terminal import Parser, StoreOnce
+from dstransformer.terminal.command import Parser, StoreOnce
 
 if TYPE_CHECKING:
     from dstransformer.training.run import DryRun, Outcome
@@ -54,7 +54,7 @@ def add_parser(commands: Commands[Parser]) -> None:
 
 def run(options: argparse.Namespace) -> Answer:
     """Train. Only rank 0 prints the outcome."""
-    from dstransformer.cluster.launcher import read_processes
+    from dstransformer.distributed.launcher import read_processes
     from dstransformer.training.run import dry_run, train
     from dstransformer.training.setup import TrainRequest
 

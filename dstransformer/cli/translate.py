@@ -20,8 +20,8 @@ from dstransformer.cli.options import (
     utf8,
 )
 from dstransformer.errors import DataError, UserError
-from dstransformer.products import is_ct2_export
-from dstransformer.terminal import Parser, exit_on_sigterm
+from dstransformer.io.products import is_ct2_export
+from dstransformer.terminal.command import Parser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding import Translator

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from dstransformer.config.deepspeed_keys import check_keys
 from dstransformer.config.schema import Config
 from dstransformer.errors import ConfigError, shown
-from dstransformer.json_text import MOST_BYTES, JsonError, parse_json
+from dstransformer.io.json_text import MOST_BYTES, JsonError, parse_json
 
 Precision = Literal["fp32", "bf16", "fp16"]
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from dstransformer.config.schema import Config
 from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml
 from dstransformer.errors import ConfigError, shown
-from dstransformer.files import read_bounded
+from dstransformer.io.files import read_bounded
 
 PRESETS = Path(__file__).parent / "presets"
 

@@ -19,8 +19,8 @@ from pydantic import (
 
 from dstransformer.corpus.tokenizer import TOKENIZER_NAME
 from dstransformer.errors import DataError, check_format_version, shown
-from dstransformer.files import is_plain_name
-from dstransformer.json_text import JsonError, read_json
+from dstransformer.io.files import is_plain_name
+from dstransformer.io.json_text import JsonError, read_json
 from dstransformer.parsing.linearise import Linearisation
 
 #: 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's. 3: ``sources``

@@ -16,7 +16,7 @@ from dstransformer.corpus.arrow_stream import check_plain_stream
 from dstransformer.corpus.manifest import MANIFEST_NAME, Manifest, Shard, SplitInfo, TokenizerInfo
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME, UNK_ID, Tokenizer
 from dstransformer.errors import DataError
-from dstransformer.files import file_sha256
+from dstransformer.io.files import file_sha256
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -10,7 +10,7 @@ from typing import Any
 import sentencepiece
 
 from dstransformer.errors import DataError
-from dstransformer.files import read_bounded, write_durably
+from dstransformer.io.files import read_bounded, write_durably
 
 #: Bytes of a model; one of a million pieces has 30 million.
 MOST_BYTES = 2**28

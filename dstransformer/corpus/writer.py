@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from dstransformer.corpus.manifest import MANIFEST_NAME, LengthStats, Manifest, Shard, SplitInfo
 from dstransformer.corpus.tokenizer import UNK_ID, Tokenizer
-from dstransformer.files import sync, write_durably
+from dstransformer.io.files import sync, write_durably
 
 
 class SplitWriter:

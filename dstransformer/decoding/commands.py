@@ -14,8 +14,8 @@ from dstransformer.decoding.formats import Request
 from dstransformer.decoding.prefixes import warn_of_prefixes_left
 from dstransformer.decoding.translator import Progress, Translator
 from dstransformer.errors import ConfigError, DataError
+from dstransformer.io.text import iter_arriving, iter_lines, writing_lines
 from dstransformer.model import DTYPES, Bundle, open_bundle
-from dstransformer.textfiles import iter_arriving, iter_lines, writing_lines
 
 Decoder = TypeVar("Decoder", bound=Translator)
 

@@ -12,7 +12,7 @@ from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.decoding.sampling import Sampling
 from dstransformer.decoding.translator import Output
 from dstransformer.errors import ConfigError
-from dstransformer.textfiles import iter_lines
+from dstransformer.io.text import iter_lines
 
 Format = Literal["text", "tsv", "jsonl", "pairs"]
 

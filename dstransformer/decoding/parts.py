@@ -13,14 +13,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dstransformer.cluster.launcher import Processes
 from dstransformer.decoding.formats import Request
 from dstransformer.decoding.prefixes import take_prefixes, warn_of_prefixes_left
 from dstransformer.decoding.translator import BUFFER_LINES, Output, Progress, Translator
+from dstransformer.distributed.launcher import Processes
 from dstransformer.errors import DataError, DstError, UserError, check_format_version, counted
-from dstransformer.files import hold_lock, replace_file, storage_errors, write_durably
-from dstransformer.json_text import read_json
-from dstransformer.textfiles import already_exists, check_output_file, iter_lines, writing_lines
+from dstransformer.io.files import hold_lock, replace_file, storage_errors, write_durably
+from dstransformer.io.json_text import read_json
+from dstransformer.io.text import already_exists, check_output_file, iter_lines, writing_lines
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from dstransformer.corpus import Tokenizer
 from dstransformer.decoding.devices import choose_device, memory_errors
 from dstransformer.decoding.translator import BUFFER_LINES, Progress
 from dstransformer.errors import ConfigError, DataError, UserError, counted
+from dstransformer.io.text import is_same_file, iter_lines, writing_lines
 from dstransformer.model import DTYPES, Bundle, Transformer, open_bundle
 from dstransformer.model.loss import CHUNK_LOGITS
-from dstransformer.textfiles import is_same_file, iter_lines, writing_lines
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from dstransformer.errors import DataError, DstError, UserError, shown
 from dstransformer.evaluation.result import Score
-from dstransformer.files import file_sha256
+from dstransformer.io.files import file_sha256
 
 #: Sentences that the model takes at once.
 BATCH_SIZE = 16

@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from dstransformer.errors import DataError, shown
-from dstransformer.json_text import JsonError, parse_json
-from dstransformer.textfiles import iter_lines
+from dstransformer.io.json_text import JsonError, parse_json
+from dstransformer.io.text import iter_lines
 
 #: The key that reranking adds: the log-probability of the source, given the hypothesis.
 REVERSE = "reverse_log_probability"

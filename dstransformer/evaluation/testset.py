@@ -12,12 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from dstransformer.compression import without_ending
 from dstransformer.corpus.reader import text_digest
 from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.evaluation.bleu import compound_split_bleu, score, ter
 from dstransformer.evaluation.result import Evaluation, Score
-from dstransformer.textfiles import is_same_file, iter_lines
+from dstransformer.io.compression import without_ending
+from dstransformer.io.text import is_same_file, iter_lines
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from dstransformer.batching import build_batch, plan_batches, training_lengths
-from dstransformer.cluster.world import World
 from dstransformer.config import Config, Precision
 from dstransformer.corpus import Split, Tokenizer
+from dstransformer.distributed.world import World
 from dstransformer.evaluation.bleu import compound_split_bleu
 from dstransformer.evaluation.result import Evaluation, Sample
 from dstransformer.evaluation.task import Task

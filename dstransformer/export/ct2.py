@@ -20,10 +20,10 @@ from dstransformer.corpus import BOS_ID, EOS_ID, UNK_ID, Tokenizer
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.export.weights import Affine, Weights, affine, attention, check_translates
-from dstransformer.files import replace_folder
+from dstransformer.io.files import replace_folder
+from dstransformer.io.products import is_ct2_export
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.layers import sinusoidal_table
-from dstransformer.products import is_ct2_export
 
 #: Version of ``dstransformer.json``. 1: the first. 2: ``joint_vocabulary``. A version reads every one before it.
 FORMAT_VERSION = 2

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Self, TypeVar
 import torch
 
 from dstransformer.batching import plan_batches
-from dstransformer.cluster.world import usable_cores
 from dstransformer.config import DecodingConfig, complete_config
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
@@ -24,12 +23,13 @@ from dstransformer.decoding.beam import FIRST_PIECE, Constraint, Hypothesis
 from dstransformer.decoding.commands import override_settings
 from dstransformer.decoding.sampling import Sampling
 from dstransformer.decoding.translator import Progress, tokens_at_once
+from dstransformer.distributed.world import usable_cores
 from dstransformer.errors import ConfigError, DataError, check_format_version
 from dstransformer.export.ct2 import FORMAT_VERSION, RECORD, require_ctranslate2, unused_rows, write_ct2
 from dstransformer.export.weights import check_translates
-from dstransformer.json_text import JsonError, read_json
+from dstransformer.io.json_text import JsonError, read_json
+from dstransformer.io.products import is_ct2_export
 from dstransformer.model import open_bundle
-from dstransformer.products import is_ct2_export
 
 Job = TypeVar("Job")
 

@@ -20,9 +20,9 @@ from dstransformer.export.hf_tokenizer import tokenizer_config, tokenizer_json
 from dstransformer.export.marian import check_marian, marian_weights
 from dstransformer.export.model_card import model_card
 from dstransformer.export.weights import check_translates
-from dstransformer.files import replace_folder
+from dstransformer.io.files import replace_folder
+from dstransformer.io.products import is_hf_export
 from dstransformer.model import Bundle, open_bundle, save_weights
-from dstransformer.products import is_hf_export
 
 #: Version of what this module writes, in ``config.json`` as ``dstransformer.format_version``. With a joint vocabulary
 #: that is still what version 1 was, and it says so.

@@ -27,12 +27,12 @@ from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME as SRC_TOKENIZER
 from dstransformer.corpus.tokenizer import TOKENIZER_NAME as TOKENIZER
 from dstransformer.errors import ConfigError, DataError, check_format_version, shown
-from dstransformer.files import file_sha256
-from dstransformer.json_text import JsonError, read_json
+from dstransformer.io.files import file_sha256
+from dstransformer.io.json_text import JsonError, read_json
+from dstransformer.io.products import product_of
 from dstransformer.model.ops import Backend
 from dstransformer.model.transformer import Transformer, meta_device
 from dstransformer.parsing.linearise import Linearisation
-from dstransformer.products import product_of
 
 WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.yaml", "provenance.json"
 

@@ -16,7 +16,7 @@ from dstransformer.config import ModelConfig
 from dstransformer.corpus import BOS_ID, EOS_ID, Tokenizer
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError, UserError, counted, shown
-from dstransformer.files import replace_folder, write_durably
+from dstransformer.io.files import replace_folder, write_durably
 from dstransformer.model import Bundle, attention_weights
 from dstransformer.paper.attention_page import render_page
 from dstransformer.paper.attention_pictures import draw_lines, draw_maps, warn_of_missing_letters

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dstransformer.files import storage_errors
-from dstransformer.terminal import Stopped, stopped_by_signals
+from dstransformer.io.files import storage_errors
+from dstransformer.terminal.command import Stopped, stopped_by_signals
 
 #: Variables by which a launcher makes processes find each other. A child trains by itself.
 _LAUNCHER_PREFIXES = ("SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "TORCHELASTIC_", "PMI_", "OMPI_")

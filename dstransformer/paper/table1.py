@@ -16,7 +16,7 @@ from dstransformer.errors import UserError
 from dstransformer.paper.table1_formulas import LAYER_TYPES, LayerType, Size
 from dstransformer.paper.table1_layers import build_layer
 from dstransformer.paper.table1_measure import Cost, PowerLaw, fit_power_law, measure
-from dstransformer.progress import Advance
+from dstransformer.terminal.progress import Advance
 
 BYTES = 4  # of an fp32 number
 

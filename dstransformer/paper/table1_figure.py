@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from dstransformer.figures import line_colours, new_figure, style_axes
+from dstransformer.io.figures import line_colours, new_figure, style_axes
 from dstransformer.paper.table1 import Row, Table1
 from dstransformer.paper.table1_measure import Cost, PowerLaw
 

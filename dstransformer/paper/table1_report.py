@@ -13,15 +13,15 @@ import torch
 
 from dstransformer import __version__
 from dstransformer.errors import DataError, UserError
-from dstransformer.figures import picture
-from dstransformer.files import replace_folder, storage_errors, write_durably
-from dstransformer.json_text import read_json
+from dstransformer.io.figures import picture
+from dstransformer.io.files import replace_folder, storage_errors, write_durably
+from dstransformer.io.json_text import read_json
+from dstransformer.io.products import enclosing_product
 from dstransformer.model.ops import processor_name
 from dstransformer.paper.table1 import Row, Table1
 from dstransformer.paper.table1_figure import draw_table1
 from dstransformer.paper.table1_formulas import Size, contiguous_path_length
 from dstransformer.paper.table1_measure import PowerLaw
-from dstransformer.products import enclosing_product
 
 FORMAT_VERSION = 1
 JSON_NAME = "table1.json"

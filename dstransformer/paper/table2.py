@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from dstransformer.errors import UserError, shown
 from dstransformer.evaluation import Score
-from dstransformer.json_text import read_json
-from dstransformer.products import is_run, product_of
+from dstransformer.io.json_text import read_json
+from dstransformer.io.products import is_run, product_of
 from dstransformer.tracking.jsonl import METRICS_NAME, read_records
 
 #: The language pairs of the table, and their names there.

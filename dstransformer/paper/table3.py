@@ -18,19 +18,19 @@ from typing import Any
 
 import yaml
 
-from dstransformer.cluster.launcher import Processes
-from dstransformer.cluster.world import usable_cores
 from dstransformer.config import Config, compose, load_config
 from dstransformer.corpus import Corpus
+from dstransformer.distributed.launcher import Processes
+from dstransformer.distributed.world import usable_cores
 from dstransformer.errors import RUN_AGAIN, DataError, UserError, without_secrets
-from dstransformer.files import hold_lock, replace_file, storage_errors
+from dstransformer.io.files import hold_lock, replace_file, storage_errors
+from dstransformer.io.products import enclosing_product
 from dstransformer.model import parameter_count
 from dstransformer.paper.child import Ended, run_dst
 from dstransformer.paper.table3_report import draw, to_markdown
 from dstransformer.paper.table3_results import Result, Table, read_table
 from dstransformer.paper.table3_rows import ROWS, Row, differences, scale_preset, scale_row, select_rows
-from dstransformer.products import enclosing_product
-from dstransformer.terminal import Stopped, stopped_by_signals
+from dstransformer.terminal.command import Stopped, stopped_by_signals
 from dstransformer.tracking import PARENT_TAG, RunGroup, RunStatus, TrackingState, resolve_tracking_uri
 from dstransformer.tracking.datasets import manifest_digest
 from dstransformer.tracking.location import GROUP_LOCK_NAME

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from dstransformer.figures import COLOURS, label_of, new_figure, picture, style_axes
+from dstransformer.io.figures import COLOURS, label_of, new_figure, picture, style_axes
 from dstransformer.paper.table3_results import Result, Table
 from dstransformer.paper.table3_rows import COLUMNS, ROWS, Row
 

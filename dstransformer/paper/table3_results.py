@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer.errors import DataError, shown
-from dstransformer.json_text import read_json
+from dstransformer.io.json_text import read_json
 from dstransformer.paper.table3_rows import ROWS
 
 FORMAT_VERSION = 1

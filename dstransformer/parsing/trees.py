@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dstransformer.compression import without_ending
 from dstransformer.errors import DataError, shown
-from dstransformer.textfiles import iter_lines
+from dstransformer.io.compression import without_ending
+from dstransformer.io.text import iter_lines
 
 #: The label of a tree's outermost bracket, which has none in the treebank.
 TOP = "TOP"

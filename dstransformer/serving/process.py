@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.errors import DstError
-from dstransformer.terminal import prepare_streams
+from dstransformer.terminal.command import prepare_streams
 
 if TYPE_CHECKING:  # what they import takes a while, in which the process can already start
     from dstransformer.serving.model import Batch, Facts, Found, Model

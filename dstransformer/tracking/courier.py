@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dstransformer.errors import DataError, StorageError, UserError, without_secrets
-from dstransformer.files import hold_lock, storage_errors
+from dstransformer.io.files import hold_lock, storage_errors
 from dstransformer.tracking.jsonl import METRICS_NAME, last_time, logged_metrics
 from dstransformer.tracking.location import (
     GROUP_LOCK_NAME,

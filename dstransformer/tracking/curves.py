@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dstransformer.errors import DataError, shown
-from dstransformer.figures import short_names
-from dstransformer.products import is_run
+from dstransformer.io.figures import short_names
+from dstransformer.io.products import is_run
 from dstransformer.tracking.jsonl import METRICS_NAME, Record, read_records
 
 #: The kinds of records that have curves.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.errors import DataError, StorageError, UserError
-from dstransformer.json_text import parse_json
+from dstransformer.io.json_text import parse_json
 from dstransformer.tracking.courier import send_pending
 from dstransformer.tracking.location import STATE_NAME
 from dstransformer.tracking.spool import Record, Spool, unix_ms

@@ -14,8 +14,8 @@ from typing import Any
 
 from dstransformer.errors import DataError, counted, shown
 from dstransformer.evaluation import Evaluation
-from dstransformer.files import replacing
-from dstransformer.json_text import MOST_BYTES, JsonError, parse_json
+from dstransformer.io.files import replacing
+from dstransformer.io.json_text import MOST_BYTES, JsonError, parse_json
 from dstransformer.tracking.payload import point_stride
 from dstransformer.tracking.tracker import BadUpdate, Rollback, RunStart, RunStatus, Tracker
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from dstransformer.errors import MASK, ConfigError, DataError, without_secrets
-from dstransformer.files import replace_file
-from dstransformer.json_text import read_json
+from dstransformer.io.files import replace_file
+from dstransformer.io.json_text import read_json
 
 STATE_NAME = "tracking.json"
 ARTIFACTS_FOLDER = "mlartifacts"

@@ -20,7 +20,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
-from dstransformer.files import path_inside
+from dstransformer.io.files import path_inside
 from dstransformer.tracking.evaluations import send_evaluation
 from dstransformer.tracking.jsonl import METRICS_NAME
 from dstransformer.tracking.location import TrackingState, artifact_location, sqlite_path

@@ -16,7 +16,7 @@ from mlflow.models.utils import get_external_mlflow_model_spec
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
-from dstransformer.files import path_inside
+from dstransformer.io.files import path_inside
 from dstransformer.tracking.model_files import BUNDLE_FOLDER, write_model_files
 from dstransformer.tracking.page import bundle_note, checkpoint_note, public_address
 from dstransformer.tracking.spool import Record

@@ -13,7 +13,7 @@ from dstransformer.batching import describe_augmentation, describe_mixture
 from dstransformer.corpus import Manifest
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation
-from dstransformer.json_text import read_json
+from dstransformer.io.json_text import read_json
 from dstransformer.tracking.location import sqlite_path
 from dstransformer.tracking.tracker import RunStart, RunStatus
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from dstransformer.figures import COLOURS, label_of, line_colours, new_figure, picture, style_axes
+from dstransformer.io.figures import COLOURS, label_of, line_colours, new_figure, picture, style_axes
 from dstransformer.tracking.curves import Curve, RunCurves, moving_average, read_curves
 
 #: The y axis of gradient norms and perplexities is logarithmic if they span more than this factor.

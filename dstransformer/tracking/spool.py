@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from dstransformer.files import append_whole, replacing
-from dstransformer.json_text import parse_json, read_json
+from dstransformer.io.files import append_whole, replacing
+from dstransformer.io.json_text import parse_json, read_json
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from dstransformer.files import hold_lock, sync
+from dstransformer.io.files import hold_lock, sync
 from dstransformer.tracking.location import ARTIFACTS_FOLDER
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ import numpy as np
 
 from dstransformer.batching import Update, deal
 from dstransformer.checkpoints.format import TrainState
-from dstransformer.cluster.world import World
 from dstransformer.config import TrainingConfig
+from dstransformer.distributed.world import World
 from dstransformer.errors import DIVERGED_ADVICE, DivergedError
 from dstransformer.tracking import BadUpdate, Rollback
 from dstransformer.training.engine import Step

@@ -17,8 +17,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from dstransformer.batching import Update, deal
 from dstransformer.checkpoints.format import EngineState, Snapshot
 from dstransformer.checkpoints.pieces import EMA, WEIGHT, Piece, PieceReader
-from dstransformer.cluster.world import World, peer_errors
 from dstransformer.config import Config, offloads_optimizer, precision_of, zero_stage
+from dstransformer.distributed.world import World, peer_errors
 from dstransformer.errors import ConfigError
 from dstransformer.model import DTYPES, LossSums, Transformer
 from dstransformer.training.ema import WeightAverage

@@ -15,13 +15,13 @@ from pathlib import Path
 from dstransformer.checkpoints.averaging import annotate_bundle, past_warmup, write_average
 from dstransformer.checkpoints.format import Checkpoint
 from dstransformer.checkpoints.retention import CheckpointFolder, periodic, rank_by_score
-from dstransformer.cluster.world import World
 from dstransformer.config import Config
+from dstransformer.distributed.world import World
 from dstransformer.errors import DataError, StorageError
 from dstransformer.evaluation import Evaluation
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator, add_paper_bleu, score_name
-from dstransformer.files import ROOM_ADVICE, storage_errors
+from dstransformer.io.files import ROOM_ADVICE, storage_errors
 from dstransformer.model import open_bundle
 from dstransformer.tracking import Tracker
 from dstransformer.training.saving import Insistence

@@ -8,7 +8,7 @@ import time
 import torch
 
 from dstransformer.batching import Update
-from dstransformer.cluster.world import World
+from dstransformer.distributed.world import World
 from dstransformer.model import LossSums
 from dstransformer.training.engine import Engine
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dstransformer.config import OptimizerConfig, ScheduleConfig
-from dstransformer.terminal import stopped_by_signals
+from dstransformer.terminal.command import stopped_by_signals
 
 
 def learning_rate(step: int, d_model: int, schedule: ScheduleConfig) -> float:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dstransformer.checkpoints.pieces import EMA, FIRST_MOMENT, KINDS, SECOND_MOMENT, WEIGHT, Piece, PieceReader
-from dstransformer.cluster.world import World
+from dstransformer.distributed.world import World
 
 
 class Partition:

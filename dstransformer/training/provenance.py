@@ -14,7 +14,7 @@ import torch
 
 from dstransformer import __version__
 from dstransformer.batching import describe_augmentation, describe_mixture, is_windowed
-from dstransformer.cluster.world import World
+from dstransformer.distributed.world import World
 from dstransformer.errors import without_secrets
 from dstransformer.model import parameter_count
 from dstransformer.model.ops import kernels_name, processor_name

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from dstransformer.checkpoints.format import Checkpoint, Cost, read_checkpoint
 from dstransformer.checkpoints.resume import find_checkpoint, warn_if_hardware_differs, warn_if_layout_differs
 from dstransformer.checkpoints.retention import CheckpointFolder
-from dstransformer.cluster.exit_status import record_exit_status, status_of
-from dstransformer.cluster.handshake import lock_run_folder
-from dstransformer.cluster.launcher import Processes, check_environment, read_processes, single_process_warning
-from dstransformer.cluster.orphans import stopping_with_launcher
-from dstransformer.cluster.preemption import StopRequest
-from dstransformer.cluster.rank_log import RankLog, record_collectives
-from dstransformer.cluster.verdicts import Limits
-from dstransformer.cluster.watchdog import STATUS, Watchdog, prepare_folder
-from dstransformer.cluster.world import PeerError, World, join_world, leave_world, peer_errors
 from dstransformer.config import load_config
+from dstransformer.distributed.launcher import Processes, check_environment, read_processes, single_process_warning
+from dstransformer.distributed.supervision.exit_status import record_exit_status, status_of
+from dstransformer.distributed.supervision.failure_detection import Limits
+from dstransformer.distributed.supervision.heartbeat import STATUS, Watchdog, prepare_folder
+from dstransformer.distributed.supervision.orphans import stopping_with_launcher
+from dstransformer.distributed.supervision.rank_log import RankLog, record_collectives
+from dstransformer.distributed.supervision.run_lock import lock_run_folder
+from dstransformer.distributed.supervision.stop_signals import StopRequest
+from dstransformer.distributed.world import PeerError, World, join_world, leave_world, peer_errors
 from dstransformer.errors import RUN_AGAIN, DstError, UserError
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking import RunStart, Tracker, build_tracker

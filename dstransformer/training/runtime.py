@@ -16,8 +16,8 @@ from typing import Any
 
 from torch.utils.cpp_extension import get_default_build_root
 
-from dstransformer.cluster.world import World
 from dstransformer.config import offloads_optimizer, precision_of
+from dstransformer.distributed.world import World
 
 logger = logging.getLogger(__name__)
 

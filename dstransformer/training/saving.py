@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from dstransformer.checkpoints.format import Snapshot, TrainState
 from dstransformer.checkpoints.saver import Saver
-from dstransformer.cluster.world import World
 from dstransformer.config import CheckpointConfig
+from dstransformer.distributed.world import World
 from dstransformer.errors import StorageError, counted
 from dstransformer.evaluation import Score
 from dstransformer.tracking import Tracker

@@ -20,10 +20,10 @@ from dstransformer.batching import (
 from dstransformer.checkpoints.folders import check_run_folder
 from dstransformer.checkpoints.format import TrainState
 from dstransformer.checkpoints.retention import CheckpointFolder
-from dstransformer.cluster.launcher import Processes
-from dstransformer.cluster.world import World
 from dstransformer.config import Config, ModelConfig, Precision, compose, load_config, precision_of, zero_stage
 from dstransformer.corpus import Corpus
+from dstransformer.distributed.launcher import Processes
+from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import DTYPES, check_backend, parameter_count
 from dstransformer.tracking import resolve_tracking_uri

@@ -21,9 +21,9 @@ from dstransformer.batching import (
 from dstransformer.checkpoints.format import Checkpoint, Cost, Setbacks, TrainState
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.saver import Saver
-from dstransformer.cluster.preemption import StopRequest
-from dstransformer.cluster.verdicts import UPDATE
-from dstransformer.cluster.world import World
+from dstransformer.distributed.supervision.failure_detection import UPDATE
+from dstransformer.distributed.supervision.stop_signals import StopRequest
+from dstransformer.distributed.world import World
 from dstransformer.errors import DivergedError, StorageError
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.evaluation.task import Task

@@ -13,8 +13,8 @@ import threading
 from typing import Any
 
 from dstransformer.cli import main
-from dstransformer.cluster.launcher import read_processes
-from dstransformer.cluster.watchdog import Watchdog
+from dstransformer.distributed.launcher import read_processes
+from dstransformer.distributed.supervision.heartbeat import Watchdog
 from dstransformer.training import run
 
 FAULT = json.loads(os.environ["DST_FAULT"])

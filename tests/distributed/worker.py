@@ -24,11 +24,11 @@ from support.runs import TINY
 
 from dstransformer.batching import Update
 from dstransformer.checkpoints.format import read_checkpoint
-from dstransformer.cluster.launcher import read_processes
-from dstransformer.cluster.preemption import StopRequest
-from dstransformer.cluster.world import World, join_world, leave_world
 from dstransformer.config import compose, load_config
 from dstransformer.corpus import Corpus
+from dstransformer.distributed.launcher import read_processes
+from dstransformer.distributed.supervision.stop_signals import StopRequest
+from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import DivergedError
 from dstransformer.tracking import MetricsLog, NullTracker, RunStart, Tracker
 from dstransformer.training.engine import Step

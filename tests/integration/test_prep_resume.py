@@ -17,7 +17,7 @@ from support.prep import WriteText, build, contents, refuses, without_vocab
 from data_prep.cli import main
 from data_prep.workspace import open_workspace
 from dstransformer.corpus import Corpus
-from dstransformer.progress import LineProgress
+from dstransformer.terminal.progress import LineProgress
 
 
 def wait_for(stage: Path, process: subprocess.Popen[str]) -> None:

@@ -22,7 +22,7 @@ from support.runs import TINY
 from support.tracking import evaluation_of, make_start
 
 from dstransformer.errors import DataError, StorageError, UserError
-from dstransformer.files import hold_lock
+from dstransformer.io.files import hold_lock
 from dstransformer.tracking import (
     METRICS_NAME,
     MetricsLog,

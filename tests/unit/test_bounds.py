@@ -17,9 +17,9 @@ from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml
 from dstransformer.corpus import Corpus, Tokenizer, tokenizer
 from dstransformer.errors import ConfigError, DataError, shown
-from dstransformer.files import file_sha256, path_inside
+from dstransformer.io.files import file_sha256, path_inside
+from dstransformer.io.text import MOST_LINE_BYTES, iter_arriving, iter_lines
 from dstransformer.model import open_bundle
-from dstransformer.textfiles import MOST_LINE_BYTES, iter_arriving, iter_lines
 
 STORED = Path(__file__).parents[1] / "data" / "formats" / "3" / "run"
 ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11])]

@@ -18,7 +18,7 @@ from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.cli import main
 from dstransformer.config import load_config
 from dstransformer.errors import DataError
-from dstransformer.files import file_sha256
+from dstransformer.io.files import file_sha256
 from dstransformer.model import open_bundle, save_bundle
 
 CONFIG = load_config("toy", ["schedule.warmup_steps=20", "checkpoint.keep_last=4", "checkpoint.average_last=3"])

@@ -20,7 +20,7 @@ from dstransformer.checkpoints.format import (
 from dstransformer.checkpoints.retention import CheckpointFolder, periodic, select_kept
 from dstransformer.errors import DataError, NewerFormatError
 from dstransformer.evaluation import Score
-from dstransformer.files import file_sha256
+from dstransformer.io.files import file_sha256
 
 
 def state(step: int) -> TrainState:

@@ -14,7 +14,7 @@ import dstransformer.cli
 from dstransformer.cli import main
 from dstransformer.cli.program import COMMANDS
 from dstransformer.errors import DataError
-from dstransformer.terminal import exit_on_sigterm, run_guarded
+from dstransformer.terminal.command import exit_on_sigterm, run_guarded
 
 
 @pytest.mark.parametrize("arguments", [

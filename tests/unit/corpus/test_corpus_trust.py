@@ -15,7 +15,7 @@ from support.corpora import Rows, write_corpus
 
 from dstransformer.corpus import FORMAT_VERSION, Corpus, Manifest
 from dstransformer.errors import DataError
-from dstransformer.files import file_sha256
+from dstransformer.io.files import file_sha256
 from dstransformer.parsing.linearise import Linearisation
 
 ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11]), ([12, 13], [14, 15, 16]), ([300], [17]), ([18, 19], [20])]

@@ -13,7 +13,7 @@ from data_prep.options import CleanOptions
 from data_prep.pairs import SCHEMA, PairsWriter, iter_pairs
 from dstransformer.corpus import CleaningReport
 from dstransformer.errors import DataError
-from dstransformer.progress import LineProgress
+from dstransformer.terminal.progress import LineProgress
 
 Pairs = list[tuple[str, str]]
 

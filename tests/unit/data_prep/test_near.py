@@ -26,8 +26,8 @@ from data_prep.pairs import SCHEMA, PairsWriter, Piece, iter_pairs, join_pairs
 from data_prep.sources.toy import generate_pairs
 from dstransformer.corpus import Manifest
 from dstransformer.errors import ConfigError
-from dstransformer.progress import LineProgress
-from dstransformer.textfiles import iter_lines
+from dstransformer.io.text import iter_lines
+from dstransformer.terminal.progress import LineProgress
 
 MULTI30K = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data")) / "multi30k"
 

@@ -15,7 +15,7 @@ from data_prep.output import check_places, find_corpus, foreign_entries, install
 from data_prep.workspace import hold, open_workspace
 from dstransformer.corpus import Corpus
 from dstransformer.errors import UserError
-from dstransformer.progress import LineProgress
+from dstransformer.terminal.progress import LineProgress
 
 ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11]), ([12, 13], [14, 15, 16]), ([300], [17]), ([18, 19], [20])]
 

@@ -13,7 +13,7 @@ from data_prep.pairs import iter_pairs
 from data_prep.read import ReadReport, read_text
 from data_prep.sources import open_parts
 from dstransformer.errors import DataError, UserError
-from dstransformer.progress import LineProgress
+from dstransformer.terminal.progress import LineProgress
 
 NOTHING = FilesOptions(src_lang="en", tgt_lang="de", valid_size=3, test_size=2)
 

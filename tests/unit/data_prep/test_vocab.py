@@ -13,7 +13,7 @@ from data_prep.pairs import SCHEMA, PairsWriter
 from data_prep.vocab import check_symbols, make_tokenizer
 from dstransformer.corpus import Tokenizer, TokenizerInfo
 from dstransformer.errors import DataError, UserError
-from dstransformer.progress import LineProgress
+from dstransformer.terminal.progress import LineProgress
 
 OPTIONS = VocabOptions(vocab_size=400, tokenizer_sample=10_000)
 

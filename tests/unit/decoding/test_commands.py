@@ -12,11 +12,11 @@ import pytest
 import torch
 from support.corpora import TEXT
 
-from dstransformer.cluster.launcher import Processes
 from dstransformer.decoding.commands import load_translator, translate_files
 from dstransformer.decoding.formats import Request
 from dstransformer.decoding.parts import translate_in_parts
 from dstransformer.decoding.translator import Translator
+from dstransformer.distributed.launcher import Processes
 from dstransformer.errors import ConfigError, DataError, StorageError, UserError
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.corpora import TEXT
 
-from dstransformer.cluster.launcher import Processes
 from dstransformer.decoding import Output, Sampling, Translator, parts
 from dstransformer.decoding.commands import load_translator, translate_files
 from dstransformer.decoding.formats import Request
+from dstransformer.distributed.launcher import Processes
 from dstransformer.errors import DataError, StorageError, UserError
 
 LINES = [f"{TEXT[number % 4]} {number}" if number % 7 else "" for number in range(50)]

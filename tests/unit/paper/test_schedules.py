@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dstransformer.errors import ConfigError, UserError
-from dstransformer.figures import label_of
+from dstransformer.io.figures import label_of
 from dstransformer.paper.schedules import draw_schedules, load_schedules
 
 OWN = "extends: base\nmodel: {d_model: 256}\nschedule: {warmup_steps: 100, scale: 2.0}\n"

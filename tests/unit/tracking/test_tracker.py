@@ -20,7 +20,7 @@ from dstransformer.config import load_config
 from dstransformer.errors import ConfigError, DataError, UserError
 from dstransformer.evaluation import Sample
 from dstransformer.export.pyfunc import BundleModel
-from dstransformer.files import hold_lock
+from dstransformer.io.files import hold_lock
 from dstransformer.tracking import (
     ConsoleProgress,
     FanOut,

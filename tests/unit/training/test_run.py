@@ -15,7 +15,7 @@ from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.config import load_config
 from dstransformer.corpus import Corpus
 from dstransformer.errors import DstError, UserError
-from dstransformer.files import file_sha256
+from dstransformer.io.files import file_sha256
 from dstransformer.model import save_bundle
 from dstransformer.training.run import DryRun, dry_run
 from dstransformer.training.setup import TrainRequest

@@ -16,9 +16,9 @@ from dstransformer.checkpoints.format import Snapshot, TrainState
 from dstransformer.checkpoints.pieces import Piece
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.saver import Saver
-from dstransformer.cluster.launcher import read_processes
-from dstransformer.cluster.world import World, join_world, leave_world
 from dstransformer.config import load_config
+from dstransformer.distributed.launcher import read_processes
+from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import StorageError
 from dstransformer.tracking import Tracker
 from dstransformer.training.saving import LAST_TRIES, Insistence, Saves

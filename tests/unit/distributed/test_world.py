@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 import torch
 
-from dstransformer.cluster import world
-from dstransformer.cluster.launcher import Processes, check_environment, read_processes, single_process_warning
-from dstransformer.cluster.world import _share_cores, join_world, leave_world
+from dstransformer.distributed import world
+from dstransformer.distributed.launcher import Processes, check_environment, read_processes, single_process_warning
+from dstransformer.distributed.world import _share_cores, join_world, leave_world
 from dstransformer.errors import DstError, UserError
 
 LAUNCHER = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}

@@ -14,7 +14,7 @@ from logging.handlers import MemoryHandler, RotatingFileHandler
 from pathlib import Path
 
 from dstransformer import __version__
-from dstransformer.cluster.launcher import Processes, launcher_name
+from dstransformer.distributed.launcher import Processes, launcher_name
 from dstransformer.errors import DstError
 
 #: A log of more bytes becomes ``rank-NNNNN.log.1``, in place of the one before.

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer import __version__
-from dstransformer.cluster.world import World
 from dstransformer.config import Config, dump_config
 from dstransformer.corpus import Corpus
+from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError
-from dstransformer.files import hold_lock, replace_file, storage_errors
+from dstransformer.io.files import hold_lock, replace_file, storage_errors
 
 #: The lock file of a run. It is never deleted, and marks the folder as a run folder.
 LOCK_NAME = ".lock"

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from support.disk import full_disk
 
 from dstransformer.errors import DataError, StorageError, UserError
-from dstransformer.textfiles import iter_arriving, iter_lines, writing_files, writing_lines
+from dstransformer.io.text import iter_arriving, iter_lines, writing_files, writing_lines
 
 
 @pytest.mark.parametrize(("content", "lines"), [
@@ -254,7 +254,7 @@ def test_an_open_pipe_yields_its_lines_and_none_for_a_pause() -> None:
 
 
 def test_slowly_arriving_lines_also_yield_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dstransformer.textfiles.PATIENCE", 0.0)
+    monkeypatch.setattr("dstransformer.io.text.PATIENCE", 0.0)
     with pipe() as (reading, writing):
         writing.write(b"one\n")
         arriving = iter_arriving(reading, "standard input")

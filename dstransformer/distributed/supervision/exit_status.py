@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dstransformer.errors import DstError
-from dstransformer.files import replace_file
+from dstransformer.io.files import replace_file
 
 #: In the run folder: the status and when the run ended (Unix seconds), in one line.
 STATUS_NAME = "exit-status"

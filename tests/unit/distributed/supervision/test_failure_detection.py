@@ -4,7 +4,16 @@ import math
 
 import pytest
 
-from dstransformer.cluster.verdicts import FAILED, LEFT, UPDATE, Limits, Place, Seen, find_gone, find_stuck
+from dstransformer.distributed.supervision.failure_detection import (
+    FAILED,
+    LEFT,
+    UPDATE,
+    Limits,
+    Place,
+    Seen,
+    find_gone,
+    find_stuck,
+)
 
 LIMITS = Limits(update=30.0, phase=300.0, silence=20.0)
 NOW = 1000.0

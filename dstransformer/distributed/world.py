@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import distributed_c10d
 
-from dstransformer.cluster.launcher import Processes, add_slurm_variables
-from dstransformer.cluster.watchdog import Watchdog
+from dstransformer.distributed.launcher import Processes, add_slurm_variables
+from dstransformer.distributed.supervision.heartbeat import Watchdog
 from dstransformer.errors import DstError, UserError
 
 logger = logging.getLogger(__name__)

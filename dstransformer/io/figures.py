@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from dstransformer.errors import UserError, shown
-from dstransformer.files import replace_file, storage_errors
-from dstransformer.products import check_text_output
+from dstransformer.io.files import replace_file, storage_errors
+from dstransformer.io.products import check_text_output
 
 #: Endings of the files that a figure can be saved as.
 SUFFIXES = (".png", ".svg", ".pdf")

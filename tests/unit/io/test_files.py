@@ -12,7 +12,7 @@ import pytest
 from support.launching import started
 
 from dstransformer.errors import DataError, StorageError, UserError
-from dstransformer.files import append_whole, hold_lock, replace_file, replace_folder, replacing, storage_errors
+from dstransformer.io.files import append_whole, hold_lock, replace_file, replace_folder, replacing, storage_errors
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_file_is_replaced_in_one_step_or_not_at_all(tmp_path: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from dstransformer.files import hold_lock
+from dstransformer.io.files import hold_lock
 with hold_lock(Path(sys.argv[1]), "busy"):
     print("held", flush=True)
     time.sleep(3600)

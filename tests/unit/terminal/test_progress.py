@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from dstransformer.progress import reporting
+from dstransformer.terminal.progress import reporting
 
 
 def test_without_a_terminal_progress_is_printed_as_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dstransformer.progress.INTERVAL", 0.0)
+    monkeypatch.setattr("dstransformer.terminal.progress.INTERVAL", 0.0)
     with reporting("sentences", 2000) as progress:
         progress(400)
         progress(1600)

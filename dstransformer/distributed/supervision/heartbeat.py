@@ -19,9 +19,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dstransformer.cluster.launcher import Processes
-from dstransformer.cluster.rank_log import RankLog
-from dstransformer.cluster.verdicts import (
+from dstransformer.distributed.launcher import Processes
+from dstransformer.distributed.supervision.failure_detection import (
     FAILED,
     LEFT,
     Limits,
@@ -32,8 +31,9 @@ from dstransformer.cluster.verdicts import (
     find_stuck,
     name_ranks,
 )
+from dstransformer.distributed.supervision.rank_log import RankLog
 from dstransformer.errors import DstError
-from dstransformer.files import storage_errors
+from dstransformer.io.files import storage_errors
 
 #: The exit status of a process that its watchdog ends.
 STATUS = 1

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist  # noqa: F401 - a process that trains has imported it
 
-from dstransformer.cluster import rank_log
-from dstransformer.cluster.launcher import Processes, launcher_name
-from dstransformer.cluster.rank_log import RankLog, record_collectives
+from dstransformer.distributed.launcher import Processes, launcher_name
+from dstransformer.distributed.supervision import rank_log
+from dstransformer.distributed.supervision.rank_log import RankLog, record_collectives
 from dstransformer.errors import DstError
 
 

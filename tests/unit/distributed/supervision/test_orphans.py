@@ -8,13 +8,13 @@ import threading
 
 import pytest
 
-from dstransformer.cluster.orphans import launchers, watch
-from dstransformer.terminal import Stopped, stopped_by_signals
+from dstransformer.distributed.supervision.orphans import launchers, watch
+from dstransformer.terminal.command import Stopped, stopped_by_signals
 
 #: A launcher in two processes, as deepspeed's, and a rank that says when it is asked to stop.
 RANK = """
 import os, signal, threading
-from dstransformer.cluster.orphans import stopping_with_launcher
+from dstransformer.distributed.supervision.orphans import stopping_with_launcher
 stopped = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stopped.set())
 with stopping_with_launcher(os.environ, lambda: False, interval=0.05):

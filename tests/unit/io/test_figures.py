@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from dstransformer.errors import UserError
-from dstransformer.figures import SUFFIXES, check_picture, line_colours, new_figure, picture, save_figure, short_names
+from dstransformer.io.figures import (
+    SUFFIXES,
+    check_picture,
+    line_colours,
+    new_figure,
+    picture,
+    save_figure,
+    short_names,
+)
 
 
 @pytest.mark.parametrize(("paths", "names"), [

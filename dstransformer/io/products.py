@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from dstransformer.errors import UserError
-from dstransformer.json_text import read_json
+from dstransformer.io.json_text import read_json
 
 #: Files that identify a run folder; one of them is enough.
 RUN_MARKERS = (".lock", "metrics.jsonl")

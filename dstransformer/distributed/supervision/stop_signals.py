@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from dstransformer.errors import RUN_AGAIN
 
 if TYPE_CHECKING:
-    from dstransformer.cluster.world import World
+    from dstransformer.distributed.world import World
 
 #: Signals within so many seconds of the first are the same request: launchers and shells signal a whole group of
 #: processes, and then each of them.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer.errors import shown
-from dstransformer.files import read_bounded
+from dstransformer.io.files import read_bounded
 
 #: Bytes of a JSON file, and of a line of a file of JSON lines. Python takes up to 25 times as much memory.
 MOST_BYTES = 16 * 2**20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.cluster.preemption import STOP_SIGNALS, StopRequest
+from dstransformer.distributed.supervision.stop_signals import STOP_SIGNALS, StopRequest
 from dstransformer.errors import RUN_AGAIN
 
 
@@ -46,7 +46,7 @@ def test_a_later_signal_ends_the_process(first: str, waited: float, status: int)
     """
     program = f"""
 import signal, time
-from dstransformer.cluster.preemption import StopRequest
+from dstransformer.distributed.supervision.stop_signals import StopRequest
 now = 0.0
 time.monotonic = lambda: now
 with StopRequest() as stop:
@@ -62,7 +62,7 @@ with StopRequest() as stop:
 HANGING = """
 import ctypes, os, sys
 from pathlib import Path
-from dstransformer.cluster import preemption
+from dstransformer.distributed.supervision import stop_signals as preemption
 preemption.SAME_REQUEST_SECONDS = -1.0
 with preemption.StopRequest(announce=True, seconds=float(sys.argv[1])) as stop:
     stop.before_leaving = lambda: Path(sys.argv[2]).write_text("left")

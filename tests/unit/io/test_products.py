@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dstransformer.errors import UserError
-from dstransformer.products import check_text_output, enclosing_product
-from dstransformer.textfiles import writing_lines
+from dstransformer.io.products import check_text_output, enclosing_product
+from dstransformer.io.text import writing_lines
 
 
 def fill(folder: Path, *names: str) -> Path:

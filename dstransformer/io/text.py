@@ -14,10 +14,10 @@ from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from dstransformer.compression import DamagedDataError, compression_of, decompressed
 from dstransformer.errors import DataError, StorageError, UserError
-from dstransformer.files import hold_lock, storage_errors
-from dstransformer.products import check_text_output
+from dstransformer.io.compression import DamagedDataError, compression_of, decompressed
+from dstransformer.io.files import hold_lock, storage_errors
+from dstransformer.io.products import check_text_output
 
 _GZIP_MAGIC = b"\x1f\x8b"
 

@@ -1,0 +1,1 @@
+"""How a command behaves in a shell, and how it shows progress."""
