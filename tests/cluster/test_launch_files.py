@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import yaml
 from deepspeed.launcher.runner import fetch_hostfile
-from support.processes.launching import HANG_SECONDS, REPOSITORY, free_port, run_command, started, wait_until
+from support.processes.forks import REPOSITORY
+from support.processes.launching import HANG_SECONDS, free_port, run_command, started, wait_until
 from support.training.runs import TINY, latest_state, losses
 
 from dstransformer.config import compose, load_config

@@ -15,7 +15,8 @@ from support.clusters.nodes import two_nodes
 from support.clusters.slurm import slurm_cluster
 from support.clusters.tools import UnavailableError
 from support.data.prep import contents, some_pieces, text_and_corpus
-from support.processes.launching import REPOSITORY, finish, started, wait_until
+from support.processes.forks import REPOSITORY
+from support.processes.launching import finish, started, wait_until
 
 PAIRS = 60_000
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from support.clusters.slurm import Slurm, slurm_cluster
 from support.clusters.tools import UnavailableError
-from support.processes.launching import REPOSITORY, free_port, wait_until
+from support.processes.forks import REPOSITORY
+from support.processes.launching import free_port, wait_until
 from support.training.runs import TINY, latest_state, losses
 
 UPDATES = 80

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from support.clusters.nodes import TwoNodes, two_nodes
 from support.clusters.tools import UnavailableError
-from support.processes.launching import HANG_SECONDS, REPOSITORY, run_command, run_dst, started, wait_until
+from support.processes.forks import REPOSITORY
+from support.processes.launching import HANG_SECONDS, run_command, run_dst, started, wait_until
 from support.training.runs import TINY, latest_state, losses
 
 from dstransformer.errors import RUN_AGAIN

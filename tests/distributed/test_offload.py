@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.processes.launching import environment, finish, forked, wait_until
+from support.processes.forks import environment
+from support.processes.launching import finish, forked, wait_until
 from support.processes.ranks import run_ranks
 from support.training.runs import TINY
 

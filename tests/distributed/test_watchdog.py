@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from support.processes.forks import Fork
-from support.processes.launching import environment, forked, free_port, launcher, run_command, wait_until
+from support.processes.forks import Fork, environment
+from support.processes.launching import forked, free_port, launcher, run_command, wait_until
 from support.processes.ranks import finish_all, srun
 from support.services.mlflow_runs import tracked_run
 from support.training.runs import TINY, latest_state, losses

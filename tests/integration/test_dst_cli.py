@@ -11,7 +11,8 @@ from pathlib import Path
 
 import mlflow
 import pytest
-from support.processes.launching import REPOSITORY, environment, run_dst
+from support.processes.forks import REPOSITORY, environment
+from support.processes.launching import run_dst
 from support.services.mlflow_runs import bundle_model
 from support.training.runs import train_options
 

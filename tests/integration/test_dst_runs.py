@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.processes.launching import environment, finish, forked, run_dst, wait_until
+from support.processes.forks import environment
+from support.processes.launching import finish, forked, run_dst, wait_until
 from support.training.runs import TINY
 
 #: A checkpoint every second update; the warm-up ends with the sixth update.

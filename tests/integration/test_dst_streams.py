@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes.launching import environment, finish, run_command, run_dst, wait_until
+from support.processes.forks import environment
+from support.processes.launching import finish, run_command, run_dst, wait_until
 from support.training.runs import train_options
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
-from support.processes.launching import environment, finish, forked, run_dst, wait_until
+from support.processes.forks import environment
+from support.processes.launching import finish, forked, run_dst, wait_until
 from support.training.runs import train_options
 
 from dstransformer.corpus import Corpus

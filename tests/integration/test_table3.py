@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-from support.processes.launching import environment, finish, forked, free_port, run_command, run_dst, wait_until
+from support.processes.forks import environment
+from support.processes.launching import finish, forked, free_port, run_command, run_dst, wait_until
 from support.training.runs import TINY
 
 ROWS = ["base", "d_label_smoothing_0.2", "e_learned_positions"]

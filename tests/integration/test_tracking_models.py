@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
-from support.processes.launching import environment, forked, free_port, run_command, run_dst, started, wait_until
+from support.processes.forks import environment
+from support.processes.launching import forked, free_port, run_command, run_dst, started, wait_until
 from support.services.mlflow_runs import (
     bundle_model,
     has_run,

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.processes.launching import HANG_SECONDS, environment, started, wait_until
+from support.processes.forks import environment
+from support.processes.launching import HANG_SECONDS, started, wait_until
 
 
 def tls_environment(folder: Path) -> dict[str, str]:

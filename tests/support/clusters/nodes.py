@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.clusters.tools import UnavailableError, find_tools
-from support.processes.launching import HANG_SECONDS, environment, started
+from support.processes.forks import environment
+from support.processes.launching import HANG_SECONDS, started
 
 PRIVILEGE_SEPARATION = Path("/run/sshd")  # sshd needs this folder, which is missing if sshd was never started
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.clusters.tools import find_tools
-from support.processes.launching import HANG_SECONDS, environment, free_port, marked, started, wait_until
+from support.processes.forks import environment
+from support.processes.launching import HANG_SECONDS, free_port, marked, started, wait_until
 
 TOOLS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue")
 NODES = ("n1", "n2")

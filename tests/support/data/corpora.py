@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import sentencepiece
@@ -31,9 +32,9 @@ TEXT = [
 ]
 
 
-def train_model(texts: Sequence[str] = TEXT, **changes: object) -> bytes:
+def train_model(texts: Sequence[str] = TEXT, **changes: Any) -> bytes:
     model = io.BytesIO()
-    options: dict[str, object] = {
+    options: dict[str, Any] = {
         "vocab_size": 340,
         "model_type": "bpe",
         "byte_fallback": True,

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from support.processes.forks import REPOSITORY, Fork, environment  # noqa: F401
+from support.processes.forks import Fork, environment
 
 #: Seconds without progress (almost no CPU time, no output) after which a process counts as hung. Even on a slow or busy
 #: machine there is some progress. The longest legitimate wait is for another process to build DeepSpeed's operators.
@@ -96,7 +96,7 @@ def finish(process: subprocess.Popen[str] | Fork, *peers: Fork) -> tuple[str, st
             return output or "", errors or ""
         except subprocess.TimeoutExpired as expired:
             printed = b"\n".join(part for part in (expired.output, expired.stderr) if part)
-            watch.look(len(printed), f"{process.args}\n{printed.decode(errors='replace')[-6000:]}")
+            watch.look(len(printed), f"{process.args!r}\n{printed.decode(errors='replace')[-6000:]}")
 
 
 class Watch:

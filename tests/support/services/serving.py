@@ -30,7 +30,7 @@ def small_model() -> Transformer:
     torch.manual_seed(11)
     model = Transformer(small_experiment().model, small_tokenizer().vocab_size).eval()
     with torch.no_grad():
-        model.softmax.weight.mul_(4.0)
+        model.softmax_weight.mul_(4.0)
     return model
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from dstransformer.tracking import MetricsLog
 from support.services.mlflow_server import evaluation_of
@@ -18,5 +19,6 @@ def write_run(folder: Path, *, updates: int = 100, loss: float = 5.0, bleu: str 
         metrics = {"loss": now, "perplexity": 2**now, "lr": 1e-5 * step, "grad_norm": 1.0, "tokens_per_second": 100.0}
         log.log_train(step, metrics)
         if step % 20 == 0:
-            log.log_eval("valid", step, evaluation_of(loss=now + 1, **{bleu: float(step)}))
+            scores: dict[str, Any] = {bleu: float(step)}
+            log.log_eval("valid", step, evaluation_of(loss=now + 1, **scores))
     return folder

@@ -21,8 +21,10 @@ def trained_bundle(folder: Path, corpus: Path, *, updates: int = 250, **model_ch
     opened = Corpus.open(corpus)
     split = opened.split("train")
     torch.manual_seed(1)
-    sizes = {"vocab_size": opened.tokenizer.vocab_size, "src_vocab_size": opened.tokenizer.src.vocab_size}
-    model = Transformer(config.model, **sizes, label_smoothing=0.1)
+    tokenizer = opened.tokenizer
+    model = Transformer(
+        config.model, tokenizer.vocab_size, src_vocab_size=tokenizer.src.vocab_size, label_smoothing=0.1
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
     order = np.random.default_rng(1)
     for update in range(updates):
