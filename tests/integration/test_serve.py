@@ -315,7 +315,7 @@ def test_the_page(server: Server, expected: dict[str, str], tmp_path: Path) -> N
         assert "tokens; this server takes at most 1,024: split it [422]" in tab.evaluate(
             "document.querySelector('#status').textContent"
         )
-        complaints = [each for each in tab.complaints if "422" not in each]
+        complaints = [each for each in tab.errors if "422" not in each]
         tab.open(f"{server.address}/docs")
         assert "POST /translate" in tab.evaluate("document.body.textContent")
         assert complaints == []

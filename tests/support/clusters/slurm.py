@@ -122,8 +122,8 @@ def _idle(slurm: Slurm) -> int:
     return done.stdout.count("State=IDLE ")
 
 
-def _wait_until(condition: Callable[[], bool], complaint: str, folder: Path) -> None:
+def _wait_until(condition: Callable[[], bool], message: str, folder: Path) -> None:
     def logs() -> str:
-        return "\n".join([complaint, *(f"{log.name}: {log.read_text()[-1000:]}" for log in folder.glob("*.log"))])
+        return "\n".join([message, *(f"{log.name}: {log.read_text()[-1000:]}" for log in folder.glob("*.log"))])
 
     wait_until(condition, logs)

@@ -24,8 +24,8 @@ DEFAULT_INPUTS = 600
 #: Bytes of address space that a reader may take beyond what its process has at the start.
 MEMORY = 2 * 2**30
 
-#: Seconds for one input, which takes milliseconds: only a reader that hangs needs as many.
-PATIENCE = 120
+#: Time limit in seconds for one input. An input takes milliseconds, so only a reader that hangs exceeds it.
+INPUT_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,12 @@ class Target:
 
     Attributes:
         name: For the test.
-        make: Writes the files into a new folder.
+        make: Writes valid files into a new folder.
         read: Reads them from there.
         damaged: Patterns of the files to damage.
-        hashes: Whether files state hashes of others: half of the inputs then have the right ones, as an attacker's.
+        hashes: Whether files state hashes of other files. Half of the inputs then have correct hashes, as an
+            attacker's would.
+        refusals: The errors with which it may refuse a file.
     """
 
     name: str
@@ -61,7 +63,7 @@ def inputs_for_each(readers: int) -> int:
 
 
 def fuzz(target: Target, folder: Path, inputs: int) -> None:
-    """Read ``inputs`` damaged variants of the files of a target; each is read, or refused in one line.
+    """Read damaged variants of the files of a target. Each must be read, or refused in one line.
 
     Args:
         target: The reader.
@@ -85,9 +87,9 @@ def fuzz(target: Target, folder: Path, inputs: int) -> None:
     _, status = os.waitpid(child, 0)
     if status == 0:
         return
-    how = f"was ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "failed"
+    reason = f"was ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "failed"
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in (report, last) if path.exists()]
-    pytest.fail(f"{target} {how}\n" + "\nthe last input: ".join(texts), pytrace=False)
+    pytest.fail(f"{target} {reason}\n" + "\nthe last input: ".join(texts), pytrace=False)
 
 
 def _fuzz(target: Target, folder: Path, last: Path, inputs: int) -> None:
@@ -98,7 +100,7 @@ def _fuzz(target: Target, folder: Path, last: Path, inputs: int) -> None:
     names = [name for name in names if name in good]
     assert names, target.name
     _watch()
-    target.read(folder)  # the whole files must be read, and first calls import
+    target.read(folder)  # valid files must be read; the first call also imports modules
     _limit_memory()
 
     @settings(
@@ -109,14 +111,14 @@ def _fuzz(target: Target, folder: Path, last: Path, inputs: int) -> None:
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    @given(changes({name: good[name] for name in names}, mendable=target.hashes))
+    @given(changes({name: good[name] for name in names}, with_hashes=target.hashes))
     def each(change: Change) -> None:
         _watch()
         last.write_text(repr(change), encoding="utf-8", errors="backslashreplace")
         last.with_suffix(".content").write_bytes(change.content)
         written = {change.name: change.content}
-        if change.mend:
-            written |= _with_right_hashes(good, change)
+        if change.fix_hashes:
+            written |= _with_correct_hashes(good, change)
         for name, content in written.items():
             (folder / name).write_bytes(content)
         try:
@@ -134,8 +136,8 @@ def _fuzz(target: Target, folder: Path, last: Path, inputs: int) -> None:
 
 
 def _watch() -> None:
-    """End the process if it hangs from here on, in whatever library, and show where."""
-    faulthandler.dump_traceback_later(PATIENCE, exit=True, file=2)
+    """End the process and print its stacks if it hangs from now on."""
+    faulthandler.dump_traceback_later(INPUT_SECONDS, exit=True, file=2)
 
 
 def _limit_memory() -> None:
@@ -155,7 +157,7 @@ def _restore(folder: Path, good: dict[str, bytes]) -> None:
             path.write_bytes(content)
 
 
-def _with_right_hashes(good: dict[str, bytes], change: Change) -> dict[str, bytes]:
+def _with_correct_hashes(good: dict[str, bytes], change: Change) -> dict[str, bytes]:
     """The files that state the hash of the changed one, and of each other, with the new hash."""
     now = {**good, change.name: change.content}
     pending = [change.name]

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 
 @dataclass(frozen=True)
 class Change:
-    """A file and its new content; ``mend`` asks for the hashes of other files to be made right."""
+    """A file and its new content. With ``fix_hashes``, other files state the hash of the new content."""
 
     name: str
     content: bytes
-    mend: bool
+    fix_hashes: bool
 
     def __repr__(self) -> str:
-        return f"{self.name}, {len(self.content)} bytes: {self.content[:200]!r}{', hashes made right' * self.mend}"
+        return f"{self.name}, {len(self.content)} bytes: {self.content[:200]!r}{', hashes fixed' * self.fix_hashes}"
 
 
 #: Contents in place of a whole file.
@@ -38,7 +38,7 @@ WHOLE = [
 
 HUGE = [2**31 - 1, 2**31, 2**32 - 1, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**40, 10**299, 10**5000]
 
-#: Texts in place of a value: ways out of a folder, unprintable characters, other types in disguise.
+#: Texts in place of a value: paths out of a folder, unprintable characters, texts that look like other types.
 TEXTS = [
     "", ".", "..", "../../etc/passwd", "/etc/passwd", "a/../../b", "a\0b", "\x1b[31m", "\ud800", "x" * 300, "ä" * 200,
     "x" * 5_000, "1e999", "\n", "%s%s%n", "{0.__class__}", "[red]x[/", "step-99999999", "sqlite:///x", "***",
@@ -46,7 +46,7 @@ TEXTS = [
 
 
 def deep(levels: int) -> Any:
-    """Lists within each other."""
+    """Nested lists."""
     value: Any = []
     for _ in range(levels):
         value = [value]
@@ -68,7 +68,7 @@ STRUCTURED = (".json", ".jsonl", ".yaml", ".safetensors")
 
 
 @st.composite
-def changes(draw: st.DrawFn, files: dict[str, bytes], *, mendable: bool) -> Change:
+def changes(draw: st.DrawFn, files: dict[str, bytes], *, with_hashes: bool) -> Change:
     """A change of one of the files."""
     name = draw(st.sampled_from(sorted(files)))
     content, suffix = files[name], PurePath(name).suffix
@@ -78,7 +78,7 @@ def changes(draw: st.DrawFn, files: dict[str, bytes], *, mendable: bool) -> Chan
         zipped = suffix == ".gz" and draw(st.booleans())
         changed = draw(damaged(gzip.decompress(content) if zipped else content))
         changed = gzip.compress(changed, 1) if zipped else changed
-    return Change(name, changed, mendable and draw(st.booleans()))
+    return Change(name, changed, with_hashes and draw(st.booleans()))
 
 
 @st.composite
@@ -87,7 +87,7 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
     if not content:
         return draw(st.binary(max_size=50))
     at = draw(st.integers(0, len(content) - 1))
-    begin, some, end = content[:at], content[at : at + (many := draw(st.integers(1, 200)))], content[at + many :]
+    begin, part, end = content[:at], content[at : at + (many := draw(st.integers(1, 200)))], content[at + many :]
     number = struct.pack("<Q", draw(st.sampled_from([0, 2**31 - 1, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1, 2**64 - 8])))
     flipped = bytearray(content)
     for place in draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=8)):
@@ -96,8 +96,8 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
         bytes(flipped),
         begin,
         begin + end,
-        begin + some * draw(st.sampled_from([2, 3, 1_000])) + end,
-        begin + draw(st.binary(max_size=40)) + some + end,
+        begin + part * draw(st.sampled_from([2, 3, 1_000])) + end,
+        begin + draw(st.binary(max_size=40)) + part + end,
         begin + number + content[at + 8 :],
         draw(st.sampled_from(WHOLE)),
         draw(st.binary(max_size=200)),
@@ -164,18 +164,18 @@ def _places(value: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
 
 
 def _json_text(value: Any) -> str:
-    """As ``json.dumps``, which refuses no number; whole numbers may be longer than Python converts."""
+    """Like ``json.dumps``, also for whole numbers with more digits than Python converts."""
     try:
         return json.dumps(value, ensure_ascii=True)
     except ValueError:
-        return json.dumps(_spelled(value), ensure_ascii=True).replace('"<', "").replace('>"', "")
+        return json.dumps(_with_long_numbers(value), ensure_ascii=True).replace('"<', "").replace('>"', "")
 
 
-def _spelled(value: Any) -> Any:
+def _with_long_numbers(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _spelled(part) for key, part in value.items()}
+        return {key: _with_long_numbers(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_spelled(part) for part in value]
+        return [_with_long_numbers(part) for part in value]
     if type(value) is int and abs(value) >= 10**4000:
         return f"<{'-' if value < 0 else ''}1{'0' * 5000}>"
     return value

@@ -1,4 +1,4 @@
-"""Starts processes and ranks, and leaves none behind."""
+"""Starts processes, and kills all that are left when the test ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.processes.forks import Fork, environment
 #: Seconds without progress (almost no CPU time, no output) after which a process counts as hung. Even on a slow or busy
 #: machine there is some progress. The longest legitimate wait is for another process to build DeepSpeed's operators.
 HANG_SECONDS = 400.0
-#: Time limit in seconds, for processes that hang in a busy loop. Nothing else comes near it.
+#: Time limit in seconds, for processes that hang in a busy loop. No test comes near it.
 LIMIT = 1800.0
 
 _CHECK_SECONDS = 5.0  # seconds between two checks for a hung process
@@ -89,31 +89,31 @@ def finish(process: subprocess.Popen[str] | Fork, *peers: Fork) -> tuple[str, st
     Raises:
         AssertionError: The process and its peers hang; the message has the output so far.
     """
-    watch = Watch([process.pid, *(peer.pid for peer in peers)])
+    detector = HangDetector([process.pid, *(peer.pid for peer in peers)])
     while True:
         try:
             output, errors = process.communicate(timeout=_CHECK_SECONDS)
             return output or "", errors or ""
         except subprocess.TimeoutExpired as expired:
             printed = b"\n".join(part for part in (expired.output, expired.stderr) if part)
-            watch.look(len(printed), f"{process.args!r}\n{printed.decode(errors='replace')[-6000:]}")
+            detector.check(len(printed), f"{process.args!r}\n{printed.decode(errors='replace')[-6000:]}")
 
 
-class Watch:
+class HangDetector:
     """Detects hung processes by their output and the CPU time of them and their descendants."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._pids = pids
-        self._began = self._moved = time.monotonic()
-        self._seen = (0, 0.0)
+        self._started = self._last_progress = time.monotonic()
+        self._previous = (0, 0.0)  # bytes printed, CPU seconds
 
-    def look(self, printed: int, what: str) -> None:
-        """Check for progress, given the amount of output so far. Raises AssertionError with ``what`` if none."""
+    def check(self, printed: int, message: str) -> None:
+        """Raise AssertionError with the message if there was no progress; ``printed`` is the bytes of output so far."""
         now, cpu = time.monotonic(), self._cpu_seconds()
-        if printed != self._seen[0] or abs(cpu - self._seen[1]) > 0.01 * (now - self._moved) + 0.1:
-            self._moved, self._seen = now, (printed, cpu)
-        assert now - self._moved < HANG_SECONDS, f"no progress for {HANG_SECONDS:.0f} s: {what}"
-        assert now - self._began < LIMIT, f"not done in {LIMIT:.0f} s: {what}"
+        if printed != self._previous[0] or abs(cpu - self._previous[1]) > 0.01 * (now - self._last_progress) + 0.1:
+            self._last_progress, self._previous = now, (printed, cpu)
+        assert now - self._last_progress < HANG_SECONDS, f"no progress for {HANG_SECONDS:.0f} s: {message}"
+        assert now - self._started < LIMIT, f"not done in {LIMIT:.0f} s: {message}"
 
     def _cpu_seconds(self) -> float:
         total = 0.0
@@ -135,11 +135,11 @@ def run_command(
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
-def wait_until(condition: Callable[[], bool], complaint: Callable[[], str] = str, seconds: float = LIMIT) -> None:
-    """Wait for a condition. Raises AssertionError with the complaint after a time limit meant for hangs only."""
+def wait_until(condition: Callable[[], bool], message: Callable[[], str] = str, seconds: float = LIMIT) -> None:
+    """Wait for a condition. Raises AssertionError with the message after a time limit meant for hangs only."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {complaint()}"
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {message()}"
         time.sleep(0.05)
 
 

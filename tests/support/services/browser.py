@@ -21,6 +21,14 @@ OPTIONS = (
 _WATCH = '<script>addEventListener("error", (event) => { document.title = "failed: " + event.message; });</script>'
 
 
+def find_chromium() -> str:
+    """The path of Chromium. Skips the test if there is none."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    return browser
+
+
 def open_page(page: Path, folder: Path, *, address: str = "", then: str = "") -> str:
     """Open a page; return its HTML. Skips the test if there is no Chromium.
 
@@ -33,14 +41,11 @@ def open_page(page: Path, folder: Path, *, address: str = "", then: str = "") ->
     Raises:
         AssertionError: The page's script failed.
     """
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser is None:
-        pytest.skip("no Chromium: apt-get install chromium")
     copy = folder / "copy.html"
     text = page.read_text(encoding="utf-8").replace("<head>", f"<head>{_WATCH}", 1)
     copy.write_text(text.replace("</body>", f"<script>{then}</script></body>", 1), encoding="utf-8")
     done = run_command(
-        [browser, *OPTIONS, f"--user-data-dir={folder / 'browser'}", "--dump-dom", f"{copy.as_uri()}{address}"]
+        [find_chromium(), *OPTIONS, f"--user-data-dir={folder / 'browser'}", "--dump-dom", f"{copy.as_uri()}{address}"]
     )
     assert done.returncode == 0, done.stderr
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)

@@ -7,23 +7,20 @@ import itertools
 import json
 import os
 import shlex
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from support.processes.launching import started, wait_until
-from support.services.browser import OPTIONS
+from support.services.browser import OPTIONS, find_chromium
 
 
 class Tab:
     """A page in the browser.
 
     Attributes:
-        complaints: Errors of scripts, and what the browser logged: refusals by the Content-Security-Policy among them.
+        errors: Errors of scripts and what the browser logged, such as refusals by the Content-Security-Policy.
     """
 
     def __init__(self, write: int, read: int) -> None:
@@ -31,7 +28,7 @@ class Tab:
         self._numbers = itertools.count(1)
         self._received = b""
         self._session = ""
-        self.complaints: list[str] = []
+        self.errors: list[str] = []
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
@@ -51,7 +48,7 @@ class Tab:
 
     def wait(self, condition: str) -> None:
         """Wait until an expression is true."""
-        wait_until(lambda: bool(self.evaluate(condition)), lambda: f"{condition}; {self.complaints}")
+        wait_until(lambda: bool(self.evaluate(condition)), lambda: f"{condition}; {self.errors}")
 
     def move_to(self, selector: str) -> tuple[float, float]:
         """Move the pointer to the middle of an element; where that is."""
@@ -85,13 +82,13 @@ class Tab:
                 assert "error" not in answer, (method, answer["error"])
                 result: dict[str, Any] = answer["result"]
                 return result
-            self._note(answer)
+            self._record(answer)
 
-    def _note(self, event: dict[str, Any]) -> None:
+    def _record(self, event: dict[str, Any]) -> None:
         if event.get("method") == "Runtime.exceptionThrown":
-            self.complaints.append(json.dumps(event["params"]["exceptionDetails"]))
+            self.errors.append(json.dumps(event["params"]["exceptionDetails"]))
         if event.get("method") == "Log.entryAdded":
-            self.complaints.append(event["params"]["entry"]["text"])
+            self.errors.append(event["params"]["entry"]["text"])
 
     def _next_message(self) -> dict[str, Any]:
         while b"\0" not in self._received:
@@ -106,18 +103,15 @@ class Tab:
 @contextmanager
 def browsing(folder: Path) -> Iterator[Tab]:
     """Start Chromium with an empty page; ``folder`` is for its files. Skips the test if there is no Chromium."""
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser is None:
-        pytest.skip("no Chromium: apt-get install chromium")
     (commands_read, commands_write), (answers_read, answers_write) = os.pipe(), os.pipe()
     options = [*OPTIONS, "--remote-debugging-pipe", f"--user-data-dir={folder / 'browser'}"]
-    line = f"exec {shlex.join([browser, *options])} 3<&{commands_read} 4>&{answers_write}"
-    theirs = (commands_read, answers_write)
+    line = f"exec {shlex.join([find_chromium(), *options])} 3<&{commands_read} 4>&{answers_write}"
+    browser_ends = (commands_read, answers_write)
     with (
         (folder / "browser.log").open("w") as log,
-        started(["bash", "-c", line], pass_fds=theirs, stdout=log, stderr=log),
+        started(["bash", "-c", line], pass_fds=browser_ends, stdout=log, stderr=log),
     ):
-        for descriptor in theirs:
+        for descriptor in browser_ends:
             os.close(descriptor)
         try:
             yield Tab(commands_write, answers_read)

@@ -1,4 +1,4 @@
-"""A stand-in for a model, which the tests of the process of a model load in it; importing it takes no time."""
+"""A fake model for tests of the process that holds a model. Importing this module takes no time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ERRORS: dict[str, Exception] = {
 
 
 class Puppet:
-    """Does what the batch says, if it is the name of an error, ``sleep``, or anything else to be sent back."""
+    """Raises the error that a batch names, sleeps if it is ``sleep``, and returns any other batch."""
 
     facts = ("facts", 1)
     ended = None
@@ -39,7 +39,7 @@ def load_puppet() -> Puppet:
 
 
 def fail_to_load(name: str) -> NoReturn:
-    """Raise one of the errors; end at once if it is ``exit``."""
+    """Raise the named error, or end the process at once if the name is ``exit``."""
     if name == "exit":
         os._exit(3)
     raise ERRORS[name]
