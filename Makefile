@@ -1,8 +1,9 @@
 # make install      create the virtual environment .venv; all targets below do this first
 # make quickstart   prepare, train and evaluate on the embedded toy corpus
-# make test         check the code and run all tests on three workers (WORKERS=4: on four)
+# make test         check the code and prove every promise once, on four workers (WORKERS=6: on six)
+# make test-all     make test, then the tests marked extended: every combination, long fuzzing, campaigns
 # make test-fast    run ruff and the fast unit tests, for everyday work
-# make coverage     run all tests and report line coverage, without subprocesses
+# make coverage     run the tests of both tiers and report line coverage, without subprocesses
 # make check        run ruff, mypy and import-linter
 # make format       format the code and apply ruff's fixes
 # make bench        run the benchmarks (docs/benchmarks.md)
@@ -11,14 +12,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST_ARGS ?=
-WORKERS ?= 3
+# More than the cores of a small machine: the tests spend half of their time waiting for other processes.
+WORKERS ?= 4
 
 export HF_HUB_OFFLINE ?= 1
 export MLFLOW_DISABLE_TELEMETRY ?= true
 # Keep the bytecode that Python writes at the first import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install quickstart test test-fast coverage check format bench clean
+.PHONY: install quickstart test test-all test-fast coverage check format bench clean
 
 install: $(INSTALLED)
 
@@ -30,12 +32,15 @@ quickstart: $(INSTALLED)
 	@BIN=$(BIN) launch/quickstart.sh
 
 test: $(INSTALLED) check
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not extended" $(PYTEST_ARGS)
+
+test-all: test
+	$(BIN)/python -m pytest -n $(WORKERS) -m extended $(PYTEST_ARGS)
 
 test-fast: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" tests/unit $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not extended" tests/unit $(PYTEST_ARGS)
 
 coverage: $(INSTALLED)
 	$(BIN)/python -m coverage erase

@@ -1,3 +1,15 @@
+"""What all tests share, and the two tiers.
+
+``make test`` runs every test but those marked ``extended``. It proves every promise of the documentation at least once
+(``tests/unit/test_promises.py`` checks that it does). ``make test-all`` adds the rest: every combination of ranks, ZeRO
+stages and precisions, further architectures, faults in every phase, more fuzzing, and what needs minutes to compile.
+A test belongs to the first tier unless a test of the first tier fails whenever it would fail on a mistake that somebody
+is likely to make.
+
+Where a fixture makes what many tests read, it takes the fixture ``extended``, and makes what only extended tests need
+if such tests are selected.
+"""
+
 from __future__ import annotations
 
 import os
@@ -25,11 +37,41 @@ settings.load_profile("any machine")
 #: The test folders, slowest first, so that slow tests do not run last on a single worker.
 FOLDERS = ("cluster", "distributed", "integration", "gpu", "fuzz", "unit")
 
+#: The files that take longest; they come before all others.
+SLOWEST = (
+    "test_engine.py", "test_portable.py", "test_offload.py", "test_two_nodes.py", "test_preemption.py",
+    "test_watchdog.py", "test_launch_files.py", "test_slurm.py", "test_table3.py", "test_dst_cli.py",
+)  # fmt: skip
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests by folder. With ``-n``, workers take whole files, so that a file's fixtures are built once."""
+#: For each file of tests, whether one of its tests belongs to the first tier.
+FIRST_TIER = pytest.StashKey[dict[Path, bool]]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort the tests by file. With ``-n``, workers take whole files, so that a file's fixtures are built once."""
     here = Path(__file__).parent
-    items.sort(key=lambda item: FOLDERS.index(item.path.relative_to(here).parts[0]))
+
+    def place(item: pytest.Item) -> tuple[int, int]:
+        first = SLOWEST.index(item.path.name) if item.path.name in SLOWEST else len(SLOWEST)
+        return first, FOLDERS.index(item.path.relative_to(here).parts[0])
+
+    items.sort(key=place)
+    tiers = config.stash.setdefault(FIRST_TIER, {})
+    for item in items:
+        tiers[item.path] = tiers.get(item.path, False) or item.get_closest_marker("extended") is None
+
+
+@pytest.fixture(scope="session")
+def first_tier(pytestconfig: pytest.Config) -> dict[Path, bool]:
+    """For each collected file of tests, whether ``make test`` runs one of its tests."""
+    return pytestconfig.stash[FIRST_TIER]
+
+
+@pytest.fixture(scope="module")
+def extended(request: pytest.FixtureRequest) -> bool:
+    """Whether tests of this file that are marked ``extended`` are selected."""
+    items = request.session.items
+    return any(item.get_closest_marker("extended") for item in items if item.path == request.path)
 
 
 @pytest.fixture(autouse=True)

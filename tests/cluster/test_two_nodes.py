@@ -9,7 +9,8 @@ import pytest
 from support.clusters.nodes import TwoNodes, two_nodes
 from support.clusters.tools import UnavailableError
 from support.processes.forks import REPOSITORY
-from support.processes.launching import HANG_SECONDS, run_command, run_dst, started, wait_until
+from support.processes.launching import HANG_SECONDS, run_command, started, wait_until
+from support.processes.ranks import run_dst_ranks
 from support.training.runs import TINY, latest_state, losses
 
 from dstransformer.errors import RUN_AGAIN
@@ -63,6 +64,6 @@ def test_two_nodes_train_like_two_local_ranks(cluster: TwoNodes, toy_corpus: Pat
     assert across_nodes[-1] < 0.95 * across_nodes[0]
     assert latest_state(tmp_path / "nodes")["world_size"] == 2
 
-    local = run_dst(*train_arguments(toy_corpus, tmp_path / "local"), ranks=2)
+    local = run_dst_ranks(2, *train_arguments(toy_corpus, tmp_path / "local"))
     assert local.returncode == 0, local.stderr[-3000:]
     assert across_nodes == pytest.approx(losses(tmp_path / "local"), rel=1e-5)

@@ -12,9 +12,13 @@ import pytest
 import torch
 from support.models.numerics import LAYOUT_TOLERANCE
 from support.processes.ranks import run_ranks
+from support.tiers import combinations
 
 STAGES = (0, 1, 2, 3)
 PRECISIONS = ("fp32", "bf16", "fp16")
+#: Stages and precisions that `make test` trains. The rest of the product is extended.
+FIRST_TIER = {(0, "fp32"), (1, "bf16"), (2, "fp16"), (3, "fp32")}
+EVERY_LAYOUT = combinations(STAGES, PRECISIONS, first_tier=FIRST_TIER)
 WORKER = Path(__file__).with_name("worker.py")
 
 Case = dict[str, Any]
@@ -58,6 +62,14 @@ EMA_FRAGMENTS = [
     ("zero0", "fp32"), ("zero0", "bf16"), ("zero1", "bf16"), ("zero2", "fp16"), ("zero3", "fp32"), ("zero3", "bf16"),
 ]  # fmt: skip
 
+#: The cases on two ranks that `make test` needs.
+FIRST_CASES = {
+    *(f"{kind}{stage}-{precision}" for kind in ("zero", "clip-") for stage, precision in FIRST_TIER),
+    "overflow-2", "r_drop-zero0-fp32", "r_drop-zero3-fp32",
+    *(f"{kind}-zero{layout}" for kind in ("ema", "raw") for layout in ("1-bf16", "3-fp32")),
+    "bf16", "fp16", "dropout", "r_drop", "bpe_dropout", "augment",
+}  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def train(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, list[Case]], Path]:
@@ -95,7 +107,9 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def two_ranks(train: Callable[[int, list[Case]], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_ranks(
+    train: Callable[[int, list[Case]], Path], tmp_path_factory: pytest.TempPathFactory, *, extended: bool
+) -> Path:
     matrix = [
         case(
             f"zero{stage}-{precision}",
@@ -134,7 +148,8 @@ def two_ranks(train: Callable[[int, list[Case]], Path], tmp_path_factory: pytest
         for fragments in EMA_FRAGMENTS
         for name, decay in (("ema", "optimizer.ema_decay=0.2"), ("raw", "optimizer.ema_decay=0.0"))
     ]
-    return train(2, [*matrix, *clipped, *overflows, scattered, *r_drop, *averaged, *LAYOUTS])
+    cases = [*matrix, *clipped, *overflows, scattered, *r_drop, *averaged, *LAYOUTS]
+    return train(2, [one for one in cases if extended or one["name"] in FIRST_CASES])
 
 
 @pytest.mark.slow
@@ -144,25 +159,25 @@ def test_no_operator_is_compiled_without_offloading(two_ranks: Path) -> None:
 
 @pytest.mark.slow
 class TestStagesAndPrecisions:
-    @pytest.mark.parametrize("precision", PRECISIONS)
-    @pytest.mark.parametrize("stage", STAGES)
+    @pytest.mark.parametrize(("stage", "precision"), EVERY_LAYOUT)
     def test_the_loss_falls(self, two_ranks: Path, stage: int, precision: str) -> None:
         values = losses(two_ranks / f"zero{stage}-{precision}")
         assert len(values) == 30
         assert sum(values[-5:]) / 5 < 0.75 * values[0]
 
-    @pytest.mark.parametrize("stage", STAGES[1:])
+    @pytest.mark.parametrize("stage", combinations(STAGES[1:], first_tier={(3,)}))
     def test_stages_agree_in_fp32(self, two_ranks: Path, stage: int) -> None:
         expected, actual = two_ranks / "zero0-fp32", two_ranks / f"zero{stage}-fp32"
         assert losses(actual) == pytest.approx(losses(expected), rel=1e-5)
         torch.testing.assert_close(weights(actual), weights(expected), rtol=1e-3, atol=1e-4)
 
+    @pytest.mark.extended
     def test_zero_3_agrees_with_every_weight_partitioned(self, two_ranks: Path) -> None:
         expected, actual = two_ranks / "zero0-fp32", two_ranks / "scattered"
         assert losses(actual) == pytest.approx(losses(expected), rel=1e-5)
         torch.testing.assert_close(weights(actual), weights(expected), rtol=1e-3, atol=1e-4)
 
-    @pytest.mark.parametrize("stage", STAGES)
+    @pytest.mark.parametrize("stage", combinations(STAGES, first_tier={(2,)}))
     def test_fp16_skips_overflowing_updates_and_finds_its_loss_scale(self, two_ranks: Path, stage: int) -> None:
         lines = trace(two_ranks / f"overflow-{stage}")
         skipped = [int(line["skipped_share"]) for line in lines]
@@ -177,14 +192,14 @@ class TestStagesAndPrecisions:
         values = losses(two_ranks / f"overflow-{stage}")
         assert sum(values[-3:]) / 3 < 0.95 * values[0]
 
-    @pytest.mark.parametrize("precision", PRECISIONS[1:])
-    @pytest.mark.parametrize("stage", STAGES)
+    @pytest.mark.parametrize(
+        ("stage", "precision"), combinations(STAGES, PRECISIONS[1:], first_tier={(1, "bf16"), (2, "fp16")})
+    )
     def test_half_precision_stays_close_to_fp32(self, two_ranks: Path, stage: int, precision: str) -> None:
         expected, actual = two_ranks / "zero0-fp32", two_ranks / f"zero{stage}-{precision}"
         assert losses(actual)[-1] == pytest.approx(losses(expected)[-1], rel=0.05)
 
-    @pytest.mark.parametrize("precision", PRECISIONS)
-    @pytest.mark.parametrize("stage", STAGES)
+    @pytest.mark.parametrize(("stage", "precision"), EVERY_LAYOUT)
     def test_every_metric_is_logged(self, two_ranks: Path, stage: int, precision: str) -> None:
         for line in trace(two_ranks / f"zero{stage}-{precision}"):
             for key in ("lr", "grad_norm", "src_tokens", "tgt_tokens", "tokens_per_second", "perplexity", "loss_scale"):
@@ -192,7 +207,7 @@ class TestStagesAndPrecisions:
             assert line["skipped_share"] == 0.0
             assert (line["loss_scale"] > 1) == (precision == "fp16")
 
-    @pytest.mark.parametrize("stage", STAGES[1:])
+    @pytest.mark.parametrize("stage", combinations(STAGES[1:], first_tier={(3,)}))
     def test_gradient_norms_agree_in_fp32(self, two_ranks: Path, stage: int) -> None:
         for name in ("clip-{}-fp32", "zero{}-fp32"):
             expected, actual = (
@@ -200,8 +215,7 @@ class TestStagesAndPrecisions:
             )
             assert actual == pytest.approx(expected, rel=1e-3)
 
-    @pytest.mark.parametrize("precision", PRECISIONS)
-    @pytest.mark.parametrize("stage", STAGES)
+    @pytest.mark.parametrize(("stage", "precision"), EVERY_LAYOUT)
     def test_clipping_and_loss_scaling_agree(self, two_ranks: Path, stage: int, precision: str) -> None:
         expected, actual = two_ranks / "clip-0-fp32", two_ranks / f"clip-{stage}-{precision}"
         tolerance = 1e-5 if precision == "fp32" else 5e-3
@@ -210,8 +224,7 @@ class TestStagesAndPrecisions:
         norms = [[line["grad_norm"] for line in trace(run)] for run in (actual, expected)]
         assert norms[0] == pytest.approx(norms[1], rel=0.05)
 
-    @pytest.mark.parametrize("precision", PRECISIONS)
-    @pytest.mark.parametrize("stage", STAGES)
+    @pytest.mark.parametrize(("stage", "precision"), EVERY_LAYOUT)
     def test_the_last_checkpoint_is_complete(self, two_ranks: Path, stage: int, precision: str) -> None:
         run = two_ranks / f"zero{stage}-{precision}"
         checkpoint = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
@@ -225,13 +238,15 @@ class TestStagesAndPrecisions:
 
 @pytest.mark.slow
 class TestRegularisers:
-    @pytest.mark.parametrize("fragments", R_DROP_FRAGMENTS)
+    @pytest.mark.parametrize("fragments", combinations(R_DROP_FRAGMENTS, first_tier={(("zero3", "fp32"),)}))
     def test_r_drop_agrees_in_all_stages_and_precisions(self, two_ranks: Path, fragments: tuple[str, str]) -> None:
         expected, actual = two_ranks / "r_drop-zero0-fp32", two_ranks / f"r_drop-{'-'.join(fragments)}"
         assert losses(actual) == pytest.approx(losses(expected), rel=1e-5 if "fp32" in fragments else 0.02)
         assert losses(actual)[0] > 1.001 * losses(two_ranks / "dropout")[0], "R-Drop adds the divergence"
 
-    @pytest.mark.parametrize("fragments", EMA_FRAGMENTS)
+    @pytest.mark.parametrize(
+        "fragments", combinations(EMA_FRAGMENTS, first_tier={(("zero1", "bf16"),), (("zero3", "fp32"),)})
+    )
     def test_checkpoints_hold_the_moving_average(self, two_ranks: Path, fragments: tuple[str, str]) -> None:
         """``average = share * average + (1 - share) * weights``, from the second update on."""
         name = "-".join(fragments)
@@ -255,17 +270,20 @@ def saved_weights(run: Path) -> list[dict[str, torch.Tensor]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("in_first_tier", combinations([True, False], first_tier={(True,)}))
 def test_any_layout_of_ranks_and_accumulation_gives_the_same_trace(
-    train: Callable[[int, list[Case]], Path], two_ranks: Path
+    train: Callable[[int, list[Case]], Path], two_ranks: Path, *, in_first_tier: bool
 ) -> None:
-    for out in (train(1, LAYOUTS), train(4, LAYOUTS)):
-        for layout in LAYOUTS:
+    layouts = [layout for layout in LAYOUTS if (layout["name"] in FIRST_CASES) == in_first_tier]
+    for out in (train(1, layouts), train(4, layouts)):
+        for layout in layouts:
             rel = LAYOUT_TOLERANCE[layout["fragments"][1]]
             assert losses(out / layout["name"]) == pytest.approx(losses(two_ranks / layout["name"]), rel=rel)
             assert flops(out / layout["name"]) == flops(two_ranks / layout["name"])
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_resumed_run_equals_an_uninterrupted_one(train: Callable[[int, list[Case]], Path]) -> None:
     cases = []
     also = ("optimizer.ema_decay=0.9", "training.bpe_dropout=0.1", AUGMENT)

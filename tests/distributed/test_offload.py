@@ -18,7 +18,7 @@ from support.training.runs import TINY
 
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 WORKER = Path(__file__).with_name("worker.py")
 SAVED_AT, UPDATES = 3, 6

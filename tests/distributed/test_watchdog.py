@@ -64,13 +64,13 @@ def error_of(*outputs: tuple[str, str]) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "phase", "update", "ranks", "how"), [
     (2, "update", 11, [0], "SIGSTOP"),
-    (2, "validation", 8, [0], "SIGKILL"),
-    (2, "checkpoint", 8, [1], "SIGSTOP"),
-    (2, "final evaluation of the bundle", 12, [1], "SIGKILL"),
+    pytest.param(2, "validation", 8, [0], "SIGKILL", marks=pytest.mark.extended),
+    pytest.param(2, "checkpoint", 8, [1], "SIGSTOP", marks=pytest.mark.extended),
+    pytest.param(2, "final evaluation of the bundle", 12, [1], "SIGKILL", marks=pytest.mark.extended),
     (2, "the start of DeepSpeed", 0, [1], "SIGKILL"),
-    (2, "set-up", 0, [0], "SIGSTOP"),
+    pytest.param(2, "set-up", 0, [0], "SIGSTOP", marks=pytest.mark.extended),
     (4, "update", 11, [1, 2], "SIGKILL"),
-    (4, "update", 11, [0, 1], "SIGKILL"),
+    pytest.param(4, "update", 11, [0, 1], "SIGKILL", marks=pytest.mark.extended),
 ])  # fmt: skip
 def test_one_line_names_the_ranks_that_are_gone(
     toy_corpus: Path, tmp_path: Path, count: int, phase: str, update: int, ranks: list[int], how: str
@@ -120,7 +120,9 @@ def test_a_rank_that_hangs_is_named_and_the_run_has_failed(toy_corpus: Path, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "rank"), [("deepspeed", 1), ("torchrun", 0)])
+@pytest.mark.parametrize(("name", "rank"), [
+    pytest.param("deepspeed", 1, marks=pytest.mark.extended), ("torchrun", 0),
+])  # fmt: skip
 def test_a_launcher_that_ends_the_other_ranks_does_not_hide_the_line(
     toy_corpus: Path, tmp_path: Path, name: str, rank: int
 ) -> None:

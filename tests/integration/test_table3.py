@@ -32,6 +32,7 @@ def copy_store(out: Path, empty_store: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_stopped_table_resumes(toy_corpus: Path, tmp_path: Path, empty_store: Path) -> None:
     out = tmp_path / "tables" / "one"
     copy_store(out, empty_store)
@@ -62,6 +63,7 @@ def test_a_stopped_table_resumes(toy_corpus: Path, tmp_path: Path, empty_store: 
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_two_workers_share_the_rows_and_mlflow_groups_them(toy_corpus: Path, tmp_path: Path, empty_store: Path) -> None:
     out = tmp_path / "tables" / "two"
     copy_store(out, empty_store)
