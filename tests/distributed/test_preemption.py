@@ -118,6 +118,7 @@ def test_ctrl_c_writes_a_checkpoint(toy_corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_run_continues_when_its_stderr_is_closed(toy_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-m", "dstransformer", *train_arguments(toy_corpus, run)]

@@ -204,6 +204,7 @@ class TestBadInput:
         done = run_dst("train", "toy", *options)
         assert_refused(done, str(path), "'gradient_clipping'", "optimizer.clip_norm")
 
+    @pytest.mark.extended
     def test_a_world_that_does_not_divide_the_micro_batches(self, toy_corpus: Path, tmp_path: Path) -> None:
         done = run_dst(*train_options(toy_corpus, tmp_path / "run", "batch.micro_batches=3"), ranks=2)
         assert done.returncode != 0

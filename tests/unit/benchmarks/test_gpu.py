@@ -38,6 +38,7 @@ def test_without_a_gpu_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_the_smoke_run_measures_training_and_decoding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
     status = main(["--smoke", "--models", "base", "--precisions", "bf16", "--compile", "no", "--json", str(report)])
@@ -141,6 +142,7 @@ def test_the_bare_loop_trains(precision: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_compiled_layers_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DST_CPU_KERNELS", "0")  # a GPU does not use them
     case = Case("train", "base", "bf16", "padded", loop="bare", work=SMOKE)

@@ -44,6 +44,7 @@ def test_long_updates_warm_up_for_a_number_of_updates(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_bare_step_runs() -> None:
     done = run_command([sys.executable, "-m", "benchmarks.step", "tiny", "fp32", "1"], cwd=Path(__file__).parents[3])
     assert done.returncode == 0, done.stderr

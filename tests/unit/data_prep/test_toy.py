@@ -143,6 +143,7 @@ def test_lengths():
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_hundred_thousand_distinct_pairs():
     pairs = generate_pairs(104_000, seed=2)
     assert len({source for source, _ in pairs}) == 104_000

@@ -56,6 +56,7 @@ def test_the_search_finds_what_ours_does(trained: Path, exported: Path, learned:
     {"positions": "learned", "max_positions": 128, "tie_embeddings": "none", "attention_bias": True},
     {"d_k": 8, "d_v": 24},
 ])  # fmt: skip
+@pytest.mark.extended
 def test_other_architectures_translate_alike(
     tmp_path: Path, toy_corpus: Path, learned: list[str], changes: dict[str, Any]
 ) -> None:

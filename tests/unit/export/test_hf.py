@@ -203,6 +203,7 @@ def test_the_tokens_are_the_same(tmp_path: Path, options: dict[str, Any]) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("symbols", [[], ["\u2581<bt>", "<ph1>"]])
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.extended
 def test_the_tokens_of_real_text_are_the_same(kind: str, symbols: list[str], tmp_path: Path) -> None:
     if not MULTI30K.is_dir():
         pytest.skip(f"no {MULTI30K}; set DST_SHARED_DATA")

@@ -88,6 +88,7 @@ def test_a_damaged_library_is_compiled_again(cache: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_processes_that_start_together_share_one_library(tmp_path: Path, quick_compiler: None) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     processes = [subprocess.Popen(LOAD, env=environment) for _ in range(2)]

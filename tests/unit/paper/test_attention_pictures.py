@@ -74,6 +74,7 @@ def test_the_same_picture_has_the_same_bytes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_the_png_of_a_long_sentence_stays_within_the_size_limit() -> None:
     words = tuple(f"word{number}" for number in range(256))
     width, height = png_size(draw_lines(random_view(words, words), 1, [1])["png"])

@@ -51,6 +51,7 @@ def test_reading_inverts_writing(form: Linearisation, tree: Tree) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ALL)
+@pytest.mark.extended
 def test_reading_inverts_writing_for_every_tree_of_the_sample(form: Linearisation, sample: list[Tree]) -> None:
     for tree in sample:
         expected = tree if form.tags == "keep" else with_any_tag(tree)

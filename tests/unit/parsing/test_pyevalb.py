@@ -68,6 +68,7 @@ def has_brackets_twice(tree: Tree) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_equal_to_pyevalb_on_damaged_copies_of_the_sample(sample: list[Tree], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brackets, "DELETED", frozenset({TOP}))  # PYEVALB leaves nothing out
     monkeypatch.setattr(brackets, "EQUAL", {})

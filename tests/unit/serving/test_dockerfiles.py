@@ -41,6 +41,7 @@ print(Translator.load(open_bundle(BUNDLE), device="cpu").translate(["dog"]) != [
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_the_image_for_serving_installs_what_dst_serve_imports(opened: Bundle, tmp_path: Path) -> None:
     text = (DOCKER / "Dockerfile.serve").read_text()
     listed = re.search(r"pip install -c constraints.txt \\\n((?:.*\\\n)*.*)\n", text)

@@ -63,6 +63,7 @@ def test_four_processes_at_once_make_one_store(processes: ForkServerContext, tmp
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_process_killed_at_any_moment_leaves_no_partial_store(
     processes: ForkServerContext, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
