@@ -34,36 +34,50 @@ def train_arguments(corpus: Path, run: Path, updates: int = UPDATES) -> list[str
     return [*options, f"training.max_updates={updates}"]
 
 
-@pytest.mark.cluster
-@pytest.mark.slow
-def test_two_nodes_train_like_two_local_ranks(cluster: TwoNodes, toy_corpus: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def launch(cluster: TwoNodes, tmp_path: Path) -> list[str]:
+    """The command that starts a training on both nodes, without the arguments of ``dst``."""
     (tmp_path / "launch").mkdir()
     (tmp_path / "launch" / "hostfile").write_text("".join(f"{node.address} slots=1\n" for node in cluster.nodes))
     (tmp_path / ".deepspeed_env").write_text("GLOO_SOCKET_IFNAME=eth0\nOMP_NUM_THREADS=1\n")
-    launch = ["deepspeed", "--hostfile", "launch/hostfile", "--module", "dstransformer"]
-    command = cluster.nodes[0].command(*launch, *train_arguments(toy_corpus, tmp_path / "nodes"))
-    done = run_command(command, env=cluster.environment, cwd=tmp_path)
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, output[-3000:]
-    # pdsh prefixes every line with the node's name; each rank logs where the launcher started it.
-    for rank, node in enumerate(cluster.nodes):
-        assert f"{node.address}: " in output
-        assert f"nnodes=2, num_local_procs=1, node_rank={rank}" in output
+    return ["deepspeed", "--hostfile", "launch/hostfile", "--module", "dstransformer"]
 
-    stopped = tmp_path / "stopped"
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_two_nodes_train_like_two_local_ranks(
+    cluster: TwoNodes, launch: list[str], toy_corpus: Path, tmp_path: Path
+) -> None:
+    run, log = tmp_path / "nodes", tmp_path / "log"
     wrapper = str(REPOSITORY / "launch" / "exit-status.sh")
-    command = cluster.nodes[0].command(wrapper, *launch, *train_arguments(toy_corpus, stopped, 100_000))
-    with started(command, cluster.environment, cwd=tmp_path) as program:
-        wait_until(lambda: (stopped / "metrics.jsonl").exists() and len(losses(stopped)) >= 5)
+    command = cluster.nodes[0].command(wrapper, *launch, *train_arguments(toy_corpus, run, 100_000))
+    with (
+        log.open("w") as output,
+        started(command, cluster.environment, cwd=tmp_path, stdout=output, stderr=output) as program,
+    ):
+        wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= UPDATES, log.read_text)
         program.terminate()
         assert program.wait(HANG_SECONDS) == RUN_AGAIN
-    assert latest_state(stopped)["step"] == len(losses(stopped))
-
-    across_nodes = losses(tmp_path / "nodes")
-    assert len(across_nodes) == UPDATES
-    assert across_nodes[-1] < 0.95 * across_nodes[0]
-    assert latest_state(tmp_path / "nodes")["world_size"] == 2
+    # pdsh prefixes every line with the node's name; each rank logs where the launcher started it.
+    for rank, node in enumerate(cluster.nodes):
+        assert f"{node.address}: " in log.read_text()
+        assert f"nnodes=2, num_local_procs=1, node_rank={rank}" in log.read_text()
+    across_nodes = losses(run)
+    assert latest_state(run) == latest_state(run) | {"step": len(across_nodes), "world_size": 2}
+    assert across_nodes[UPDATES - 1] < 0.95 * across_nodes[0]
 
     local = run_dst_ranks(2, *train_arguments(toy_corpus, tmp_path / "local"))
     assert local.returncode == 0, local.stderr[-3000:]
-    assert across_nodes == pytest.approx(losses(tmp_path / "local"), rel=1e-5)
+    assert across_nodes[:UPDATES] == pytest.approx(losses(tmp_path / "local"), rel=1e-5)
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.extended
+def test_a_run_on_two_nodes_ends_with_status_0(
+    cluster: TwoNodes, launch: list[str], toy_corpus: Path, tmp_path: Path
+) -> None:
+    command = cluster.nodes[0].command(*launch, *train_arguments(toy_corpus, tmp_path / "run"))
+    done = run_command(command, env=cluster.environment, cwd=tmp_path)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert len(losses(tmp_path / "run")) == UPDATES
