@@ -2,9 +2,8 @@
 
 ``make test`` runs every test but those marked ``extended``. It proves every promise of the documentation at least once
 (``tests/unit/test_promises.py`` checks that it does). ``make test-all`` adds the rest: every combination of ranks, ZeRO
-stages and precisions, further architectures, faults in every phase, more fuzzing, and what needs minutes to compile.
-A test belongs to the first tier unless a test of the first tier fails whenever it would fail on a mistake that somebody
-is likely to make.
+stages and precisions, further architectures, faults in every phase, and what needs minutes to compile. Mark a test
+``extended`` if it takes seconds and a test of the first tier fails on nearly every mistake that would make it fail.
 
 Where a fixture makes what many tests read, it takes the fixture ``extended``, and makes what only extended tests need
 if such tests are selected.
