@@ -17,7 +17,7 @@ ERRORS: dict[str, Exception] = {
 }
 
 
-class Puppet:
+class FakeModel:
     """Raises the error that a batch names, sleeps if it is ``sleep``, and returns any other batch."""
 
     facts = ("facts", 1)
@@ -34,8 +34,8 @@ class Puppet:
         return {"words": (source, target), "pid": os.getpid()}
 
 
-def load_puppet() -> Puppet:
-    return Puppet()
+def load_fake() -> FakeModel:
+    return FakeModel()
 
 
 def fail_to_load(name: str) -> NoReturn:
