@@ -32,7 +32,7 @@ from dstransformer.corpus import Corpus
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.stop_signals import StopRequest
 from dstransformer.distributed.world import join_world
-from dstransformer.tracking import FanOut, RunStart, Tracker, build_tracker
+from dstransformer.tracking import Event, FanOut, RunStart, Tracker, TrainingProgress, build_tracker
 
 ROUNDS = 11
 STEPS = 8
@@ -183,9 +183,10 @@ class Turns(Tracker):
         self._began = 0.0
         self._used = (0.0, 0.0)
 
-    def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
-        """An update is done."""
-        del step, metrics
+    def emit(self, event: Event) -> None:
+        """Take the time of an update, and wait for the next turn."""
+        if not isinstance(event, TrainingProgress):
+            return
         if self._left:
             self._seconds.append(time.perf_counter() - self._began)
             self._left -= 1
@@ -222,7 +223,7 @@ def work(corpus_folder: Path, run: Path, uri: str) -> None:
         built = build_tracker(config.tracking, rank=0, run_folder=run, max_updates=config.training.max_updates)
         tracker = FanOut([built, turns])
         trainer = Trainer(Setup(config, ds_config, corpus, run, 1), world, tracker, {})
-        tracker.start(RunStart("outage", config, ds_config, corpus.manifest, corpus_folder))
+        tracker.emit(RunStart("outage", config, ds_config, corpus.manifest, corpus_folder))
         trainer.run(StopRequest())
 
 

@@ -9,7 +9,7 @@ from dstransformer.checkpoints.format import TrainState
 from dstransformer.config import TrainingConfig
 from dstransformer.distributed.world import World
 from dstransformer.errors import DIVERGED_ADVICE, DivergedError
-from dstransformer.tracking import BadUpdate, Rollback
+from dstransformer.tracking import NonfiniteUpdate, Rollback
 from dstransformer.training.engine import Step
 
 
@@ -29,9 +29,9 @@ class BadUpdates:
         self._config = config
         self._precision = precision
         self._world = world
-        self.recorded: list[BadUpdate] = []
+        self.recorded: list[NonfiniteUpdate] = []
 
-    def add(self, update: Update, number: int, done: Step, in_a_row: int) -> BadUpdate:
+    def add(self, update: Update, number: int, done: Step, in_a_row: int) -> NonfiniteUpdate:
         """Find out which sentences such an update holds. Collective.
 
         Args:
@@ -45,7 +45,7 @@ class BadUpdates:
         parts = sorted(part for found in self._world.gather(own) for part in found)
         pairs = np.sort(np.concatenate([update.parts[part] for part in parts or range(len(update.parts))])).tolist()
         place = update.position
-        bad = BadUpdate(number, place.epoch, place.update, done.skipped, in_a_row, pairs, place.window)
+        bad = NonfiniteUpdate(number, place.epoch, place.update, done.skipped, in_a_row, pairs, place.window)
         self.recorded.append(bad)
         return bad
 
@@ -66,7 +66,7 @@ class BadUpdates:
 
 
 def describe_rollback(
-    error: DivergedError, checkpoint: TrainState, diverged: TrainState, now: TrainState, bad: list[BadUpdate]
+    error: DivergedError, checkpoint: TrainState, diverged: TrainState, now: TrainState, bad: list[NonfiniteUpdate]
 ) -> Rollback:
     """Describe a return to a checkpoint.
 
@@ -83,7 +83,7 @@ def describe_rollback(
         reason=str(error).partition(";")[0],
         diverged_at=diverged.step,
         step=checkpoint.step,
-        passed_over=((first.epoch, first.update), (following.epoch, following.update)),
+        skipped_range=((first.epoch, first.update), (following.epoch, following.update)),
         windows=(first.window, following.window),
-        bad_updates=[update for update in bad if update.step > checkpoint.step],
+        nonfinite_updates=[update for update in bad if update.step > checkpoint.step],
     )

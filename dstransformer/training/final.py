@@ -23,7 +23,7 @@ from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator, add_paper_bleu, score_name
 from dstransformer.io.files import ROOM_ADVICE, storage_errors
 from dstransformer.model import open_bundle
-from dstransformer.tracking import Tracker
+from dstransformer.tracking import BundleSaved, Message, Tracker
 from dstransformer.training.saving import Insistence
 from dstransformer.training.setup import Setup
 
@@ -218,16 +218,17 @@ def make_final_bundle(
         return None
     report("final evaluation of the bundle")
     evaluations = comparison.evaluate_bundle(setup.run / "bundle", candidates.steps(choice.chosen))
-    tracker.log_bundle(setup.run / "bundle", step, {f"final_{split}": found for split, found in evaluations.items()})
+    named = {f"final_{split}": evaluation for split, evaluation in evaluations.items()}
+    tracker.emit(BundleSaved(setup.run / "bundle", step, named))
     # The last lines say that the run is complete.
-    settled = insistence.on("the last lines of metrics.jsonl", lambda: _settle(tracker, setup.run, world))
+    settled = insistence.on("the last lines of metrics.jsonl", lambda: _flush(tracker, setup.run, world))
     return FinalBundle(choice, evaluations) if settled else None
 
 
-def _settle(tracker: Tracker, run: Path, world: World) -> bool:
-    """Let nothing that was logged wait for the disk. Collective; returns True."""
+def _flush(tracker: Tracker, run: Path, world: World) -> bool:
+    """Write everything that was logged to the disk. Collective; returns True."""
     with world.collective_errors(), storage_errors(run, full=ROOM_ADVICE):
-        tracker.settle()
+        tracker.flush()
     return True
 
 
@@ -330,7 +331,7 @@ def _choose(config: Config, candidates: Candidates, scores: dict[str, float], me
 
 def _report(choice: Choice, tracker: Tracker, world: World) -> None:
     for line in choice.lines():
-        tracker.say(line)
+        tracker.emit(Message(line))
     better = [name for name in choice.scores if choice.scores[name] > choice.scores.get("average", float("inf"))]
     if better and world.is_rank0:
         best = max(better, key=lambda name: choice.scores[name])

@@ -26,7 +26,7 @@ from dstransformer.distributed.supervision.stop_signals import StopRequest
 from dstransformer.distributed.world import PeerError, World, join_world, leave_world, peer_errors
 from dstransformer.errors import RUN_AGAIN, DstError, UserError
 from dstransformer.evaluation import Evaluation
-from dstransformer.tracking import RunStart, Tracker, build_tracker
+from dstransformer.tracking import Message, RunEnd, RunStart, Tracker, build_tracker
 from dstransformer.training.estimate import Estimate, estimate, plan_warnings
 from dstransformer.training.final import Choice, make_final_bundle
 from dstransformer.training.parent import check_parent, open_parent, recorded_parent
@@ -265,13 +265,13 @@ def _train_in_folder(
             warn_if_hardware_differs(checkpoint, origin["hardware"])
             warn_if_layout_differs(checkpoint, setup.initial_state)
     for line in describe_start(setup, origin["hardware"]):
-        tracker.say(line)
+        tracker.emit(Message(line))
     watchdog.enter("the start of DeepSpeed")
     trainer = Trainer(setup, world, tracker, origin, resumes=checkpoint is not None, report=watchdog.report)
     if checkpoint is not None:
         watchdog.report(checkpoint.state.step, "loading a checkpoint")
         trainer.resume(checkpoint)
-    tracker.start(
+    tracker.emit(
         RunStart(
             run_name=request.name,
             config=setup.config,
@@ -287,7 +287,7 @@ def _train_in_folder(
     with _report_failure(tracker, setup, world, watchdog), _peers_watched(watchdog, stop):
         outcome = _train_and_finish(trainer, setup, world, tracker, watchdog, stop)
     watchdog.enter("the end of the run")
-    tracker.finish("finished" if outcome.stopped_by is None else "killed")
+    tracker.emit(RunEnd("finished" if outcome.stopped_by is None else "killed"))
     return outcome
 
 
@@ -350,17 +350,17 @@ def _find_checkpoint(request: TrainRequest, setup: Setup) -> Checkpoint | None:
 @contextmanager
 def _report_failure(tracker: Tracker, setup: Setup, world: World, watchdog: Watchdog) -> Iterator[None]:
     """Report a failure to the tracker, also one in which the watchdog ends this process."""
-    watchdog.on_end = lambda: tracker.finish("failed")
+    watchdog.on_end = lambda: tracker.emit(RunEnd("failed"))
     try:
         yield
     except KeyboardInterrupt as stop:
         watchdog.stop(stop)
-        tracker.finish("killed")
+        tracker.emit(RunEnd("killed"))
         if world.is_rank0 and (checkpoints := CheckpointFolder(setup.run / "checkpoints").checkpoints()):
             logger.warning("run the same command to resume from %s", checkpoints[-1].path)
         raise
     except BaseException as error:
         watchdog.stop(error)
-        tracker.finish("failed")
+        tracker.emit(RunEnd("failed"))
         raise
     watchdog.on_end = lambda: None

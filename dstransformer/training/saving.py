@@ -13,7 +13,7 @@ from dstransformer.config import CheckpointConfig
 from dstransformer.distributed.world import World
 from dstransformer.errors import StorageError, counted
 from dstransformer.evaluation import Score
-from dstransformer.tracking import Tracker
+from dstransformer.tracking import SaveFailed, Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Insistence:
             try:
                 return attempt()
             except StorageError as error:
-                self._tracker.log_unsaved(self._step, what, str(error))
+                self._tracker.emit(SaveFailed(self._step, what, str(error)))
                 if not left:
                     failure = StorageError(f"{what} could not be saved, in {LAST_TRIES} tries: {error}")
                     failure.shared = True
@@ -156,7 +156,7 @@ class Saves:
         """The disk has refused the checkpoint of an update: say so, and try again after a while."""
         self._refusal = error
         self._retry_at = time.monotonic() + self._config.retry_seconds
-        self._tracker.log_unsaved(step, "checkpoint", str(error))
+        self._tracker.emit(SaveFailed(step, "checkpoint", str(error)))
         if self._world.is_rank0:
             logger.warning(
                 "the checkpoint of update %d could not be saved: %s; training goes on, and saves again in %g s or when "

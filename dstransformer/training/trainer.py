@@ -29,7 +29,7 @@ from dstransformer.evaluation import Evaluation, Score
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator
 from dstransformer.model import LengthSums
-from dstransformer.tracking import Tracker
+from dstransformer.tracking import CheckpointSaved, CostTotal, EvaluationDone, Message, Tracker, TrainingProgress
 from dstransformer.training.cost import CostMeter
 from dstransformer.training.divergence import BadUpdates, describe_rollback
 from dstransformer.training.engine import Engine, Step
@@ -179,7 +179,7 @@ class Trainer:
         in_a_row = self._state.setbacks.in_a_row + 1 if is_bad else 0
         self._state = replace(self._state, setbacks=replace(self._state.setbacks, in_a_row=in_a_row))
         if is_bad:
-            self._tracker.log_bad_update(self._bad.add(update, self.step, done, in_a_row))
+            self._tracker.emit(self._bad.add(update, self.step, done, in_a_row))
             self._bad.check(self.step, in_a_row)
 
     def _go_back(self, error: DivergedError) -> None:
@@ -204,7 +204,7 @@ class Trainer:
         diverged, setbacks = self._state, Setbacks(0, before.rollbacks + 1, found.state.step)
         amended = replace(found.state, position=diverged.position, cost=self._meter.total, setbacks=setbacks)
         self._take_up(replace(found, state=amended))
-        self._tracker.log_rollback(describe_rollback(error, found.state, diverged, amended, self._bad.recorded))
+        self._tracker.emit(describe_rollback(error, found.state, diverged, amended, self._bad.recorded))
         try:
             with self._world.collective_errors():
                 if self._world.is_rank0:
@@ -216,7 +216,7 @@ class Trainer:
     def log_cost(self) -> Cost:
         """Log what the updates so far have cost, and return it."""
         cost = self._meter.total
-        self._tracker.log_cost(self.step, cost.metrics())
+        self._tracker.emit(CostTotal(self.step, cost.metrics()))
         return cost
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -289,7 +289,7 @@ class Trainer:
 
     def _log(self) -> None:
         record = self._metrics.summarise(self.engine)
-        self._tracker.log_train(self.step, {**record, "epoch": float(self._state.position.epoch)})
+        self._tracker.emit(TrainingProgress(self.step, {**record, "epoch": float(self._state.position.epoch)}))
         self.log_cost()
 
     def _validate(self) -> None:
@@ -300,7 +300,7 @@ class Trainer:
         self._evaluated = (self.step, evaluation)
         self._scored = (self.step, evaluation.main)
         self._lose_or_gain_patience(evaluation)
-        self._tracker.log_eval("valid", self.step, evaluation)
+        self._tracker.emit(EvaluationDone("valid", self.step, evaluation))
         self._metrics.pause()
 
     def _lose_or_gain_patience(self, evaluation: Evaluation) -> None:
@@ -310,10 +310,9 @@ class Trainer:
         )
         self._state = replace(self._state, patience=self._state.patience.after(name, score))
         if self._is_out_of_patience:
-            self._tracker.say(
-                f"update {self.step}  stopping early: no better {name} on validation in the last "
-                f"{self._state.patience.validations} validations"
-            )
+            validations = f"{self._state.patience.validations} validations"
+            line = f"update {self.step}  stopping early: no better {name} on validation in the last {validations}"
+            self._tracker.emit(Message(line))
 
     def _catch_up_on_validation(self) -> None:
         """Do the validation that a stop signal prevented: curves are whole, and early stopping comes where it would."""
@@ -349,7 +348,7 @@ class Trainer:
         return False
 
     def _announce(self, checkpoint: Checkpoint) -> None:
-        self._tracker.log_checkpoint(checkpoint.path, checkpoint.sha256, checkpoint.state.step, checkpoint.score)
+        self._tracker.emit(CheckpointSaved(checkpoint.path, checkpoint.sha256, checkpoint.state.step, checkpoint.score))
 
 
 def _build_subword_sampling(setup: Setup) -> SubwordSampling | None:

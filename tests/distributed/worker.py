@@ -100,7 +100,7 @@ def main() -> None:
         if resumed is not None:
             trainer.resume(read_checkpoint(out / resumed))
         step = None if resumed is None else int(resumed.rpartition("-")[2])
-        tracker.start(RunStart(case["name"], config, ds_config, corpus.manifest, corpus.path, resume_step=step))
+        tracker.emit(RunStart(case["name"], config, ds_config, corpus.manifest, corpus.path, resume_step=step))
         infinite = case.get("infinite", []), case.get("infinite_at", [])
         with inject_infinities(trainer, *infinite, world) as unchanged:
             diverged = run_to_the_end(trainer, setup, world, tracker, final=case.get("final", True))

@@ -20,7 +20,7 @@ from dstransformer.config import load_config
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import StorageError
-from dstransformer.tracking import Tracker
+from dstransformer.tracking import Event, SaveFailed, Tracker
 from dstransformer.training.saving import LAST_TRIES, Insistence, Saves
 
 
@@ -30,9 +30,10 @@ class Record(Tracker):
     def __init__(self) -> None:
         self.unsaved: list[tuple[int, str]] = []
 
-    def log_unsaved(self, step: int, what: str, reason: str) -> None:
-        assert reason
-        self.unsaved.append((step, what))
+    def emit(self, event: Event) -> None:
+        assert isinstance(event, SaveFailed)
+        assert event.reason
+        self.unsaved.append((event.step, event.what))
 
 
 @pytest.fixture
