@@ -183,9 +183,25 @@ def _flatten(config: Config) -> dict[str, Any]:
     return dict(iter_values())
 
 
-def warn_if_hardware_differs(checkpoint: Checkpoint, now: Mapping[str, str]) -> None:
-    """Warn that the run resumes on different hardware, where results differ in the last bits."""
-    before = open_bundle(checkpoint.bundle).provenance.get("hardware", now)
+def read_provenance(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """The provenance of a checkpoint's model.
+
+    Raises:
+        DataError: The bundle of the checkpoint cannot be read.
+    """
+    provenance: Mapping[str, Any] = open_bundle(checkpoint.bundle).provenance
+    return provenance
+
+
+def warn_if_hardware_differs(checkpoint: Checkpoint, stored: Mapping[str, Any], now: Mapping[str, str]) -> None:
+    """Warn that the run resumes on different hardware, where results differ in the last bits.
+
+    Args:
+        checkpoint: The checkpoint.
+        stored: Its provenance.
+        now: The hardware of this run.
+    """
+    before = stored.get("hardware", now)
     if before != now:
         old, new = (", ".join(f"{name} {value}" for name, value in what.items()) for what in (before, now))
         logger.warning(
