@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,12 +80,12 @@ def train(request: TrainRequest) -> Outcome:
     # Join even if this rank's request is invalid, so that every rank raises the error.
     config = load_config("base") if isinstance(resolved, Exception) else resolved.config
     with supervise(processes, config, request.run) as session:
-        setup = session.agree(resolved)
+        setup = session.agree_on(resolved)
         check_setup(setup, session.world)
         checkpoint = session.world.compute_on_rank0(lambda: find_resume_checkpoint(request, setup))
         with session.hold_run_folder(setup.run, setup.config, setup.ds_config, setup.corpus):
             trainer = _start(request, setup, checkpoint, session)
-            with session.reporting_failure(lambda error: _report_failure(trainer, error)):
+            with session.reporting_failure(lambda error: _report_failure(trainer, error)), closing(trainer.data):
                 finished = trainer.fit()
                 cost = trainer.cost.total
                 trainer.tracker.emit(CostTotal(trainer.state.step, cost.metrics()))

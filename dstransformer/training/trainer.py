@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from dstransformer.batching import Update
@@ -75,36 +74,35 @@ class Trainer:
         """
         self.cost.start_clock()
         self._validate_if_missed()
-        with closing(self.data):
-            while True:
-                try:
-                    if self.is_finished:
-                        return self._save_last()
-                    self.session.report(self.state.step + 1, UPDATE)
-                    update = self.data.next()
-                    result = self.engine.step(update, self.state.step + 1)
-                    votes = self.session.vote(
-                        save=self.checkpoints.is_due,
-                        writing=self.checkpoints.is_writing,
-                        nonfinite=not bool(result.losses.loss.isfinite()),
-                    )
-                    self._advance(update, result, nonfinite=votes.nonfinite)
-                    if not votes.writing:
-                        self.checkpoints.finish()
-                    self.recovery.record(self.state.step, update, result, nonfinite=votes.nonfinite)
-                    if _is_due(self.state.step, self.config.training.log_every):
-                        self._log()
-                    if not votes.stop and (self.is_finished or _is_due(self.state.step, self.config.validation.every)):
-                        self._validate()
-                    is_kept = self._is_worth_keeping(due=votes.save)
-                    if votes.stop or is_kept:
-                        self._save(interim=not is_kept)
-                    if votes.stop:
-                        self.checkpoints.finish()
-                        self.checkpoints.raise_if_nothing_saved()
-                        return False
-                except DivergedError as error:
-                    self._load(self.recovery.roll_back(error, self._current_state()))
+        while True:
+            try:
+                if self.is_finished:
+                    return self._save_last()
+                self.session.report(self.state.step + 1, UPDATE)
+                update = self.data.next()
+                result = self.engine.step(update, self.state.step + 1)
+                votes = self.session.vote(
+                    save=self.checkpoints.is_due,
+                    writing=self.checkpoints.is_writing,
+                    nonfinite=not bool(result.losses.loss.isfinite()),
+                )
+                self._advance(update, result, nonfinite=votes.nonfinite)
+                if not votes.writing:
+                    self.checkpoints.finish()
+                self.recovery.record(self.state.step, update, result, nonfinite=votes.nonfinite)
+                if _is_due(self.state.step, self.config.training.log_every):
+                    self._log()
+                if not votes.stop and (self.is_finished or _is_due(self.state.step, self.config.validation.every)):
+                    self._validate()
+                is_kept = self._is_worth_keeping(due=votes.save)
+                if votes.stop or is_kept:
+                    self._save(interim=not is_kept)
+                if votes.stop:
+                    self.checkpoints.finish()
+                    self.checkpoints.raise_if_nothing_saved()
+                    return False
+            except DivergedError as error:
+                self._load(self.recovery.roll_back(error, self._current_state()))
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Resume from a checkpoint, as if the run had never stopped.

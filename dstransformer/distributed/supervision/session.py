@@ -79,7 +79,7 @@ class Session:
         """What has asked the run to stop."""
         return self._stop.received or "a signal to another process"
 
-    def agree(self, result: T | Exception) -> T:
+    def agree_on(self, result: T | Exception) -> T:
         """Return a result that every rank has. If a rank has an error instead, raise it on all ranks. Collective.
 
         Raises:

@@ -38,9 +38,9 @@ def test_a_stop_request_is_seen_wherever_it_is_looked_for(world: World) -> None:
 
 def test_a_result_is_returned_and_an_error_raised(world: World) -> None:
     session = Session(world)
-    assert session.agree("setup") == "setup"
+    assert session.agree_on("setup") == "setup"
     with pytest.raises(ConfigError, match="wrong") as raised:
-        session.agree(ConfigError("wrong"))
+        session.agree_on(ConfigError("wrong"))
     assert raised.value.shared
 
 
