@@ -51,6 +51,9 @@ class CheckpointManager:
         provenance: The provenance stored in the bundles.
         session: This process among the others.
         tracker: Told of each checkpoint that becomes visible, and of each that could not be saved.
+
+    Attributes:
+        folder: The folder of checkpoints.
     """
 
     def __init__(
@@ -62,14 +65,14 @@ class CheckpointManager:
         session: Session,
         tracker: Tracker,
     ) -> None:
-        self._folder = folder
+        self.folder = folder
         self._config = config
         self._tokenizer = tokenizer
         self._provenance = provenance
         self._session = session
         self._world = session.world
         self._tracker = tracker
-        self._is_run = is_run(folder.path.parent)
+        self._is_run = is_run(folder.run)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: _Pending | None = None
         self._newest: tuple[int, bool] | None = None  # step of the newest checkpoint, and whether it has a score
@@ -180,16 +183,16 @@ class CheckpointManager:
         self._restart(checkpoint)
         with self._world.collective_errors():
             if self._world.is_rank0 and self._is_own(checkpoint):
-                self._folder.delete_after(checkpoint.state.step)
+                self.folder.delete_after(checkpoint.state.step)
 
     def latest(self) -> Checkpoint | None:
         """The newest readable checkpoint, on rank 0; None if there is none, and on other ranks. Not collective."""
-        readable = self._folder.checkpoints() if self._world.is_rank0 else []
+        readable = self.folder.checkpoints() if self._world.is_rank0 else []
         return readable[-1] if readable else None
 
     def find_latest_finite(self, other_than: int | None) -> Checkpoint | None:
         """See :meth:`CheckpointFolder.latest_finite`."""
-        return self._world.compute_on_rank0(lambda: self._folder.latest_finite(other_than))
+        return self._world.compute_on_rank0(lambda: self.folder.latest_finite(other_than))
 
     def roll_back_to(self, checkpoint: Checkpoint, state: TrainState) -> None:
         """Training goes on from a checkpoint of this run with another state: store that in it, and delete later ones.
@@ -200,7 +203,7 @@ class CheckpointManager:
         try:
             with self._world.collective_errors():
                 if self._world.is_rank0:
-                    self._announce(self._folder.amend(checkpoint, state))
+                    self._announce(self.folder.amend(checkpoint, state))
         except StorageError as error:
             self._record_failure(checkpoint.state.step, error)
 
@@ -209,7 +212,7 @@ class CheckpointManager:
         self._began = time.monotonic()
 
     def _is_own(self, checkpoint: Checkpoint) -> bool:
-        return checkpoint.path.resolve().parent == self._folder.path.resolve()
+        return checkpoint.path.resolve().parent == self.folder.path.resolve()
 
     def _record_failure(self, step: int, error: StorageError) -> None:
         """Warn that a checkpoint could not be saved, and try again after a while."""
@@ -236,8 +239,8 @@ class CheckpointManager:
         with self._world.collective_errors():
             if self._world.is_rank0:
                 self._check_run_is_there()
-                self._folder.begin(state.step)
-        part = self._writer.submit(self._write_part, self._folder.partial_path(state.step), take_snapshot(), state.step)
+                self.folder.begin(state.step)
+        part = self._writer.submit(self._write_part, self.folder.partial_path(state.step), take_snapshot(), state.step)
         self._pending = _Pending(state, score, interim, part)
         self._newest = (state.step, score is not None)
 
@@ -258,10 +261,10 @@ class CheckpointManager:
             with self._world.collective_errors():
                 if self._world.is_rank0:
                     files = {name: digest for part in parts for name, digest in part.items()}
-                    self._announce(self._folder.publish(pending.state, pending.score, files, interim=pending.interim))
+                    self._announce(self.folder.publish(pending.state, pending.score, files, interim=pending.interim))
         except Exception:
             if self._world.is_rank0:
-                self._folder.discard(pending.state.step)
+                self.folder.discard(pending.state.step)
             raise
         self._has_saved = True
 
@@ -271,7 +274,7 @@ class CheckpointManager:
 
     def _check_run_is_there(self) -> None:
         """Refuse to write where the run folder was mounted before."""
-        run = self._folder.path.parent
+        run = self.folder.run
         with storage_errors(run):
             if self._is_run and not is_run(run):
                 raise StorageError(f"cannot write {run}: it is not the run folder any more; mount it again")

@@ -34,12 +34,14 @@ FIXED_KEYS = (
 )  # fmt: skip
 
 
-def find_checkpoint(resume: str, run: Path, config: Config, start: TrainState, corpus: Path) -> Checkpoint | None:
+def find_checkpoint(
+    resume: str, folder: CheckpointFolder, config: Config, start: TrainState, corpus: Path
+) -> Checkpoint | None:
     """Find and fully verify the checkpoint to resume from, and log which values change.
 
     Args:
         resume: ``auto``, ``never`` or a path.
-        run: The run folder.
+        folder: The checkpoints of the run.
         config: The experiment.
         start: The initial state of this run, with its layout and corpus.
         corpus: The corpus folder, for messages.
@@ -51,7 +53,7 @@ def find_checkpoint(resume: str, run: Path, config: Config, start: TrainState, c
         ConfigError: The configuration does not fit the checkpoint.
         DataError: The checkpoint is damaged, of an earlier format, or was trained on another corpus.
     """
-    folder = CheckpointFolder(run / "checkpoints")
+    run = folder.run
     if resume == "never":
         latest = folder.latest()
         if latest is not None:

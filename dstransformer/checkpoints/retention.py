@@ -44,6 +44,11 @@ class CheckpointFolder:
         self._keep_last = keep_last
         self._keep_best = keep_best
 
+    @property
+    def run(self) -> Path:
+        """The run folder."""
+        return self.path.parent
+
     def checkpoints(self) -> list[Checkpoint]:
         """The complete checkpoints, oldest first. Those with a damaged manifest are skipped with a warning."""
         readable = []

@@ -7,7 +7,6 @@ from typing import Any
 
 from dstransformer.batching.build import build_update_stream
 from dstransformer.checkpoints.manager import CheckpointManager
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.distributed.supervision.failure_detection import UPDATE
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.evaluation.task import Task
@@ -47,15 +46,14 @@ def build_trainer(
         lambda number: session.report(number, UPDATE),
         corpus.tokenizer.src.vocab_size,
     )
-    folder = CheckpointFolder(setup.run / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_best)
-    checkpoints = CheckpointManager(folder, config, corpus.tokenizer, provenance, session, tracker)
+    checkpoints = CheckpointManager(setup.checkpoints, config, corpus.tokenizer, provenance, session, tracker)
     return Trainer(
         config=config,
         state=setup.initial_state,
         engine=engine,
         data=build_update_stream(config, corpus, world),
         validator=Validator(config, corpus.tokenizer, world, setup.precision, Task(corpus.manifest.trees)),
-        held_out=corpus.split("validation"),
+        corpus=corpus,
         checkpoints=checkpoints,
         recovery=Recovery(config.training, setup.precision, checkpoints, session, tracker),
         early_stopping=EarlyStopping(config.validation),

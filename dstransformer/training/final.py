@@ -17,6 +17,7 @@ from dstransformer.checkpoints.averaging import annotate_bundle, past_warmup, wr
 from dstransformer.checkpoints.format import Checkpoint
 from dstransformer.checkpoints.retention import CheckpointFolder, periodic, rank_by_score
 from dstransformer.config import Config
+from dstransformer.corpus import Corpus
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World
 from dstransformer.errors import DataError, StorageError
@@ -26,7 +27,6 @@ from dstransformer.evaluation.validation import Validator, add_paper_bleu, score
 from dstransformer.io.files import ROOM_ADVICE, storage_errors
 from dstransformer.model import open_bundle
 from dstransformer.tracking import BundleSaved, Message, Tracker
-from dstransformer.training.setup import Setup
 
 if TYPE_CHECKING:
     from dstransformer.training.trainer import Trainer
@@ -150,11 +150,10 @@ class FinalBundle:
     evaluations: dict[str, Evaluation]
 
 
-def make_final_bundle(setup: Setup, trainer: Trainer) -> FinalBundle | None:
+def make_final_bundle(trainer: Trainer) -> FinalBundle | None:
     """Compare the candidates, write the chosen one to ``RUN/bundle``, and evaluate it. Collective.
 
     Args:
-        setup: The experiment.
         trainer: Has trained to the last update; all its checkpoints are complete.
 
     Returns:
@@ -163,23 +162,25 @@ def make_final_bundle(setup: Setup, trainer: Trainer) -> FinalBundle | None:
     Raises:
         StorageError: The bundle could not be written, or the checkpoints not be read, although it was tried again.
     """
-    session, tracker, world, step = trainer.session, trainer.tracker, trainer.session.world, trainer.state.step
-    retry = trainer.checkpoints.retry_policy(step)
+    session, tracker, step = trainer.session, trainer.tracker, trainer.state.step
+    world, retry = session.world, trainer.checkpoints.retry_policy(step)
     session.enter("the final average")
-    comparison = _Comparison(setup, world, trainer.validator)
+    comparison = _Comparison(trainer.corpus, trainer.config.validation.final_sentences, world, trainer.validator)
     if trainer.evaluation is not None:
         comparison.add(step, trainer.evaluation)
-    average, bundle = setup.run / ".bundle.average", setup.run / "bundle"
+    folder = trainer.checkpoints.folder
+    average, bundle = folder.run / ".bundle.average", folder.run / "bundle"
     try:
         candidates = retry.run(
-            "the average of the checkpoints", lambda: _find_candidates(setup, world, comparison, average)
+            "the average of the checkpoints",
+            lambda: _find_candidates(folder, trainer.config, comparison, average, world),
         )
         if candidates is None:
             return None
         scores = _score(candidates, comparison, average, session)
         if scores is None:
             return None
-        choice = _choose(setup.config, candidates, scores, comparison.metric)
+        choice = _choose(trainer.config, candidates, scores, comparison.metric)
         _report(choice, tracker, world)
         chosen = candidates.checkpoints[choice.chosen]
         if not retry.run("the final bundle", lambda: _write_bundle(chosen, choice, average, bundle, world)):
@@ -193,7 +194,7 @@ def make_final_bundle(setup: Setup, trainer: Trainer) -> FinalBundle | None:
     evaluations = comparison.evaluate_bundle(bundle, candidates.steps(choice.chosen))
     tracker.emit(BundleSaved(bundle, step, {f"final_{split}": found for split, found in evaluations.items()}))
     # The last lines say that the run is complete.
-    flushed = retry.run("the last lines of metrics.jsonl", lambda: _flush(tracker, setup.run, world))
+    flushed = retry.run("the last lines of metrics.jsonl", lambda: _flush(tracker, folder.run, world))
     return FinalBundle(choice, evaluations) if flushed else None
 
 
@@ -218,14 +219,12 @@ def _flush(tracker: Tracker, run: Path, world: World) -> bool:
 class _Comparison:
     """Scores candidates on validation, each set of weights once."""
 
-    def __init__(self, setup: Setup, world: World, validator: Validator) -> None:
-        self._corpus = setup.corpus
+    def __init__(self, corpus: Corpus, sentences: int, world: World, validator: Validator) -> None:
+        self._corpus = corpus
         self._world = world
         self._validator = validator
-        self._sentences = setup.config.validation.final_sentences
-        self.metric = score_name(
-            Task(setup.corpus.manifest.trees).metric, self._sentences, len(setup.corpus.split("validation"))
-        )
+        self._sentences = sentences
+        self.metric = score_name(Task(corpus.manifest.trees).metric, sentences, len(corpus.split("validation")))
         self._evaluations: dict[Steps, Evaluation] = {}
 
     def add(self, step: int, evaluation: Evaluation) -> None:
@@ -261,15 +260,17 @@ class _Comparison:
         self._validator.load(weights.items())
 
 
-def _find_candidates(setup: Setup, world: World, comparison: _Comparison, average: Path) -> Candidates:
+def _find_candidates(
+    folder: CheckpointFolder, config: Config, comparison: _Comparison, average: Path, world: World
+) -> Candidates:
     """Find the candidates and write the average. Rank 0 only, as network file systems may lag elsewhere. Collective."""
 
     def is_known(checkpoint: Checkpoint) -> bool:
-        same_search = open_bundle(checkpoint.bundle).decoding == setup.config.decoding
+        same_search = open_bundle(checkpoint.bundle).decoding == config.decoding
         return same_search and checkpoint.metric == comparison.metric
 
     def find() -> Candidates:
-        found = find_candidates(_intact_checkpoints(setup.run / "checkpoints"), setup.config, is_known)
+        found = find_candidates(_intact_checkpoints(folder), config, is_known)
         members = found.checkpoints.get("average", ())
         if len(members) > 1:
             with storage_errors(average, full=ROOM_ADVICE):
@@ -279,7 +280,7 @@ def _find_candidates(setup: Setup, world: World, comparison: _Comparison, averag
     return world.compute_on_rank0(find)
 
 
-def _intact_checkpoints(folder: Path) -> list[Checkpoint]:
+def _intact_checkpoints(folder: CheckpointFolder) -> list[Checkpoint]:
     """The checkpoints whose weights match their hashes, oldest first; a run ends without those that a disk has damaged.
 
     Raises:
@@ -288,7 +289,7 @@ def _intact_checkpoints(folder: Path) -> list[Checkpoint]:
     """
     intact: list[Checkpoint] = []
     damage: DataError | None = None
-    for checkpoint in CheckpointFolder(folder).checkpoints():
+    for checkpoint in folder.checkpoints():
         try:
             open_bundle(checkpoint.bundle).verify_weights()
         except DataError as error:
@@ -303,7 +304,7 @@ def _intact_checkpoints(folder: Path) -> list[Checkpoint]:
         return intact
     if damage is not None:
         raise damage
-    raise StorageError(f"cannot read {folder}: the checkpoints are gone; mount their disk again")
+    raise StorageError(f"cannot read {folder.path}: the checkpoints are gone; mount their disk again")
 
 
 def _choose(config: Config, candidates: Candidates, scores: dict[str, float], metric: str) -> Choice:

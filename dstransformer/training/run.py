@@ -89,7 +89,7 @@ def train(request: TrainRequest) -> Outcome:
                 finished = trainer.fit()
                 cost = trainer.cost.total
                 trainer.tracker.emit(CostTotal(trainer.state.step, cost.metrics()))
-                final = make_final_bundle(setup, trainer) if finished else None
+                final = make_final_bundle(trainer) if finished else None
             session.enter("the end of the run")
             trainer.tracker.emit(RunEnd("killed" if final is None else "finished"))
             outcome = Outcome(

@@ -96,6 +96,12 @@ class Setup:
         return zero_stage(self.ds_config)
 
     @property
+    def checkpoints(self) -> CheckpointFolder:
+        """The folder of the run's checkpoints."""
+        kept = self.config.checkpoint
+        return CheckpointFolder(self.run / "checkpoints", kept.keep_last, kept.keep_best)
+
+    @property
     def mixture(self) -> Mixture | None:
         """Which pairs each epoch holds; None if every pair once.
 
@@ -159,7 +165,7 @@ def find_resume_checkpoint(request: TrainRequest, setup: Setup) -> Checkpoint | 
         DataError: The checkpoint is damaged, of an earlier format, or was trained on another corpus; or the bundle of
             ``--init`` is needed and cannot be read.
     """
-    found = find_checkpoint(request.resume, setup.run, setup.config, setup.initial_state, setup.corpus.path)
+    found = find_checkpoint(request.resume, setup.checkpoints, setup.config, setup.initial_state, setup.corpus.path)
     if request.init is not None:
         if found is not None:
             check_pretrained(found, request.init, setup.pretrained)

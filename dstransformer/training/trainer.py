@@ -9,7 +9,7 @@ from dstransformer.batching.build import UpdateStream
 from dstransformer.checkpoints.format import Checkpoint, TrainState
 from dstransformer.checkpoints.manager import CheckpointManager
 from dstransformer.config import Config
-from dstransformer.corpus import Split
+from dstransformer.corpus import Corpus
 from dstransformer.distributed.supervision.failure_detection import UPDATE
 from dstransformer.distributed.supervision.session import Session
 from dstransformer.errors import DivergedError
@@ -32,7 +32,7 @@ class Trainer:
         engine: Computes updates.
         data: The updates.
         validator: Evaluates weights.
-        held_out: What it evaluates them on.
+        corpus: The corpus; its validation split is what they are evaluated on.
         checkpoints: The checkpoints of the run.
         recovery: What to do when a loss or gradient is not finite.
         early_stopping: When to end before the last update.
@@ -49,7 +49,7 @@ class Trainer:
     engine: Engine
     data: UpdateStream
     validator: Validator
-    held_out: Split
+    corpus: Corpus
     checkpoints: CheckpointManager
     recovery: Recovery
     early_stopping: EarlyStopping
@@ -161,7 +161,8 @@ class Trainer:
         step = self.state.step
         self.session.report(step, "validation")
         self.validator.load(self.engine.iter_weights())
-        self.evaluation = self.validator.evaluate(self.held_out, self.config.validation.bleu_sentences)
+        split = self.corpus.split("validation")
+        self.evaluation = self.validator.evaluate(split, self.config.validation.bleu_sentences)
         self.score = self.evaluation.main
         self.early_stopping.update(self.evaluation)
         if self.early_stopping.is_over:

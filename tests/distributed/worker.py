@@ -38,14 +38,14 @@ from dstransformer.training.setup import Setup
 from dstransformer.training.trainer import Trainer
 
 
-def run_to_the_end(trainer: Trainer, setup: Setup, *, final: bool) -> str | None:
+def run_to_the_end(trainer: Trainer, *, final: bool) -> str | None:
     """Train and, if ``final``, write the final bundle; return how training diverged, or None."""
     try:
         trainer.fit()
     except DivergedError as error:
         return str(error)
     if final:
-        make_final_bundle(setup, trainer)
+        make_final_bundle(trainer)
     return None
 
 
@@ -104,7 +104,7 @@ def main() -> None:
         tracker.emit(RunStart(case["name"], config, ds_config, corpus.manifest, corpus.path, resume_step=step))
         infinite = case.get("infinite", []), case.get("infinite_at", [])
         with inject_infinities(trainer, *infinite, world) as unchanged:
-            diverged = run_to_the_end(trainer, setup, final=case.get("final", True))
+            diverged = run_to_the_end(trainer, final=case.get("final", True))
         weights = {name: weight.cpu().clone() for name, weight in trainer.engine.iter_weights()}
         if world.is_rank0:
             torch.save(weights, run / "weights.pt")
