@@ -96,7 +96,7 @@ def follow(
     Args:
         run: The run folder.
         interval: Seconds between two looks.
-        wait: Waits for so many seconds.
+        wait: Waits for a number of seconds.
         say: Called with a line when there is nothing to do but wait, once at a time.
 
     Yields:

@@ -24,7 +24,7 @@ from dstransformer.io.json_text import JsonError, read_json
 
 #: 1: the first format, without a version key. 2: adds ``format_version``, and the position in the data is a section of
 #: its own. 3: the state of the optimizer by parameter, as safetensors, instead of DeepSpeed's files. 4: the position
-#: has a window. Bundles and scores of older formats stay readable; training goes on from RESUMABLE_VERSION on.
+#: has a window. Bundles and scores of older formats stay readable; training resumes from RESUMABLE_VERSION on.
 FORMAT_VERSION = 4
 RESUMABLE_VERSION = 3
 
@@ -54,7 +54,7 @@ class Cost:
         device_seconds: Seconds of the training loop times its devices, which are its processes. Updates, validation,
             checkpoints and waiting count. Starting up, the comparison at the end, and what an interrupted run
             computed after its last checkpoint do not.
-        uncounted_updates: The first so many updates are in neither number: a version that did not count computed them.
+        uncounted_updates: Number of first updates that are in neither number: an earlier version did not count them.
     """
 
     flops: int = 0

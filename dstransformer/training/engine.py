@@ -174,7 +174,7 @@ class Engine:
         return Step(LossSums(parts.sum(), nll), parts, rate, overflow, lowers_scale)
 
     def _loss_factor(self, tgt_tokens: int) -> float:
-        """What the summed loss of a micro-batch is multiplied by, in an update with so many target tokens."""
+        """The factor of the summed loss of a micro-batch, in an update of ``tgt_tokens`` target tokens."""
         factor = self._config.batch.micro_batches / tgt_tokens
         if self._stage:
             self._optimizer.loss_scaler.cur_scale = self.loss_scale  # DeepSpeed multiplies the loss by it

@@ -204,5 +204,5 @@ class Trainer:
 
 
 def _is_due(step: int, every: int) -> bool:
-    """Whether something that is done every so many updates is done after update ``step``; 0 is never."""
+    """Whether something that is done every ``every`` updates is due after update ``step``; 0 turns it off."""
     return every > 0 and step % every == 0

@@ -231,7 +231,7 @@ class HeartbeatMonitor:
             )
 
     def _share_overview(self) -> None:
-        """Let the others know where all processes are, for the case that rank 0 is the one that dies."""
+        """On rank 0, write where all processes are; on other ranks read it, in case rank 0 is the one that dies."""
         if self._rank == 0:
             self._store.set(_OVERVIEW, describe(self._known))
         elif self._store.check([_OVERVIEW]):

@@ -151,7 +151,7 @@ class ExitStatus:
 
 
 def record_collectives(environment: MutableMapping[str, str], folder: Path) -> None:
-    """Let PyTorch's flight recorder keep the last collectives, and write them into ``folder`` if NCCL itself gives up.
+    """Turn on PyTorch's flight recorder: it keeps the last collectives, and writes them into ``folder`` if NCCL fails.
 
     Values that the user has set stay, those under PyTorch's earlier names too. PyTorch reads them with the first group.
     """

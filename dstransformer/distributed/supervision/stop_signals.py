@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Signals within so many seconds of the first are the same request: launchers and shells signal a whole group of
+#: Signals within this many seconds of the first are the same request: launchers and shells signal a whole group of
 #: processes, and then each of them.
 SAME_REQUEST_SECONDS = 2.0
 
@@ -48,7 +48,7 @@ _GENERATIONS = {"TORCHELASTIC_RUN_ID": 1, "CROSS_RANK": 2}
 #: Seconds that ``before_leaving`` may take, on a disk that may hang.
 _LEAVE_SECONDS = 2.0
 
-#: A process whose peers are gone so many seconds before its own deadline takes them to have reached theirs.
+#: If other processes are gone less than this many seconds before the deadline, they have reached theirs.
 _AGREEMENT_SECONDS = 5.0
 
 
@@ -65,7 +65,7 @@ class StopRequest:
     Args:
         announce: Print on standard error what happens next, as soon as the first signal arrives.
         processes: Number of processes of the run. A checkpoint needs all of them.
-        seconds: Seconds that the first signal leaves for the checkpoint; 0: as long as it takes.
+        seconds: Seconds from the first signal in which the checkpoint must be written; 0 sets no limit.
         before_leaving: Called before the process is ended.
 
     Attributes:
@@ -171,7 +171,7 @@ class StopRequest:
                 interrupted |= number == signal.SIGINT
 
     def _set_deadline(self, seconds: float) -> None:
-        """End the process in so many seconds, unless it is to end earlier."""
+        """End the process after this many seconds, unless its deadline is earlier."""
         self._deadline = min(self._deadline, time.monotonic() + seconds)
         with contextlib.suppress(OSError):
             os.write(self._wakeup, b"\0")  # the thread waits for the new deadline
