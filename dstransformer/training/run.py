@@ -85,7 +85,7 @@ def train(request: TrainRequest) -> Outcome:
         checkpoint = session.world.compute_on_rank0(lambda: find_resume_checkpoint(request, setup))
         with session.hold_run_folder(setup.run, setup.config, setup.ds_config, setup.corpus):
             trainer = _start(request, setup, checkpoint, session)
-            with session.reporting_failure(lambda error: _report_failure(trainer, error)), closing(trainer.data):
+            with closing(trainer.data), session.reporting_failure(lambda error: _report_failure(trainer, error)):
                 finished = trainer.fit()
                 cost = trainer.cost.total
                 trainer.tracker.emit(CostTotal(trainer.state.step, cost.metrics()))
