@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.corpora import small_tokenizer
-from support.disk import full_disk
+from support.data.corpora import small_tokenizer
+from support.faults.disk import full_disk
 
 from dstransformer.batching import Position
 from dstransformer.checkpoints import retention
