@@ -11,21 +11,21 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.peers.machine import describe
-from dstransformer.batching import Augmentation, BpeDropout, Position, describe_augmentation
+from dstransformer.batching import Augmentation, BpeDropout, describe_augmentation
 from dstransformer.batching.subwords import Pairs
 from dstransformer.config import Modifier, compose, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.distributed.launcher import read_processes
+from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.tracking import NullTracker
+from dstransformer.training.build import build_trainer
 from dstransformer.training.setup import Setup
-from dstransformer.training.trainer import Trainer
 
 PRESET = "multi30k"
 AUGMENT = (
@@ -86,10 +86,11 @@ def train(corpus: Corpus, world: World, overrides: list[str]) -> tuple[int, floa
     config = load_config(PRESET, overrides, ["zero0", "fp32"])
     with tempfile.TemporaryDirectory() as folder:
         setup = Setup(config, compose(config, world.world_size), corpus, Path(folder), world.world_size)
-        trainer = Trainer(setup, world, NullTracker(), {})
+        trainer = build_trainer(setup, {}, NullTracker(), Session(world))
         tokens = 0
-        with closing(trainer._loader.iter_updates(Position())) as updates:
-            for number, update in enumerate(islice(updates, UPDATES + 1)):
+        with closing(trainer.data) as updates:
+            for number in range(UPDATES + 1):
+                update = updates.next()
                 if number == 1:  # the first one warms up
                     start = time.process_time()
                 trainer.engine.step(update, number + 1)

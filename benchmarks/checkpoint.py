@@ -18,11 +18,13 @@ from benchmarks.processes import run_module
 from benchmarks.workload import PIECES, budget_of, build_loader, load_sized, train_tokenizer, write_split
 from dstransformer.batching import Position
 from dstransformer.checkpoints.format import TrainState
+from dstransformer.checkpoints.manager import CheckpointManager
 from dstransformer.checkpoints.retention import CheckpointFolder
-from dstransformer.checkpoints.saver import Saver
 from dstransformer.config import compose
 from dstransformer.distributed.launcher import read_processes
+from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import join_world, leave_world
+from dstransformer.tracking import NullTracker
 from dstransformer.training.engine import Engine
 
 PAIRS = 50_000
@@ -44,7 +46,9 @@ def measure() -> None:
         bandwidth, disk, where = cpu_bandwidth(), disk_bandwidth(folder), file_system(folder)
         stream = build_loader(write_split(folder / "train", PAIRS), config).iter_updates(Position())
         engine = Engine(config, compose(config, world.world_size), PIECES, world)
-        saver = Saver(CheckpointFolder(folder / "run"), world, config, train_tokenizer(), {}, lambda _: None)
+        saver = CheckpointManager(
+            CheckpointFolder(folder / "run"), config, train_tokenizer(), {}, Session(world), NullTracker()
+        )
         step = _numbered(lambda number: engine.step(next(stream), number))
         for _ in range(3):
             step()
@@ -81,7 +85,7 @@ def measure() -> None:
     print_at_most(f"time lost beyond copying (median of {ROUNDS}), in steps", beyond / usual_step, 1.0)
 
 
-def _wait_until_written(saver: Saver) -> float:
+def _wait_until_written(saver: CheckpointManager) -> float:
     """The time when the part is on disk, to ``POLL`` seconds; training itself checks only after a step."""
     while saver.is_writing:
         time.sleep(POLL)

@@ -146,7 +146,7 @@ def _engine_step(config: Config, world: World) -> Callable[[Update, int], object
 def _bare_step(config: Config, precision: str) -> Callable[[Update, int], object]:
     """The same update in plain PyTorch: Adam on fp32 weights, with a bf16 copy for the computation in bf16."""
     from dstransformer.training.engine import dropout_seed
-    from dstransformer.training.optimizer import learning_rate
+    from dstransformer.training.optim import learning_rate
 
     torch.manual_seed(config.training.seed)
     model = Transformer(config.model, PIECES, config.loss.label_smoothing)

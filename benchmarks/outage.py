@@ -30,9 +30,9 @@ from benchmarks.proxy import Fault, Proxy
 from dstransformer.config import compose, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.distributed.launcher import read_processes
-from dstransformer.distributed.supervision.stop_signals import StopRequest
+from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import join_world
-from dstransformer.tracking import FanOut, RunStart, Tracker, build_tracker
+from dstransformer.tracking import Event, FanOut, RunStart, Tracker, TrainingProgress, build_tracker
 
 ROUNDS = 11
 STEPS = 8
@@ -183,9 +183,10 @@ class Turns(Tracker):
         self._began = 0.0
         self._used = (0.0, 0.0)
 
-    def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
-        """An update is done."""
-        del step, metrics
+    def emit(self, event: Event) -> None:
+        """Take the time of an update, and wait for the next turn."""
+        if not isinstance(event, TrainingProgress):
+            return
         if self._left:
             self._seconds.append(time.perf_counter() - self._began)
             self._left -= 1
@@ -210,8 +211,8 @@ def _cpu_seconds() -> tuple[float, float]:
 
 def work(corpus_folder: Path, run: Path, uri: str) -> None:
     """Train in the folder ``run``, in turns, tracked in a store if one is given."""
+    from dstransformer.training.build import build_trainer
     from dstransformer.training.setup import Setup
-    from dstransformer.training.trainer import Trainer
 
     turns = Turns()
     with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout
@@ -221,9 +222,9 @@ def work(corpus_folder: Path, run: Path, uri: str) -> None:
         corpus, ds_config = Corpus.open(corpus_folder), compose(config, 1)
         built = build_tracker(config.tracking, rank=0, run_folder=run, max_updates=config.training.max_updates)
         tracker = FanOut([built, turns])
-        trainer = Trainer(Setup(config, ds_config, corpus, run, 1), world, tracker, {})
-        tracker.start(RunStart("outage", config, ds_config, corpus.manifest, corpus_folder))
-        trainer.run(StopRequest())
+        trainer = build_trainer(Setup(config, ds_config, corpus, run, 1), {}, tracker, Session(world))
+        tracker.emit(RunStart("outage", config, ds_config, corpus.manifest, corpus_folder))
+        trainer.fit()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ TIMEOUT = 300.0
 DST = Path(sys.executable).with_name("dst")
 
 #: Imports of a training process before its first update, in order.
-IMPORTS = ("numpy", "torch", "deepspeed", "dstransformer.training.trainer")
+IMPORTS = ("numpy", "torch", "deepspeed", "dstransformer.training.build")
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from benchmarks.faults.jobs import DEEPSPEED, PLAIN, TORCHRUN, Job
 from benchmarks.faults.plan import ASKS, DAMAGE, DISK, SAVE_EVERY, START, VALIDATE_EVERY, Case, Fault
 from benchmarks.faults.watching import Progress, wait_for_moment
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
-from dstransformer.distributed.supervision.exit_status import STATUS_NAME
+from dstransformer.distributed.supervision.rank_log import STATUS_NAME
 from dstransformer.errors import DataError
 
 STOPPED = 143

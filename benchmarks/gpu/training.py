@@ -22,7 +22,7 @@ from dstransformer.config import Config, compose
 from dstransformer.distributed.world import World
 from dstransformer.model import DTYPES, Transformer, training_flops
 from dstransformer.training.engine import Engine
-from dstransformer.training.optimizer import build_optimizer, learning_rate
+from dstransformer.training.optim import build_optimizer, learning_rate
 
 #: Number of updates in a profile.
 PROFILED = 2

@@ -74,7 +74,7 @@ def evaluate_run(
             translator = load(bundle)
         except DataError as error:
             if bundle.path.is_dir():
-                logger.warning("%s; %s is passed over", error, name)
+                logger.warning("%s; %s is skipped", error, name)
             continue
         copy_weights(translator.model)
         facts = bundle_facts(bundle, translator)
@@ -91,12 +91,12 @@ def follow(
     """Iterate over the checkpoints of a run, oldest first, waiting for more; at its end over the final bundle.
 
     The run has ended when its final bundle is there and scored. A checkpoint that was deleted, as retention does, is
-    passed over; a damaged one too, with a warning.
+    skipped; a damaged one too, with a warning.
 
     Args:
         run: The run folder.
         interval: Seconds between two looks.
-        wait: Waits for so many seconds.
+        wait: Waits for a number of seconds.
         say: Called with a line when there is nothing to do but wait, once at a time.
 
     Yields:
@@ -179,7 +179,7 @@ def _open(place: Path) -> Bundle | None:
         return open_bundle(place)
     except DstError as error:
         if place.is_dir():
-            logger.warning("%s; it is passed over", error)
+            logger.warning("%s; it is skipped", error)
         return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from dstransformer.batching import Position
-from dstransformer.checkpoints.pieces import Piece
+from dstransformer.checkpoints.shards import Shard
 from dstransformer.config import precision_of, zero_stage
 from dstransformer.corpus import Manifest
 from dstransformer.errors import DataError, check_format_version, shown
@@ -25,7 +24,7 @@ from dstransformer.io.json_text import JsonError, read_json
 
 #: 1: the first format, without a version key. 2: adds ``format_version``, and the position in the data is a section of
 #: its own. 3: the state of the optimizer by parameter, as safetensors, instead of DeepSpeed's files. 4: the position
-#: has a window. Bundles and scores of older formats stay readable; training goes on from RESUMABLE_VERSION on.
+#: has a window. Bundles and scores of older formats stay readable; training resumes from RESUMABLE_VERSION on.
 FORMAT_VERSION = 4
 RESUMABLE_VERSION = 3
 
@@ -33,6 +32,13 @@ MANIFEST, STATE, BUNDLE = "manifest.json", "state", "bundle"
 
 #: The key of the manifest for the hash of its other keys. Earlier versions wrote none, and ignore it.
 _OWN_HASH = "sha256"
+
+#: Keys of the manifest that are not the names of the attributes they hold, and the other way round.
+_KEYS = {
+    "early_stopping": "patience", "recovery": "setbacks",
+    "consecutive_nonfinite": "in_a_row", "rollback_step": "went_back_to",
+}  # fmt: skip
+_NAMES = {key: name for name, key in _KEYS.items()}
 
 #: Operations of a day at 10^15 a second.
 PFLOP_DAY = 1e15 * 24 * 3600
@@ -48,7 +54,7 @@ class Cost:
         device_seconds: Seconds of the training loop times its devices, which are its processes. Updates, validation,
             checkpoints and waiting count. Starting up, the comparison at the end, and what an interrupted run
             computed after its last checkpoint do not.
-        uncounted_updates: The first so many updates are in neither number: a version that did not count computed them.
+        uncounted_updates: Number of first updates that are in neither number: an earlier version did not count them.
     """
 
     flops: int = 0
@@ -66,8 +72,8 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Patience:
-    """The progress on validation, for stopping early.
+class EarlyStoppingState:
+    """The progress on validation, for early stopping.
 
     Attributes:
         metric: Name of the score; None before the first validation.
@@ -79,14 +85,6 @@ class Patience:
     best: float | None = None
     validations: int = 0
 
-    def after(self, metric: str, score: float) -> Patience:
-        """The progress after one more validation. Another metric starts anew; NaN is no improvement."""
-        if metric != self.metric:
-            return Patience(metric, None if math.isnan(score) else score)
-        if score > (-math.inf if self.best is None else self.best):
-            return Patience(metric, score)
-        return Patience(metric, self.best, self.validations + 1)
-
 
 @dataclass(frozen=True)
 class LossScaleState:
@@ -95,7 +93,7 @@ class LossScaleState:
     Attributes:
         value: The scale.
         finite: Updates since the last gradient that was not finite.
-        hysteresis: The scale is lowered at the so manieth gradient that is not finite.
+        hysteresis: The scale is lowered when this many more gradients were not finite.
     """
 
     value: float
@@ -123,18 +121,18 @@ class EngineState:
 
 
 @dataclass(frozen=True)
-class Setbacks:
-    """What went wrong so far.
+class RecoveryState:
+    """Non-finite updates and rollbacks so far.
 
     Attributes:
-        in_a_row: Updates in a row, up to the last one, whose loss or gradient was not finite.
-        rollbacks: Times that training went back to a checkpoint because it diverged.
-        went_back_to: The update of the checkpoint that it went back to last; None if it never did.
+        consecutive_nonfinite: Updates in a row, up to the last one, whose loss or gradient was not finite.
+        rollbacks: Number of times that training diverged and went back to a checkpoint.
+        rollback_step: The update of the checkpoint of the last rollback; None if there was none.
     """
 
-    in_a_row: int = 0
+    consecutive_nonfinite: int = 0
     rollbacks: int = 0
-    went_back_to: int | None = None
+    rollback_step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -149,9 +147,9 @@ class TrainState:
         precision: The training precision: fp32, bf16 or fp16.
         corpus: Build key from the manifest of the corpus.
         cost: What the updates have cost. Left out of comparisons, because time never repeats.
-        patience: The progress on validation.
+        early_stopping: The progress on validation.
         engine: The state of the engine.
-        setbacks: What went wrong so far.
+        recovery: Non-finite updates and rollbacks so far.
     """
 
     step: int
@@ -161,9 +159,9 @@ class TrainState:
     precision: str
     corpus: str
     cost: Cost = field(default_factory=Cost, compare=False)
-    patience: Patience = field(default_factory=Patience)
+    early_stopping: EarlyStoppingState = field(default_factory=EarlyStoppingState)
     engine: EngineState = field(default_factory=EngineState)
-    setbacks: Setbacks = field(default_factory=Setbacks)
+    recovery: RecoveryState = field(default_factory=RecoveryState)
 
     @classmethod
     def fresh(cls, ds_config: Mapping[str, Any], world_size: int, manifest: Manifest) -> TrainState:
@@ -176,7 +174,7 @@ class TrainState:
 
         Format version 1 has the position's keys at the top level of the state. Versions before 4 have no window: an
         epoch was one. Checkpoints of earlier versions of this package have no cost, so none of their updates is
-        counted, no patience and no setbacks.
+        counted, and know nothing of early stopping and recovery.
 
         Raises:
             TypeError: Keys are missing or unknown.
@@ -185,11 +183,14 @@ class TrainState:
         values, cost = dict(manifest["state"]), manifest.get("cost")
         position = values.pop("position", None) or {name: values.pop(name) for name in ("epoch", "update")}
         spent = Cost(uncounted_updates=values["step"]) if cost is None else Cost(**cost)
-        patience = Patience(**manifest.get("patience", {}))
         engine = EngineState.from_json(manifest["engine"]) if "engine" in manifest else EngineState()
-        setbacks = Setbacks(**manifest.get("setbacks", {}))
         return cls(
-            position=Position(**position), cost=spent, patience=patience, engine=engine, setbacks=setbacks, **values
+            position=Position(**position),
+            cost=spent,
+            early_stopping=EarlyStoppingState(**manifest.get(_KEYS["early_stopping"], {})),
+            engine=engine,
+            recovery=RecoveryState(**_rename(manifest.get(_KEYS["recovery"], {}), _NAMES)),
+            **values,
         )
 
 
@@ -198,11 +199,11 @@ class Snapshot:
     """A copy in CPU memory of everything a checkpoint stores.
 
     Attributes:
-        pieces: Weights and moments that this rank writes.
+        shards: Weights and moments that this rank writes.
         weights: All weights in fp32, by name, for the bundle; empty on ranks other than 0.
     """
 
-    pieces: list[Piece]
+    shards: list[Shard]
     weights: dict[str, Tensor]
 
 
@@ -216,8 +217,8 @@ class Checkpoint:
         score: The validation score it is ranked by; None if it was not evaluated.
         metric: The name of the score, such as ``bleu`` or ``bleu_first_500``; None in format version 1.
         version: The format version.
-        interim: Whether only a request to stop brought it about. A run that nobody stops does not have it, so it is
-            gone on from but never averaged.
+        interim: Whether it was written because of a stop request only. A run that nobody stops does not have it, so
+            runs resume from it but never average it.
     """
 
     path: Path
@@ -228,7 +229,7 @@ class Checkpoint:
     interim: bool = False
 
     @property
-    def pieces(self) -> Path:
+    def shards(self) -> Path:
         """The folder of weights and moments."""
         return self.path / STATE
 
@@ -251,7 +252,8 @@ def manifest_text(state: TrainState, score: Score | None, files: Mapping[str, st
     """The content of ``manifest.json``. ``files`` maps paths within the checkpoint to SHA-256 hashes."""
     values = asdict(state)
     # Older programs ignore keys beside the state.
-    beside = {name: values.pop(name) for name in ("cost", "patience", "engine", "setbacks")}
+    beside = {name: values.pop(name) for name in ("cost", "early_stopping", "engine", "recovery")}
+    beside = _rename(beside | {"recovery": _rename(beside["recovery"], _KEYS)}, _KEYS)
     manifest = {
         "format_version": FORMAT_VERSION,
         "state": values,
@@ -262,6 +264,11 @@ def manifest_text(state: TrainState, score: Score | None, files: Mapping[str, st
         "files": dict(sorted(files.items())),
     }
     return json.dumps(manifest | {_OWN_HASH: _own_hash(manifest)}, indent=2) + "\n"
+
+
+def _rename(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The values with other keys, in the same order. Keys without another name stay."""
+    return {names.get(key, key): value for key, value in values.items()}
 
 
 def _own_hash(manifest: Mapping[str, Any]) -> str:
@@ -288,7 +295,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             raise DataError(f"{folder / MANIFEST} is damaged: a count is negative, or beyond 64 bits")
     except ValidationError as error:
         fault = error.errors()[0]
-        where = ".".join(map(str, fault["loc"][1:]))
+        where = ".".join(_KEYS.get(str(part), str(part)) for part in fault["loc"][1:])
         raise DataError(f"{folder / MANIFEST} is damaged ({where}: {fault['msg']})") from None
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DataError(f"{folder / MANIFEST} is damaged") from None

@@ -34,12 +34,14 @@ FIXED_KEYS = (
 )  # fmt: skip
 
 
-def find_checkpoint(resume: str, run: Path, config: Config, start: TrainState, corpus: Path) -> Checkpoint | None:
+def find_checkpoint(
+    resume: str, folder: CheckpointFolder, config: Config, start: TrainState, corpus: Path
+) -> Checkpoint | None:
     """Find and fully verify the checkpoint to resume from, and log which values change.
 
     Args:
         resume: ``auto``, ``never`` or a path.
-        run: The run folder.
+        folder: The checkpoints of the run.
         config: The experiment.
         start: The initial state of this run, with its layout and corpus.
         corpus: The corpus folder, for messages.
@@ -51,7 +53,7 @@ def find_checkpoint(resume: str, run: Path, config: Config, start: TrainState, c
         ConfigError: The configuration does not fit the checkpoint.
         DataError: The checkpoint is damaged, of an earlier format, or was trained on another corpus.
     """
-    folder = CheckpointFolder(run / "checkpoints")
+    run = folder.run
     if resume == "never":
         latest = folder.latest()
         if latest is not None:
@@ -183,9 +185,25 @@ def _flatten(config: Config) -> dict[str, Any]:
     return dict(iter_values())
 
 
-def warn_if_hardware_differs(checkpoint: Checkpoint, now: Mapping[str, str]) -> None:
-    """Warn that the run resumes on different hardware, where results differ in the last bits."""
-    before = open_bundle(checkpoint.bundle).provenance.get("hardware", now)
+def read_provenance(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """The provenance of a checkpoint's model.
+
+    Raises:
+        DataError: The bundle of the checkpoint cannot be read.
+    """
+    provenance: Mapping[str, Any] = open_bundle(checkpoint.bundle).provenance
+    return provenance
+
+
+def warn_if_hardware_differs(checkpoint: Checkpoint, stored: Mapping[str, Any], now: Mapping[str, str]) -> None:
+    """Warn that the run resumes on different hardware, where results differ in the last bits.
+
+    Args:
+        checkpoint: The checkpoint.
+        stored: Its provenance.
+        now: The hardware of this run.
+    """
+    before = stored.get("hardware", now)
     if before != now:
         old, new = (", ".join(f"{name} {value}" for name, value in what.items()) for what in (before, now))
         logger.warning(

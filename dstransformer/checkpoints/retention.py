@@ -44,6 +44,11 @@ class CheckpointFolder:
         self._keep_last = keep_last
         self._keep_best = keep_best
 
+    @property
+    def run(self) -> Path:
+        """The run folder."""
+        return self.path.parent
+
     def checkpoints(self) -> list[Checkpoint]:
         """The complete checkpoints, oldest first. Those with a damaged manifest are skipped with a warning."""
         readable = []
@@ -84,11 +89,11 @@ class CheckpointFolder:
             )
         return None
 
-    def newest_sound(self, other_than: int | None) -> Checkpoint | None:
-        """The newest valid checkpoint that was not saved among updates that were not finite; None if there is none.
+    def latest_finite(self, other_than: int | None) -> Checkpoint | None:
+        """The newest valid checkpoint that was not saved among non-finite updates; None if there is none.
 
-        One that only a request to stop brought about counts if there is no other, so that a run that was stopped goes
-        back to where it would have gone back without that.
+        One that was written because of a stop request only counts if there is no other, so that a run rolls back to
+        the same checkpoint whether it was stopped or not.
 
         Args:
             other_than: The update of a checkpoint that does not count, although older ones do.
@@ -102,7 +107,11 @@ class CheckpointFolder:
                 logger.warning("%s; trying the previous checkpoint", error)
                 continue
             state = checkpoint.state
-            if state.setbacks.in_a_row or state.step == other_than or checkpoint.version < RESUMABLE_VERSION:
+            if (
+                state.recovery.consecutive_nonfinite
+                or state.step == other_than
+                or checkpoint.version < RESUMABLE_VERSION
+            ):
                 continue
             if not checkpoint.interim:
                 return checkpoint
@@ -162,7 +171,7 @@ class CheckpointFolder:
             state: The training state.
             score: The score it is ranked by; None if it was not evaluated.
             files: SHA-256 hash of every file, by its path in the checkpoint.
-            interim: Whether only a request to stop brought the checkpoint about.
+            interim: Whether the checkpoint was written because of a stop request only.
         """
         partial = self.partial_path(state.step)
         final = self.path / f"step-{state.step:08d}"
@@ -170,7 +179,7 @@ class CheckpointFolder:
             write_durably(partial / MANIFEST, manifest_text(state, score, files, interim=interim))
             for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
                 sync(folder)
-            # One of the same name is damaged, and was passed over when the run resumed, or it lacks a score.
+            # One of the same name is damaged, and was skipped when the run resumed, or it lacks a score.
             with self._set_aside(final), replacing(self.path / LATEST) as latest:
                 write_durably(latest, f"{final.name}\n")
                 partial.rename(final)
@@ -222,7 +231,7 @@ class CheckpointFolder:
 def select_kept(checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: int) -> list[Checkpoint]:
     """Select the checkpoints to keep: the newest, and those with the highest scores.
 
-    One that only a request to stop brought about is kept while it is the newest, and takes no other's place.
+    One that was written because of a stop request only is kept while it is the newest, and counts for neither number.
     """
     ordered = sorted(checkpoints, key=lambda c: c.state.step)
     newest = [*periodic(ordered)[-keep_last:], *ordered[-1:]]
@@ -231,7 +240,7 @@ def select_kept(checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: in
 
 
 def periodic(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The checkpoints that the run would have without any request to stop; all, if it has no other."""
+    """The checkpoints that the run would have without any stop request; all, if it has no other."""
     return [c for c in checkpoints if not c.interim] or list(checkpoints)
 
 

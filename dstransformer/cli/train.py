@@ -15,7 +15,8 @@ from dstransformer.errors import UserError
 from dstransformer.terminal.command import Parser, StoreOnce
 
 if TYPE_CHECKING:
-    from dstransformer.training.run import DryRun, Outcome
+    from dstransformer.training.dry_run import DryRun
+    from dstransformer.training.run import Outcome
 
 
 def add_parser(commands: Commands[Parser]) -> None:
@@ -55,7 +56,8 @@ def add_parser(commands: Commands[Parser]) -> None:
 def run(options: argparse.Namespace) -> Answer:
     """Train. Only rank 0 prints the outcome."""
     from dstransformer.distributed.launcher import read_processes
-    from dstransformer.training.run import dry_run, train
+    from dstransformer.training.dry_run import dry_run
+    from dstransformer.training.run import train
     from dstransformer.training.setup import TrainRequest
 
     request = TrainRequest(

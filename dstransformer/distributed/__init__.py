@@ -1,1 +1,1 @@
-"""Multi-process runs: launcher variables, the process group, preemption, and the handshake between nodes."""
+"""Multi-process runs: launcher variables, the process group, and what watches over a run."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dstransformer.config import uses_cpu_kernels
 from dstransformer.errors import UserError, shown
+
+logger = logging.getLogger(__name__)
 
 #: The DeepSpeed accelerators that training supports.
 ACCELERATORS = ("cpu", "cuda")
@@ -32,6 +35,23 @@ class Processes:
 
 class LauncherError(UserError):
     """The launcher variables are inconsistent, so no process knows whether it is the one that reports errors."""
+
+
+def check_launch(environment: Mapping[str, str]) -> Processes:
+    """Read and check the environment of a process that trains. Warns if it seems to be one of several, but is alone.
+
+    Raises:
+        UserError: A variable is wrong.
+    """
+    processes = read_processes(environment)
+    try:
+        check_environment(environment)
+    except UserError as error:
+        error.rank = processes.rank  # the environment of other nodes may be right: each rank reports its own
+        raise
+    if (warning := single_process_warning(environment)) is not None:
+        logger.warning(warning)
+    return processes
 
 
 def read_processes(environment: Mapping[str, str], *, require_rank: bool = True) -> Processes:

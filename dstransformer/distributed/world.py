@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,10 +20,11 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import distributed_c10d
 
 from dstransformer.distributed.launcher import Processes, add_slurm_variables
-from dstransformer.distributed.supervision.heartbeat import Watchdog
 from dstransformer.errors import DstError, UserError
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Seconds a process waits for the others to join before it logs that it is waiting.
 NOTICE_SECONDS = 15.0
@@ -35,7 +36,7 @@ JOIN_TIMEOUT = timedelta(minutes=10)
 _NAMED = 8
 
 #: Seconds for which rank 0 keeps the store, so that the others can see who is missing.
-_FAREWELL = 2.0
+_KEEP_STORE_SECONDS = 2.0
 
 #: Timeout of collectives in programs that state none.
 GROUP_TIMEOUT = timedelta(hours=1)
@@ -64,6 +65,12 @@ def peer_errors() -> Iterator[None]:
 
 class World:
     """The process group. Build it with :func:`join_world`.
+
+    Args:
+        processes: The ranks of this process, and the number of processes.
+        device: The device of this process.
+        timeout: Of a collective.
+        waiting: Builds a context in which each collective is called.
 
     Attributes:
         rank: Rank of this process in the run.
@@ -95,39 +102,48 @@ class World:
     def all_reduce(self, values: torch.Tensor) -> torch.Tensor:
         """Sum a CPU tensor over all ranks."""
         total = values.clone()
-        with self._meeting():
+        with self._collective():
             dist.all_reduce(total, group=self._control)
         return total
 
     def any(self, *flags: bool) -> list[bool]:
         """For each flag, whether it is set on any rank."""
         raised = torch.tensor(flags, dtype=torch.int32)
-        with self._meeting():
+        with self._collective():
             dist.all_reduce(raised, op=dist.ReduceOp.MAX, group=self._control)
         return [bool(flag) for flag in raised.tolist()]
 
     def gather(self, item: Any) -> list[Any]:
         """Gather the items of all ranks, in rank order, on every rank."""
         items: list[Any] = [None] * self.world_size
-        with self._meeting():
+        with self._collective():
             dist.all_gather_object(items, item, group=self._control)
         return items
 
     def broadcast(self, item: Any) -> Any:
         """Broadcast the item of rank 0 to every rank."""
         items = [item]
-        with self._meeting():
+        with self._collective():
             dist.broadcast_object_list(items, src=0, group=self._control)
         return items[0]
 
+    def compute_on_rank0(self, compute: Callable[[], T]) -> T:
+        """Call a function on rank 0 only, and give its result, or its error, to every rank."""
+        result: T | None = None
+        with self.collective_errors():
+            if self.is_rank0:
+                result = compute()
+        agreed: T = self.broadcast(result)
+        return agreed
+
     def barrier(self) -> None:
         """Wait for all ranks."""
-        with self._meeting():
+        with self._collective():
             dist.barrier(group=self._control)
 
     @contextmanager
-    def _meeting(self) -> Iterator[None]:
-        """A collective: this process waits for the others, and may find that one is gone."""
+    def _collective(self) -> Iterator[None]:
+        """The context of a collective: this process waits for the others, one of which may be gone."""
         with self._waiting(), peer_errors():
             yield
 
@@ -177,8 +193,9 @@ def join_world(
     environment: MutableMapping[str, str] = os.environ,
     *,
     timeout: timedelta = GROUP_TIMEOUT,
-    patience: timedelta = JOIN_TIMEOUT,
-    watchdog: Watchdog | None = None,
+    join_timeout: timedelta = JOIN_TIMEOUT,
+    on_joined: Callable[[str, int, str], None] = lambda *_: None,
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> World:
     """Join the process group.
 
@@ -189,8 +206,9 @@ def join_world(
         processes: Rank of this process, and the number of them.
         environment: The environment variables.
         timeout: Of the collectives of every process group, of DeepSpeed's too.
-        patience: How long to wait for the other processes.
-        watchdog: Starts as soon as all processes have met.
+        join_timeout: How long to wait for the other processes.
+        on_joined: Called as soon as all processes have joined, with host, port and the prefix of keys of their store.
+        waiting: Builds a context in which each collective is called, see :class:`World`.
 
     Raises:
         DstError: The other processes did not join in time, or there is no GPU for this process.
@@ -208,11 +226,10 @@ def join_world(
     else:
         environment.setdefault("DS_ACCELERATOR", "cpu")
     try:
-        with _log_if_waiting(processes, environment, address_given, patience):
-            store = _meet(processes, environment, patience)
-            if watchdog is not None:
-                watchdog.start(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), _prefix(environment))
-            _state_timeout(timeout, store)
+        with _log_if_waiting(processes, environment, address_given, join_timeout):
+            store = _join_store(processes, environment, join_timeout)
+            on_joined(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), _prefix(environment))
+            _set_default_timeout(timeout, store)
             dist.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
                 store=PrefixStore(f"{_prefix(environment)}default_pg", store),
@@ -221,7 +238,7 @@ def join_world(
                 timeout=timeout,
                 device_id=device if device.type == "cuda" else None,
             )
-            world = World(processes, device, timeout, nullcontext if watchdog is None else watchdog.waiting)
+            world = World(processes, device, timeout, waiting)
         if device.type == "cpu" and "OMP_NUM_THREADS" not in environment:
             own = platform.node(), usable_cores()
             torch.set_num_threads(_share_cores(own, world.gather(own)))
@@ -232,45 +249,47 @@ def join_world(
         raise failure from error
 
 
-def _meet(processes: Processes, environment: Mapping[str, str], patience: timedelta) -> Store:
-    """The store in which the processes meet, once all of them have.
+def _join_store(processes: Processes, environment: Mapping[str, str], join_timeout: timedelta) -> Store:
+    """Wait in a store until all processes have joined, and return the store.
 
     Raises:
-        DstError: Some have not come in time.
-        RuntimeError: The store is not there, or no longer.
+        DstError: Some processes did not join in time.
+        RuntimeError: The store cannot be reached any more.
     """
-    deadline = time.monotonic() + patience.total_seconds()
+    deadline = time.monotonic() + join_timeout.total_seconds()
     host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
     # torchrun's agent has a store at that address. Otherwise it is rank 0's.
     has_agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serves = processes.rank == 0 and not has_agent
     try:
         size = processes.world_size
-        store = TCPStore(host, port, size, serves, patience, wait_for_workers=False, multi_tenant=serves)
+        store = TCPStore(host, port, size, serves, join_timeout, wait_for_workers=False, multi_tenant=serves)
     except dist.DistNetworkError as error:
         if serves:
             raise
-        raise _missing(processes, f"{host}:{port}", patience, "nothing answers there, where rank 0 should") from error
-    meeting = PrefixStore(f"{_prefix(environment)}joined", store)
-    meeting.set(str(processes.rank), "")
-    if meeting.add("count", 1) == processes.world_size:
-        meeting.set("all", "")
+        raise _join_error(
+            processes, f"{host}:{port}", join_timeout, "nothing answers there, where rank 0 should"
+        ) from error
+    joined = PrefixStore(f"{_prefix(environment)}joined", store)
+    joined.set(str(processes.rank), "")
+    if joined.add("count", 1) == processes.world_size:
+        joined.set("all", "")
     try:
-        meeting.wait(["all"], timedelta(seconds=max(1.0, deadline - time.monotonic())))
+        joined.wait(["all"], timedelta(seconds=max(1.0, deadline - time.monotonic())))
     except dist.DistStoreError as error:
-        missing = [rank for rank in range(processes.world_size) if not meeting.check([str(rank)])]
+        missing = [rank for rank in range(processes.world_size) if not joined.check([str(rank)])]
         if not missing:
             return store
         names = ", ".join(map(str, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
         if serves:
-            time.sleep(_FAREWELL)
-        raise _missing(processes, f"{host}:{port}", patience, f"rank {names} is missing") from error
+            time.sleep(_KEEP_STORE_SECONDS)
+        raise _join_error(processes, f"{host}:{port}", join_timeout, f"rank {names} is missing") from error
     return store
 
 
-def _missing(processes: Processes, address: str, patience: timedelta, what: str) -> DstError:
+def _join_error(processes: Processes, address: str, timeout: timedelta, what: str) -> DstError:
     failure = DstError(
-        f"the {processes.world_size} processes did not join at {address} in {patience.total_seconds():g} s: {what}; "
+        f"the {processes.world_size} processes did not join at {address} in {timeout.total_seconds():g} s: {what}; "
         "look at what the missing ones printed, if they were started at all, and check that every node can reach that "
         "address (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)"
     )
@@ -283,8 +302,8 @@ def _prefix(environment: Mapping[str, str]) -> str:
     return f"dst/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}/"
 
 
-def _state_timeout(timeout: timedelta, store: Store) -> None:
-    """Let groups that state no timeout, as DeepSpeed's, have this one, and PyTorch wait as long for the store."""
+def _set_default_timeout(timeout: timedelta, store: Store) -> None:
+    """Set the timeout of groups that state none, as DeepSpeed's, and of the store."""
     store.set_timeout(timeout)
     module: Any = distributed_c10d
     module.default_pg_timeout = module.default_pg_nccl_timeout = timeout
@@ -292,14 +311,14 @@ def _state_timeout(timeout: timedelta, store: Store) -> None:
 
 @contextmanager
 def _log_if_waiting(
-    processes: Processes, environment: Mapping[str, str], address_given: bool, patience: timedelta
+    processes: Processes, environment: Mapping[str, str], address_given: bool, join_timeout: timedelta
 ) -> Iterator[None]:
     """Log, once per node and after ``NOTICE_SECONDS``, that this process is waiting for the others."""
     host, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
     unset = "" if address_given else " (this machine, because MASTER_ADDR is not set)"
     text = (
         f"rank {processes.rank} is waiting for the other processes of WORLD_SIZE={processes.world_size} at "
-        f"{host}:{port}{unset}, for up to {patience.total_seconds():g} s"
+        f"{host}:{port}{unset}, for up to {join_timeout.total_seconds():g} s"
     )
     timer = threading.Timer(NOTICE_SECONDS, logger.warning, (text,))
     timer.daemon = True

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter
 from dstransformer.config import ScheduleConfig, load_config
 from dstransformer.errors import UserError
 from dstransformer.io.figures import label_of, line_colours, new_figure, style_axes
-from dstransformer.training.optimizer import learning_rate
+from dstransformer.training.optim import learning_rate
 
 #: Updates that are drawn unless the user says how many, as a multiple of the longest warm-up.
 SHOWN_WARMUPS = 5

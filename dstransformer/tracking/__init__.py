@@ -5,28 +5,52 @@ from dstransformer.tracking.console import ConsoleProgress
 from dstransformer.tracking.courier import register_bundle, send_pending
 from dstransformer.tracking.evaluations import find_run, log_evaluation, logged_evaluations
 from dstransformer.tracking.evaluations import send as send_evaluations
+from dstransformer.tracking.events import (
+    BundleSaved,
+    CheckpointSaved,
+    CostTotal,
+    EvaluationDone,
+    Event,
+    Message,
+    NonfiniteUpdate,
+    Rollback,
+    RunEnd,
+    RunStart,
+    RunStatus,
+    SaveFailed,
+    TrainingProgress,
+)
 from dstransformer.tracking.group import PARENT_TAG, RunGroup
 from dstransformer.tracking.jsonl import METRICS_NAME, MetricsLog
 from dstransformer.tracking.location import TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow_tracker import MlflowTracker
 from dstransformer.tracking.page import public_address
-from dstransformer.tracking.tracker import BadUpdate, FanOut, NullTracker, Rollback, RunStart, RunStatus, Tracker
+from dstransformer.tracking.tracker import FanOut, NullTracker, Tracker
 
 __all__ = [
     "METRICS_NAME",
     "PARENT_TAG",
-    "BadUpdate",
+    "BundleSaved",
+    "CheckpointSaved",
     "ConsoleProgress",
+    "CostTotal",
+    "EvaluationDone",
+    "Event",
     "FanOut",
+    "Message",
     "MetricsLog",
     "MlflowTracker",
+    "NonfiniteUpdate",
     "NullTracker",
     "Rollback",
+    "RunEnd",
     "RunGroup",
     "RunStart",
     "RunStatus",
+    "SaveFailed",
     "Tracker",
     "TrackingState",
+    "TrainingProgress",
     "build_tracker",
     "find_run",
     "log_evaluation",

@@ -26,7 +26,7 @@ def build_tracker(config: TrackingConfig, *, rank: int, run_folder: Path, max_up
     if uri is not None:
         trackers.append(
             MlflowTracker(
-                run_folder, uri, config.experiment, system_metrics=config.system_metrics, announce=console.say
+                run_folder, uri, config.experiment, system_metrics=config.system_metrics, announce=console.print
             )
         )
     return FanOut(trackers)

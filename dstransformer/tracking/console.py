@@ -5,15 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from dstransformer.errors import counted
-from dstransformer.evaluation import Evaluation
-from dstransformer.tracking.tracker import BadUpdate, Rollback, RunStart, RunStatus, Tracker
+from dstransformer.tracking.events import (
+    BundleSaved,
+    CheckpointSaved,
+    EvaluationDone,
+    Event,
+    Message,
+    NonfiniteUpdate,
+    Rollback,
+    RunEnd,
+    RunStart,
+    TrainingProgress,
+)
+from dstransformer.tracking.tracker import Tracker
 
 
 class PipeSafeConsole(Console):
@@ -45,77 +55,93 @@ class ConsoleProgress(Tracker):
         self._first_step = 0
         self._start_time = time.monotonic()
 
-    def start(self, run: RunStart) -> None:
+    def emit(self, event: Event) -> None:
+        """See ``Tracker.emit``."""
+        match event:
+            case RunStart():
+                self._start(event)
+            case TrainingProgress():
+                self._show_progress(event)
+            case EvaluationDone():
+                self._print_evaluation(event)
+            case NonfiniteUpdate():
+                self._print_nonfinite_update(event)
+            case Rollback():
+                self._print_rollback(event)
+            case CheckpointSaved(path, _, step, score):
+                scored = "" if score is None else f"  score {score:.2f}"
+                self.print(f"update {step}  checkpoint {path}{scored}")
+            case BundleSaved(bundle, step, evaluations):
+                for split, evaluation in evaluations.items():
+                    self._print_evaluation(EvaluationDone(split, step, evaluation))
+                self.print(f"update {step}  bundle {bundle}")
+            case Message(line):
+                self.print(line)
+            case RunEnd():
+                self._end(event)
+
+    def print(self, line: str) -> None:
+        """Print a line without interpreting markup. Thread-safe."""
+        self._console.print(Text(line), soft_wrap=True)
+
+    def _start(self, run: RunStart) -> None:
         """Start the clock, and open the bar if there is a terminal."""
         self._first_step = run.resume_step or 0
         self._start_time = time.monotonic()
         if self._first_step:
-            self.say(f"resumed at update {self._first_step}")
+            self.print(f"resumed at update {self._first_step}")
         if self._console.is_terminal:
             self._task = self._progress.add_task("", total=self._max_updates, completed=self._first_step)
             self._progress.start()
 
-    def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _show_progress(self, progress: TrainingProgress) -> None:
         """Advance the bar, or print a line."""
-        parts = _format_train_metrics(metrics)
+        step = progress.step
+        parts = _format_train_metrics(progress.metrics)
         if self._score:
             parts.append(self._score)
         parts.append(f"elapsed {_format_time(self._elapsed())}")
         if (left := self._seconds_left(step)) is not None:
             parts.append(f"ETA {_format_time(left)}")
         if self._task is None:
-            self.say("  ".join([f"update {step}/{self._max_updates} ({step / self._max_updates:.1%})", *parts]))
+            self.print("  ".join([f"update {step}/{self._max_updates} ({step / self._max_updates:.1%})", *parts]))
         else:
             self._progress.update(self._task, completed=step, description="  ".join(parts))
 
-    def log_eval(self, split: str, step: int, evaluation: Evaluation) -> None:
+    def _print_evaluation(self, done: EvaluationDone) -> None:
         """Print the scores and the first sample."""
-        self._score = f"{evaluation.main.metric} {evaluation.main.value:.2f} @{step}"
-        self.say("  ".join([f"update {step}  {split}", *_format_eval_metrics(evaluation.metrics)]))
+        evaluation = done.evaluation
+        self._score = f"{evaluation.main.metric} {evaluation.main.value:.2f} @{done.step}"
+        self.print("  ".join([f"update {done.step}  {done.split}", *_format_eval_metrics(evaluation.metrics)]))
         for sample in evaluation.samples[:1]:
-            self.say(f"  source       {sample.source}")
-            self.say(f"  reference    {sample.reference}")
-            self.say(f"  translation  {sample.translation}")
+            self.print(f"  source       {sample.source}")
+            self.print(f"  reference    {sample.reference}")
+            self.print(f"  translation  {sample.translation}")
 
-    def log_bad_update(self, update: BadUpdate) -> None:
+    def _print_nonfinite_update(self, update: NonfiniteUpdate) -> None:
         """Print what happened, and in which sentences."""
         what = "the gradient is NaN or infinite: skipped" if update.skipped else "the loss is NaN or infinite"
-        shown = ", ".join(map(str, update.pairs[:5])) + (", …" if len(update.pairs) > 5 else "")
-        self.say(
-            f"update {update.step}  {what} ({update.in_a_row} in a row)  {counted(len(update.pairs), 'pair')}: {shown}"
+        pairs = ", ".join(map(str, update.pairs[:5])) + (", …" if len(update.pairs) > 5 else "")
+        self.print(
+            f"update {update.step}  {what} ({update.consecutive} in a row)  "
+            f"{counted(len(update.pairs), 'pair')}: {pairs}"
         )
 
-    def log_rollback(self, rollback: Rollback) -> None:
-        """Print where training went on."""
-        (epoch, update), window = rollback.passed_over[1], rollback.windows[1]
+    def _print_rollback(self, rollback: Rollback) -> None:
+        """Print where training continues."""
+        (epoch, update), window = rollback.skipped_range[1], rollback.windows[1]
         place = f"epoch {epoch + 1}, {f'window {window + 1}, ' if window else ''}update {update + 1}"
-        self.say(
+        self.print(
             f"update {rollback.diverged_at}  {rollback.reason}: back to the checkpoint of update {rollback.step}, "
             f"and on with the data from {place} (time {rollback.number})"
         )
 
-    def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
-        """Print the path of the checkpoint and its score."""
-        del sha256
-        scored = "" if score is None else f"  score {score:.2f}"
-        self.say(f"update {step}  checkpoint {path}{scored}")
-
-    def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
-        """Print the scores and the path of the bundle."""
-        for split, evaluation in evaluations.items():
-            self.log_eval(split, step, evaluation)
-        self.say(f"update {step}  bundle {bundle}")
-
-    def finish(self, status: RunStatus) -> None:
+    def _end(self, end: RunEnd) -> None:
         """Close the bar and print how the run ended."""
         if self._task is not None:
             self._progress.stop()
-        ended = "interrupted" if status == "killed" else status
-        self.say(f"training {ended} after {_format_time(self._elapsed())}")
-
-    def say(self, line: str) -> None:
-        """Print a line without interpreting markup. Thread-safe."""
-        self._console.print(Text(line), soft_wrap=True)
+        ended = "interrupted" if end.status == "killed" else end.status
+        self.print(f"training {ended} after {_format_time(self._elapsed())}")
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._start_time

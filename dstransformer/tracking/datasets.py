@@ -10,8 +10,8 @@ from typing import Any
 from dstransformer.config import MixtureStage
 from dstransformer.corpus import Manifest, PartInfo, SourceInfo
 from dstransformer.evaluation import Evaluation
+from dstransformer.tracking.events import RunStart
 from dstransformer.tracking.page import dataset_name
-from dstransformer.tracking.tracker import RunStart
 
 #: Input files of a source that are listed.
 MOST_FILES = 100

@@ -16,8 +16,21 @@ from dstransformer.errors import DataError, counted, shown
 from dstransformer.evaluation import Evaluation
 from dstransformer.io.files import replacing
 from dstransformer.io.json_text import MOST_BYTES, JsonError, parse_json
+from dstransformer.tracking.events import (
+    BundleSaved,
+    CheckpointSaved,
+    CostTotal,
+    EvaluationDone,
+    Event,
+    NonfiniteUpdate,
+    Rollback,
+    RunEnd,
+    RunStart,
+    SaveFailed,
+    TrainingProgress,
+)
 from dstransformer.tracking.payload import point_stride
-from dstransformer.tracking.tracker import BadUpdate, Rollback, RunStart, RunStatus, Tracker
+from dstransformer.tracking.tracker import Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -48,45 +61,51 @@ class MetricsLog(Tracker):
         self._is_there = False  # whether the file exists, so that one that is gone is not begun anew in its place
         self._refuses = False
 
-    def start(self, run: RunStart) -> None:
-        """Remove lines that a resumed run will write again, and a line truncated by a crash."""
-        self._keeps_until = -1 if run.resume_step is None else run.resume_step
-        self._flush()
+    def emit(self, event: Event) -> None:
+        """Append the line of the event.
 
-    def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write a line of kind ``train``."""
-        self._write("train", step, metrics)
+        The line of a rollback has the step of its checkpoint, so that a resumed run keeps it.
+        """
+        match event:
+            case RunStart(resume_step=step):  # remove lines that a resumed run writes again, or that a crash cut off
+                self._keeps_until = -1 if step is None else step
+                self._write_waiting()
+            case TrainingProgress(step, metrics):
+                self._write("train", step, metrics)
+            case EvaluationDone(split, step, evaluation):
+                self._write_evaluation(split, step, evaluation)
+            case CostTotal(step, totals):
+                self._write("cost", step, totals)
+            case NonfiniteUpdate():
+                self._write("bad_update", event.step, event.to_json())
+            case Rollback():
+                self._write("rollback", event.step, event.to_json())
+            case CheckpointSaved(path, sha256, step, score):
+                self._write("checkpoint", step, {"path": self._within_run(path), "sha256": sha256, "score": score})
+            case SaveFailed(step, what, reason):
+                self._write("unsaved", step, {"what": what, "reason": reason})
+            case BundleSaved(_, step, evaluations):
+                for split, evaluation in evaluations.items():
+                    self._write_evaluation(split, step, evaluation)
+            case RunEnd():
+                self._write_waiting()
+                if self._waiting:
+                    logger.warning("%s lacks its last %s", self._path, counted(len(self._waiting), "line"))
 
-    def log_eval(self, split: str, step: int, evaluation: Evaluation) -> None:
+    def flush(self) -> None:
+        """Write the lines that wait for the disk.
+
+        Raises:
+            OSError: The disk refuses them.
+        """
+        error = self._write_waiting()
+        if error is not None:
+            raise error
+
+    def _write_evaluation(self, split: str, step: int, evaluation: Evaluation) -> None:
         """Write a line with the split as its kind. Signatures of scores are named ``<score>_signature``."""
         signatures = {f"{name}_signature": signature for name, signature in evaluation.signatures.items()}
         self._write(split, step, {**evaluation.metrics, **signatures})
-
-    def log_cost(self, step: int, totals: Mapping[str, float]) -> None:
-        """Write a line of kind ``cost``."""
-        self._write("cost", step, totals)
-
-    def log_bad_update(self, update: BadUpdate) -> None:
-        """Write a line of kind ``bad_update``."""
-        self._write("bad_update", update.step, update.to_json())
-
-    def log_rollback(self, rollback: Rollback) -> None:
-        """Write a line of kind ``rollback``, whose step is the checkpoint's, so that a resumed run keeps it."""
-        self._write("rollback", rollback.step, rollback.to_json())
-
-    def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
-        """Write a line of kind ``checkpoint``."""
-        self._write("checkpoint", step, {"path": self._within_run(path), "sha256": sha256, "score": score})
-
-    def log_unsaved(self, step: int, what: str, reason: str) -> None:
-        """Write a line of kind ``unsaved``."""
-        self._write("unsaved", step, {"what": what, "reason": reason})
-
-    def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
-        """Write a line for each split that the bundle was evaluated on."""
-        del bundle
-        for split, evaluation in evaluations.items():
-            self.log_eval(split, step, evaluation)
 
     def _write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         finite = {
@@ -95,27 +114,10 @@ class MetricsLog(Tracker):
         }
         line = json.dumps({"kind": kind, "step": step, "time": round(time.time(), 3), **finite}, ensure_ascii=False)
         self._waiting.append(f"{line}\n".encode())
-        self._flush()
+        self._write_waiting()
 
-    def settle(self) -> None:
-        """Write the lines that wait for the disk.
-
-        Raises:
-            OSError: It refuses them.
-        """
-        error = self._flush()
-        if error is not None:
-            raise error
-
-    def finish(self, status: RunStatus) -> None:
-        """Try for the last time to write lines that wait for the disk."""
-        del status
-        self._flush()
-        if self._waiting:
-            logger.warning("%s lacks its last %s", self._path, counted(len(self._waiting), "line"))
-
-    def _flush(self) -> OSError | None:
-        """Write what waits; if the disk refuses it, say so once, leave it for the next time, and return the error."""
+    def _write_waiting(self) -> OSError | None:
+        """Write the waiting lines. If the disk refuses them, warn once, keep them and return the error."""
         try:
             if self._keeps_until is not None:
                 self._remove_later_lines(self._keeps_until)

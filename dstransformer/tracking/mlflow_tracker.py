@@ -19,6 +19,19 @@ from dstransformer.config import dump_config
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking.courier import Courier, StoreUnreachableError, crashed_run
 from dstransformer.tracking.datasets import corpus_dataset, held_out_dataset, held_out_record, training_datasets
+from dstransformer.tracking.events import (
+    BundleSaved,
+    CheckpointSaved,
+    CostTotal,
+    EvaluationDone,
+    Event,
+    NonfiniteUpdate,
+    Rollback,
+    RunEnd,
+    RunStart,
+    RunStatus,
+    TrainingProgress,
+)
 from dstransformer.tracking.jsonl import METRICS_NAME, first_time
 from dstransformer.tracking.location import TrackingState
 from dstransformer.tracking.page import (
@@ -41,7 +54,7 @@ from dstransformer.tracking.payload import (
     steps_in,
 )
 from dstransformer.tracking.spool import FOLDER_NAME, Spool, unix_ms
-from dstransformer.tracking.tracker import BadUpdate, Rollback, RunStart, RunStatus, Tracker
+from dstransformer.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
     from dstransformer.tracking.system_metrics import SystemMetrics
@@ -55,7 +68,7 @@ RETRY_SECONDS = 15.0
 FINISH_SECONDS: Mapping[RunStatus, float] = {"finished": 60.0, "failed": 10.0, "killed": 10.0}
 SYSTEM_METRICS_SECONDS = 10.0
 #: Updates with a loss or gradient that is not finite of which a process tells MLflow. ``metrics.jsonl`` has them all.
-MAX_BAD_UPDATES = 200
+MAX_NONFINITE_UPDATES = 200
 
 #: Training losses that are remembered until the checkpoint of their update is on disk.
 MOST_LOSSES = 100
@@ -66,9 +79,9 @@ CHECKPOINTS = "checkpoints"  # the folder of checkpoints in a run folder
 class MlflowTracker(Tracker):
     """Tracks a run folder as one MLflow run, also across resumes.
 
-    No method waits for the store, except ``finish``, which waits at most ``FINISH_SECONDS``. None raises its errors.
-    While the run folder cannot be written, records are held in memory; only ``start`` raises OSError then. Metric names
-    in MLflow are ``train/loss``, ``valid/bleu`` and so on.
+    No event waits for the store, except ``RunEnd``, which waits at most ``FINISH_SECONDS``. None raises its errors.
+    While the run folder cannot be written, records are held in memory; only ``RunStart`` raises OSError then. Metric
+    names in MLflow are ``train/loss``, ``valid/bleu`` and so on.
     """
 
     name = "MLflow tracking"
@@ -99,7 +112,7 @@ class MlflowTracker(Tracker):
         self._logged_datasets: set[str] = set()
         self._validated: tuple[int, Scores] | None = None  # step and scores of the last validation
         self._trained: deque[tuple[int, Scores]] = deque(maxlen=MOST_LOSSES)  # steps and training losses
-        self._bad_updates = 0
+        self._nonfinite_updates = 0
         self._checkpoints: set[int] = set()  # steps of the checkpoints whose weights this process has known
         self._stride = 1
         self._page: str | None = None
@@ -111,7 +124,29 @@ class MlflowTracker(Tracker):
         self._retry_at = 0.0
         self._worker: threading.Thread | None = None
 
-    def start(self, run: RunStart) -> None:
+    def emit(self, event: Event) -> None:
+        """See ``Tracker.emit``."""
+        match event:
+            case RunStart():
+                self._start(event)
+            case TrainingProgress(step, metrics):
+                self._log_training(step, metrics)
+            case EvaluationDone(split, step, evaluation):
+                self._log_evaluation(split, step, evaluation)
+            case CostTotal(step, totals):
+                self._log_cost(step, totals)
+            case NonfiniteUpdate():
+                self._log_nonfinite_update(event)
+            case Rollback():
+                self._log_rollback(event)
+            case CheckpointSaved():
+                self._log_checkpoint(event)
+            case BundleSaved():
+                self._log_bundle(event)
+            case RunEnd(status):
+                self._end(status)
+
+    def _start(self, run: RunStart) -> None:
         """Record the description of the run and start sending. A resumed run continues the MLflow run of its folder."""
         self._run = run
         self._step = run.resume_step or 0
@@ -156,7 +191,7 @@ class MlflowTracker(Tracker):
         self._worker = threading.Thread(target=self._send_records, name="mlflow-courier", daemon=True)
         self._worker.start()
 
-    def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _log_training(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log ``train/<name>`` metrics; of a curve of too many points only some."""
         self._step = step
         if not self._is_shown(step):
@@ -166,7 +201,7 @@ class MlflowTracker(Tracker):
             loss = {"train/loss": float(metrics["loss"])}
             self._trained.append((step, {"metrics": loss, "time": time, "dataset": corpus_dataset(self._run)}))
 
-    def log_eval(self, split: str, step: int, evaluation: Evaluation) -> None:
+    def _log_evaluation(self, split: str, step: int, evaluation: Evaluation) -> None:
         """Log ``<split>/<name>`` metrics, for the checkpoint of the update too, signatures and a table of samples."""
         self._step = max(self._step, step)
         time = self._put_metrics(step, named_metrics(split, evaluation))
@@ -203,55 +238,56 @@ class MlflowTracker(Tracker):
             self._logged_datasets.add(dataset["name"])
             self._put("dataset", **dataset)
 
-    def log_cost(self, step: int, totals: Mapping[str, float]) -> None:
+    def _log_cost(self, step: int, totals: Mapping[str, float]) -> None:
         """Log ``cost/<name>`` metrics."""
         self._step = max(self._step, step)
         self._outcome = replace(self._outcome, cost=totals)
         if self._is_shown(step):
             self._put_metrics(step, {f"cost/{name}": value for name, value in totals.items()})
 
-    def log_bad_update(self, update: BadUpdate) -> None:
-        """Log a row of the table ``divergence/bad_updates.json``; the first ``MAX_BAD_UPDATES`` only."""
-        self._bad_updates += 1
-        if self._bad_updates <= MAX_BAD_UPDATES:
+    def _log_nonfinite_update(self, update: NonfiniteUpdate) -> None:
+        """Log a row of the table ``divergence/bad_updates.json``; the first ``MAX_NONFINITE_UPDATES`` only."""
+        self._nonfinite_updates += 1
+        if self._nonfinite_updates <= MAX_NONFINITE_UPDATES:
             row = [value if key != "pairs" else " ".join(map(str, value)) for key, value in update.to_json().items()]
             columns, file = list(update.to_json()), "divergence/bad_updates.json"
             same = 1 + columns.index("update")  # after a rollback there are other updates of the same steps
             self._put("table", file=file, step=update.step, columns=columns, rows=[row], same=same)
 
-    def log_rollback(self, rollback: Rollback) -> None:
+    def _log_rollback(self, rollback: Rollback) -> None:
         """Log ``divergence/rollback-N.json``, and the number of rollbacks as a tag."""
         self._step = rollback.step
         text = json.dumps(rollback.to_json(), indent=2) + "\n"
         self._put("text", file=f"divergence/rollback-{rollback.number}.json", text=text)
         self._put("tags", tags={"rollbacks": str(rollback.number)})
 
-    def log_checkpoint(self, path: Path, sha256: str, step: int, score: float | None) -> None:
+    def _log_checkpoint(self, saved: CheckpointSaved) -> None:
         """Log the checkpoint as a model of the run, with loss and scores of its weights, without its content."""
-        del score  # it is among the scores of the validation
         assert self._run is not None
+        step = saved.step
         self._step = max(self._step, step)
         scored = [*list(self._trained), *([] if self._validated is None else [self._validated])]
         self._put(
             "checkpoint",
             name=checkpoint_name(self._run, self._run_folder, step),
-            path=str(path.absolute()),
-            sha256=sha256,
+            path=str(saved.path.absolute()),
+            sha256=saved.sha256,
             step=step,
             scores=[scores for update, scores in scored if update == step],
-            kept=sorted({step, *steps_in(path.parent)}),
+            kept=sorted({step, *steps_in(saved.path.parent)}),
             rewritten=step in self._checkpoints,
             key=uuid.uuid4().hex,
             time=unix_ms(),
         )
         self._checkpoints.add(step)
 
-    def log_bundle(self, bundle: Path, step: int, evaluations: Mapping[str, Evaluation]) -> None:
+    def _log_bundle(self, saved: BundleSaved) -> None:
         """Log a bundle in the run folder as a model of the run, with its scores. Its files are read when they are sent.
 
         With ``RunStart.register`` it becomes a version of that registered model.
         """
         assert self._run is not None
+        bundle, step, evaluations = saved.bundle, saved.step, saved.evaluations
         for split, evaluation in evaluations.items():
             self._put_evaluation(split, step, evaluation)
         self._outcome = replace(self._outcome, step=step, bundle=bundle, evaluations=evaluations)
@@ -276,7 +312,7 @@ class MlflowTracker(Tracker):
         if self._run.register is not None:
             self._put("register", name=self._run.register, key=key)
 
-    def finish(self, status: RunStatus) -> None:
+    def _end(self, status: RunStatus) -> None:
         """Send the remaining records and end the MLflow run. Records not sent in time stay in the run folder."""
         try:
             if self._run is not None:
@@ -337,7 +373,7 @@ class MlflowTracker(Tracker):
             self._registered = courier.registered
             if self._page is None and courier.page is not None:
                 self._page = courier.page
-                if not self._finishing.is_set():  # finish announces it as well
+                if not self._finishing.is_set():  # _end announces it as well
                     self._announce(self._page)
             if finishing:
                 return

@@ -14,8 +14,8 @@ from dstransformer.corpus import Manifest
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation
 from dstransformer.io.json_text import read_json
+from dstransformer.tracking.events import RunStart, RunStatus
 from dstransformer.tracking.location import sqlite_path
-from dstransformer.tracking.tracker import RunStart, RunStatus
 
 #: Tags worth filtering runs by. The other facts are in the description.
 FILTER_TAGS = ("preset", "git_revision", "dstransformer", "world_size", "device", "host")

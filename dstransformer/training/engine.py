@@ -16,14 +16,12 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from dstransformer.batching import Update, deal
 from dstransformer.checkpoints.format import EngineState, Snapshot
-from dstransformer.checkpoints.pieces import EMA, WEIGHT, Piece, PieceReader
+from dstransformer.checkpoints.shards import EMA, WEIGHT, Shard, ShardReader
 from dstransformer.config import Config, offloads_optimizer, precision_of, zero_stage
 from dstransformer.distributed.world import World, peer_errors
 from dstransformer.errors import ConfigError
 from dstransformer.model import DTYPES, LossSums, Transformer
-from dstransformer.training.ema import WeightAverage
-from dstransformer.training.loss_scale import LossScale
-from dstransformer.training.optimizer import build_optimizer, learning_rate
+from dstransformer.training.optim import LossScale, WeightAverage, build_optimizer, learning_rate
 from dstransformer.training.partition import Partition
 from dstransformer.training.runtime import import_deepspeed
 
@@ -43,12 +41,14 @@ class Step(NamedTuple):
     Attributes:
         losses: This rank's share of the loss sums, on the device.
         parts: The loss of each of this rank's micro-batches, ``(accumulation steps,)``, on the device.
+        learning_rate: The learning rate it was computed with.
         skipped: Whether the gradient was not finite on some rank, so that nothing changed.
         lowers_scale: Whether that is the way in which fp16 finds its loss scale, and no sign of trouble.
     """
 
     losses: LossSums
     parts: Tensor
+    learning_rate: float
     skipped: bool = False
     lowers_scale: bool = False
 
@@ -129,7 +129,7 @@ class Engine:
     def _build_ema(self) -> WeightAverage | None:
         if not self._config.optimizer.ema_decay:
             return None
-        masters = [piece.tensors[WEIGHT] for piece in self._partition.pieces()]
+        masters = [shard.tensors[WEIGHT] for shard in self._partition.shards()]
         return WeightAverage(masters, self._config.optimizer.ema_decay)
 
     def _build_scheduler(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
@@ -149,40 +149,37 @@ class Engine:
             update: This rank's share of the update.
             number: Number of the update, from 1. Dropout masks are a function of seed, update and micro-batch.
         """
-        before = self.skipped
+        before, rate, losses = self.skipped, self.learning_rate, []
+        nll = torch.zeros((), dtype=torch.float32, device=self._world.device)
+        factor = self._loss_factor(update.tgt_tokens)
+        numbers = deal(self._config.batch.micro_batches, self._world.rank, self._world.world_size)
         with peer_errors():
-            done = self._compute(update, number)
+            for accumulation, (micro_batch, batch) in enumerate(zip(numbers, update.batches, strict=True)):
+                self._report(number)
+                torch.manual_seed(dropout_seed(self._config.training.seed, number, micro_batch))
+                sums = self._engine(*batch.to(self._world.device))
+                self._engine.backward(sums.loss * factor)
+                if accumulation + 1 == len(update.batches) and not self._stage:
+                    self._finish_gradients()
+                self._engine.step()
+                losses.append(sums.loss.detach().float())
+                nll += sums.nll
         overflow = self.skipped > before
         if self._ema is not None and not overflow:
             self._ema.add(number - self.skipped)
-        if self._loss_scale is None:
-            return done._replace(skipped=overflow)
-        lowers = overflow and self._loss_scale.can_fall
-        self._loss_scale.update(overflow=overflow)
-        return done._replace(skipped=overflow, lowers_scale=lowers)
+        lowers_scale = overflow and self._loss_scale is not None and self._loss_scale.can_fall
+        if self._loss_scale is not None:
+            self._loss_scale.update(overflow=overflow)
+        parts = torch.stack(losses)
+        return Step(LossSums(parts.sum(), nll), parts, rate, overflow, lowers_scale)
 
-    def _compute(self, update: Update, number: int) -> Step:
-        micro_batches = self._config.batch.micro_batches
-        losses = []
-        nll = torch.zeros((), dtype=torch.float32, device=self._world.device)
-        factor = micro_batches / update.tgt_tokens
+    def _loss_factor(self, tgt_tokens: int) -> float:
+        """The factor of the summed loss of a micro-batch, in an update of ``tgt_tokens`` target tokens."""
+        factor = self._config.batch.micro_batches / tgt_tokens
         if self._stage:
             self._optimizer.loss_scaler.cur_scale = self.loss_scale  # DeepSpeed multiplies the loss by it
-        else:
-            factor *= self.loss_scale
-        numbers = deal(micro_batches, self._world.rank, self._world.world_size)
-        for accumulation, (micro_batch, batch) in enumerate(zip(numbers, update.batches, strict=True)):
-            self._report(number)
-            torch.manual_seed(dropout_seed(self._config.training.seed, number, micro_batch))
-            sums = self._engine(*batch.to(self._world.device))
-            self._engine.backward(sums.loss * factor)
-            if accumulation + 1 == len(update.batches) and not self._stage:
-                self._finish_gradients()
-            self._engine.step()
-            losses.append(sums.loss.detach().float())
-            nll += sums.nll
-        parts = torch.stack(losses)
-        return Step(LossSums(parts.sum(), nll), parts)
+            return factor
+        return factor * self.loss_scale
 
     @torch.no_grad()
     def _finish_gradients(self) -> None:
@@ -233,12 +230,12 @@ class Engine:
             yield from self._partition.iter_weights(gather=averaged)
 
     def snapshot(self) -> Snapshot:
-        """Copy the pieces that this rank writes and, on rank 0, all weights to CPU memory."""
+        """Copy the shards that this rank writes and, on rank 0, all weights to CPU memory."""
         copies = [
-            Piece(
-                piece.name, piece.start, {kind: tensor.to("cpu", copy=True) for kind, tensor in piece.tensors.items()}
+            Shard(
+                shard.name, shard.start, {kind: tensor.to("cpu", copy=True) for kind, tensor in shard.tensors.items()}
             )
-            for piece in self._own_pieces()
+            for shard in self._own_shards()
         ]
         weights = {}
         for name, weight in self.iter_weights():  # gathering is collective
@@ -246,32 +243,32 @@ class Engine:
                 weights[name] = weight.to("cpu", copy=True)
         return Snapshot(copies, weights)
 
-    def _own_pieces(self) -> list[Piece]:
-        pieces = self._partition.pieces()
+    def _own_shards(self) -> list[Shard]:
+        shards = self._partition.shards()
         if self._ema is not None:
-            pieces = [
-                piece._replace(tensors={**piece.tensors, EMA: average})
-                for piece, average in zip(pieces, self._ema.averages, strict=True)
+            shards = [
+                shard._replace(tensors={**shard.tensors, EMA: average})
+                for shard, average in zip(shards, self._ema.averages, strict=True)
             ]
-        return pieces if self._stage else pieces[self._world.rank :: self._world.world_size]
+        return shards if self._stage else shards[self._world.rank :: self._world.world_size]
 
     @property
     def state(self) -> EngineState:
         """The state beside weights and moments."""
         return EngineState(self.skipped, None if self._loss_scale is None else self._loss_scale.state)
 
-    def load(self, pieces: Path, step: int, state: EngineState) -> None:
+    def load(self, shards: Path, step: int, state: EngineState) -> None:
         """Go on from a checkpoint that any number of processes wrote, at any ZeRO stage and precision.
 
         Args:
-            pieces: The folder of its weights and moments.
+            shards: The folder of its weights and moments.
             step: Number of updates computed so far.
             state: The state beside them.
 
         Raises:
             DataError: The files cannot be read, or do not hold this model.
         """
-        with self._world.collective_errors(), PieceReader(pieces) as reader:
+        with self._world.collective_errors(), ShardReader(shards) as reader:
             self._partition.read(reader, None if self._ema is None else self._ema.averages)
         self._partition.spread()
         applied = step - state.skipped

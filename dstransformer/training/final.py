@@ -11,11 +11,14 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dstransformer.checkpoints.averaging import annotate_bundle, past_warmup, write_average
 from dstransformer.checkpoints.format import Checkpoint
 from dstransformer.checkpoints.retention import CheckpointFolder, periodic, rank_by_score
 from dstransformer.config import Config
+from dstransformer.corpus import Corpus
+from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World
 from dstransformer.errors import DataError, StorageError
 from dstransformer.evaluation import Evaluation
@@ -23,9 +26,10 @@ from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator, add_paper_bleu, score_name
 from dstransformer.io.files import ROOM_ADVICE, storage_errors
 from dstransformer.model import open_bundle
-from dstransformer.tracking import Tracker
-from dstransformer.training.saving import Insistence
-from dstransformer.training.setup import Setup
+from dstransformer.tracking import BundleSaved, Message, Tracker
+
+if TYPE_CHECKING:
+    from dstransformer.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -146,44 +150,11 @@ class FinalBundle:
     evaluations: dict[str, Evaluation]
 
 
-def _score(
-    candidates: Candidates,
-    comparison: _Comparison,
-    average: Path,
-    is_stopped: Callable[[], bool],
-    report: Callable[[str], None],
-) -> dict[str, float] | None:
-    """The scores of the candidates by name; None if the run was stopped in the meantime."""
-    scores: dict[str, float] = {}
-    for name, members in candidates.checkpoints.items():
-        if is_stopped():
-            return None
-        report(f"final evaluation of {name}")
-        scores[name] = comparison.score(candidates, name, average if len(members) > 1 else members[0].bundle)
-    return scores
-
-
-def make_final_bundle(
-    setup: Setup,
-    world: World,
-    tracker: Tracker,
-    validator: Validator,
-    step: int,
-    evaluation: Evaluation | None,
-    is_stopped: Callable[[], bool],
-    report: Callable[[str], None] = lambda _: None,
-) -> FinalBundle | None:
+def make_final_bundle(trainer: Trainer) -> FinalBundle | None:
     """Compare the candidates, write the chosen one to ``RUN/bundle``, and evaluate it. Collective.
 
     Args:
-        setup: The experiment; all its checkpoints are complete.
-        world: The process group.
-        tracker: Receives the comparison and the evaluations.
-        validator: Evaluates weights.
-        step: The last update.
-        evaluation: The validation of the weights after the last update, if any.
-        is_stopped: Collective; called before each evaluation.
-        report: Called with what is done, before it is done.
+        trainer: Has trained to the last update; all its checkpoints are complete.
 
     Returns:
         The bundle; None if the run was stopped in the meantime.
@@ -191,57 +162,69 @@ def make_final_bundle(
     Raises:
         StorageError: The bundle could not be written, or the checkpoints not be read, although it was tried again.
     """
-    insistence = Insistence(setup.config.checkpoint.retry_seconds, step, is_stopped, world, tracker)
-    report("the final average")
-    comparison = _Comparison(setup, world, validator)
-    if evaluation is not None:
-        comparison.add(step, evaluation)
-    average = setup.run / ".bundle.average"
+    session, tracker, step = trainer.session, trainer.tracker, trainer.state.step
+    world, retry = session.world, trainer.checkpoints.retry_policy(step)
+    session.enter("the final average")
+    comparison = _Comparison(trainer.corpus, trainer.config.validation.final_sentences, world, trainer.validator)
+    if trainer.evaluation is not None:
+        comparison.add(step, trainer.evaluation)
+    folder = trainer.checkpoints.folder
+    average, bundle = folder.run / ".bundle.average", folder.run / "bundle"
     try:
-        candidates = insistence.on(
-            "the average of the checkpoints", lambda: _find_candidates(setup, world, comparison, average)
+        candidates = retry.run(
+            "the average of the checkpoints",
+            lambda: _find_candidates(folder, trainer.config, comparison, average, world),
         )
         if candidates is None:
             return None
-        scores = _score(candidates, comparison, average, is_stopped, report)
+        scores = _score(candidates, comparison, average, session)
         if scores is None:
             return None
-        choice = _choose(setup.config, candidates, scores, comparison.metric)
+        choice = _choose(trainer.config, candidates, scores, comparison.metric)
         _report(choice, tracker, world)
         chosen = candidates.checkpoints[choice.chosen]
-        if not insistence.on("the final bundle", lambda: _write_bundle(chosen, choice, average, setup.run, world)):
+        if not retry.run("the final bundle", lambda: _write_bundle(chosen, choice, average, bundle, world)):
             return None
     finally:
         if world.is_rank0:
             shutil.rmtree(average, ignore_errors=True)
-    if is_stopped():
+    if session.should_stop():
         return None
-    report("final evaluation of the bundle")
-    evaluations = comparison.evaluate_bundle(setup.run / "bundle", candidates.steps(choice.chosen))
-    tracker.log_bundle(setup.run / "bundle", step, {f"final_{split}": found for split, found in evaluations.items()})
+    session.enter("final evaluation of the bundle")
+    evaluations = comparison.evaluate_bundle(bundle, candidates.steps(choice.chosen))
+    tracker.emit(BundleSaved(bundle, step, {f"final_{split}": found for split, found in evaluations.items()}))
     # The last lines say that the run is complete.
-    settled = insistence.on("the last lines of metrics.jsonl", lambda: _settle(tracker, setup.run, world))
-    return FinalBundle(choice, evaluations) if settled else None
+    flushed = retry.run("the last lines of metrics.jsonl", lambda: _flush(tracker, folder.run, world))
+    return FinalBundle(choice, evaluations) if flushed else None
 
 
-def _settle(tracker: Tracker, run: Path, world: World) -> bool:
-    """Let nothing that was logged wait for the disk. Collective; returns True."""
+def _score(candidates: Candidates, comparison: _Comparison, average: Path, session: Session) -> dict[str, float] | None:
+    """The scores of the candidates by name; None if the run was stopped in the meantime."""
+    scores: dict[str, float] = {}
+    for name, members in candidates.checkpoints.items():
+        if session.should_stop():
+            return None
+        session.enter(f"final evaluation of {name}")
+        scores[name] = comparison.score(candidates, name, average if len(members) > 1 else members[0].bundle)
+    return scores
+
+
+def _flush(tracker: Tracker, run: Path, world: World) -> bool:
+    """Write everything that was logged to the disk. Collective; returns True."""
     with world.collective_errors(), storage_errors(run, full=ROOM_ADVICE):
-        tracker.settle()
+        tracker.flush()
     return True
 
 
 class _Comparison:
     """Scores candidates on validation, each set of weights once."""
 
-    def __init__(self, setup: Setup, world: World, validator: Validator) -> None:
-        self._corpus = setup.corpus
+    def __init__(self, corpus: Corpus, sentences: int, world: World, validator: Validator) -> None:
+        self._corpus = corpus
         self._world = world
         self._validator = validator
-        self._sentences = setup.config.validation.final_sentences
-        self.metric = score_name(
-            Task(setup.corpus.manifest.trees).metric, self._sentences, len(setup.corpus.split("validation"))
-        )
+        self._sentences = sentences
+        self.metric = score_name(Task(corpus.manifest.trees).metric, sentences, len(corpus.split("validation")))
         self._evaluations: dict[Steps, Evaluation] = {}
 
     def add(self, step: int, evaluation: Evaluation) -> None:
@@ -277,35 +260,36 @@ class _Comparison:
         self._validator.load(weights.items())
 
 
-def _find_candidates(setup: Setup, world: World, comparison: _Comparison, average: Path) -> Candidates:
+def _find_candidates(
+    folder: CheckpointFolder, config: Config, comparison: _Comparison, average: Path, world: World
+) -> Candidates:
     """Find the candidates and write the average. Rank 0 only, as network file systems may lag elsewhere. Collective."""
 
     def is_known(checkpoint: Checkpoint) -> bool:
-        same_search = open_bundle(checkpoint.bundle).decoding == setup.config.decoding
+        same_search = open_bundle(checkpoint.bundle).decoding == config.decoding
         return same_search and checkpoint.metric == comparison.metric
 
-    found: Candidates | None = None
-    with world.collective_errors():
-        if world.is_rank0:
-            found = find_candidates(_whole_checkpoints(setup.run / "checkpoints"), setup.config, is_known)
-            members = found.checkpoints.get("average", ())
-            if len(members) > 1:
-                with storage_errors(average, full=ROOM_ADVICE):
-                    write_average(members, average, full=ROOM_ADVICE)
-    candidates: Candidates = world.broadcast(found)
-    return candidates
+    def find() -> Candidates:
+        found = find_candidates(_intact_checkpoints(folder), config, is_known)
+        members = found.checkpoints.get("average", ())
+        if len(members) > 1:
+            with storage_errors(average, full=ROOM_ADVICE):
+                write_average(members, average, full=ROOM_ADVICE)
+        return found
+
+    return world.compute_on_rank0(find)
 
 
-def _whole_checkpoints(folder: Path) -> list[Checkpoint]:
+def _intact_checkpoints(folder: CheckpointFolder) -> list[Checkpoint]:
     """The checkpoints whose weights match their hashes, oldest first; a run ends without those that a disk has damaged.
 
     Raises:
         DataError: All are damaged.
         StorageError: There are none, or they cannot be read now.
     """
-    whole: list[Checkpoint] = []
+    intact: list[Checkpoint] = []
     damage: DataError | None = None
-    for checkpoint in CheckpointFolder(folder).checkpoints():
+    for checkpoint in folder.checkpoints():
         try:
             open_bundle(checkpoint.bundle).verify_weights()
         except DataError as error:
@@ -315,12 +299,12 @@ def _whole_checkpoints(folder: Path) -> list[Checkpoint]:
             logger.warning("%s; the final bundle is made without this checkpoint", error)
             damage = error
         else:
-            whole.append(checkpoint)
-    if whole:
-        return whole
+            intact.append(checkpoint)
+    if intact:
+        return intact
     if damage is not None:
         raise damage
-    raise StorageError(f"cannot read {folder}: the checkpoints are gone; mount their disk again")
+    raise StorageError(f"cannot read {folder.path}: the checkpoints are gone; mount their disk again")
 
 
 def _choose(config: Config, candidates: Candidates, scores: dict[str, float], metric: str) -> Choice:
@@ -330,7 +314,7 @@ def _choose(config: Config, candidates: Candidates, scores: dict[str, float], me
 
 def _report(choice: Choice, tracker: Tracker, world: World) -> None:
     for line in choice.lines():
-        tracker.say(line)
+        tracker.emit(Message(line))
     better = [name for name in choice.scores if choice.scores[name] > choice.scores.get("average", float("inf"))]
     if better and world.is_rank0:
         best = max(better, key=lambda name: choice.scores[name])
@@ -340,12 +324,12 @@ def _report(choice: Choice, tracker: Tracker, world: World) -> None:
         )
 
 
-def _write_bundle(members: Sequence[Checkpoint], choice: Choice, average: Path, run: Path, world: World) -> bool:
+def _write_bundle(members: Sequence[Checkpoint], choice: Choice, average: Path, bundle: Path, world: World) -> bool:
     """Write the bundle; returns True. Collective."""
     provenance = {"final": asdict(choice)}
     with world.collective_errors():
         if world.is_rank0 and len(members) > 1:
-            annotate_bundle(average, run / "bundle", provenance, full=ROOM_ADVICE)
+            annotate_bundle(average, bundle, provenance, full=ROOM_ADVICE)
         elif world.is_rank0:
-            write_average(members, run / "bundle", provenance, full=ROOM_ADVICE)
+            write_average(members, bundle, provenance, full=ROOM_ADVICE)
     return True

@@ -1,4 +1,4 @@
-"""Training metrics between two log records."""
+"""Training metrics between two log records, and the cost of a run: the operations of its updates, and device time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import time
 import torch
 
 from dstransformer.batching import Update
+from dstransformer.checkpoints.format import Cost
+from dstransformer.config import Config
 from dstransformer.distributed.world import World
-from dstransformer.model import LossSums
-from dstransformer.training.engine import Engine
+from dstransformer.model import LengthSums, training_flops
+from dstransformer.training.engine import Engine, Step
 
 
 class TrainingMetrics:
@@ -33,20 +35,19 @@ class TrainingMetrics:
         self._began += now - self._last
         self._last = now
 
-    def add(self, update: Update, losses: LossSums, learning_rate: float) -> None:
-        """Add an update: this rank's loss sums, and the learning rate."""
-        self._losses.append(torch.stack((losses.loss, losses.nll)))
-        self._loss_tokens += update.tgt_tokens
+    def add(self, update: Update, result: Step, *, nonfinite: bool) -> None:
+        """Add an update: what it holds, and what became of it on this rank.
+
+        If its loss is not finite on some rank (``nonfinite``), the means leave it out.
+        """
+        if not nonfinite:
+            self._losses.append(torch.stack((result.losses.loss, result.losses.nll)))
+            self._loss_tokens += update.tgt_tokens
         self._updates += 1
         self._src_tokens += update.src_tokens
         self._tgt_tokens += update.tgt_tokens
-        self._learning_rate = learning_rate
+        self._learning_rate = result.learning_rate
         self._last = time.monotonic()
-
-    def leave_out_losses(self, update: Update) -> None:
-        """Leave the losses of the last update out of the means: on some rank they are not finite."""
-        self._losses.pop()
-        self._loss_tokens -= update.tgt_tokens
 
     def summarise(self, engine: Engine) -> dict[str, float]:
         """Make a record of all updates since the last record. Collective.
@@ -88,3 +89,42 @@ class TrainingMetrics:
         self._tgt_tokens = 0
         self._learning_rate = 0.0
         self._began = self._last = time.monotonic()
+
+
+class CostMeter:
+    """Adds up the cost of a run. It needs no messages between ranks, as every rank knows the lengths of an update.
+
+    Args:
+        config: The experiment.
+        vocab_size: Number of pieces of the tokenizer.
+        devices: Number of processes.
+    """
+
+    def __init__(self, config: Config, vocab_size: int, devices: int) -> None:
+        self._config = config
+        self._rows = config.model.embedding_rows(vocab_size)
+        self._devices = devices
+        self._spent = Cost()
+        self._flops = 0
+        self._began: float | None = None
+
+    def resume(self, spent: Cost) -> None:
+        """Go on from the cost in a checkpoint."""
+        self._spent = spent
+
+    def start_clock(self) -> None:
+        """Count time from now on."""
+        self._began = time.monotonic()
+
+    def add(self, sums: LengthSums) -> None:
+        """Count an update with these sentences, over all ranks."""
+        self._flops += self._config.loss.passes * training_flops(self._config.model, self._rows, sums)
+
+    @property
+    def total(self) -> Cost:
+        """The cost up to now. On ranks other than 0 the time may differ a little; rank 0's is the one on record."""
+        seconds = 0.0 if self._began is None else time.monotonic() - self._began
+        return Cost(
+            flops=self._spent.flops + self._flops,
+            device_seconds=self._spent.device_seconds + seconds * self._devices,
+        )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dstransformer.checkpoints.pieces import EMA, FIRST_MOMENT, KINDS, SECOND_MOMENT, WEIGHT, Piece, PieceReader
+from dstransformer.checkpoints.shards import EMA, FIRST_MOMENT, KINDS, SECOND_MOMENT, WEIGHT, Shard, ShardReader
 from dstransformer.distributed.world import World
 
 
@@ -49,7 +49,7 @@ class Partition:
             state[FIRST_MOMENT] = torch.zeros_like(master.detach())
             state[SECOND_MOMENT] = torch.zeros_like(master.detach())
 
-    def pieces(self) -> list[Piece]:
+    def shards(self) -> list[Shard]:
         """Views of all that this rank updates."""
         found = []
         for name, parameter in self._module.named_parameters():
@@ -58,7 +58,7 @@ class Partition:
                 state = self._adam.state[place.master]
                 tensors = (place.master.detach(), state[FIRST_MOMENT], state[SECOND_MOMENT])
                 cut = (tensor.view(-1).narrow(0, place.offset, place.elements) for tensor in tensors)
-                found.append(Piece(name, place.start, dict(zip(KINDS, cut, strict=True))))
+                found.append(Shard(name, place.start, dict(zip(KINDS, cut, strict=True))))
         return found
 
     def _place(self, parameter: Any) -> _Place | None:
@@ -84,23 +84,23 @@ class Partition:
             state["step"] = torch.full_like(state["step"], applied) if isinstance(state["step"], Tensor) else applied
 
     @torch.no_grad()
-    def read(self, reader: PieceReader, averages: Sequence[Tensor] | None) -> None:
+    def read(self, reader: ShardReader, averages: Sequence[Tensor] | None) -> None:
         """Fill this rank's part from a checkpoint. :meth:`spread` has to follow.
 
         Args:
             reader: The files of the checkpoint.
-            averages: The moving average of the weights, a tensor for each of :meth:`pieces`, if there is one.
+            averages: The moving average of the weights, a tensor for each of :meth:`shards`, if there is one.
 
         Raises:
             DataError: The checkpoint does not hold all of it.
         """
         sizes = {name: _size(parameter) for name, parameter in self._module.named_parameters()}
         reader.check(sizes, KINDS if averages is None else (*KINDS, EMA))
-        for number, piece in enumerate(self.pieces()):
-            for kind, tensor in piece.tensors.items():
-                reader.read(kind, piece.name, piece.start, tensor)
+        for number, shard in enumerate(self.shards()):
+            for kind, tensor in shard.tensors.items():
+                reader.read(kind, shard.name, shard.start, tensor)
             if averages is not None:
-                reader.read(EMA, piece.name, piece.start, averages[number])
+                reader.read(EMA, shard.name, shard.start, averages[number])
         if self._stage in (1, 2):
             for name, parameter in self._module.named_parameters():
                 reader.read(WEIGHT, name, 0, parameter.data.view(-1))
@@ -115,9 +115,9 @@ class Partition:
         if persistent:
             persistent[0].partition(persistent)
         parameters = dict(self._module.named_parameters())
-        for piece in self.pieces():
-            master = piece.tensors[WEIGHT]
-            parameters[piece.name].ds_tensor.data[: len(master)].copy_(master)
+        for shard in self.shards():
+            master = shard.tensors[WEIGHT]
+            parameters[shard.name].ds_tensor.data[: len(master)].copy_(master)
         zero.invalidate_secondary_tensor()  # with zero_hpz_partition_size, each node's own copy of the initial weights
         if persistent:
             persistent[0].all_gather(persistent)

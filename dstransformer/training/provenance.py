@@ -14,18 +14,29 @@ import torch
 
 from dstransformer import __version__
 from dstransformer.batching import describe_augmentation, describe_mixture, is_windowed
+from dstransformer.checkpoints.format import Checkpoint
 from dstransformer.distributed.world import World
 from dstransformer.errors import without_secrets
 from dstransformer.model import parameter_count
 from dstransformer.model.ops import kernels_name, processor_name
-from dstransformer.tracking import resolve_tracking_uri
+from dstransformer.tracking import RunStart, resolve_tracking_uri
 from dstransformer.training.estimate import approximate_epochs
 from dstransformer.training.setup import Setup, TrainRequest
 
 
-def describe_origin(request: TrainRequest, setup: Setup, world: World) -> dict[str, Any]:
-    """The provenance stored in the bundles of a run. Collective."""
+def describe_origin(
+    request: TrainRequest, setup: Setup, stored: Mapping[str, Any] | None, world: World
+) -> dict[str, Any]:
+    """The provenance stored in the bundles of a run. Collective.
+
+    Args:
+        request: The options of the run.
+        setup: The experiment.
+        stored: The provenance of the checkpoint that the run resumes from; None for a new run.
+        world: The process group.
+    """
     manifest = setup.corpus.manifest
+    pretrained = None if setup.pretrained is None else setup.pretrained.record
     return {
         "dstransformer": __version__,
         "git_revision": git_revision() if world.is_rank0 else None,
@@ -41,25 +52,49 @@ def describe_origin(request: TrainRequest, setup: Setup, world: World) -> dict[s
         "tokenizer_sha256": manifest.tokenizer.sha256,
         "src_tokenizer_sha256": None if manifest.src_tokenizer is None else manifest.src_tokenizer.sha256,
         "hardware": _hardware(world),
-        "parent": None if setup.parent is None else setup.parent.record,
+        "parent": pretrained if stored is None else stored.get("parent"),
     }
 
 
-def describe_tags(origin: Mapping[str, Any], world: World) -> dict[str, str]:
+def describe_start(
+    request: TrainRequest, setup: Setup, origin: Mapping[str, Any], checkpoint: Checkpoint | None
+) -> RunStart:
+    """The start of a run, for its tracker.
+
+    Args:
+        request: The options of the run.
+        setup: The experiment.
+        origin: The provenance, from :func:`describe_origin`.
+        checkpoint: The checkpoint that the run resumes from; None for a new run.
+    """
+    return RunStart(
+        run_name=request.name,
+        config=setup.config,
+        ds_config=setup.ds_config,
+        manifest=setup.corpus.manifest,
+        corpus=request.corpus,
+        tags=_describe_tags(origin, setup.world_size),
+        user_tags=request.tags,
+        register=request.register,
+        resume_step=None if checkpoint is None else checkpoint.state.step,
+    )
+
+
+def _describe_tags(origin: Mapping[str, Any], world_size: int) -> dict[str, str]:
     """The MLflow tags of a run."""
     return {
         "git_revision": origin["git_revision"] or "unknown",
         "dstransformer": origin["dstransformer"],
         **origin["versions"],
         "preset": origin["preset"],
-        "world_size": str(world.world_size),
+        "world_size": str(world_size),
         **({} if origin["parent"] is None else {"parent": origin["parent"]["weights_sha256"]}),
         **origin["hardware"],
         "host": platform.node(),
     }
 
 
-def describe_start(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
+def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
     """The first lines a run prints: run folder, corpus, model, hardware, plan, MLflow address."""
     config, corpus, run = setup.config, setup.corpus, setup.run
     info, train = corpus.manifest, corpus.manifest.splits["train"]
@@ -72,8 +107,8 @@ def describe_start(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
         f"corpus    {corpus.path}: {info.src_lang}-{info.tgt_lang}, {train.pairs:,} pairs, vocabulary {info.vocabulary}"
     )
     yield f"model     {parameters:,} parameters, {setup.precision}, ZeRO stage {setup.zero_stage}"
-    if setup.parent is not None:
-        yield f"init      {setup.parent.describe()}"
+    if setup.pretrained is not None:
+        yield f"init      {setup.pretrained.describe()}"
     if mixture := describe_mixture(info.parts, config.training.mixture):
         yield f"mixture   {mixture}"
     if config.training.augment:

@@ -18,7 +18,8 @@ from dstransformer.batching import (
     plan_memory,
 )
 from dstransformer.checkpoints.folders import check_run_folder
-from dstransformer.checkpoints.format import TrainState
+from dstransformer.checkpoints.format import Checkpoint, TrainState
+from dstransformer.checkpoints.resume import find_checkpoint
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.config import Config, ModelConfig, Precision, compose, load_config, precision_of, zero_stage
 from dstransformer.corpus import Corpus
@@ -27,7 +28,7 @@ from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import DTYPES, check_backend, parameter_count
 from dstransformer.tracking import resolve_tracking_uri
-from dstransformer.training.parent import Parent, open_parent
+from dstransformer.training.pretrained import Pretrained, check_pretrained, open_pretrained
 
 GIB = 2**30
 
@@ -74,7 +75,7 @@ class Setup:
         corpus: The corpus, with the splits ``train``, ``validation`` and optionally ``test``.
         run: The run folder.
         world_size: Number of processes.
-        parent: The bundle that training starts from; None for random weights, or if the run resumes and it is gone.
+        pretrained: The bundle that training starts from; None for random weights, or if the run resumes and it is gone.
     """
 
     config: Config
@@ -82,7 +83,7 @@ class Setup:
     corpus: Corpus
     run: Path
     world_size: int
-    parent: Parent | None = None
+    pretrained: Pretrained | None = None
 
     @property
     def precision(self) -> Precision:
@@ -93,6 +94,12 @@ class Setup:
     def zero_stage(self) -> int:
         """The ZeRO stage."""
         return zero_stage(self.ds_config)
+
+    @property
+    def checkpoints(self) -> CheckpointFolder:
+        """The folder of the run's checkpoints."""
+        kept = self.config.checkpoint
+        return CheckpointFolder(self.run / "checkpoints", kept.keep_last, kept.keep_best)
 
     @property
     def mixture(self) -> Mixture | None:
@@ -126,8 +133,8 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
     corpus = Corpus.open(request.corpus, verify=False)
     build_mixture(corpus.manifest.parts, config.training.mixture)
     _check_embeddings(config.model, corpus)
-    parent = _open_parent(request, config, corpus)
-    return Setup(config, ds_config, corpus, request.run, processes.world_size, parent)
+    pretrained = _open_pretrained(request, config, corpus)
+    return Setup(config, ds_config, corpus, request.run, processes.world_size, pretrained)
 
 
 def _check_embeddings(model: ModelConfig, corpus: Corpus) -> None:
@@ -139,7 +146,7 @@ def _check_embeddings(model: ModelConfig, corpus: Corpus) -> None:
         )
 
 
-def _open_parent(request: TrainRequest, config: Config, corpus: Corpus) -> Parent | None:
+def _open_pretrained(request: TrainRequest, config: Config, corpus: Corpus) -> Pretrained | None:
     """The bundle of ``--init``; None without, and if it is gone and the run resumes, for which it is not needed."""
     if request.init is None:
         return None
@@ -147,7 +154,24 @@ def _open_parent(request: TrainRequest, config: Config, corpus: Corpus) -> Paren
     resumes = has_checkpoint if request.resume == "auto" else request.resume != "never"
     if resumes and not request.init.exists():
         return None
-    return open_parent(request.init, config.model, corpus.tokenizer)
+    return open_pretrained(request.init, config.model, corpus.tokenizer)
+
+
+def find_resume_checkpoint(request: TrainRequest, setup: Setup) -> Checkpoint | None:
+    """Find and fully verify the checkpoint to resume from; None for a new run. Logs which values change.
+
+    Raises:
+        ConfigError: The configuration, or the bundle of ``--init``, does not fit the checkpoint.
+        DataError: The checkpoint is damaged, of an earlier format, or was trained on another corpus; or the bundle of
+            ``--init`` is needed and cannot be read.
+    """
+    found = find_checkpoint(request.resume, setup.checkpoints, setup.config, setup.initial_state, setup.corpus.path)
+    if request.init is not None:
+        if found is not None:
+            check_pretrained(found, request.init, setup.pretrained)
+        elif setup.pretrained is None:  # every checkpoint is damaged, so it is needed after all
+            open_pretrained(request.init, setup.config.model, setup.corpus.tokenizer)
+    return found
 
 
 def check_corpus(setup: Setup, *, verify: bool) -> None:
@@ -225,7 +249,7 @@ def check_memory(setup: Setup, processes: int, available: int, *, weights: bool 
         weights: Whether the model is built.
 
     Raises:
-        ConfigError: It does not.
+        ConfigError: The memory is too small.
     """
     tokenizer, pairs = setup.corpus.tokenizer, setup.corpus.manifest.splits["train"].pairs
     parameters = parameter_count(setup.config.model, tokenizer.vocab_size, tokenizer.src.vocab_size) if weights else 0

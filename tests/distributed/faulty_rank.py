@@ -14,13 +14,13 @@ from typing import Any
 
 from dstransformer.cli import main
 from dstransformer.distributed.launcher import read_processes
-from dstransformer.distributed.supervision.heartbeat import Watchdog
+from dstransformer.distributed.supervision.heartbeat import HeartbeatMonitor
 from dstransformer.training import run
 
 FAULT = json.loads(os.environ["DST_FAULT"])
 RANK = read_processes(os.environ).rank
 
-report, check_setup = Watchdog.report, run.check_setup
+report, check_setup = HeartbeatMonitor.report, run.check_setup
 
 
 def fail(update: int, phase: str) -> None:
@@ -32,7 +32,7 @@ def fail(update: int, phase: str) -> None:
     os.kill(os.getpid(), signal.Signals[FAULT["how"]])
 
 
-def report_and_fail(self: Watchdog, update: int, phase: str) -> None:
+def report_and_fail(self: HeartbeatMonitor, update: int, phase: str) -> None:
     if FAULT["how"] == "hang":
         fail(update, phase)
         report(self, update, phase)
@@ -46,6 +46,6 @@ def fail_in_setup(*arguments: Any) -> None:
     check_setup(*arguments)
 
 
-Watchdog.report = report_and_fail  # type: ignore[method-assign]
+HeartbeatMonitor.report = report_and_fail  # type: ignore[method-assign]
 run.check_setup = fail_in_setup
 sys.exit(main())

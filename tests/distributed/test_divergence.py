@@ -105,7 +105,7 @@ def test_a_run_killed_after_it_went_back_ends_the_same(runs: Path, toy_corpus: P
     shutil.copytree(runs / name / "checkpoints" / "step-00000003", copied)
     verify_checkpoint(read_checkpoint(copied))
     state = read_checkpoint(copied).state
-    assert (state.position.update, state.setbacks.rollbacks, state.setbacks.went_back_to) == (7, 1, 3)
+    assert (state.position.update, state.recovery.rollbacks, state.recovery.rollback_step) == (7, 1, 3)
     resumed = f"{name}/checkpoints/step-00000003"
     case = {"name": name, "overrides": COMMON, "fragments": name.split("-"), "infinite_at": BAD, "resume": resumed}
     run_cases(tmp_path, toy_corpus, [case])

@@ -27,24 +27,25 @@ from dstransformer.checkpoints.format import read_checkpoint
 from dstransformer.config import compose, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.distributed.launcher import read_processes
-from dstransformer.distributed.supervision.stop_signals import StopRequest
+from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import DivergedError
 from dstransformer.tracking import MetricsLog, NullTracker, RunStart, Tracker
+from dstransformer.training.build import build_trainer
 from dstransformer.training.engine import Step
 from dstransformer.training.final import make_final_bundle
 from dstransformer.training.setup import Setup
 from dstransformer.training.trainer import Trainer
 
 
-def run_to_the_end(trainer: Trainer, setup: Setup, world: World, tracker: Tracker, *, final: bool) -> str | None:
+def run_to_the_end(trainer: Trainer, *, final: bool) -> str | None:
     """Train and, if ``final``, write the final bundle; return how training diverged, or None."""
     try:
-        trainer.run(StopRequest())
+        trainer.fit()
     except DivergedError as error:
         return str(error)
     if final:
-        make_final_bundle(setup, world, tracker, trainer.validator, trainer.step, trainer.evaluation, lambda: False)
+        make_final_bundle(trainer)
     return None
 
 
@@ -72,9 +73,9 @@ def inject_infinities(trainer: Trainer, updates: list[int], places: list[int], w
     def copy_state() -> dict[tuple[str, str], torch.Tensor]:
         """All weights, and the weights and moments that this rank updates."""
         whole = {("whole", name): weight.clone() for name, weight in engine.iter_weights()}
-        pieces = engine._partition.pieces()
+        shards = engine._partition.shards()
         return whole | {
-            (kind, piece.name): tensor.clone() for piece in pieces for kind, tensor in piece.tensors.items()
+            (kind, shard.name): tensor.clone() for shard in shards for kind, tensor in shard.tensors.items()
         }
 
     if updates or places:
@@ -95,19 +96,19 @@ def main() -> None:
         run.mkdir(exist_ok=True)
         setup = Setup(config, ds_config, corpus, run, world.world_size)
         tracker: Tracker = MetricsLog(run / "metrics.jsonl") if world.is_rank0 else NullTracker()
-        trainer = Trainer(setup, world, tracker, {"case": case["name"]})
+        trainer = build_trainer(setup, {"case": case["name"]}, tracker, Session(world))
         resumed = case.get("resume")
         if resumed is not None:
-            trainer.resume(read_checkpoint(out / resumed))
+            trainer.restore(read_checkpoint(out / resumed))
         step = None if resumed is None else int(resumed.rpartition("-")[2])
-        tracker.start(RunStart(case["name"], config, ds_config, corpus.manifest, corpus.path, resume_step=step))
+        tracker.emit(RunStart(case["name"], config, ds_config, corpus.manifest, corpus.path, resume_step=step))
         infinite = case.get("infinite", []), case.get("infinite_at", [])
         with inject_infinities(trainer, *infinite, world) as unchanged:
-            diverged = run_to_the_end(trainer, setup, world, tracker, final=case.get("final", True))
+            diverged = run_to_the_end(trainer, final=case.get("final", True))
         weights = {name: weight.cpu().clone() for name, weight in trainer.engine.iter_weights()}
         if world.is_rank0:
             torch.save(weights, run / "weights.pt")
-            said = {"step": None if diverged else trainer.step, "unchanged": unchanged, "diverged": diverged}
+            said = {"step": None if diverged else trainer.state.step, "unchanged": unchanged, "diverged": diverged}
             (run / "outcome.json").write_text(json.dumps(said))
         world.barrier()
     leave_world()

@@ -35,7 +35,7 @@ from data_prep.workspace import StageRecord, Workspace
 from dstransformer.checkpoints.following import Results
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.checkpoints.listing import describe_checkpoints, list_checkpoints
-from dstransformer.checkpoints.pieces import KINDS, PieceReader
+from dstransformer.checkpoints.shards import KINDS, ShardReader
 from dstransformer.config import compose, load_config, read_config
 from dstransformer.corpus import Corpus, Tokenizer
 from dstransformer.decoding.parts import _read_job
@@ -102,15 +102,15 @@ def read_bundle(folder: Path) -> None:
 def read_state(folder: Path) -> None:
     checkpoint = read_checkpoint(folder)
     verify_checkpoint(checkpoint)
-    read_pieces(checkpoint.pieces)
+    read_shards(checkpoint.shards)
 
 
-def read_pieces(folder: Path) -> None:
-    with PieceReader(folder) as pieces:
-        pieces.check(SIZES, KINDS)
+def read_shards(folder: Path) -> None:
+    with ShardReader(folder) as shards:
+        shards.check(SIZES, KINDS)
         for kind in KINDS:
             for name, size in SIZES.items():
-                pieces.read(kind, name, 0, torch.empty(size))
+                shards.read(kind, name, 0, torch.empty(size))
 
 
 def read_run_folder(folder: Path) -> None:
@@ -286,7 +286,7 @@ TARGETS = [
     Target("old-bundle", stored("1/run/bundle"), read_bundle, ("*.yaml", "*.json"), hashes=True),
     Target("weights", stored("3/run/bundle"), read_bundle, ("*.safetensors",), hashes=True),
     Target("checkpoint", stored(f"3/run/{STEP}"), read_state, ("manifest.json", "state/*"), hashes=True),
-    Target("pieces", stored(f"3/run/{STEP}/state"), read_pieces),
+    Target("shards", stored(f"3/run/{STEP}/state"), read_shards),
     Target("run", stored("3/run"), read_run_folder, (f"{STEP}/*.json", "*.jsonl", "bundle/*.json"), hashes=True),
     Target("configuration", stored("3/run"), lambda folder: read_config(folder / "config.yaml"), ("config.yaml",)),
     Target("metrics", stored("3/run"), read_metrics, ("metrics.jsonl",)),

@@ -34,10 +34,15 @@ from dstransformer.errors import StorageError
 from dstransformer.evaluation import Sample
 from dstransformer.tracking import (
     METRICS_NAME,
-    BadUpdate,
+    BundleSaved,
+    CheckpointSaved,
+    EvaluationDone,
     MetricsLog,
+    NonfiniteUpdate,
     Rollback,
+    RunEnd,
     TrackingState,
+    TrainingProgress,
     resolve_tracking_uri,
     send_pending,
 )
@@ -62,18 +67,18 @@ def record_run(server: MlflowServer, run_folder: Path) -> list[str]:
     said: list[str] = []
     metrics = MetricsLog(run_folder / METRICS_NAME)
     tracker = make_tracker(run_folder, server.uri, system_metrics=True, announce=said.append)
-    tracker.start(replace(make_start(), register="en-de"))
-    metrics.log_train(10, {"loss": 4.5, "lr": 1e-3})
-    tracker.log_train(10, {"loss": 4.5, "lr": 1e-3, "loss_scale": 65536.0})
-    tracker.log_train(20, {"loss": float("nan"), "lr": 2e-3, "loss_scale": 32768.0})
-    tracker.log_eval("valid", 20, VALID)
-    tracker.log_checkpoint(run_folder / "checkpoints/step-00000020", "d" * 64, 20, 12.5)
+    tracker.emit(replace(make_start(), register="en-de"))
+    metrics.emit(TrainingProgress(10, {"loss": 4.5, "lr": 1e-3}))
+    tracker.emit(TrainingProgress(10, {"loss": 4.5, "lr": 1e-3, "loss_scale": 65536.0}))
+    tracker.emit(TrainingProgress(20, {"loss": float("nan"), "lr": 2e-3, "loss_scale": 32768.0}))
+    tracker.emit(EvaluationDone("valid", 20, VALID))
+    tracker.emit(CheckpointSaved(run_folder / "checkpoints/step-00000020", "d" * 64, 20, 12.5))
     final = evaluation_of(loss=1.5, bleu=33.0, signature="nrefs:1", digest="e" * 32, samples=[SAMPLE])
-    tracker.log_bundle(make_bundle(run_folder / "averaged"), 20, {"final_test": final})
+    tracker.emit(BundleSaved(make_bundle(run_folder / "averaged"), 20, {"final_test": final}))
     wait_until(lambda: has_run(run_folder))
     client, run = tracked_run(run_folder)
     wait_until(lambda: "system/cpu_utilization_percentage" in client.get_run(run.info.run_id).data.metrics)
-    tracker.finish("finished")
+    tracker.emit(RunEnd("finished"))
     return said
 
 
@@ -155,17 +160,17 @@ def assert_models(client: MlflowClient, run: Run, run_folder: Path, reason: str)
 
 def test_a_resumed_run_continues_the_same_mlflow_run(server: MlflowServer, run_folder: Path) -> None:
     first = make_tracker(run_folder, server.uri)
-    first.start(make_start())
-    first.log_train(10, {"loss": 4.5})
-    first.finish("killed")
+    first.emit(make_start())
+    first.emit(TrainingProgress(10, {"loss": 4.5}))
+    first.emit(RunEnd("killed"))
     client, run = tracked_run(run_folder)
     assert run.info.status == "KILLED"
 
     second = make_tracker(run_folder, server.uri)
-    second.start(make_start(resume_step=10, config=load_config("base", ["training.max_updates=200000"])))
+    second.emit(make_start(resume_step=10, config=load_config("base", ["training.max_updates=200000"])))
     wait_until(lambda: client.get_run(run.info.run_id).info.status == "RUNNING")
-    second.log_train(20, {"loss": 4.0})
-    second.finish("finished")
+    second.emit(TrainingProgress(20, {"loss": 4.0}))
+    second.emit(RunEnd("finished"))
     _, resumed = tracked_run(run_folder)
     assert resumed.info.run_id == run.info.run_id
     assert resumed.info.status == "FINISHED"
@@ -176,16 +181,16 @@ def test_a_resumed_run_continues_the_same_mlflow_run(server: MlflowServer, run_f
 
 
 def test_a_divergence_is_recorded(server: MlflowServer, run_folder: Path, tmp_path: Path) -> None:
-    bad = [BadUpdate(step, 0, step - 1, True, step - 4, (7 * step, 8 * step)) for step in (5, 6, 7)]
+    bad = [NonfiniteUpdate(step, 0, step - 1, True, step - 4, (7 * step, 8 * step)) for step in (5, 6, 7)]
     rollback = Rollback(1, "too many in a row", 7, 3, ((0, 3), (0, 7)), bad)
     tracker = make_tracker(run_folder, server.uri)
-    tracker.start(make_start())
+    tracker.emit(make_start())
     for update in bad:
-        tracker.log_bad_update(update)
-    tracker.log_rollback(rollback)
-    tracker.log_train(4, {"loss": 2.0})
-    tracker.log_bad_update(BadUpdate(6, 0, 9, False, 1, (42,)))  # there were more updates of that number
-    tracker.finish("finished")
+        tracker.emit(update)
+    tracker.emit(rollback)
+    tracker.emit(TrainingProgress(4, {"loss": 2.0}))
+    tracker.emit(NonfiniteUpdate(6, 0, 9, False, 1, (42,)))  # there were more updates of that number
+    tracker.emit(RunEnd("finished"))
     client, run = tracked_run(run_folder)
     assert run.data.tags["rollbacks"] == "1"
     assert json.loads(artifact_text(client, run, "divergence/rollback-1.json", tmp_path)) == rollback.to_json()
@@ -206,8 +211,8 @@ def test_a_fresh_run_in_a_used_folder_gets_a_new_mlflow_run(run_folder: Path, st
     ids = set()
     for _ in range(2):
         tracker = make_tracker(run_folder, resolve_tracking_uri(store, run_folder))
-        tracker.start(make_start())
-        tracker.finish("finished")
+        tracker.emit(make_start())
+        tracker.emit(RunEnd("finished"))
         ids.add(tracked_run(run_folder)[1].info.run_id)
     assert len(ids) == 2
 
@@ -216,8 +221,8 @@ def test_a_run_that_ends_at_once_announces_its_page_once(run_folder: Path, store
     said: list[str] = []
     tracker = make_tracker(run_folder, store, announce=said.append)
     tracker._finishing.set()  # before the thread has sent anything
-    tracker.start(make_start())
-    tracker.finish("killed")
+    tracker.emit(make_start())
+    tracker.emit(RunEnd("killed"))
     assert len(said) == 1
 
 
@@ -227,13 +232,13 @@ def test_without_a_server_the_store_is_beside_the_run_folder(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     began = time.monotonic()
     tracker = make_tracker(run_folder, resolve_tracking_uri(None, run_folder))
-    tracker.start(make_start())
+    tracker.emit(make_start())
     started = time.monotonic() - began
     wait_until(lambda: has_run(run_folder))
     assert started < (time.monotonic() - began) / 2  # the new database is migrated in the background
-    tracker.log_train(1, {"loss": 4.5})
-    tracker.log_bundle(make_bundle(run_folder / "averaged"), 1, {})
-    tracker.finish("finished")
+    tracker.emit(TrainingProgress(1, {"loss": 4.5}))
+    tracker.emit(BundleSaved(make_bundle(run_folder / "averaged"), 1, {}))
+    tracker.emit(RunEnd("finished"))
     client, run = tracked_run(run_folder)
     assert train_steps(client, run) == [1]
     assert run.info.artifact_uri.startswith((run_folder.parent / "mlartifacts").as_uri())
@@ -250,28 +255,28 @@ def test_a_server_that_hangs_and_dies_only_causes_warnings(
     server: MlflowServer, run_folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker = make_tracker(run_folder, server.uri)
-    tracker.start(make_start())
-    tracker.log_train(1, {"loss": 1.0})
+    tracker.emit(make_start())
+    tracker.emit(TrainingProgress(1, {"loss": 1.0}))
     wait_until(lambda: has_run(run_folder) and not pending(run_folder))
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     server.signal(signal.SIGSTOP)
     began = time.monotonic()
     for step in range(2, 102):
-        tracker.log_train(step, {"loss": 1.0 / step})
+        tracker.emit(TrainingProgress(step, {"loss": 1.0 / step}))
     assert time.monotonic() - began < 10.0, "a call waited for an answer"
     wait_until(lambda: "does not accept tracking records" in caplog.text)
     assert pending(run_folder)
 
     server.kill()
     for step in range(102, 152):
-        tracker.log_train(step, {"loss": 1.0 / step})
+        tracker.emit(TrainingProgress(step, {"loss": 1.0 / step}))
     wait_until(lambda: len(pending(run_folder)) == 1)  # compacted, so that an outage leaves few files
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(int(HANG_SECONDS)))
     server.start()
     wait_until(lambda: not pending(run_folder))
-    tracker.finish("finished")
+    tracker.emit(RunEnd("finished"))
     client, run = tracked_run(run_folder)
     assert train_steps(client, run) == list(range(1, 152))
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -283,18 +288,18 @@ def test_a_full_disk_of_the_run_folder_loses_nothing(
     server: MlflowServer, run_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tracker = make_tracker(run_folder, server.uri)
-    tracker.start(make_start())
+    tracker.emit(make_start())
     wait_until(lambda: has_run(run_folder) and not pending(run_folder))
     client, run = tracked_run(run_folder)
     with full_disk():
         for step in (1, 2, 3):
-            tracker.log_train(step, {"loss": 1.0 / step})
-        tracker.log_eval("valid", 3, VALID)
+            tracker.emit(TrainingProgress(step, {"loss": 1.0 / step}))
+        tracker.emit(EvaluationDone("valid", 3, VALID))
         wait_until(lambda: train_steps(client, run) == [1, 2, 3])  # sent from memory
         wait_until(lambda: "and they are held in memory" in caplog.text)
     wait_until(lambda: f"tracking records are written to {run_folder} again" in caplog.text)
-    tracker.log_train(4, {"loss": 0.25})
-    tracker.finish("finished")
+    tracker.emit(TrainingProgress(4, {"loss": 0.25}))
+    tracker.emit(RunEnd("finished"))
     assert not pending(run_folder)
     assert train_steps(client, run) == [1, 2, 3, 4]
     assert "signatures" in {file.path for file in client.list_artifacts(run.info.run_id)}
@@ -306,10 +311,10 @@ def test_records_that_never_reached_a_server_are_sent_later(server: MlflowServer
     server.kill()
     began = time.monotonic()
     tracker = make_tracker(run_folder, server.uri)
-    tracker.start(make_start())
+    tracker.emit(make_start())
     for step in range(1, 11):
-        tracker.log_train(step, {"loss": 1.0 / step})
-    tracker.finish("finished")
+        tracker.emit(TrainingProgress(step, {"loss": 1.0 / step}))
+    tracker.emit(RunEnd("finished"))
     assert time.monotonic() - began < LIMIT, "finish took the whole time limit"
     left = len(pending(run_folder))
     assert left > 0
@@ -328,9 +333,9 @@ def test_records_that_never_reached_a_server_are_sent_later(server: MlflowServer
 
 def test_dst_track_reports_pending_records_and_sends_them(run_folder: Path, store: str) -> None:
     tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens, so every record stays pending
-    tracker.start(make_start())
-    tracker.log_train(1, {"loss": 4.5})
-    tracker.finish("finished")
+    tracker.emit(make_start())
+    tracker.emit(TrainingProgress(1, {"loss": 4.5}))
+    tracker.emit(RunEnd("finished"))
     left = len(pending(run_folder))
     down = run_dst("track", str(run_folder))
     assert (down.returncode, down.stdout) == (1, "")
@@ -352,10 +357,10 @@ def test_a_refused_record_stays_pending_without_blocking_the_others(
     run_folder: Path, store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tracker = make_tracker(run_folder, store)
-    tracker.start(make_start())
-    tracker.log_bundle(run_folder / "gone", 1, {})
-    tracker.log_train(1, {"loss": 1.0})
-    tracker.finish("finished")
+    tracker.emit(make_start())
+    tracker.emit(BundleSaved(run_folder / "gone", 1, {}))
+    tracker.emit(TrainingProgress(1, {"loss": 1.0}))
+    tracker.emit(RunEnd("finished"))
     client, run = tracked_run(run_folder)
     assert run.info.status == "FINISHED"
     assert train_steps(client, run) == [1]
@@ -370,13 +375,13 @@ def test_a_refused_record_stays_pending_without_blocking_the_others(
 
 def test_resending_after_a_lost_answer_duplicates_nothing(run_folder: Path, store: str, tmp_path: Path) -> None:
     tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens, so every record stays pending
-    tracker.start(replace(make_start(), register="en-de"))
-    tracker.log_train(1, {"loss": 1.0})
-    tracker.log_eval("valid", 1, VALID)
-    tracker.log_checkpoint(run_folder / "checkpoints/step-00000001", "1" * 64, 1, 12.5)
-    tracker.log_checkpoint(run_folder / "checkpoints/step-00000002", "2" * 64, 2, None)
-    tracker.log_bundle(make_bundle(run_folder / "averaged"), 2, {"final_test": evaluation_of(bleu=3.0)})
-    tracker.finish("finished")
+    tracker.emit(replace(make_start(), register="en-de"))
+    tracker.emit(TrainingProgress(1, {"loss": 1.0}))
+    tracker.emit(EvaluationDone("valid", 1, VALID))
+    tracker.emit(CheckpointSaved(run_folder / "checkpoints/step-00000001", "1" * 64, 1, 12.5))
+    tracker.emit(CheckpointSaved(run_folder / "checkpoints/step-00000002", "2" * 64, 2, None))
+    tracker.emit(BundleSaved(make_bundle(run_folder / "averaged"), 2, {"final_test": evaluation_of(bleu=3.0)}))
+    tracker.emit(RunEnd("finished"))
     copies = {path: path.read_bytes() for path in pending(run_folder)}
     before = TrackingState(store, EXPERIMENT)
     for _ in range(2):

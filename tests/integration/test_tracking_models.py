@@ -35,7 +35,15 @@ from dstransformer.corpus import InputFile, PartInfo, SourceInfo
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError
 from dstransformer.evaluation import Evaluation
-from dstransformer.tracking import register_bundle, send_pending
+from dstransformer.tracking import (
+    BundleSaved,
+    CheckpointSaved,
+    EvaluationDone,
+    RunEnd,
+    TrainingProgress,
+    register_bundle,
+    send_pending,
+)
 
 pytestmark = pytest.mark.usefixtures("patience")
 
@@ -179,9 +187,9 @@ def record(run_folder: Path, uri: str, name: str, final: dict[str, Evaluation], 
     """Record a run that registers a bundle with these final scores."""
     run_folder.mkdir(parents=True, exist_ok=True)
     tracker = make_tracker(run_folder, uri)
-    tracker.start(replace(make_start(), run_name=name, register=register))
-    tracker.log_bundle(make_bundle(run_folder / "bundle"), 10, final)
-    tracker.finish("finished")
+    tracker.emit(replace(make_start(), run_name=name, register=register))
+    tracker.emit(BundleSaved(make_bundle(run_folder / "bundle"), 10, final))
+    tracker.emit(RunEnd("finished"))
     assert not pending(run_folder)
 
 
@@ -218,8 +226,8 @@ def test_the_champion_is_the_best_of_what_can_be_compared(tmp_path: Path, run_fo
 
 def test_only_a_run_with_a_bundle_can_be_registered(run_folder: Path, store: str) -> None:
     tracker = make_tracker(run_folder, store)
-    tracker.start(make_start())
-    tracker.finish("killed")
+    tracker.emit(make_start())
+    tracker.emit(RunEnd("killed"))
     with pytest.raises(DataError, match="has no final bundle to register yet"):
         register_bundle(run_folder, "en-de")
     assert not pending(run_folder)
@@ -231,13 +239,13 @@ def test_scores_belong_to_the_weights_that_were_scored(run_folder: Path, store: 
     def save(step: int, sha256: str) -> None:
         path = run_folder / "checkpoints" / f"step-{step:08d}"
         path.mkdir(parents=True, exist_ok=True)
-        tracker.log_checkpoint(path, sha256 * 64, step, None)
+        tracker.emit(CheckpointSaved(path, sha256 * 64, step, None))
 
     def bleu(step: int, value: float) -> None:
-        tracker.log_eval("valid", step, evaluation_of(bleu=value, loss=math.nan if step == 30 else 1.0))
+        tracker.emit(EvaluationDone("valid", step, evaluation_of(bleu=value, loss=math.nan if step == 30 else 1.0)))
 
     tracker = make_tracker(run_folder, store)
-    tracker.start(make_start())
+    tracker.emit(make_start())
     bleu(10, 1.0)
     save(20, "a")
     bleu(20, 2.0)
@@ -245,16 +253,16 @@ def test_scores_belong_to_the_weights_that_were_scored(run_folder: Path, store: 
     bleu(30, 3.0)
     save(30, "c")  # the same weights, with their score
     save(40, "d")
-    tracker.finish("killed")
+    tracker.emit(RunEnd("killed"))
 
     (run_folder / "checkpoints" / "step-00000040").rmdir()
     tracker = make_tracker(run_folder, store)
-    tracker.start(make_start(resume_step=30))
+    tracker.emit(make_start(resume_step=30))
     client, run = tracked_run(run_folder)
     wait_until(lambda: [*states(client, run)] == [(20, "a", "kept"), (30, "c", "kept"), (40, "d", "deleted")])
     bleu(40, 4.0)
     save(40, "e")
-    tracker.finish("finished")
+    tracker.emit(RunEnd("finished"))
 
     assert [*states(client, run)] == [(20, "a", "kept"), (30, "c", "kept"), (40, "d", "deleted"), (40, "e", "kept")]
     scores = {
@@ -275,9 +283,10 @@ import sys, time
 from pathlib import Path
 from support.services.mlflow_runs import make_tracker
 from support.services.mlflow_server import make_start
+from dstransformer.tracking import TrainingProgress
 tracker = make_tracker(Path(sys.argv[1]), sys.argv[2])
-tracker.start(make_start())
-tracker.log_train(1, {"loss": 1.0})
+tracker.emit(make_start())
+tracker.emit(TrainingProgress(1, {"loss": 1.0}))
 time.sleep(1000)
 """
 
@@ -308,11 +317,11 @@ def test_the_sources_of_a_corpus_are_datasets_of_the_run(run_folder: Path, store
         }
     )
     tracker = make_tracker(run_folder, store)
-    tracker.start(replace(make_start(), manifest=manifest))
-    tracker.log_train(10, {"loss": 4.5, "lr": 1e-3})
-    tracker.log_train(20, {"loss": 4.0, "lr": 1e-3})
-    tracker.log_checkpoint(run_folder / "checkpoints/step-00000010", "d" * 64, 10, None)
-    tracker.finish("finished")
+    tracker.emit(replace(make_start(), manifest=manifest))
+    tracker.emit(TrainingProgress(10, {"loss": 4.5, "lr": 1e-3}))
+    tracker.emit(TrainingProgress(20, {"loss": 4.0, "lr": 1e-3}))
+    tracker.emit(CheckpointSaved(run_folder / "checkpoints/step-00000010", "d" * 64, 10, None))
+    tracker.emit(RunEnd("finished"))
     client, run = tracked_run(run_folder)
     corpus = "data/wmt14.en-de (en-de)"
     datasets = {entry.dataset.name: entry for entry in run.inputs.dataset_inputs}
@@ -342,9 +351,9 @@ def test_a_killed_run_is_failed_until_it_is_resumed(run_folder: Path, store: str
     assert failed.data.tags["mlflow.note.content"].startswith("Ended without a report")
 
     tracker = make_tracker(run_folder, store)
-    tracker.start(make_start(resume_step=1))
+    tracker.emit(make_start(resume_step=1))
     wait_until(lambda: client.get_run(run.info.run_id).info.status == "RUNNING")
-    tracker.finish("finished")
+    tracker.emit(RunEnd("finished"))
     assert client.get_run(run.info.run_id).info.status == "FINISHED"
     assert send_pending(run_folder) == 0
     assert client.get_run(run.info.run_id).info.status == "FINISHED"
@@ -356,7 +365,7 @@ def test_a_run_killed_before_its_first_checkpoint_is_failed_by_the_next(
     kill_a_run(run_folder, store, tmp_path)
     client, killed = tracked_run(run_folder)
     tracker = make_tracker(run_folder, store)
-    tracker.start(make_start())
-    tracker.finish("finished")
+    tracker.emit(make_start())
+    tracker.emit(RunEnd("finished"))
     assert tracked_run(run_folder)[1].info.run_id != killed.info.run_id
     assert client.get_run(killed.info.run_id).info.status == "FAILED"

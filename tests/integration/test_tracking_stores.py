@@ -25,8 +25,11 @@ from dstransformer.errors import DataError, StorageError, UserError
 from dstransformer.io.files import hold_lock
 from dstransformer.tracking import (
     METRICS_NAME,
+    BundleSaved,
     MetricsLog,
+    RunEnd,
     RunGroup,
+    TrainingProgress,
     resolve_tracking_uri,
     send_pending,
 )
@@ -40,12 +43,12 @@ def record_local_run(run_folder: Path) -> None:
     """Record a finished run in a store beside its folder."""
     tracker = make_tracker(run_folder, resolve_tracking_uri(None, run_folder))
     metrics = MetricsLog(run_folder / METRICS_NAME)
-    tracker.start(replace(make_start(), register="en-de"))
+    tracker.emit(replace(make_start(), register="en-de"))
     for step in (10, 20):
         for listener in (tracker, metrics):
-            listener.log_train(step, {"loss": 90.0 / step})
-    tracker.log_bundle(make_bundle(run_folder / "bundle"), 20, {"final_test": evaluation_of(bleu=33.0)})
-    tracker.finish("finished")
+            listener.emit(TrainingProgress(step, {"loss": 90.0 / step}))
+    tracker.emit(BundleSaved(make_bundle(run_folder / "bundle"), 20, {"final_test": evaluation_of(bleu=33.0)}))
+    tracker.emit(RunEnd("finished"))
     assert not pending(run_folder)
 
 
@@ -57,9 +60,9 @@ def test_a_new_store_replaces_a_broken_one_and_gets_the_whole_run(
     os.truncate(store, 5000)
     os.utime(store, (0, 0))  # nobody is writing
     tracker = make_tracker(run_folder, f"sqlite:///{store}")
-    tracker.start(make_start(resume_step=20))
-    tracker.log_train(30, {"loss": 3.0})
-    tracker.finish("finished")
+    tracker.emit(make_start(resume_step=20))
+    tracker.emit(TrainingProgress(30, {"loss": 3.0}))
+    tracker.emit(RunEnd("finished"))
     client, run = tracked_run(run_folder)
     assert run.info.status == "FINISHED"
     assert run.data.params["model.d_model"] == "512"
@@ -95,8 +98,8 @@ def test_a_moved_folder_of_runs_keeps_its_artifacts(run_folder: Path, tmp_path: 
 
 def test_dst_track_does_not_call_a_run_sent_whose_records_are_gone(run_folder: Path) -> None:
     tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens, so every record stays pending
-    tracker.start(make_start())
-    tracker.finish("finished")
+    tracker.emit(make_start())
+    tracker.emit(RunEnd("finished"))
     spool = run_folder / FOLDER_NAME
     aside = spool.rename(run_folder / "aside")
     with pytest.raises(DataError, match=r"has never received this run, and no records are pending in tracking-pending"):
@@ -134,8 +137,8 @@ def test_dst_track_says_that_it_creates_a_store_and_that_it_cannot_create_a_run(
 
 def test_dst_track_blames_a_bad_setting_and_not_the_server(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens, so every record stays pending
-    tracker.start(make_start())
-    tracker.finish("finished")
+    tracker.emit(make_start())
+    tracker.emit(RunEnd("finished"))
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "banana")
     with pytest.raises(StorageError) as refused:
         send_pending(run_folder)
@@ -159,7 +162,7 @@ def test_dst_track_leaves_a_group_whose_runs_train_its_state(run_folder: Path, s
         send_pending(run_folder)
     again = RunGroup(run_folder, store, "translation")
     again.start("table 3", {"scale": "toy"}, "dst table3")
-    again.finish("finished")
+    again.emit(RunEnd("finished"))
     assert client.get_run(run.info.run_id).info.status == "FINISHED"
 
 

@@ -1,4 +1,4 @@
-"""Decides from what the processes of a run report whether one of them hangs or is gone, and says which. No messages."""
+"""Finds the processes of a run that hang or are dead, from what all of them have reported. Sends no messages itself."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Limits(NamedTuple):
         return min(self.silence, 4 * self.interval)
 
 
-class Place(NamedTuple):
-    """Where a process is.
+class RankStatus(NamedTuple):
+    """What a process reports of itself.
 
     Attributes:
         host: Its machine.
@@ -72,102 +72,114 @@ class Place(NamedTuple):
         return f"update {self.update}, {self.phase}"
 
 
-class Seen(NamedTuple):
-    """The last report of a process, and when its thread and the process itself last showed progress, in seconds."""
+class Heartbeat(NamedTuple):
+    """The last report of a process.
 
-    place: Place
-    beats: int
-    heard: float
-    moved: float
+    Attributes:
+        status: What it reported.
+        number: 1-based count of its reports.
+        last_heartbeat: When its thread last reported, in seconds.
+        last_progress: When the process itself last entered another phase or micro-batch, in seconds.
+    """
+
+    status: RankStatus
+    number: int
+    last_heartbeat: float
+    last_progress: float
 
 
-def find_gone(seen: Mapping[int, Seen], ranks: Collection[int], limits: Limits, now: float, began: float) -> str | None:
-    """Which processes have died, stopped or left, in one line; None if none is known to.
+def find_dead(
+    known: Mapping[int, Heartbeat], ranks: Collection[int], limits: Limits, now: float, began: float
+) -> str | None:
+    """Find processes that have died, stopped or left. Returns one line that names them; None if there are none.
 
     Args:
-        seen: What is known of each process; those never heard of are missing.
+        known: What is known of each process; those never heard of are missing.
         ranks: The processes to look for.
         limits: How long to wait.
-        now: The time, in seconds of the clock of ``seen``.
+        now: The time, in seconds of the clock of ``known``.
         began: When the watch began.
     """
     failed = [
         rank
-        for rank, one in seen.items()
-        if one.place.phase == FAILED and now - one.moved > limits.confirmation  # the others may meet it too
+        for rank, one in known.items()
+        if one.status.phase == FAILED and now - one.last_progress > limits.confirmation  # the others may meet it too
     ]
     if failed:
-        return f"{name_ranks(failed, seen)} {_has(failed)} ended with an error, see there; {describe(seen)}"
-    lost = [rank for rank, one in seen.items() if one.place.lost]
-    patience = limits.confirmation if lost else limits.silence
+        return f"{name_ranks(failed, known)} {_has(failed)} ended with an error, see there; {describe(known)}"
+    lost = [rank for rank, one in known.items() if one.status.lost]
+    limit = limits.confirmation if lost else limits.silence
     silent = [
         rank
         for rank in sorted(ranks)
-        if now - (seen[rank].heard if rank in seen else began) > patience
-        and (rank not in seen or seen[rank].place.phase not in (LEFT, FAILED))
+        if now - (known[rank].last_heartbeat if rank in known else began) > limit
+        and (rank not in known or known[rank].status.phase not in (LEFT, FAILED))
     ]
-    if silent and not _may_be_more(seen, silent, limits, patience, now):
+    if silent and not _may_be_more(known, silent, limits, limit, now):
         what = "died or stopped" if lost else f"not answered for {limits.silence:g} s (training.silence_seconds)"
-        return f"{name_ranks(silent, seen)} {_has(silent)} {what}; {describe(seen)}"
-    if lost and all(now - seen[rank].moved > 4 * limits.confirmation for rank in lost):
-        return f"{name_ranks(lost, seen)} {_has(lost)} lost a connection ({seen[lost[0]].place.lost}); {describe(seen)}"
+        return f"{name_ranks(silent, known)} {_has(silent)} {what}; {describe(known)}"
+    if lost and all(now - known[rank].last_progress > 4 * limits.confirmation for rank in lost):
+        reason = known[lost[0]].status.lost
+        return f"{name_ranks(lost, known)} {_has(lost)} lost a connection ({reason}); {describe(known)}"
     return None
 
 
 def _may_be_more(
-    seen: Mapping[int, Seen], silent: Collection[int], limits: Limits, patience: float, now: float
+    known: Mapping[int, Heartbeat], silent: Collection[int], limits: Limits, limit: float, now: float
 ) -> bool:
-    """Whether the first silent process was missed so lately that others may have been lost together with it.
+    """Whether the first silent process fell silent so recently that others may have died together with it.
 
     Of processes that die at once, the last signs of life are up to an interval apart, and as much again until they are
     read.
     """
     apart = 2 * limits.interval
     latest = any(
-        one.place.phase not in (LEFT, FAILED) and apart < now - one.heard
-        for rank, one in seen.items()
+        one.status.phase not in (LEFT, FAILED) and apart < now - one.last_heartbeat
+        for rank, one in known.items()
         if rank not in silent
     )
-    return latest and all(now - seen[rank].heard <= patience + apart for rank in silent if rank in seen)
+    return latest and all(now - known[rank].last_heartbeat <= limit + apart for rank in silent if rank in known)
 
 
-def find_stuck(seen: Mapping[int, Seen], limits: Limits, now: float) -> str | None:
-    """Which processes the others wait for, if these take too long, in one line: those with the fewest reports.
+def find_hung(known: Mapping[int, Heartbeat], limits: Limits, now: float) -> str | None:
+    """Find processes that keep the others waiting for too long: those with the fewest reports.
+
+    Returns one line that names them; None if there are none.
 
     Args:
-        seen: What is known of all processes.
+        known: What is known of all processes.
         limits: How long to wait.
-        now: The time, in seconds of the clock of ``seen``.
+        now: The time, in seconds of the clock of ``known``.
     """
-    present = {rank: one for rank, one in seen.items() if one.place.phase != LEFT}
-    least = min((one.place.steps for one in present.values()), default=0)
-    behind = {rank: one for rank, one in present.items() if one.place.steps == least}
+    present = {rank: one for rank, one in known.items() if one.status.phase != LEFT}
+    least = min((one.status.steps for one in present.values()), default=0)
+    behind = {rank: one for rank, one in present.items() if one.status.steps == least}
     for one in behind.values():
-        updating = one.place.phase == UPDATE
+        updating = one.status.phase == UPDATE
         limit = limits.update if updating else limits.phase
-        if now - one.moved > limit:
-            blamed = [rank for rank, other in behind.items() if not other.place.waits] or list(behind)
+        if now - one.last_progress > limit:
+            blamed = [rank for rank, other in behind.items() if not other.status.waits] or list(behind)
             key = "training.hang_seconds" if updating else "training.wait_seconds"
-            where = f"update {one.place.update}" if updating else f"{one.place.phase} (update {one.place.update})"
+            where = f"update {one.status.update}" if updating else f"{one.status.phase} (update {one.status.update})"
             return (
-                f"{name_ranks(blamed, seen)} {_has(blamed)} been in {where} for more than {limit:g} s ({key}); "
-                f"{describe(seen)}"
+                f"{name_ranks(blamed, known)} {_has(blamed)} been in {where} for more than {limit:g} s ({key}); "
+                f"{describe(known)}"
             )
     return None
 
 
-def name_ranks(ranks: Iterable[int], seen: Mapping[int, Seen]) -> str:
+def name_ranks(ranks: Iterable[int], known: Mapping[int, Heartbeat]) -> str:
     """``rank 3 on node7``, ``ranks 1, 3 on node7, node8``."""
     named = sorted(ranks)
-    hosts = ", ".join(dict.fromkeys(seen[rank].place.host for rank in named[:_NAMED] if rank in seen))
+    hosts = ", ".join(dict.fromkeys(known[rank].status.host for rank in named[:_NAMED] if rank in known))
     return _list(named) + (f" on {hosts}" if hosts else " (never heard of)")
 
 
-def describe(seen: Mapping[int, Seen]) -> str:
+def describe(known: Mapping[int, Heartbeat]) -> str:
     """Where the processes are: ``ranks 0, 2: update 41, update; rank 1: update 40, checkpoint``."""
     groups: dict[str, list[int]] = {}
-    for rank, one in sorted(seen.items()):
-        groups.setdefault(one.place.describe(), []).append(rank)
+    for rank, one in sorted(known.items()):
+        groups.setdefault(one.status.describe(), []).append(rank)
     return "; ".join(f"{_list(ranks)}: {where}" for where, ranks in groups.items())
 
 

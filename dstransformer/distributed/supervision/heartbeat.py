@@ -1,8 +1,8 @@
 """Ends a run when one of its processes hangs or dies, and says which one, and where each of them was.
 
-Every process has a thread that writes what the process is doing to the store in which the processes met. Rank 0's reads
-what all have written, the others read rank 0's and its verdict. Processes that wait for each other cannot do this: a
-collective waits for its slowest member, and a timeout does not say which that was.
+A thread of every process writes what the process is doing to the store in which the processes met. The thread of rank 0
+reads what all have written; the others read what rank 0 writes, and its verdict. The main threads cannot do this: a
+collective waits for its slowest member, and a timeout does not say which one that was.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -23,36 +23,36 @@ from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.supervision.failure_detection import (
     FAILED,
     LEFT,
+    Heartbeat,
     Limits,
-    Place,
-    Seen,
+    RankStatus,
     describe,
-    find_gone,
-    find_stuck,
+    find_dead,
+    find_hung,
     name_ranks,
 )
 from dstransformer.distributed.supervision.rank_log import RankLog
 from dstransformer.errors import DstError
 from dstransformer.io.files import storage_errors
 
-#: The exit status of a process that its watchdog ends.
-STATUS = 1
+#: The exit status of a process that its monitor ends.
+EXIT_STATUS = 1
 
 #: The file in the folder of logs that holds the verdict. The process that creates it prints the verdict too.
 VERDICT_NAME = "verdict.txt"
 
-_VERDICT, _OVERVIEW, _SPEAKER = "verdict", "overview", "speaker"
+_VERDICT, _OVERVIEW, _PRINTED = "verdict", "overview", "printed"
 
-#: Seconds that writing stacks and reporting the end may take, each: both may hang as the process does.
-_PATIENCE = 15.0
+#: Seconds that dumping the stacks and each action of ``at_end`` may take: they may hang as the process does.
+_END_SECONDS = 15.0
 
 #: Seconds that the store may take to answer at the end.
-_STORE_PATIENCE = 5.0
+_STORE_SECONDS = 5.0
 
 T = TypeVar("T")
 
 
-class Watchdog:
+class HeartbeatMonitor:
     """Watches the processes of a run. A context manager around all that they do together.
 
     A process alone is not watched. Time in which this process itself did not run, as when a job is suspended or a
@@ -62,27 +62,28 @@ class Watchdog:
         processes: Rank of this process, and the number of them.
         limits: How long to wait.
         log: The log of this process.
+        at_end: Called one after the other on rank 0, in another thread, before the monitor ends the process. The owner
+            may change the list.
     """
 
-    def __init__(self, processes: Processes, limits: Limits, log: RankLog) -> None:
+    def __init__(
+        self, processes: Processes, limits: Limits, log: RankLog, at_end: Sequence[Callable[[], None]] = ()
+    ) -> None:
         self._rank = processes.rank
         self._world_size = processes.world_size
         self._limits = limits
         self._log = log
+        self._at_end = at_end
         self._folder: Path | None = None
         self._store: Any = None
-        self._place = Place(platform.node(), 0, "set-up", 0)
-        self._beats = 0
-        self._seen: dict[int, Seen] = {}
+        self._status = RankStatus(platform.node(), 0, "set-up", 0)
+        self._number = 0
+        self._known: dict[int, Heartbeat] = {}
         self._overview = ""
-        self._left = threading.Event()
+        self._stopped = threading.Event()
         self._verdict: str | None = None
         self._lock = threading.Lock()
         self._began = self._round = time.monotonic()
-        #: Called on rank 0 before it ends, in another thread: the run has failed.
-        self.on_end: Callable[[], None] = lambda: None
-        #: The same, before that, for what takes no time.
-        self.before_end: Callable[[], None] = lambda: None
 
     def start(self, host: str, port: int, prefix: str = "") -> None:
         """Start watching, once all processes have reached the store at ``host:port``.
@@ -96,85 +97,87 @@ class Watchdog:
             return
         self._store = _open_store(host, port, prefix)
         self._began = self._round = time.monotonic()
-        for target in (self._watch, self._guard):
-            threading.Thread(target=target, name=f"watchdog {target.__name__}", daemon=True).start()
+        for target in (self._watch, self._watch_rank0):
+            threading.Thread(target=target, name=f"heartbeat {target.__name__}", daemon=True).start()
 
-    def open_folder(self, folder: Path) -> None:
+    def open_logs(self, folder: Path) -> None:
         """Use the folder of logs, which rank 0 has prepared."""
         self._folder = folder
         self._log.open(folder)
 
-    def __enter__(self) -> Watchdog:
+    def __enter__(self) -> HeartbeatMonitor:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, tb: object) -> None:
         self.stop(error)
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Stop watching: this process leaves the run, because of an error or at its end. May be called again."""
-        if self._left.is_set():
+        """Stop watching, because of an error or at the end of the run. Later calls do nothing."""
+        if self._stopped.is_set():
             return
         with self._lock:
             decided = self._verdict is not None
             if not decided:
-                self._left.set()
+                self._stopped.set()
         if decided:  # the error is a consequence of the verdict, with which another thread ends this process
-            time.sleep(4 * _PATIENCE)
-            self._left.set()
+            time.sleep(4 * _END_SECONDS)
+            self._stopped.set()
         if self._store is not None:
             alone = error is not None and not (isinstance(error, DstError) and error.shared)
-            self.report(self._place.update, FAILED if alone else LEFT)
+            self.report(self._status.update, FAILED if alone else LEFT)
             _attempt(self._write, self._limits.interval)
 
     def report(self, update: int, phase: str) -> None:
-        """Say what this process does now. Costs nothing: the thread passes it on."""
-        self._place = self._place._replace(update=update, phase=phase, steps=self._place.steps + 1, waits=False)
+        """Report what this process does now. Takes no time, as the thread writes it."""
+        self._status = self._status._replace(update=update, phase=phase, steps=self._status.steps + 1, waits=False)
         self._log.enter(update, phase)
 
     def enter(self, phase: str) -> None:
-        """Say what this process does now, after the same update."""
-        self.report(self._place.update, phase)
+        """Report what this process does now, at the same update."""
+        self.report(self._status.update, phase)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Say that this process waits for the others in the block, and is not the one that they wait for."""
-        self._place = self._place._replace(waits=True)
+        """Report that this process waits for the others in the block, so that it is not taken for a hung one."""
+        self._status = self._status._replace(waits=True)
         try:
             yield
         finally:
-            self._place = self._place._replace(waits=False)
+            self._status = self._status._replace(waits=False)
 
-    def lose_peer(self, error: Exception) -> None:
-        """After a collective has failed: wait until it is known which process is gone, which ends this one.
+    def wait_for_verdict(self, error: Exception) -> None:
+        """After a collective has failed: wait for the verdict on the process that is gone, which ends this process.
 
-        Returns if that does not become known.
+        Returns if there is no verdict in time.
         """
-        if self._store is not None and not self._left.is_set():
-            self._place = self._place._replace(lost=str(error)[:500])
-            self._left.wait(8 * self._limits.confirmation + _PATIENCE)
+        if self._store is not None and not self._stopped.is_set():
+            self._status = self._status._replace(lost=str(error)[:500])
+            self._stopped.wait(8 * self._limits.confirmation + _END_SECONDS)
 
     def _watch(self) -> None:
         pause = 0.0
-        while not self._left.wait(pause):
+        while not self._stopped.wait(pause):
             pause = self._limits.interval
             try:
                 self._write()
-                verdict = self._read_verdict() or self._judge()
+                verdict = self._read_verdict() or self._find_failure()
                 self._share_overview()
             except Exception as error:  # the store is on the node of rank 0
-                if not self._left.wait(self._limits.confirmation):  # at the end of a run rank 0 may leave first
+                if not self._stopped.wait(self._limits.confirmation):  # at the end of a run rank 0 may leave first
                     reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-                    self._end(f"{self._name_rank0()} has died, or cannot be reached ({reason}); {self._recall()}")
+                    self._end(
+                        f"{self._name_rank0()} has died, or cannot be reached ({reason}); {self._describe_last_known()}"
+                    )
                 return
             self._round = time.monotonic()
             if verdict is not None:
                 self._end(verdict)
                 return
 
-    def _guard(self) -> None:
-        """Watch the thread that watches: it waits for ever when the process that has the store is stopped."""
+    def _watch_rank0(self) -> None:
+        """Watch the other thread, which waits for ever while rank 0, which has the store, is stopped."""
         before = resumed = time.monotonic()
-        while not self._left.wait(self._limits.interval):
+        while not self._stopped.wait(self._limits.interval):
             now = time.monotonic()
             if now - before > 3 * self._limits.interval:  # this process was suspended
                 resumed = now
@@ -182,88 +185,90 @@ class Watchdog:
             if now - max(self._round, resumed) > self._limits.silence + self._limits.interval:
                 self._end(
                     f"{self._name_rank0()} has not answered for {self._limits.silence:g} s (training.silence_seconds); "
-                    f"{self._recall()}"
+                    f"{self._describe_last_known()}"
                 )
                 return
 
-    def _forgive_suspension(self, now: float) -> None:
-        """If this process did not run, or waited for the store, for long: give the others time to be heard again."""
+    def _reset_after_suspension(self, now: float) -> None:
+        """If this process did not run, or waited for the store, for long: let the limits of the others start anew."""
         if now - self._round > 3 * self._limits.interval:
             self._began = now
-            self._seen = {rank: one._replace(heard=now, moved=now) for rank, one in self._seen.items()}
+            self._known = {
+                rank: one._replace(last_heartbeat=now, last_progress=now) for rank, one in self._known.items()
+            }
 
-    def _judge(self) -> str | None:
-        """What is wrong: on rank 0 with any process; elsewhere only whether rank 0 still is there to judge."""
+    def _find_failure(self) -> str | None:
+        """On rank 0, look for a failure of any process; on other ranks, of rank 0. Returns None or a verdict."""
         everyone = range(self._world_size)
         self._read([0, self._rank] if self._rank else everyone)
         now = time.monotonic()
-        self._forgive_suspension(now)
+        self._reset_after_suspension(now)
         if self._rank:
-            return find_gone(self._seen, [0], self._limits, now, self._began)
-        gone = find_gone(self._seen, everyone, self._limits, now, self._began)
-        return gone or find_stuck(self._seen, self._limits, now)
+            return find_dead(self._known, [0], self._limits, now, self._began)
+        gone = find_dead(self._known, everyone, self._limits, now, self._began)
+        return gone or find_hung(self._known, self._limits, now)
 
     def _write(self) -> None:
-        self._beats += 1
-        self._store.set(f"rank/{self._rank}", json.dumps([*self._place, self._beats]))
+        self._number += 1
+        self._store.set(f"rank/{self._rank}", json.dumps([*self._status, self._number]))
 
     def _read_verdict(self) -> str | None:
         return self._store.get(_VERDICT).decode() if self._store.check([_VERDICT]) else None
 
     def _read(self, ranks: Iterable[int]) -> None:
         """Read the reports of these processes; on rank 0, those that have not reported yet are left out."""
-        known = [rank for rank in ranks if self._rank or rank in self._seen or self._store.check([f"rank/{rank}"])]
+        known = [rank for rank in ranks if self._rank or rank in self._known or self._store.check([f"rank/{rank}"])]
         reports = self._store.multi_get([f"rank/{rank}" for rank in known]) if known else []
         now = time.monotonic()
         for rank, report in zip(known, reports, strict=True):
-            *values, beats = json.loads(report)
-            place, before = Place(*values), self._seen.get(rank)
-            self._seen[rank] = Seen(
-                place,
-                beats,
-                now if before is None or before.beats != beats else before.heard,
-                now if before is None or before.place.steps != place.steps else before.moved,
+            *values, number = json.loads(report)
+            status, before = RankStatus(*values), self._known.get(rank)
+            self._known[rank] = Heartbeat(
+                status,
+                number,
+                now if before is None or before.number != number else before.last_heartbeat,
+                now if before is None or before.status.steps != status.steps else before.last_progress,
             )
 
     def _share_overview(self) -> None:
-        """Let the others know where all processes are, for the case that rank 0 is the one that dies."""
+        """On rank 0, write where all processes are; on other ranks read it, in case rank 0 is the one that dies."""
         if self._rank == 0:
-            self._store.set(_OVERVIEW, describe(self._seen))
+            self._store.set(_OVERVIEW, describe(self._known))
         elif self._store.check([_OVERVIEW]):
             self._overview = self._store.get(_OVERVIEW).decode()
 
     def _name_rank0(self) -> str:
-        return name_ranks([0], self._seen)
+        return name_ranks([0], self._known)
 
-    def _recall(self) -> str:
+    def _describe_last_known(self) -> str:
         """Where this process is, and where all were when rank 0 last said so."""
-        own = f"rank {self._rank}: {self._place.describe()}"
+        own = f"rank {self._rank}: {self._status.describe()}"
         return f"{own}; before, {self._overview}" if self._overview else own
 
     def _end(self, verdict: str) -> None:
-        """Pass the verdict on, write where this process is, and end it."""
+        """Share the verdict, dump the stacks of this process, and end it."""
         with self._lock:
-            if self._verdict is not None or self._left.is_set():
+            if self._verdict is not None or self._stopped.is_set():
                 return
             self._verdict = verdict
-        _attempt(lambda: self._store.set(_VERDICT, verdict), _STORE_PATIENCE)
+        _attempt(lambda: self._store.set(_VERDICT, verdict), _STORE_SECONDS)
         if self._rank == 0:
-            self._speak(verdict)
-        _attempt(lambda: self._log.write_last_words(verdict), _PATIENCE)
+            self._print_verdict(verdict)
+        _attempt(lambda: self._log.dump_stacks(verdict), _END_SECONDS)
         if self._rank == 0:
-            _attempt(self.before_end, _PATIENCE)
-            _attempt(self.on_end, _PATIENCE)
-        time.sleep(2 * self._limits.interval)  # the others read the verdict, and rank 0 speaks before they try
+            for action in tuple(self._at_end):
+                _attempt(action, _END_SECONDS)
+        time.sleep(2 * self._limits.interval)  # the others read the verdict, and rank 0 prints it before they try
         if self._rank != 0:
-            self._speak(verdict)
-        os._exit(STATUS)
+            self._print_verdict(verdict)
+        os._exit(EXIT_STATUS)
 
-    def _speak(self, verdict: str) -> None:
-        """Print the verdict, unless another process does."""
+    def _print_verdict(self, verdict: str) -> None:
+        """Print the verdict, unless another process has."""
         if self._folder is not None:
-            first = _attempt(lambda: self._write_verdict(verdict), _PATIENCE)
+            first = _attempt(lambda: self._write_verdict(verdict), _END_SECONDS)
         else:
-            first = _attempt(lambda: bool(self._store.add(_SPEAKER, 1) == 1), _STORE_PATIENCE)
+            first = _attempt(lambda: bool(self._store.add(_PRINTED, 1) == 1), _STORE_SECONDS)
         if first or (first is None and self._rank <= 1):
             logs = "" if self._folder is None else f". Stacks of all ranks are in {self._folder}"
             with suppress(OSError):
@@ -281,7 +286,7 @@ class Watchdog:
         return True
 
 
-def prepare_folder(folder: Path) -> None:
+def prepare_logs(folder: Path) -> None:
     """Make the folder of logs, or remove the verdict of an earlier run from it. Only on rank 0.
 
     Raises:
@@ -307,8 +312,8 @@ def _attempt(action: Callable[[], T], seconds: float) -> T | None:
 
 
 def _open_store(host: str, port: int, prefix: str) -> Any:
-    """A client of the store for the threads of a watchdog alone: calls on one client wait for each other."""
+    """A client of the store for the threads of the monitor only: calls on one client wait for each other."""
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
     client = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30))
-    return PrefixStore(f"{prefix}watchdog", client)
+    return PrefixStore(f"{prefix}heartbeat", client)

@@ -1,4 +1,4 @@
-"""The log of one process of a run, in the run folder; and what it was doing when it was ended."""
+"""What a process of a run leaves behind: its log, stacks and last collectives; and the exit status of the run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import faulthandler
 import logging
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from logging.handlers import MemoryHandler, RotatingFileHandler
 from pathlib import Path
@@ -16,12 +18,16 @@ from pathlib import Path
 from dstransformer import __version__
 from dstransformer.distributed.launcher import Processes, launcher_name
 from dstransformer.errors import DstError
+from dstransformer.io.files import replace_file
 
 #: A log of more bytes becomes ``rank-NNNNN.log.1``, in place of the one before.
 MAX_BYTES = 1_000_000
 
 #: Name of the flight recorder's files, without the rank at their end, as PyTorch's ``torchfrtrace`` takes it.
 TRACE_PREFIX = "trace_rank_"
+
+#: In the run folder: the exit status and when the run ended (Unix seconds), in one line.
+STATUS_NAME = "exit-status"
 
 #: Collectives of each process that the flight recorder keeps.
 _COLLECTIVES = 2000
@@ -99,7 +105,7 @@ class RankLog:
             self._phase = phase
             self._logger.info("update %d: %s", update, phase)
 
-    def write_last_words(self, verdict: str) -> None:
+    def dump_stacks(self, verdict: str) -> None:
         """Write why this process is ended, the stacks of its threads, and its last collectives.
 
         Does not use the handler, as the thread that holds its lock may be the one that hangs.
@@ -113,8 +119,39 @@ class RankLog:
         dump_collectives(self._path.with_name(f"{TRACE_PREFIX}{self._rank}"))
 
 
+class ExitStatus:
+    """The exit status of a run in a file, for whoever started it: some launchers turn every status into 1.
+
+    Rank 0 writes it, once the run folder is there. If the disk refuses it, there is only the launcher's own.
+
+    Args:
+        rank: Rank of this process.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._path: Path | None = None
+
+    def open(self, run: Path) -> None:
+        """Use a run folder."""
+        self._path = run / STATUS_NAME
+
+    def record(self, status: int) -> None:
+        """Write the status of the run."""
+        if self._rank == 0 and self._path is not None:
+            with suppress(OSError):
+                replace_file(self._path, f"{status} {time.time():.3f}\n")
+
+    def record_error(self, error: BaseException) -> None:
+        """Write the status of a run that ends with an error."""
+        if isinstance(error, KeyboardInterrupt):
+            self.record(128 + signal.SIGINT)
+        else:
+            self.record(error.exit_code if isinstance(error, DstError) else 1)
+
+
 def record_collectives(environment: MutableMapping[str, str], folder: Path) -> None:
-    """Let PyTorch's flight recorder keep the last collectives, and write them into ``folder`` if NCCL itself gives up.
+    """Turn on PyTorch's flight recorder: it keeps the last collectives, and writes them into ``folder`` if NCCL fails.
 
     Values that the user has set stay, those under PyTorch's earlier names too. PyTorch reads them with the first group.
     """

@@ -1,25 +1,34 @@
-"""Stop signals. On a signal, the run finishes its update and writes a checkpoint to resume from, if there is time."""
+"""Stop signals. On a signal, the run finishes its update and writes a checkpoint to resume from, if there is time.
+
+A run whose launcher was killed gets a signal too: nobody would end its processes, and nothing else could train in its
+folder.
+"""
 
 from __future__ import annotations
 
 import _thread
 import contextlib
+import logging
 import math
 import os
 import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NoReturn
+
+import psutil
 
 from dstransformer.errors import RUN_AGAIN
 
 if TYPE_CHECKING:
     from dstransformer.distributed.world import World
 
-#: Signals within so many seconds of the first are the same request: launchers and shells signal a whole group of
+logger = logging.getLogger(__name__)
+
+#: Signals within this many seconds of the first are the same request: launchers and shells signal a whole group of
 #: processes, and then each of them.
 SAME_REQUEST_SECONDS = 2.0
 
@@ -29,10 +38,17 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 _GRACE = {signal.SIGINT: 15.0}
 _DEFAULT_GRACE = 3.0
 
-#: Seconds that recording the exit status may take, on a disk that may hang.
-_LAST_WORDS = 2.0
+#: Seconds between two looks at the launcher.
+LAUNCHER_INTERVAL = 1.0
 
-#: A process whose peers are gone so many seconds before its own deadline takes them to have reached theirs.
+#: By a variable that only this launcher sets: how many processes above a rank belong to it. Above a rank of
+#: ``deepspeed`` are the process that starts the ranks of a node and the one that was called, or its ssh connection.
+_GENERATIONS = {"TORCHELASTIC_RUN_ID": 1, "CROSS_RANK": 2}
+
+#: Seconds that ``before_leaving`` may take, on a disk that may hang.
+_LEAVE_SECONDS = 2.0
+
+#: If other processes are gone less than this many seconds before the deadline, they have reached theirs.
 _AGREEMENT_SECONDS = 5.0
 
 
@@ -49,16 +65,23 @@ class StopRequest:
     Args:
         announce: Print on standard error what happens next, as soon as the first signal arrives.
         processes: Number of processes of the run. A checkpoint needs all of them.
-        seconds: Seconds that the first signal leaves for the checkpoint; 0: as long as it takes.
+        seconds: Seconds from the first signal in which the checkpoint must be written; 0 sets no limit.
+        before_leaving: Called before the process is ended.
 
     Attributes:
         received: Name of the first signal received; None if there was none.
-        before_leaving: Called before the process is ended.
     """
 
-    def __init__(self, *, announce: bool = False, processes: int = 1, seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        announce: bool = False,
+        processes: int = 1,
+        seconds: float = 0.0,
+        before_leaving: Callable[[], None] = lambda: None,
+    ) -> None:
         self.received: str | None = None
-        self.before_leaving: Callable[[], None] = lambda: None
+        self._before_leaving = before_leaving
         self._announce = announce
         self._processes = processes
         self._seconds = seconds
@@ -87,8 +110,8 @@ class StopRequest:
         self._watcher.join()
         os.close(self._arrivals)
 
-    def agree(self, world: World) -> None:
-        """Count the seconds, on every process, from the first signal that any of them received. Collective."""
+    def share_deadline(self, world: World) -> None:
+        """Count the seconds on every process from the first signal that any of them received. Collective."""
         if not self._seconds:
             return
         elapsed = max(world.gather(0.0 if self._first is None else time.monotonic() - self._first))
@@ -148,7 +171,7 @@ class StopRequest:
                 interrupted |= number == signal.SIGINT
 
     def _set_deadline(self, seconds: float) -> None:
-        """End the process in so many seconds, unless it is to end earlier."""
+        """End the process after this many seconds, unless its deadline is earlier."""
         self._deadline = min(self._deadline, time.monotonic() + seconds)
         with contextlib.suppress(OSError):
             os.write(self._wakeup, b"\0")  # the thread waits for the new deadline
@@ -160,12 +183,12 @@ class StopRequest:
 
         def say() -> None:
             try:
-                self.before_leaving()
+                self._before_leaving()
             finally:
                 said.release()
 
         _thread.start_new_thread(say, ())  # not threading, whose locks the signal may have interrupted
-        said.acquire(timeout=_LAST_WORDS)
+        said.acquire(timeout=_LEAVE_SECONDS)
         if self._announce:
             _print(f"\ndst: {reason}; the same command resumes from the last complete checkpoint\n")
         os._exit(RUN_AGAIN)
@@ -175,3 +198,60 @@ def _print(text: str) -> None:
     """Print to standard error, not with ``print``, which the signal may have interrupted."""
     with contextlib.suppress(OSError):  # standard error is closed
         os.write(2, text.encode())
+
+
+def launchers(environment: Mapping[str, str]) -> list[int]:
+    """The processes of the launcher above this one, the nearest first; none without a launcher that dies alone."""
+    generations = next((count for name, count in _GENERATIONS.items() if name in environment), 0)
+    found: list[int] = []
+    process = psutil.Process()
+    for _ in range(generations):
+        parent = process.parent()
+        if parent is None or parent.pid == 1:
+            break
+        found.append(parent.pid)
+        process = parent
+    return found
+
+
+@contextlib.contextmanager
+def stop_if_launcher_dies(
+    environment: Mapping[str, str], is_stopping: Callable[[], bool], interval: float = LAUNCHER_INTERVAL
+) -> Iterator[None]:
+    """In the block, send this process SIGTERM once a process of its launcher is gone. The run then stops as asked to.
+
+    Args:
+        environment: The environment variables, which say what the launcher was.
+        is_stopping: Whether the run has been asked to stop. Then nothing is sent: another request would be urgent.
+        interval: Seconds between two looks.
+    """
+    above = launchers(environment)
+    ended = threading.Event()
+    if above:
+        threading.Thread(
+            target=watch_launcher, args=(above, is_stopping, ended, interval), name="launcher watch", daemon=True
+        ).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def watch_launcher(above: list[int], is_stopping: Callable[[], bool], ended: threading.Event, interval: float) -> None:
+    """Send this process SIGTERM once it has other processes above it than these; see :func:`stop_if_launcher_dies`."""
+    while not ended.wait(interval) and not is_stopping():
+        if _chain(len(above)) != above:
+            logger.warning("the launcher (process %s) was killed: the run stops", " or ".join(map(str, above)))
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+
+
+def _chain(length: int) -> list[int]:
+    """The processes above this one, the nearest first; fewer if one is gone. An orphan has another parent."""
+    found = [os.getppid()]
+    try:
+        while len(found) < length:
+            found.append(psutil.Process(found[-1]).ppid())
+    except psutil.Error:
+        pass
+    return found

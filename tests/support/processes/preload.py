@@ -12,7 +12,7 @@ MODULES = (
     "torch._dynamo",  # imported by the first optimizer
     "deepspeed.runtime.zero.muon.muon_optimizer",  # imported by deepspeed.initialize
     "dstransformer.training.run",
-    "dstransformer.training.trainer",
+    "dstransformer.training.build",
     "dstransformer.decoding.commands",
     "dstransformer.evaluation.testset",
     "dstransformer.tracking.mlflow_store",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dstransformer.tracking import MetricsLog
+from dstransformer.tracking import EvaluationDone, MetricsLog, TrainingProgress
 from support.services.mlflow_server import evaluation_of
 
 
@@ -17,8 +17,8 @@ def write_run(folder: Path, *, updates: int = 100, loss: float = 5.0, bleu: str 
     for step in range(10, updates + 1, 10):
         now = loss / step
         metrics = {"loss": now, "perplexity": 2**now, "lr": 1e-5 * step, "grad_norm": 1.0, "tokens_per_second": 100.0}
-        log.log_train(step, metrics)
+        log.emit(TrainingProgress(step, metrics))
         if step % 20 == 0:
             scores: dict[str, Any] = {bleu: float(step)}
-            log.log_eval("valid", step, evaluation_of(loss=now + 1, **scores))
+            log.emit(EvaluationDone("valid", step, evaluation_of(loss=now + 1, **scores)))
     return folder

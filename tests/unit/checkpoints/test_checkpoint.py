@@ -12,7 +12,8 @@ from dstransformer.checkpoints.format import (
     FORMAT_VERSION,
     Checkpoint,
     Cost,
-    Patience,
+    EarlyStoppingState,
+    RecoveryState,
     TrainState,
     read_checkpoint,
     verify_checkpoint,
@@ -88,8 +89,8 @@ def test_what_a_stop_request_left_is_kept_while_it_is_the_newest_and_takes_no_pl
     stopped = write(folder, 13, interim=True)
     assert stopped.interim
     assert steps(folder) == [8, 12, 13]
-    assert folder.newest_sound(None) == read_checkpoint(tmp_path / "step-00000012"), "as without the request"
-    assert folder.newest_sound(12) == read_checkpoint(tmp_path / "step-00000008")
+    assert folder.latest_finite(None) == read_checkpoint(tmp_path / "step-00000012"), "as without the request"
+    assert folder.latest_finite(12) == read_checkpoint(tmp_path / "step-00000008")
     amended = folder.amend(stopped, replace(state(13), cost=Cost(flops=1)))
     assert amended.interim
     write(folder, 14, interim=True)
@@ -116,28 +117,30 @@ def test_a_flipped_bit_of_the_manifest_is_found(tmp_path: Path) -> None:
     assert found > 0.5 * len(sound)
 
 
-def test_patience_counts_the_validations_since_the_best() -> None:
-    patience, nan = Patience(), float("nan")
-    seen = []
-    for score in (nan, 10.0, 12.0, 12.0, nan, 11.0, 13.0):
-        patience = patience.after("bleu", score)
-        seen.append((patience.best, patience.validations))
-    assert seen == [(None, 0), (10.0, 0), (12.0, 0), (12.0, 1), (12.0, 2), (12.0, 3), (13.0, 0)]
-    assert patience.after("loss", -3.0) == Patience("loss", -3.0), "different metrics cannot be compared"
-    assert Patience("bleu", None, 1).after("bleu", nan) == Patience("bleu", None, 2)
-
-
-def test_patience_is_stored_outside_the_state_section(tmp_path: Path) -> None:
+def test_early_stopping_and_recovery_are_stored_outside_the_state_section(tmp_path: Path) -> None:
     partial = CheckpointFolder(tmp_path).begin(5)
     (partial / "weights").touch()
-    patient = replace(state(5), patience=Patience("bleu", 12.5, 2))
-    checkpoint = CheckpointFolder(tmp_path).publish(patient, None, {})
+    stored = replace(state(5), early_stopping=EarlyStoppingState("bleu", 12.5, 2), recovery=RecoveryState(3, 1, 4))
+    checkpoint = CheckpointFolder(tmp_path).publish(stored, None, {})
     manifest = json.loads((checkpoint.path / "manifest.json").read_text())
-    assert "patience" not in manifest["state"], "earlier versions accept no unknown keys in that section"
-    assert read_checkpoint(checkpoint.path).state == patient
-    del manifest["patience"], manifest["sha256"]  # as earlier versions wrote it
+    keys = {"step", "position", "world_size", "zero_stage", "precision", "corpus"}
+    assert manifest["state"].keys() == keys, "earlier versions accept no unknown keys in that section"
+    assert manifest["patience"] == {"metric": "bleu", "best": 12.5, "validations": 2}
+    assert manifest["setbacks"] == {"in_a_row": 3, "rollbacks": 1, "went_back_to": 4}
+    assert read_checkpoint(checkpoint.path).state == stored
+    del manifest["patience"], manifest["setbacks"], manifest["sha256"]  # as earlier versions wrote it
     (checkpoint.path / "manifest.json").write_text(json.dumps(manifest))
-    assert read_checkpoint(checkpoint.path).state.patience == Patience()
+    assert read_checkpoint(checkpoint.path).state == state(5)
+
+
+def test_a_damaged_value_is_named_as_in_the_file(tmp_path: Path) -> None:
+    checkpoint = write(CheckpointFolder(tmp_path), 7)
+    manifest = json.loads((checkpoint.path / "manifest.json").read_text())
+    manifest["setbacks"]["in_a_row"] = "many"
+    del manifest["sha256"]
+    (checkpoint.path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=r"manifest\.json is damaged \(setbacks\.in_a_row: "):
+        read_checkpoint(checkpoint.path)
 
 
 def test_the_cost_is_stored_exactly_and_outside_the_state_section(tmp_path: Path) -> None:

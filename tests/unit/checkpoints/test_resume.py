@@ -19,7 +19,7 @@ START = TrainState(0, Position(0, 0), 1, 1, "fp32", "corpus")
 
 
 def find(run: Path, resume: str) -> None:
-    find_checkpoint(resume, run, load_config("toy"), START, run / "corpus")
+    find_checkpoint(resume, CheckpointFolder(run / "checkpoints"), load_config("toy"), START, run / "corpus")
 
 
 def test_advice_fits_the_resume_option(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

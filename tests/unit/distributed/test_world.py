@@ -69,7 +69,7 @@ def test_a_process_announces_that_it_waits_for_the_others(
     for name, value in variables.items():
         os.environ[name] = value
     with pytest.raises(DstError, match=r"the 2 processes did not join .* where rank 0 should"):
-        join_world(read_processes(variables), patience=timedelta(seconds=1))
+        join_world(read_processes(variables), join_timeout=timedelta(seconds=1))
     (notice,) = (record.message for record in caplog.records if record.name == world.__name__)
     assert notice.startswith("rank 1 is waiting for the other processes of WORLD_SIZE=2 at 127.0.0.1:")
     assert "(this machine, because MASTER_ADDR is not set)" in notice
@@ -81,7 +81,7 @@ def test_the_processes_that_did_not_join_are_named() -> None:
     for name, value in variables.items():
         os.environ[name] = value
     with pytest.raises(DstError, match=r"^the 3 processes did not join at 127.0.0.1:\d+ in 1 s: rank 1, 2 is missing;"):
-        join_world(read_processes(variables), patience=timedelta(seconds=1))
+        join_world(read_processes(variables), join_timeout=timedelta(seconds=1))
 
 
 def test_only_the_first_sentence_of_a_gloo_error_is_reported() -> None:

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from support.services.mlflow_server import evaluation_of
 from support.training.metrics import write_run
 
-from dstransformer.tracking import MetricsLog
+from dstransformer.tracking import EvaluationDone, MetricsLog, TrainingProgress
 from dstransformer.tracking.curves import read_runs
 from dstransformer.tracking.plot import draw_runs, draw_training
 
@@ -104,8 +104,8 @@ def test_incomplete_metrics_are_drawn(tmp_path: Path) -> None:
     path.touch()
     assert draw_training(path, "nothing").startswith(b"\x89PNG")
     log = MetricsLog(path)
-    log.log_train(10, {"loss": float("nan"), "lr": 0.1, "tokens_per_second": 3})
-    log.log_eval("valid", 10, evaluation_of(loss=1.5, bleu_first_500=20.0, signature="s"))
+    log.emit(TrainingProgress(10, {"loss": float("nan"), "lr": 0.1, "tokens_per_second": 3}))
+    log.emit(EvaluationDone("valid", 10, evaluation_of(loss=1.5, bleu_first_500=20.0, signature="s")))
     with path.open("a") as file:
         file.write('[]\n{"kind": "train", "st')
     assert draw_training(path, "a run").startswith(b"\x89PNG")

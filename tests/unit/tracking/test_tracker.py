@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,13 +21,22 @@ from dstransformer.evaluation import Sample
 from dstransformer.export.pyfunc import BundleModel
 from dstransformer.io.files import hold_lock
 from dstransformer.tracking import (
+    BundleSaved,
+    CheckpointSaved,
     ConsoleProgress,
+    CostTotal,
+    EvaluationDone,
+    Event,
     FanOut,
+    Message,
     MetricsLog,
     NullTracker,
+    RunEnd,
     RunStart,
+    SaveFailed,
     Tracker,
     TrackingState,
+    TrainingProgress,
     build_tracker,
     resolve_tracking_uri,
     send_pending,
@@ -39,13 +47,13 @@ from dstransformer.tracking.payload import flatten
 
 
 def drive(tracker: Tracker, folder: Path) -> None:
-    """Call every event of a tracker."""
-    tracker.start(make_start())
-    tracker.log_train(1, {"loss": 2.0})
-    tracker.log_eval("valid", 1, evaluation_of(bleu=1.0, signature="s", samples=[Sample("a", "b", "c")]))
-    tracker.log_checkpoint(folder / "checkpoints/step-00000001", "0" * 64, 1, None)
-    tracker.log_bundle(folder / "averaged", 1, {"final_test": evaluation_of(bleu=1.0, signature="s")})
-    tracker.finish("finished")
+    """Emit one run."""
+    tracker.emit(make_start())
+    tracker.emit(TrainingProgress(1, {"loss": 2.0}))
+    tracker.emit(EvaluationDone("valid", 1, evaluation_of(bleu=1.0, signature="s", samples=[Sample("a", "b", "c")])))
+    tracker.emit(CheckpointSaved(folder / "checkpoints/step-00000001", "0" * 64, 1, None))
+    tracker.emit(BundleSaved(folder / "averaged", 1, {"final_test": evaluation_of(bleu=1.0, signature="s")}))
+    tracker.emit(RunEnd("finished"))
 
 
 def test_a_null_tracker_leaves_no_trace(
@@ -72,39 +80,37 @@ def test_rank_0_without_mlflow_writes_metrics_and_progress(tmp_path: Path, capfd
 
 
 class Broken(Tracker):
-    """A tracker that fails in one of its events, and records its calls."""
+    """A tracker that fails at one kind of event, and records its events."""
 
-    def __init__(self, at: str) -> None:
+    def __init__(self, at: type[Event]) -> None:
         self.at = at
-        self.name = f"the tracker of test {at}"
+        self.name = f"tracker {at.__name__}"
         self.calls: list[object] = []
 
-    def start(self, run: RunStart) -> None:
-        self._record("start", run.run_name)
-
-    def log_train(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._record("log_train", (step, metrics["loss"]))
-
-    def _record(self, method: str, what: object) -> None:
-        self.calls.append(what)
-        if method == self.at:
+    def emit(self, event: Event) -> None:
+        match event:
+            case RunStart():
+                self.calls.append(event.run_name)
+            case TrainingProgress(step, metrics):
+                self.calls.append((step, metrics["loss"]))
+        if isinstance(event, self.at):
             raise OSError(errno.ENOSPC, "no space left on device", "metrics.jsonl")
 
 
 def test_a_failing_tracker_is_reported_once_and_stops_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken, unstarted = Broken("log_train"), Broken("start")
+    broken, unstarted = Broken(TrainingProgress), Broken(RunStart)
     tracker = FanOut([unstarted, broken, MetricsLog(tmp_path / "metrics.jsonl")])
-    tracker.start(make_start())
+    tracker.emit(make_start())
     for step in range(3):
-        tracker.log_train(step, {"loss": 1.0})
+        tracker.emit(TrainingProgress(step, {"loss": 1.0}))
     assert broken.calls == ["base-seed1", (0, 1.0), (1, 1.0), (2, 1.0)]
     assert unstarted.calls == ["base-seed1"]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
     assert [record.getMessage() for record in caplog.records] == [
-        "the tracker of test start failed, training continues without it: metrics.jsonl: no space left on device",
-        "the tracker of test log_train failed, training continues without it: metrics.jsonl: no space left on device",
+        "tracker RunStart failed, training continues without it: metrics.jsonl: no space left on device",
+        "tracker TrainingProgress failed, training continues without it: metrics.jsonl: no space left on device",
     ]
 
 
@@ -112,16 +118,16 @@ def test_lines_of_the_metrics_wait_for_a_disk_that_refuses_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
-    log.start(make_start())
-    log.log_train(1, {"loss": 1.0})
+    log.emit(make_start())
+    log.emit(TrainingProgress(1, {"loss": 1.0}))
     with full_disk():
-        log.log_train(2, {"loss": 2.0})
+        log.emit(TrainingProgress(2, {"loss": 2.0}))
     (tmp_path / "metrics.jsonl").rename(tmp_path / "elsewhere")  # as of a disk that is not mounted
-    log.log_unsaved(3, "checkpoint", "no space")
+    log.emit(SaveFailed(3, "checkpoint", "no space"))
     assert not (tmp_path / "metrics.jsonl").exists(), "it is not begun anew where the disk was"
     (tmp_path / "elsewhere").rename(tmp_path / "metrics.jsonl")
-    log.log_train(4, {"loss": 4.0})
-    log.finish("finished")
+    log.emit(TrainingProgress(4, {"loss": 4.0}))
+    log.emit(RunEnd("finished"))
     lines = read_lines(tmp_path / "metrics.jsonl")
     assert [(line["kind"], line["step"]) for line in lines] == [
         ("train", 1), ("train", 2), ("unsaved", 3), ("train", 4),
@@ -139,11 +145,11 @@ def read_lines(path: Path) -> list[dict[str, object]]:
 def test_metrics_log_writes_one_object_per_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path)
-    log.start(make_start())
-    log.log_train(5, {"loss": float("inf"), "lr": 0.5, "src_tokens": 3})
-    log.log_eval("valid", 5, evaluation_of(loss=1.5, bleu=20.0, signature="tok:13a"))
-    log.log_checkpoint(Path("checkpoints/step-00000005"), "f" * 64, 5, 20.0)
-    log.log_cost(5, {"flops": 1.5e15, "device_hours": 0.25})
+    log.emit(make_start())
+    log.emit(TrainingProgress(5, {"loss": float("inf"), "lr": 0.5, "src_tokens": 3}))
+    log.emit(EvaluationDone("valid", 5, evaluation_of(loss=1.5, bleu=20.0, signature="tok:13a")))
+    log.emit(CheckpointSaved(Path("checkpoints/step-00000005"), "f" * 64, 5, 20.0))
+    log.emit(CostTotal(5, {"flops": 1.5e15, "device_hours": 0.25}))
     train, valid, checkpoint, cost = read_lines(path)
     assert train == {"kind": "train", "step": 5, "time": train["time"], "loss": None, "lr": 0.5, "src_tokens": 3}
     assert (valid["kind"], valid["bleu"], valid["bleu_signature"]) == ("valid", 20.0, "tok:13a")
@@ -155,14 +161,14 @@ def test_metrics_log_writes_one_object_per_line(tmp_path: Path) -> None:
 def test_a_resumed_metrics_log_has_every_step_once(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first = MetricsLog(path)
-    first.start(make_start())
+    first.emit(make_start())
     for step in (10, 20, 30):
-        first.log_train(step, {"loss": 1.0})
+        first.emit(TrainingProgress(step, {"loss": 1.0}))
     with path.open("a") as file:
         file.write('{"kind": "train", "step": 4')  # the process died while writing
     second = MetricsLog(path)
-    second.start(make_start(resume_step=20))
-    second.log_train(30, {"loss": 0.5})
+    second.emit(make_start(resume_step=20))
+    second.emit(TrainingProgress(30, {"loss": 0.5}))
     assert [(line["step"], line["loss"]) for line in read_lines(path)] == [(10, 1.0), (20, 1.0), (30, 0.5)]
     assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.jsonl"]
 
@@ -170,20 +176,22 @@ def test_a_resumed_metrics_log_has_every_step_once(tmp_path: Path) -> None:
 def test_a_fresh_run_starts_a_new_metrics_log(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"kind": "valid", "step": 0}\n')
-    MetricsLog(path).start(make_start())
+    MetricsLog(path).emit(make_start())
     assert path.read_text() == ""
 
 
 def test_progress_without_a_terminal_is_plain_lines() -> None:
     text = io.StringIO()
     progress = ConsoleProgress(200, Console(file=text, width=40))
-    progress.start(make_start(resume_step=100))
-    progress.log_train(150, {"loss": 3.25, "lr": 7e-4, "tokens_per_second": 12345.6, "grad_norm": 1.0, "epoch": 1.0})
+    progress.emit(make_start(resume_step=100))
+    progress.emit(
+        TrainingProgress(150, {"loss": 3.25, "lr": 7e-4, "tokens_per_second": 12345.6, "grad_norm": 1.0, "epoch": 1.0})
+    )
     sample = Sample("[bold]A dog.", "Ein Hund.", "Hund.")
-    progress.log_eval("valid", 150, evaluation_of(loss=3.5, bleu=21.456, samples=[sample]))
-    progress.log_train(175, {"loss": 3.0})
-    progress.log_checkpoint(Path("checkpoints/step-00000175"), "0" * 64, 175, 21.456)
-    progress.finish("killed")
+    progress.emit(EvaluationDone("valid", 150, evaluation_of(loss=3.5, bleu=21.456, samples=[sample])))
+    progress.emit(TrainingProgress(175, {"loss": 3.0}))
+    progress.emit(CheckpointSaved(Path("checkpoints/step-00000175"), "0" * 64, 175, 21.456))
+    progress.emit(RunEnd("killed"))
     assert text.getvalue().splitlines() == [
         "resumed at update 100",
         "update 150/200 (75.0%)  epoch 2  loss 3.2500  lr 7.00e-04  12,346 tokens/s  elapsed 0:00:00  ETA 0:00:00",
@@ -200,9 +208,9 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
 def test_the_final_bundle_is_reported_with_its_scores(tmp_path: Path) -> None:
     text, path = io.StringIO(), tmp_path / "metrics.jsonl"
     tracker = FanOut([ConsoleProgress(200, Console(file=text, width=40)), MetricsLog(path)])
-    tracker.say("1.0 epochs")
+    tracker.emit(Message("1.0 epochs"))
     scores = evaluation_of(loss=1.5, bleu_first_500=33.0, signature="nrefs:1")
-    tracker.log_bundle(tmp_path / "bundle", 200, {"final_validation": scores})
+    tracker.emit(BundleSaved(tmp_path / "bundle", 200, {"final_validation": scores}))
     assert text.getvalue().splitlines() == [
         "1.0 epochs",
         "update 200  final_validation  loss 1.5000  bleu_first_500 33.00",
@@ -217,9 +225,9 @@ def test_the_final_bundle_is_reported_with_its_scores(tmp_path: Path) -> None:
 def test_progress_on_a_terminal_shows_a_bar() -> None:
     text = io.StringIO()
     progress = ConsoleProgress(200, Console(file=text, force_terminal=True, width=120))
-    progress.start(make_start())
-    progress.log_train(50, {"loss": 3.25, "tokens_per_second": 1000.0})
-    progress.finish("finished")
+    progress.emit(make_start())
+    progress.emit(TrainingProgress(50, {"loss": 3.25, "tokens_per_second": 1000.0}))
+    progress.emit(RunEnd("finished"))
     assert "50/200" in text.getvalue()
     assert "loss 3.2500" in text.getvalue()
     assert "training finished" in text.getvalue()

@@ -9,8 +9,8 @@ import torch.distributed as dist  # noqa: F401 - a process that trains has impor
 
 from dstransformer.distributed.launcher import Processes, launcher_name
 from dstransformer.distributed.supervision import rank_log
-from dstransformer.distributed.supervision.rank_log import RankLog, record_collectives
-from dstransformer.errors import DstError
+from dstransformer.distributed.supervision.rank_log import STATUS_NAME, ExitStatus, RankLog, record_collectives
+from dstransformer.errors import ConfigError, DstError
 
 
 def test_a_log_holds_start_phases_warnings_and_the_end(tmp_path: Path) -> None:
@@ -51,14 +51,14 @@ def test_a_log_that_cannot_be_written_disturbs_nothing(tmp_path: Path, capfd: py
     assert capfd.readouterr().err == ""
 
 
-def test_last_words_are_the_verdict_the_stacks_and_the_collectives(tmp_path: Path) -> None:
+def test_a_process_leaves_the_verdict_its_stacks_and_its_collectives(tmp_path: Path) -> None:
     with RankLog(Processes(3, 0, 4)) as log:
-        log.write_last_words("nowhere to write to yet")
+        log.dump_stacks("nowhere to write to yet")
         log.open(tmp_path)
-        log.write_last_words("rank 1 hangs")
+        log.dump_stacks("rank 1 hangs")
         said = (tmp_path / "rank-00003.log").read_text()
     assert "ended by the watchdog: rank 1 hangs\n" in said
-    assert "test_last_words" in said
+    assert "test_a_process_leaves" in said
     assert (tmp_path / "trace_rank_3").exists()
 
 
@@ -81,3 +81,22 @@ def test_values_of_the_flight_recorder_that_the_user_has_set_stay(tmp_path: Path
 ])  # fmt: skip
 def test_launchers_are_told_apart(variables: dict[str, str], name: str) -> None:
     assert launcher_name(variables) == name
+
+
+def test_rank_0_records_the_exit_status_once_the_run_folder_is_there(tmp_path: Path) -> None:
+    def recorded() -> str:
+        return (tmp_path / STATUS_NAME).read_text().split()[0]
+
+    status, other = ExitStatus(0), ExitStatus(1)
+    status.record(0)
+    for one in (status, other):
+        one.open(tmp_path)
+    other.record(1)
+    assert not list(tmp_path.iterdir())
+    status.record(0)
+    assert recorded() == "0"
+    for error, expected in ((ConfigError("wrong"), "2"), (KeyboardInterrupt(), "130"), (ValueError(), "1")):
+        status.record_error(error)
+        assert recorded() == expected
+    status.open(tmp_path / "gone")
+    status.record(0)

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from dstransformer.distributed.supervision.stop_signals import STOP_SIGNALS, StopRequest
+from dstransformer.distributed.supervision.stop_signals import (
+    STOP_SIGNALS,
+    StopRequest,
+    launchers,
+    watch_launcher,
+)
 from dstransformer.errors import RUN_AGAIN
+from dstransformer.terminal.command import Stopped, stopped_by_signals
 
 
 def test_the_first_interrupt_requests_a_stop_and_the_second_raises(capfd: pytest.CaptureFixture[str]) -> None:
@@ -62,10 +70,10 @@ with StopRequest() as stop:
 HANGING = """
 import ctypes, os, sys
 from pathlib import Path
-from dstransformer.distributed.supervision import stop_signals as preemption
-preemption.SAME_REQUEST_SECONDS = -1.0
-with preemption.StopRequest(announce=True, seconds=float(sys.argv[1])) as stop:
-    stop.before_leaving = lambda: Path(sys.argv[2]).write_text("left")
+from dstransformer.distributed.supervision import stop_signals
+stop_signals.SAME_REQUEST_SECONDS = -1.0
+leave = lambda: Path(sys.argv[2]).write_text("left")
+with stop_signals.StopRequest(announce=True, seconds=float(sys.argv[1]), before_leaving=leave) as stop:
     print("ready", flush=True)
     threads, mutex, condition = ctypes.CDLL(None), ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
     threads.pthread_mutex_lock(mutex)
@@ -118,3 +126,40 @@ def test_a_hangup_stays_ignored_under_nohup() -> None:
         assert stop.received is None
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+#: A launcher in two processes, as deepspeed's, and a rank that says when it is asked to stop.
+RANK = """
+import os, signal, threading
+from dstransformer.distributed.supervision.stop_signals import stop_if_launcher_dies
+stopped = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+with stop_if_launcher_dies(os.environ, lambda: False, interval=0.05):
+    print("running", flush=True)
+    while not stopped.wait(0.05):
+        pass
+print("stopped", flush=True)
+"""
+NODE = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
+CALLED = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', *sys.argv[1:]]))"
+
+
+def test_a_rank_stops_when_the_process_above_its_launcher_is_killed() -> None:
+    command = [sys.executable, "-c", CALLED, NODE, RANK]
+    environment = {**os.environ, "CROSS_RANK": "0"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "running\n"
+        program.send_signal(signal.SIGKILL)
+        assert program.stdout.readline() == "stopped\n"
+
+
+def test_a_run_that_is_stopping_is_not_asked_again() -> None:
+    watch_launcher([-1, -1], lambda: True, threading.Event(), 0.0)
+    with pytest.raises(Stopped), stopped_by_signals():
+        watch_launcher([-1, -1], lambda: False, threading.Event(), 0.0)
+
+
+def test_without_a_launcher_nobody_is_watched() -> None:
+    assert launchers({}) == []
+    assert launchers({"TORCHELASTIC_RUN_ID": "none"}) == [os.getppid()]

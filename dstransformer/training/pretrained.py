@@ -27,7 +27,7 @@ Rows = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Parent:
+class Pretrained:
     """The bundle that a training starts from.
 
     Attributes:
@@ -46,7 +46,7 @@ class Parent:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What the provenance of the new model says of it."""
+        """How the provenance of the new model names the bundle."""
         return {
             "path": str(self.bundle.path.absolute()),
             "weights_sha256": self.bundle.weights_sha256,
@@ -87,7 +87,7 @@ class Parent:
                 raise DataError(f"{self.bundle.path}: {name} is {tuple(stored.shape)}, not {tuple(parameter.shape)}")
 
 
-def open_parent(path: Path, model: ModelConfig, tokenizer: Tokenizer) -> Parent:
+def open_pretrained(path: Path, model: ModelConfig, tokenizer: Tokenizer) -> Pretrained:
     """Open the bundle that a training is to start from.
 
     Args:
@@ -96,7 +96,7 @@ def open_parent(path: Path, model: ModelConfig, tokenizer: Tokenizer) -> Parent:
         tokenizer: The tokenizer of the corpus.
 
     Raises:
-        DataError: It is not a bundle, or damaged.
+        DataError: The path is not a bundle, or the bundle is damaged.
         ConfigError: Its architecture is another, or the tokenizers have no piece in common.
     """
     try:
@@ -117,30 +117,24 @@ def open_parent(path: Path, model: ModelConfig, tokenizer: Tokenizer) -> Parent:
     same = old.identity == new.identity
     if not same and not (rows and (src_rows is None or src_rows)):
         raise ConfigError(f"--init {path}: its tokenizer and that of the corpus have no piece in common")
-    return Parent(bundle, rows, src_rows, pieces, same)
+    return Pretrained(bundle, rows, src_rows, pieces, same)
 
 
-def recorded_parent(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
-    """The record of the bundle that the run of a checkpoint started from; None if from random weights."""
-    record: Mapping[str, Any] | None = open_bundle(checkpoint.bundle).provenance.get("parent")
-    return record
-
-
-def check_parent(checkpoint: Checkpoint, init: Path, parent: Parent | None) -> None:
+def check_pretrained(checkpoint: Checkpoint, init: Path, pretrained: Pretrained | None) -> None:
     """Check that the run of a checkpoint started from a bundle.
 
     Args:
         checkpoint: The checkpoint.
         init: Where the bundle is, or was.
-        parent: The bundle; None if it is gone, and its path has to do.
+        pretrained: The bundle; None if it is gone, and its path is compared.
 
     Raises:
-        ConfigError: It did not.
+        ConfigError: It started from random weights or from another bundle.
     """
-    record = recorded_parent(checkpoint)
-    if record is not None and parent is not None and record["weights_sha256"] == parent.bundle.weights_sha256:
+    record: Mapping[str, Any] | None = open_bundle(checkpoint.bundle).provenance.get("parent")
+    if record is not None and pretrained is not None and record["weights_sha256"] == pretrained.bundle.weights_sha256:
         return
-    if record is not None and parent is None and Path(record["path"]).is_relative_to(init.absolute()):
+    if record is not None and pretrained is None and Path(record["path"]).is_relative_to(init.absolute()):
         return
     began = "random weights" if record is None else f"another bundle ({record['path']})"
     raise ConfigError(

@@ -8,7 +8,7 @@ import pytest
 from dstransformer.checkpoints.format import Cost
 from dstransformer.config import load_config
 from dstransformer.model import LengthSums, training_flops
-from dstransformer.training.cost import CostMeter
+from dstransformer.training.metrics import CostMeter
 
 CONFIG = load_config("toy")
 MODEL = CONFIG.model

@@ -1,6 +1,6 @@
-"""The state of the optimizer on disk: by parameter name, in fp32, in pieces that the ranks write side by side.
+"""The state of the optimizer on disk: by parameter name, in fp32, in shards that the ranks write side by side.
 
-A piece is a range of the elements of a parameter, in the order of the flattened tensor. Which rank wrote which piece
+A shard is a range of the elements of a parameter, in the order of the flattened tensor. Which rank wrote which shard
 does not matter for reading, so that any number of processes, at any ZeRO stage, can go on from the files.
 """
 
@@ -27,7 +27,7 @@ WEIGHT, FIRST_MOMENT, SECOND_MOMENT, EMA = "weight", "exp_avg", "exp_avg_sq", "e
 KINDS = (WEIGHT, FIRST_MOMENT, SECOND_MOMENT)
 
 
-class Piece(NamedTuple):
+class Shard(NamedTuple):
     """A range of the elements of a parameter.
 
     Attributes:
@@ -41,21 +41,21 @@ class Piece(NamedTuple):
     tensors: dict[str, Tensor]
 
 
-def write_pieces(folder: Path, rank: int, pieces: Iterable[Piece]) -> dict[str, str]:
-    """Write the pieces of a rank, and flush them to disk.
+def write_shards(folder: Path, rank: int, shards: Iterable[Shard]) -> dict[str, str]:
+    """Write the shards of a rank, and flush them to disk.
 
     Args:
         folder: A folder that exists.
         rank: The rank, which names the file.
-        pieces: In CPU memory.
+        shards: In CPU memory.
 
     Returns:
-        The SHA-256 of the file by its name; nothing if there are no pieces.
+        The SHA-256 of the file by its name; nothing if there are no shards.
 
     Raises:
         OSError: The file cannot be written.
     """
-    named = {f"{kind}/{piece.name}/{piece.start}": tensor for piece in pieces for kind, tensor in piece.tensors.items()}
+    named = {f"{kind}/{shard.name}/{shard.start}": tensor for shard in shards for kind, tensor in shard.tensors.items()}
     if not named:
         return {}
     path = folder / f"rank-{rank:05d}.safetensors"
@@ -64,7 +64,7 @@ def write_pieces(folder: Path, rank: int, pieces: Iterable[Piece]) -> dict[str, 
     return {path.name: file_sha256(path)}
 
 
-class PieceReader:
+class ShardReader:
     """Reads any range of any parameter from the files that some number of ranks wrote.
 
     A context manager. Files are mapped into memory, and only what is asked for is read.
@@ -73,10 +73,12 @@ class PieceReader:
         folder: The folder of the files.
 
     Raises:
-        DataError: A file cannot be read.
+        DataError: The folder does not exist, or a file cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise DataError(f"cannot resume from {folder}: it does not exist, or this node cannot see it")
         self._folder = folder
         self._open = ExitStack()
         self._ranges: dict[tuple[str, str], list[tuple[int, Any]]] = defaultdict(list)
@@ -85,16 +87,16 @@ class PieceReader:
                 file = self._open.enter_context(safe_open(path, "pt"))
                 for key in file.keys():  # noqa: SIM118  # not a dictionary
                     kind, name, start = key.split("/")
-                    piece = file.get_slice(key)
-                    (_,) = piece.get_shape()
-                    self._ranges[kind, name].append((int(start), piece))
+                    shard = file.get_slice(key)
+                    (_,) = shard.get_shape()
+                    self._ranges[kind, name].append((int(start), shard))
         except (SafetensorError, OSError, ValueError) as error:
             self._open.close()
             raise DataError(f"cannot resume from {folder}: {shown(error, quote=False, limit=300)}") from None
         for ranges in self._ranges.values():
             ranges.sort(key=lambda entry: entry[0])
 
-    def __enter__(self) -> PieceReader:
+    def __enter__(self) -> ShardReader:
         return self
 
     def __exit__(
@@ -110,12 +112,12 @@ class PieceReader:
             kinds: The kinds that every parameter must have.
 
         Raises:
-            DataError: They do not.
+            DataError: Elements are missing or there twice, or the model lacks a parameter.
         """
         for kind in kinds:
             for name, size in sizes.items():
                 end = 0
-                for start, piece in self._ranges.get((kind, name), []):
+                for start, shard in self._ranges.get((kind, name), []):
                     if start < end:
                         raise DataError(
                             f"cannot resume from {self._folder}: its files hold element {start:,} of {kind} {name} "
@@ -123,7 +125,7 @@ class PieceReader:
                         )
                     if start > end:
                         break
-                    end += piece.get_shape()[0]
+                    end += shard.get_shape()[0]
                 if end != size:
                     raise DataError(
                         f"cannot resume from {self._folder}: of {kind} {name} it has {end:,} of {size:,} elements"
@@ -137,13 +139,13 @@ class PieceReader:
         """Read the elements of a parameter from ``start`` on into a tensor ``(elements,)``, on any device.
 
         Raises:
-            DataError: They are not there.
+            DataError: Elements are missing.
         """
         end, missing = start + len(into), len(into)
-        for first, piece in self._ranges.get((kind, name), []):
-            begin, stop = max(start, first), min(end, first + piece.get_shape()[0])
+        for first, shard in self._ranges.get((kind, name), []):
+            begin, stop = max(start, first), min(end, first + shard.get_shape()[0])
             if begin < stop:
-                into[begin - start : stop - start].copy_(piece[begin - first : stop - first])
+                into[begin - start : stop - start].copy_(shard[begin - first : stop - first])
                 missing -= stop - begin
         if missing:
             raise DataError(f"cannot resume from {self._folder}: {missing:,} elements of {name} ({kind}) are missing")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dstransformer.checkpoints.pieces import WEIGHT, Piece, PieceReader, write_pieces
+from dstransformer.checkpoints.shards import WEIGHT, Shard, ShardReader, write_shards
 from dstransformer.errors import DataError
 
 WHOLE = torch.arange(10.0)
@@ -16,12 +16,12 @@ WHOLE = torch.arange(10.0)
 
 def write_cut(folder: Path, *cuts: tuple[int, int], first_rank: int = 0) -> None:
     for rank, (start, end) in enumerate(cuts, start=first_rank):
-        write_pieces(folder, rank, [Piece("w", start, {WEIGHT: WHOLE[start:end].clone()})])
+        write_shards(folder, rank, [Shard("w", start, {WEIGHT: WHOLE[start:end].clone()})])
 
 
 def test_any_range_is_read_from_any_cut(tmp_path: Path) -> None:
     write_cut(tmp_path, (7, 10), (0, 3), (3, 7))
-    with PieceReader(tmp_path) as reader:
+    with ShardReader(tmp_path) as reader:
         reader.check({"w": 10}, [WEIGHT])
         for start in range(10):
             for end in range(start + 1, 11):
@@ -41,13 +41,13 @@ def test_gaps_overlaps_and_files_of_another_number_of_ranks_are_refused(
     tmp_path: Path, cuts: list[tuple[int, int]], message: str
 ) -> None:
     write_cut(tmp_path, *cuts)
-    with PieceReader(tmp_path) as reader, pytest.raises(DataError, match=message):
+    with ShardReader(tmp_path) as reader, pytest.raises(DataError, match=message):
         reader.check({"w": 10}, [WEIGHT])
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
     write_cut(tmp_path, (0, 10))
-    with PieceReader(tmp_path) as reader:
+    with ShardReader(tmp_path) as reader:
         with pytest.raises(DataError, match="of weight v it has 0 of 2 elements"):
             reader.check({"w": 10, "v": 2}, [WEIGHT])
         with pytest.raises(DataError, match="the model has no parameter 'w'"):
@@ -60,4 +60,4 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
 def test_files_of_another_kind_are_refused(tmp_path: Path, name: str) -> None:
     save_file({name: torch.tensor(1.0)}, tmp_path / "rank-00000.safetensors")
     with pytest.raises(DataError, match=f"cannot resume from {tmp_path}"):
-        PieceReader(tmp_path)
+        ShardReader(tmp_path)

@@ -17,7 +17,7 @@ from dstransformer.corpus import Corpus
 from dstransformer.errors import DstError, UserError
 from dstransformer.io.files import file_sha256
 from dstransformer.model import save_bundle
-from dstransformer.training.run import DryRun, dry_run
+from dstransformer.training.dry_run import DryRun, dry_run
 from dstransformer.training.setup import TrainRequest
 
 ROWS = [([5, 6, 7], [8, 9])] * 40

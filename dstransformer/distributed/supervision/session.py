@@ -1,0 +1,249 @@
+"""A process of a run among the others, and all that watches over it: one object for the rest of the program."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from dstransformer.config import Config
+from dstransformer.corpus import Corpus
+from dstransformer.distributed.launcher import Processes
+from dstransformer.distributed.supervision.failure_detection import Limits
+from dstransformer.distributed.supervision.heartbeat import EXIT_STATUS, HeartbeatMonitor, prepare_logs
+from dstransformer.distributed.supervision.rank_log import ExitStatus, RankLog, record_collectives
+from dstransformer.distributed.supervision.run_lock import lock_run_folder
+from dstransformer.distributed.supervision.stop_signals import StopRequest, stop_if_launcher_dies
+from dstransformer.distributed.world import PeerError, World, join_world, leave_world, peer_errors
+from dstransformer.errors import RUN_AGAIN, DstError
+
+#: The folder of logs in a run folder.
+LOGS = "logs"
+
+#: The timeout of process groups if ``training.wait_seconds`` is 0, and of joining if ``join_seconds`` is. PyTorch
+#: cannot wait for ever.
+NO_TIMEOUT = timedelta(days=30)
+
+_POLL_SECONDS = 1.0  # between two looks for a stop signal, while all ranks wait
+
+T = TypeVar("T")
+
+
+class Votes(NamedTuple):
+    """What the ranks have found after an update: each flag is set if it is set on any rank.
+
+    Attributes:
+        stop: The run has been asked to stop.
+        save: A checkpoint is due.
+        writing: A checkpoint is still being written.
+        nonfinite: A loss is NaN or infinite.
+    """
+
+    stop: bool
+    save: bool
+    writing: bool
+    nonfinite: bool
+
+
+class Session:
+    """One process of a run. Build it with :func:`supervise`; ``Session(world)`` is one without supervision.
+
+    Args:
+        world: The process group.
+        stop: Knows whether this process has been asked to stop.
+        monitor: Watches the processes; None for a monitor that does nothing.
+        exit_status: Records how the run ends.
+        at_end: What the monitor does before it ends this process.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        stop: StopRequest | None = None,
+        monitor: HeartbeatMonitor | None = None,
+        exit_status: ExitStatus | None = None,
+        at_end: list[Callable[[], None]] | None = None,
+    ) -> None:
+        self.world = world
+        self._stop = stop or StopRequest()
+        self._monitor = monitor or _idle_monitor(world)
+        self._exit_status = exit_status or ExitStatus(world.rank)
+        self._at_end = [] if at_end is None else at_end
+
+    @property
+    def stopped_by(self) -> str:
+        """What has asked the run to stop."""
+        return self._stop.received or "a signal to another process"
+
+    def agree_on(self, result: T | Exception) -> T:
+        """Return a result that every rank has. If a rank has an error instead, raise it on all ranks. Collective.
+
+        Raises:
+            DstError: The error of the lowest rank that has one.
+        """
+        self.world.raise_any(result if isinstance(result, Exception) else None)
+        assert not isinstance(result, Exception)
+        return result
+
+    def should_stop(self) -> bool:
+        """Whether any process has been asked to stop. Collective."""
+        return self.world.any(self._stop.received is not None)[0]
+
+    def vote(self, *, save: bool, writing: bool, nonfinite: bool) -> Votes:
+        """Combine what the ranks have found after an update: the one collective of an update. See :class:`Votes`."""
+        votes = Votes(*self.world.any(self._stop.received is not None, save, writing, nonfinite))
+        if votes.stop:
+            self._stop.share_deadline(self.world)
+        return votes
+
+    def wait(self, seconds: float) -> bool:
+        """Wait on all ranks. Returns False at once when any process is asked to stop. Collective."""
+        until = time.monotonic() + seconds
+        while self.world.any(time.monotonic() < until)[0]:
+            if self.should_stop():
+                return False
+            time.sleep(max(0.0, min(_POLL_SECONDS, until - time.monotonic())))
+        return True
+
+    def report(self, step: int, phase: str) -> None:
+        """Report the number of an update and what is done in it, before it is done."""
+        self._monitor.report(step, phase)
+
+    def enter(self, phase: str) -> None:
+        """Report what is done now, at the same update."""
+        self._monitor.enter(phase)
+
+    @contextmanager
+    def hold_run_folder(
+        self, run: Path, config: Config, ds_config: Mapping[str, Any], corpus: Corpus
+    ) -> Iterator[None]:
+        """Lock the run folder, write logs into it, and record the exit status if the block fails. Collective.
+
+        See :func:`lock_run_folder` for arguments and errors.
+        """
+        with lock_run_folder(run, config, ds_config, corpus, self.world):
+            with self.world.collective_errors():
+                if self.world.is_rank0:
+                    prepare_logs(run / LOGS)
+            self._monitor.open_logs(run / LOGS)
+            self._exit_status.open(run)
+            try:
+                yield
+            except BaseException as error:
+                self._exit_status.record_error(error)
+                raise
+
+    @contextmanager
+    def reporting_failure(self, report: Callable[[BaseException | None], None]) -> Iterator[None]:
+        """Call a function if the block fails.
+
+        Args:
+            report: Called with the error; with None, in another thread, if the monitor ends this process.
+        """
+
+        def report_end() -> None:
+            report(None)
+
+        self._at_end.append(report_end)
+        try:
+            with self._watching_peers():
+                yield
+        except BaseException as error:
+            self._monitor.stop(error)
+            report(error)
+            raise
+        self._at_end.remove(report_end)
+
+    def end(self, status: int) -> None:
+        """Record the exit status of a run that ends without an error. Collective."""
+        self._exit_status.record(status)
+        self.world.barrier()
+
+    @contextmanager
+    def _watching_peers(self) -> Iterator[None]:
+        """Run a block. If it fails because of another process, the monitor names that one and ends this one, if it can.
+
+        At a stop whose time is over, the other process has left, and so does this one.
+
+        Raises:
+            PeerError: Another process has died, and there was no verdict that names it.
+        """
+        try:
+            with peer_errors():
+                yield
+        except PeerError as error:
+            self._stop.leave_if_overdue()
+            self._monitor.wait_for_verdict(error)
+            raise
+
+    @contextmanager
+    def _leaving_world(self) -> Iterator[None]:
+        """Destroy the process group at the end, unless other ranks do not know of an error: it would wait for them."""
+        try:
+            yield
+        except DstError as error:
+            self._monitor.stop(error)
+            if error.shared:
+                leave_world()
+            else:
+                error.rank = self.world.rank
+            raise
+        self._monitor.stop()
+        leave_world()
+
+
+@contextmanager
+def supervise(processes: Processes, config: Config, run: Path) -> Iterator[Session]:
+    """Join the process group, and watch over this process until the block ends.
+
+    A process that hangs or dies ends the run, and a stop signal ends it with a checkpoint. What this process does is
+    logged.
+
+    Args:
+        processes: The ranks of this process, and the number of processes.
+        config: The experiment, with the time limits.
+        run: The run folder; need not exist.
+
+    Raises:
+        DstError: The processes did not join.
+    """
+    limits, exit_status = config.training, ExitStatus(processes.rank)
+    at_end: list[Callable[[], None]] = [lambda: exit_status.record(EXIT_STATUS)]
+    timeouts = Limits.build(limits.hang_seconds, limits.wait_seconds, limits.silence_seconds)
+    with RankLog(processes) as log, HeartbeatMonitor(processes, timeouts, log, at_end) as monitor:
+        record_collectives(os.environ, run / LOGS)
+        world = join_world(
+            processes,
+            timeout=_timeout(limits.wait_seconds),
+            join_timeout=_timeout(limits.join_seconds),
+            on_joined=monitor.start,
+            waiting=monitor.waiting,
+        )
+        # Catch signals from here on: a process killed while DeepSpeed loads an operator leaves a lock file behind.
+        stop = StopRequest(
+            announce=processes.rank == 0,
+            processes=processes.world_size,
+            seconds=config.checkpoint.stop_seconds,
+            before_leaving=lambda: exit_status.record(RUN_AGAIN),
+        )
+        session = Session(world, stop, monitor, exit_status, at_end)
+        with (
+            stop,
+            stop_if_launcher_dies(os.environ, lambda: stop.received is not None),
+            session._leaving_world(),
+            session._watching_peers(),
+        ):
+            yield session
+
+
+def _timeout(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds) if seconds else NO_TIMEOUT
+
+
+def _idle_monitor(world: World) -> HeartbeatMonitor:
+    processes = Processes(world.rank, world.local_rank, world.world_size)
+    return HeartbeatMonitor(processes, Limits.build(0, 0, 0), RankLog(processes))

@@ -1,0 +1,194 @@
+"""The events of a run, in the order in which a run emits them. Steps count updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dstransformer.config import Config
+from dstransformer.corpus import Manifest
+from dstransformer.evaluation import Evaluation
+
+RunStatus = Literal["finished", "failed", "killed"]
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """The run starts or resumes.
+
+    Attributes:
+        run_name: The name given by the user; None lets the tracker choose one.
+        config: The experiment.
+        ds_config: The complete DeepSpeed configuration.
+        manifest: The manifest of the corpus.
+        corpus: The folder of the corpus.
+        tags: Versions and hardware; ``git_revision`` is also the run's source version in MLflow.
+        user_tags: Tags of the user's own.
+        resume_step: The update of the checkpoint that the run resumes from; None for a new run.
+        register: The registered model in MLflow of which the final bundle becomes a version; None for none.
+    """
+
+    run_name: str | None
+    config: Config
+    ds_config: Mapping[str, Any]
+    manifest: Manifest
+    corpus: Path
+    tags: Mapping[str, str] = field(default_factory=dict)
+    user_tags: Mapping[str, str] = field(default_factory=dict)
+    resume_step: int | None = None
+    register: str | None = None
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """The training metrics since the last event of this kind: ``loss``, ``lr``, ``tokens_per_second``."""
+
+    step: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class EvaluationDone:
+    """A held-out ``split`` was evaluated: ``valid``. Final scores come with ``BundleSaved``."""
+
+    split: str
+    step: int
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True)
+class CostTotal:
+    """The cost of all updates so far: ``flops``, ``pflop_days``, ``device_hours``."""
+
+    step: int
+    totals: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class NonfiniteUpdate:
+    """The loss or gradient of an update is NaN or infinite.
+
+    Attributes:
+        step: The number of the update.
+        epoch: Its epoch, from 0.
+        update: Its place in the window, from 0.
+        skipped: Whether the gradient was not finite, so that the update changed nothing; else only the loss was not.
+        consecutive: The number of consecutive updates of this kind, including this one.
+        pairs: Numbers of its sentence pairs in the training split, from 0: those of the micro-batches whose loss was
+            not finite, or all pairs if every loss was finite.
+        window: Its window within the epoch, from 0.
+    """
+
+    step: int
+    epoch: int
+    update: int
+    skipped: bool
+    consecutive: int
+    pairs: Sequence[int]
+    window: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data with the keys that files use."""
+        return {
+            "step": self.step,
+            "epoch": self.epoch,
+            "update": self.update,
+            "skipped": self.skipped,
+            "in_a_row": self.consecutive,
+            "pairs": list(self.pairs),
+            "window": self.window,
+        }
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """Training diverged and went back to a checkpoint. Later events have steps that follow the checkpoint's.
+
+    Attributes:
+        number: 1-based count of the rollbacks of the run.
+        reason: What happened, in one line.
+        diverged_at: The last update before the rollback.
+        step: The update of the checkpoint.
+        skipped_range: The range of the data that is not trained on: epoch and update of its start and of its end.
+        nonfinite_updates: The updates since that checkpoint whose loss or gradient was not finite.
+        windows: The windows of the range's start and end.
+    """
+
+    number: int
+    reason: str
+    diverged_at: int
+    step: int
+    skipped_range: tuple[tuple[int, int], tuple[int, int]]
+    nonfinite_updates: Sequence[NonfiniteUpdate]
+    windows: tuple[int, int] = (0, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data with the keys that files use."""
+        return {
+            "number": self.number,
+            "reason": self.reason,
+            "diverged_at": self.diverged_at,
+            "step": self.step,
+            "passed_over": [list(place) for place in self.skipped_range],
+            "bad_updates": [update.to_json() for update in self.nonfinite_updates],
+            "windows": list(self.windows),
+        }
+
+
+@dataclass(frozen=True)
+class CheckpointSaved:
+    """A checkpoint is complete. ``sha256`` is the hash of its manifest, ``score`` the score it is ranked by."""
+
+    path: Path
+    sha256: str
+    step: int
+    score: float | None
+
+
+@dataclass(frozen=True)
+class SaveFailed:
+    """The disk refused to save something after an update: ``checkpoint``, ``the final bundle``."""
+
+    step: int
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class BundleSaved:
+    """The final bundle of the run, and its evaluations by split (``final_validation``, ``final_test``)."""
+
+    bundle: Path
+    step: int
+    evaluations: Mapping[str, Evaluation]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A line for the user."""
+
+    line: str
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """The run ends. No event follows."""
+
+    status: RunStatus
+
+
+Event = (
+    RunStart
+    | TrainingProgress
+    | EvaluationDone
+    | CostTotal
+    | NonfiniteUpdate
+    | Rollback
+    | CheckpointSaved
+    | SaveFailed
+    | BundleSaved
+    | Message
+    | RunEnd
+)

@@ -1,0 +1,64 @@
+"""Builds a trainer and its collaborators from a resolved experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dstransformer.batching.build import build_update_stream
+from dstransformer.checkpoints.manager import CheckpointManager
+from dstransformer.distributed.supervision.failure_detection import UPDATE
+from dstransformer.distributed.supervision.session import Session
+from dstransformer.evaluation.task import Task
+from dstransformer.evaluation.validation import Validator
+from dstransformer.tracking import Tracker
+from dstransformer.training.early_stopping import EarlyStopping
+from dstransformer.training.engine import Engine
+from dstransformer.training.metrics import CostMeter, TrainingMetrics
+from dstransformer.training.recovery import Recovery
+from dstransformer.training.setup import Setup
+from dstransformer.training.trainer import Trainer
+
+
+def build_trainer(
+    setup: Setup, provenance: Mapping[str, Any], tracker: Tracker, session: Session, *, resumes: bool = False
+) -> Trainer:
+    """Build a trainer at the first update. Collective.
+
+    Args:
+        setup: The experiment.
+        provenance: The provenance stored in the bundles.
+        tracker: Receives the events of the run.
+        session: This process among the others.
+        resumes: Whether :meth:`Trainer.restore` follows, so that the initial weights do not matter.
+
+    Raises:
+        ConfigError: DeepSpeed rejects its configuration.
+        DataError: The weights that training starts from cannot be read.
+    """
+    config, corpus, world = setup.config, setup.corpus, session.world
+    engine = Engine(
+        config,
+        setup.ds_config,
+        corpus.tokenizer.vocab_size,
+        world,
+        None if setup.pretrained is None or resumes else setup.pretrained.fill,
+        lambda number: session.report(number, UPDATE),
+        corpus.tokenizer.src.vocab_size,
+    )
+    checkpoints = CheckpointManager(setup.checkpoints, config, corpus.tokenizer, provenance, session, tracker)
+    return Trainer(
+        config=config,
+        state=setup.initial_state,
+        engine=engine,
+        data=build_update_stream(config, corpus, world),
+        validator=Validator(config, corpus.tokenizer, world, setup.precision, Task(corpus.manifest.trees)),
+        corpus=corpus,
+        checkpoints=checkpoints,
+        recovery=Recovery(config.training, setup.precision, checkpoints, session, tracker),
+        early_stopping=EarlyStopping(config.validation),
+        metrics=TrainingMetrics(world),
+        cost=CostMeter(config, corpus.tokenizer.vocab_size, world.world_size),
+        tracker=tracker,
+        session=session,
+    )

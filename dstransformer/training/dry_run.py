@@ -1,0 +1,57 @@
+"""The dry run: all checks of a training and its estimates, without training or writing anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dstransformer.distributed.launcher import check_environment, read_processes, single_process_warning
+from dstransformer.training.estimate import Estimate, estimate, plan_warnings
+from dstransformer.training.setup import (
+    Setup,
+    TrainRequest,
+    check_corpus,
+    check_memory,
+    find_resume_checkpoint,
+    machine_memory,
+    resolve_setup,
+)
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The result of ``dst train --dry-run``."""
+
+    setup: Setup
+    estimate: Estimate
+    warnings: Sequence[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``--json``."""
+        return {
+            "config": self.setup.config.without_secrets().model_dump(),
+            "ds_config": dict(self.setup.ds_config),
+            "world_size": self.setup.world_size,
+            "estimate": asdict(self.estimate),
+            "warnings": list(self.warnings),
+        }
+
+
+def dry_run(request: TrainRequest) -> DryRun:
+    """Run all checks and plan the first epoch.
+
+    Raises:
+        UserError: Anything for which :func:`dstransformer.training.run.train` would raise it.
+    """
+    check_environment(os.environ)
+    setup = resolve_setup(request, read_processes(os.environ, require_rank=False))
+    check_corpus(setup, verify=True)
+    check_memory(setup, 1, machine_memory(), weights=False)
+    find_resume_checkpoint(request, setup)
+    estimated = estimate(setup)
+    warnings = plan_warnings(setup.config, estimated.updates_per_epoch)
+    if (warning := single_process_warning(os.environ)) is not None:
+        warnings.append(warning)
+    return DryRun(setup, estimated, warnings)

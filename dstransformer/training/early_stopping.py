@@ -1,0 +1,52 @@
+"""Early stopping: training ends when validation has not improved for a while."""
+
+from __future__ import annotations
+
+import math
+
+from dstransformer.checkpoints.format import EarlyStoppingState
+from dstransformer.config import ValidationConfig
+from dstransformer.evaluation import Evaluation
+
+
+class EarlyStopping:
+    """Follows the validation score. ``validation.patience`` validations without a better one end the training.
+
+    Args:
+        config: The metric and the patience; a patience of 0 never ends the training.
+
+    Attributes:
+        state: The progress so far, stored in checkpoints.
+    """
+
+    def __init__(self, config: ValidationConfig) -> None:
+        self._config = config
+        self.state = EarlyStoppingState()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether training is to end."""
+        return 0 < self._config.patience <= self.state.validations
+
+    @property
+    def is_new_best(self) -> bool:
+        """Whether the last validation is the best so far, so that its weights may be needed."""
+        return self._config.patience > 0 and self.state.validations == 0
+
+    def update(self, evaluation: Evaluation) -> None:
+        """Take note of a validation. Another metric than before starts anew; NaN is no improvement."""
+        main = evaluation.main
+        metric, score = main.name, main.value
+        if self._config.patience_metric != "bleu":
+            metric, score = "loss", -evaluation.metrics["loss"]
+        state = self.state
+        if metric != state.metric:
+            self.state = EarlyStoppingState(metric, None if math.isnan(score) else score)
+        elif score > (-math.inf if state.best is None else state.best):
+            self.state = EarlyStoppingState(metric, score)
+        else:
+            self.state = EarlyStoppingState(metric, state.best, state.validations + 1)
+
+    def describe(self) -> str:
+        """The reason of an early end, in one line."""
+        return f"no better {self.state.metric} on validation in the last {self.state.validations} validations"

@@ -1,0 +1,137 @@
+"""Updates whose loss or gradient is not finite, and rollbacks to a checkpoint when there are too many of them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+
+from dstransformer.batching import Update, deal
+from dstransformer.checkpoints.format import Checkpoint, RecoveryState, TrainState
+from dstransformer.checkpoints.manager import CheckpointManager
+from dstransformer.config import Precision, TrainingConfig
+from dstransformer.distributed.supervision.session import Session
+from dstransformer.errors import DIVERGED_ADVICE, DivergedError
+from dstransformer.tracking import NonfiniteUpdate, Rollback, Tracker
+from dstransformer.training.engine import Step
+
+
+class Recovery:
+    """Counts non-finite updates, and finds the checkpoint to go back to when training diverges. Collective.
+
+    Args:
+        config: How many non-finite updates may follow each other, and how many rollbacks a run may have.
+        precision: The training precision, for messages.
+        checkpoints: The checkpoints of the run.
+        session: This process among the others.
+        tracker: Told of each non-finite update and of each rollback.
+
+    Attributes:
+        state: What happened so far, stored in checkpoints.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        precision: Precision,
+        checkpoints: CheckpointManager,
+        session: Session,
+        tracker: Tracker,
+    ) -> None:
+        self._config = config
+        self._precision = precision
+        self._checkpoints = checkpoints
+        self._session = session
+        self._world = session.world
+        self._tracker = tracker
+        self._updates: list[NonfiniteUpdate] = []  # since the last rollback
+        self.state = RecoveryState()
+
+    def record(self, number: int, update: Update, result: Step, *, nonfinite: bool) -> None:
+        """Take note of an update.
+
+        Args:
+            number: Its number.
+            update: This rank's share of it.
+            result: What became of it on this rank.
+            nonfinite: Whether its loss is NaN or infinite on any rank.
+
+        Raises:
+            DivergedError: More than ``training.skip_budget`` updates in a row were not finite.
+        """
+        is_finite = result.lowers_scale if result.skipped else not nonfinite
+        consecutive = 0 if is_finite else self.state.consecutive_nonfinite + 1
+        self.state = replace(self.state, consecutive_nonfinite=consecutive)
+        if not is_finite:
+            self._record_nonfinite(number, update, result)
+            self._check_budget(number)
+
+    def roll_back(self, error: DivergedError, diverged: TrainState) -> Checkpoint:
+        """Find the last good checkpoint, and let training go on from it with the data after the update that diverged.
+
+        The updates between them are skipped: done again they would lead to the same end.
+
+        Args:
+            error: Why training diverged.
+            diverged: The state of training now.
+
+        Returns:
+            The checkpoint, with the state with which training goes on.
+
+        Raises:
+            DivergedError: ``training.max_rollbacks`` is reached, or there is no checkpoint to go back to.
+        """
+        self._session.report(diverged.step, "going back to a checkpoint")
+        with suppress(DivergedError):
+            self._checkpoints.finish()
+        found: Checkpoint | None = None
+        if self.state.rollbacks < self._config.max_rollbacks:
+            found = self._checkpoints.find_latest_finite(other_than=self.state.rollback_step)
+        if found is None:
+            raise error
+        step = found.state.step
+        state = replace(
+            found.state,
+            position=diverged.position,
+            cost=diverged.cost,
+            recovery=RecoveryState(0, self.state.rollbacks + 1, step),
+        )
+        first, following = found.state.position, state.position
+        self._tracker.emit(
+            Rollback(
+                number=state.recovery.rollbacks,
+                reason=str(error).partition(";")[0],
+                diverged_at=diverged.step,
+                step=step,
+                skipped_range=((first.epoch, first.update), (following.epoch, following.update)),
+                windows=(first.window, following.window),
+                nonfinite_updates=[update for update in self._updates if update.step > step],
+            )
+        )
+        self._checkpoints.roll_back_to(found, state)
+        self._updates.clear()
+        return replace(found, state=state)
+
+    def _record_nonfinite(self, number: int, update: Update, result: Step) -> None:
+        """Find out which sentences the update holds, and report it."""
+        numbers = deal(len(update.parts), self._world.rank, self._world.world_size)
+        finite = result.parts.isfinite().tolist()
+        own = [part for part, is_finite in zip(numbers, finite, strict=True) if not is_finite]
+        parts = sorted(part for found in self._world.gather(own) for part in found)
+        pairs = np.sort(np.concatenate([update.parts[part] for part in parts or range(len(update.parts))])).tolist()
+        place, consecutive = update.position, self.state.consecutive_nonfinite
+        event = NonfiniteUpdate(number, place.epoch, place.update, result.skipped, consecutive, pairs, place.window)
+        self._updates.append(event)
+        self._tracker.emit(event)
+
+    def _check_budget(self, number: int) -> None:
+        consecutive, budget = self.state.consecutive_nonfinite, self._config.skip_budget
+        if consecutive <= budget:
+            return
+        at_the_end = ", and the loss scale cannot fall" if self._precision == "fp16" else ""
+        bf16 = "use bf16, " if self._precision == "fp16" else ""
+        raise DivergedError(
+            f"training diverged: the losses or gradients of {consecutive} updates in a row, up to {number}, are NaN or "
+            f"infinite{at_the_end} (training.skip_budget is {budget}); {bf16}{DIVERGED_ADVICE}"
+        )
