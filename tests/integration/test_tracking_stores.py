@@ -162,7 +162,7 @@ def test_dst_track_leaves_a_group_whose_runs_train_its_state(run_folder: Path, s
         send_pending(run_folder)
     again = RunGroup(run_folder, store, "translation")
     again.start("table 3", {"scale": "toy"}, "dst table3")
-    again.emit(RunEnd("finished"))
+    again.finish("finished")
     assert client.get_run(run.info.run_id).info.status == "FINISHED"
 
 
