@@ -2,9 +2,6 @@
 
 from dstransformer.tracking.build import build_tracker
 from dstransformer.tracking.console import ConsoleProgress
-from dstransformer.tracking.courier import register_bundle, send_pending
-from dstransformer.tracking.evaluations import find_run, log_evaluation, logged_evaluations
-from dstransformer.tracking.evaluations import send as send_evaluations
 from dstransformer.tracking.events import (
     BundleSaved,
     CheckpointSaved,
@@ -20,11 +17,14 @@ from dstransformer.tracking.events import (
     SaveFailed,
     TrainingProgress,
 )
-from dstransformer.tracking.group import PARENT_TAG, RunGroup
-from dstransformer.tracking.jsonl import METRICS_NAME, MetricsLog
-from dstransformer.tracking.location import TrackingState, resolve_tracking_uri
-from dstransformer.tracking.mlflow_tracker import MlflowTracker
-from dstransformer.tracking.page import public_address
+from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
+from dstransformer.tracking.mlflow.evaluations import find_run, log_evaluation, logged_evaluations
+from dstransformer.tracking.mlflow.evaluations import send as send_evaluations
+from dstransformer.tracking.mlflow.group import PARENT_TAG, RunGroup
+from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracking_uri
+from dstransformer.tracking.mlflow.page import public_address
+from dstransformer.tracking.mlflow.sender import register_bundle, send_pending
+from dstransformer.tracking.mlflow.tracker import MlflowTracker
 from dstransformer.tracking.tracker import FanOut, NullTracker, Tracker
 
 __all__ = [

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from dstransformer.config import TrackingConfig
 from dstransformer.tracking.console import ConsoleProgress
-from dstransformer.tracking.jsonl import METRICS_NAME, MetricsLog
-from dstransformer.tracking.location import resolve_tracking_uri
-from dstransformer.tracking.mlflow_tracker import MlflowTracker
+from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
+from dstransformer.tracking.mlflow.location import resolve_tracking_uri
+from dstransformer.tracking.mlflow.tracker import MlflowTracker
 from dstransformer.tracking.tracker import FanOut, NullTracker, Tracker
 
 

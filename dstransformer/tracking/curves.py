@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dstransformer.errors import DataError, shown
 from dstransformer.io.figures import short_names
 from dstransformer.io.products import is_run
-from dstransformer.tracking.jsonl import METRICS_NAME, Record, read_records
+from dstransformer.tracking.metrics_log import METRICS_NAME, Record, read_records
 
 #: The kinds of records that have curves.
 KINDS = ("train", "valid")

@@ -50,9 +50,9 @@ from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import normalise, read_trees
 from dstransformer.terminal.progress import LineProgress
 from dstransformer.tracking.curves import read_runs
-from dstransformer.tracking.jsonl import first_time, last_time, logged_metrics, read_records
-from dstransformer.tracking.location import TrackingState
-from dstransformer.tracking.spool import Spool
+from dstransformer.tracking.metrics_log import first_time, last_time, logged_metrics, read_records
+from dstransformer.tracking.mlflow.location import TrackingState
+from dstransformer.tracking.mlflow.outbox import Spool
 
 STORED = Path(__file__).parents[1] / "data" / "formats"
 STEP = "checkpoints/step-00000004"

@@ -33,8 +33,8 @@ from dstransformer.tracking import (
     resolve_tracking_uri,
     send_pending,
 )
-from dstransformer.tracking.location import GROUP_LOCK_NAME, STATE_NAME
-from dstransformer.tracking.spool import FOLDER_NAME, SENT_NAME
+from dstransformer.tracking.mlflow.location import GROUP_LOCK_NAME, STATE_NAME
+from dstransformer.tracking.mlflow.outbox import FOLDER_NAME, SENT_NAME
 
 pytestmark = pytest.mark.usefixtures("patience")
 

@@ -17,9 +17,9 @@ from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
 from dstransformer.io.files import path_inside
-from dstransformer.tracking.model_files import BUNDLE_FOLDER, write_model_files
-from dstransformer.tracking.page import bundle_note, checkpoint_note, public_address
-from dstransformer.tracking.spool import Record
+from dstransformer.tracking.mlflow.model_files import BUNDLE_FOLDER, write_model_files
+from dstransformer.tracking.mlflow.outbox import Record
+from dstransformer.tracking.mlflow.page import bundle_note, checkpoint_note, public_address
 
 KEY_TAG = "mlflow.dst_key"  # identifies what a record created, to avoid duplicates; hidden in MLflow's UI
 TIME_TAG = "mlflow.dst_time"  # when the record was made, in Unix milliseconds

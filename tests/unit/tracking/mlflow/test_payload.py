@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.tracking.jsonl import logged_metrics
-from dstransformer.tracking.payload import MAX_POINTS, point_stride, steps_in
-from dstransformer.tracking.system_metrics import publishing_interval
+from dstransformer.tracking.metrics_log import logged_metrics
+from dstransformer.tracking.mlflow.payload import MAX_POINTS, point_stride, steps_in
+from dstransformer.tracking.mlflow.system_metrics import publishing_interval
 
 
 @pytest.mark.parametrize(("points", "stride"), [(1, 1), (2000, 1), (4000, 1), (4001, 2), (100_000, 25)])

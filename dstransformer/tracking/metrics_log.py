@@ -29,7 +29,7 @@ from dstransformer.tracking.events import (
     SaveFailed,
     TrainingProgress,
 )
-from dstransformer.tracking.payload import point_stride
+from dstransformer.tracking.mlflow.payload import point_stride
 from dstransformer.tracking.tracker import Tracker
 
 logger = logging.getLogger(__name__)

@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dstransformer.tracking.courier import Courier, StoreUnreachableError
 from dstransformer.tracking.events import RunStatus
-from dstransformer.tracking.location import TrackingState
-from dstransformer.tracking.page import public_address
-from dstransformer.tracking.spool import SOURCE_TAG, Record, Spool, unix_ms
+from dstransformer.tracking.mlflow.location import TrackingState
+from dstransformer.tracking.mlflow.outbox import SOURCE_TAG, Record, Spool, unix_ms
+from dstransformer.tracking.mlflow.page import public_address
+from dstransformer.tracking.mlflow.sender import Courier, StoreUnreachableError
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import pytest
 from mlflow.utils.validation import _validate_metric_name
 
 from dstransformer.tracking import find_run, log_evaluation
-from dstransformer.tracking.spool import Spool
+from dstransformer.tracking.mlflow.outbox import Spool
 
 
 @pytest.fixture

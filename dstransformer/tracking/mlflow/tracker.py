@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from dstransformer.config import dump_config
 from dstransformer.evaluation import Evaluation
-from dstransformer.tracking.courier import Courier, StoreUnreachableError, crashed_run
-from dstransformer.tracking.datasets import corpus_dataset, held_out_dataset, held_out_record, training_datasets
 from dstransformer.tracking.events import (
     BundleSaved,
     CheckpointSaved,
@@ -32,9 +30,10 @@ from dstransformer.tracking.events import (
     RunStatus,
     TrainingProgress,
 )
-from dstransformer.tracking.jsonl import METRICS_NAME, first_time
-from dstransformer.tracking.location import TrackingState
-from dstransformer.tracking.page import (
+from dstransformer.tracking.metrics_log import METRICS_NAME, first_time
+from dstransformer.tracking.mlflow.location import TrackingState
+from dstransformer.tracking.mlflow.outbox import FOLDER_NAME, Spool, unix_ms
+from dstransformer.tracking.mlflow.page import (
     FILTER_TAGS,
     Outcome,
     checkpoint_name,
@@ -43,7 +42,7 @@ from dstransformer.tracking.page import (
     model_name,
     public_address,
 )
-from dstransformer.tracking.payload import (
+from dstransformer.tracking.mlflow.payload import (
     SAMPLE_COLUMNS,
     draw_samples,
     flatten,
@@ -53,11 +52,12 @@ from dstransformer.tracking.payload import (
     sample_rows,
     steps_in,
 )
-from dstransformer.tracking.spool import FOLDER_NAME, Spool, unix_ms
+from dstransformer.tracking.mlflow.records import corpus_dataset, held_out_dataset, held_out_record, training_datasets
+from dstransformer.tracking.mlflow.sender import Courier, StoreUnreachableError, crashed_run
 from dstransformer.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
-    from dstransformer.tracking.system_metrics import SystemMetrics
+    from dstransformer.tracking.mlflow.system_metrics import SystemMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -417,7 +417,7 @@ class MlflowTracker(Tracker):
                 self._retry_at = time.monotonic() + self._retry_seconds
 
     def _start_monitor(self, run_id: str) -> SystemMetrics | None:
-        from dstransformer.tracking.system_metrics import SystemMetrics
+        from dstransformer.tracking.mlflow.system_metrics import SystemMetrics
 
         self._with_system_metrics = False
         try:

@@ -10,7 +10,7 @@ from support.tracking import make_manifest, make_start
 from dstransformer.config import load_config
 from dstransformer.corpus import InputFile, PartInfo, SourceInfo
 from dstransformer.tracking import RunStart
-from dstransformer.tracking.datasets import MOST_FILES, manifest_digest, training_datasets
+from dstransformer.tracking.mlflow.records import MOST_FILES, manifest_digest, training_datasets
 
 
 def start(*overrides: str, sha256: str = "a" * 64, files: int = 1) -> RunStart:

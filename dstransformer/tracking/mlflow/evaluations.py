@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from dstransformer.errors import DataError, StorageError, UserError
 from dstransformer.io.json_text import parse_json
-from dstransformer.tracking.courier import send_pending
-from dstransformer.tracking.location import STATE_NAME
-from dstransformer.tracking.spool import Record, Spool, unix_ms
+from dstransformer.tracking.mlflow.location import STATE_NAME
+from dstransformer.tracking.mlflow.outbox import Record, Spool, unix_ms
+from dstransformer.tracking.mlflow.sender import send_pending
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

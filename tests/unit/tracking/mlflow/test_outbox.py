@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.disk import full_disk
 
-from dstransformer.tracking.spool import METRICS_PER_BATCH, Record, Spool
+from dstransformer.tracking.mlflow.outbox import METRICS_PER_BATCH, Record, Spool
 
 
 def metrics(step: int, count: int = 1) -> Record:

@@ -60,7 +60,7 @@ def write_model_files(
     text = Schema([ColSpec("string")])
     model = Model(run_id=run_id, model_id=model_id, model_uuid=model_id)
     code = folder.with_name(f"{folder.name}-code") / "dstransformer"
-    shutil.copytree(Path(__file__).parents[1], code, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    shutil.copytree(Path(__file__).parents[2], code, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     mlflow.pyfunc.save_model(
         str(folder),
         loader_module=LOADER_MODULE,

@@ -21,13 +21,13 @@ from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
 from dstransformer.io.files import path_inside
-from dstransformer.tracking.evaluations import send_evaluation
-from dstransformer.tracking.jsonl import METRICS_NAME
-from dstransformer.tracking.location import TrackingState, artifact_location, sqlite_path
-from dstransformer.tracking.models import KEY_TAG, RunModels
-from dstransformer.tracking.page import describe_crash, page_instructions
-from dstransformer.tracking.registry import register
-from dstransformer.tracking.spool import Record, unix_ms
+from dstransformer.tracking.metrics_log import METRICS_NAME
+from dstransformer.tracking.mlflow.evaluations import send_evaluation
+from dstransformer.tracking.mlflow.location import TrackingState, artifact_location, sqlite_path
+from dstransformer.tracking.mlflow.models import KEY_TAG, RunModels
+from dstransformer.tracking.mlflow.outbox import Record, unix_ms
+from dstransformer.tracking.mlflow.page import describe_crash, page_instructions
+from dstransformer.tracking.mlflow.registry import register
 
 logger = logging.getLogger(__name__)
 # The courier reports failures itself, once and in one line.

@@ -11,7 +11,7 @@ from dstransformer.config import MixtureStage
 from dstransformer.corpus import Manifest, PartInfo, SourceInfo
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking.events import RunStart
-from dstransformer.tracking.page import dataset_name
+from dstransformer.tracking.mlflow.page import dataset_name
 
 #: Input files of a source that are listed.
 MOST_FILES = 100

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from dstransformer.errors import DataError, StorageError, UserError, without_secrets
 from dstransformer.io.files import hold_lock, storage_errors
-from dstransformer.tracking.jsonl import METRICS_NAME, last_time, logged_metrics
-from dstransformer.tracking.location import (
+from dstransformer.tracking.metrics_log import METRICS_NAME, last_time, logged_metrics
+from dstransformer.tracking.mlflow.location import (
     GROUP_LOCK_NAME,
     STATE_NAME,
     TrackingState,
@@ -19,11 +19,11 @@ from dstransformer.tracking.location import (
     is_same_store,
     sqlite_path,
 )
-from dstransformer.tracking.page import public_address
-from dstransformer.tracking.spool import FOLDER_NAME, SENT_NAME, Record, Spool
+from dstransformer.tracking.mlflow.outbox import FOLDER_NAME, SENT_NAME, Record, Spool
+from dstransformer.tracking.mlflow.page import public_address
 
 if TYPE_CHECKING:
-    from dstransformer.tracking.mlflow_store import MlflowStore
+    from dstransformer.tracking.mlflow.store import MlflowStore
 
 logger = logging.getLogger(__name__)
 
@@ -140,8 +140,8 @@ class Courier:
     def _open(self) -> MlflowStore:
         for name, value in MLFLOW_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        from dstransformer.tracking.mlflow_store import MlflowStore
-        from dstransformer.tracking.sqlite_store import prepare_store, update_artifact_paths
+        from dstransformer.tracking.mlflow.sqlite_store import prepare_store, update_artifact_paths
+        from dstransformer.tracking.mlflow.store import MlflowStore
 
         check_secrets(self._state.tracking_uri)
         if path := sqlite_path(self._state.tracking_uri):

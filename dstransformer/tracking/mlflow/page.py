@@ -15,7 +15,7 @@ from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation
 from dstransformer.io.json_text import read_json
 from dstransformer.tracking.events import RunStart, RunStatus
-from dstransformer.tracking.location import sqlite_path
+from dstransformer.tracking.mlflow.location import sqlite_path
 
 #: Tags worth filtering runs by. The other facts are in the description.
 FILTER_TAGS = ("preset", "git_revision", "dstransformer", "world_size", "device", "host")

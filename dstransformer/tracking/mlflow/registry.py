@@ -12,8 +12,8 @@ from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
 from dstransformer.evaluation import Score
-from dstransformer.tracking.datasets import held_out_split
-from dstransformer.tracking.models import NOTE_TAG, SCORE_TAG, SIGNATURE_TAG
+from dstransformer.tracking.mlflow.models import NOTE_TAG, SCORE_TAG, SIGNATURE_TAG
+from dstransformer.tracking.mlflow.records import held_out_split
 
 CHAMPION = "champion"
 MODEL_TAG = "model_id"  # of a version: the logged model, which MLflow's SQL registry does not keep

@@ -9,7 +9,7 @@ from support.tracking import evaluation_of, make_start
 
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation, Score
-from dstransformer.tracking.page import (
+from dstransformer.tracking.mlflow.page import (
     Outcome,
     dataset_name,
     default_run_name,
