@@ -216,7 +216,7 @@ def _follow(options: argparse.Namespace) -> Answer:
         say(json.dumps(result.to_json()) if options.json else format_line(result))
         if options.track:
             log_evaluation(run, result.to_json())
-    if options.track and (line := send_evaluations(run, patience=ENDING)):
+    if options.track and (line := send_evaluations(run, wait_seconds=ENDING)):
         logger.warning(line)
     return Answer()
 

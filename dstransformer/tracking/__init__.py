@@ -1,6 +1,5 @@
 """Reports on a run: MLflow, ``metrics.jsonl`` and terminal progress. The only package that imports mlflow, lazily."""
 
-from dstransformer.tracking.build import build_tracker
 from dstransformer.tracking.console import ConsoleProgress
 from dstransformer.tracking.events import (
     BundleSaved,
@@ -10,22 +9,23 @@ from dstransformer.tracking.events import (
     Event,
     Message,
     NonfiniteUpdate,
+    NullTracker,
     Rollback,
     RunEnd,
     RunStart,
     RunStatus,
     SaveFailed,
+    Tracker,
     TrainingProgress,
 )
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
 from dstransformer.tracking.mlflow.evaluations import find_run, log_evaluation, logged_evaluations
 from dstransformer.tracking.mlflow.evaluations import send as send_evaluations
-from dstransformer.tracking.mlflow.group import PARENT_TAG, RunGroup
 from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow.page import public_address
-from dstransformer.tracking.mlflow.sender import register_bundle, send_pending
+from dstransformer.tracking.mlflow.sender import PARENT_TAG, RunGroup, register_bundle, send_pending
 from dstransformer.tracking.mlflow.tracker import MlflowTracker
-from dstransformer.tracking.tracker import FanOut, NullTracker, Tracker
+from dstransformer.tracking.tracker import FanOut, build_tracker
 
 __all__ = [
     "METRICS_NAME",

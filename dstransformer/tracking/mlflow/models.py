@@ -6,23 +6,28 @@ checkpoints, but none of its files. The bundle is uploaded whole.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import mlflow.pyfunc
+import yaml
 from mlflow.entities import LoggedModel, LoggedModelOutput, Metric
+from mlflow.models import Model, ModelSignature
 from mlflow.models.utils import get_external_mlflow_model_spec
 from mlflow.tracking import MlflowClient
+from mlflow.types import ColSpec, Schema
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
 from dstransformer.io.files import path_inside
-from dstransformer.tracking.mlflow.model_files import BUNDLE_FOLDER, write_model_files
-from dstransformer.tracking.mlflow.outbox import Record
 from dstransformer.tracking.mlflow.page import bundle_note, checkpoint_note, public_address
+from dstransformer.tracking.mlflow.records import Record
 
 KEY_TAG = "mlflow.dst_key"  # identifies what a record created, to avoid duplicates; hidden in MLflow's UI
-TIME_TAG = "mlflow.dst_time"  # when the record was made, in Unix milliseconds
+TIME_TAG = "mlflow.dst_time"  # when the record was written, in Unix milliseconds
 NOTE_TAG = "mlflow.note.content"
 
 CHECKPOINT = "checkpoint"
@@ -53,12 +58,12 @@ class RunModels:
         same_step = [model for model in self._checkpoints() if _step(model) == record["step"]]
         if any(_time(model) > record["time"] for model in same_step):
             return  # the store refused this record before, and the checkpoint has been written again since
-        made = [model for model in same_step if model.tags.get(KEY_TAG) == record["key"]]
-        if record["rewritten"] and not made:
-            made = [model for model in same_step if model.tags.get("state") == KEPT][:1]
+        known = [model for model in same_step if model.tags.get(KEY_TAG) == record["key"]]
+        if record["rewritten"] and not known:
+            known = [model for model in same_step if model.tags.get("state") == KEPT][:1]
         tags = {"path": record["path"], "sha256": record["sha256"], "step": str(record["step"]), "state": KEPT}
-        if made:
-            model = made[0]
+        if known:
+            model = known[0]
         else:
             keys = {KEY_TAG: record["key"], TIME_TAG: str(record["time"]), MLFLOW_MODEL_IS_EXTERNAL: "true"}
             model = self._create(record["name"], CHECKPOINT, tags | keys, {"step": str(record["step"])})
@@ -80,7 +85,7 @@ class RunModels:
                 self._log_scores(model, record["scores"], record["step"])
 
     def mark_deleted(self, record: Record, spare: LoggedModel | None = None) -> None:
-        """Tag the earlier checkpoints whose update is not among ``record["kept"]``, or was written anew, as deleted."""
+        """Tag earlier checkpoints as deleted: of updates not in ``record["kept"]``, or replaced by ``spare``."""
         for model in self._checkpoints():
             if spare is not None and model.model_id == spare.model_id:
                 continue
@@ -131,12 +136,18 @@ class RunModels:
             raise LookupError(f"MLflow has no final bundle of {self._run_folder} yet: finish the run with `dst train`")
         return max(found, key=lambda model: int(model.creation_timestamp))
 
+    def find(self, paths: Sequence[str]) -> str | None:
+        """The ID of the newest model with one of these paths; None if there is none."""
+        found = [model for model in self._search() if model.tags.get("path") in paths]
+        newest = max(found, key=lambda model: int(model.creation_timestamp), default=None)
+        return None if newest is None else str(newest.model_id)
+
     def _checkpoints(self) -> list[LoggedModel]:
         """The checkpoints, newest first."""
         return sorted(self._search(f"model_type = '{CHECKPOINT}'"), key=_time, reverse=True)
 
-    def _search(self, condition: str) -> Iterator[LoggedModel]:
-        query, token = f"source_run_id = '{self._run_id}' AND {condition}", None
+    def _search(self, condition: str = "") -> Iterator[LoggedModel]:
+        query, token = f"source_run_id = '{self._run_id}'{condition and f' AND {condition}'}", None
         while True:
             page = self._client.search_logged_models([self._experiment], query, page_token=token)
             yield from page
@@ -185,3 +196,68 @@ def _step(model: LoggedModel) -> int:
 
 def _time(model: LoggedModel) -> int:
     return int(model.tags.get(TIME_TAG, 0))
+
+
+BUNDLE_FOLDER = "bundle"
+LOADER_MODULE = "dstransformer.export.pyfunc"
+
+#: What the loader and the model import. This package itself is not on an index: its code travels with the model.
+REQUIREMENTS = (
+    "mlflow",
+    "torch",
+    "numpy",
+    "pandas",
+    "sentencepiece",
+    "safetensors",
+    "pydantic",
+    "PyYAML",
+    "pyarrow",
+    "psutil",
+    "filelock",
+)
+PARSER_REQUIREMENTS = ("nltk",)
+
+_EXAMPLE = "A sentence."
+
+
+def pinned_requirements(*, trees: bool) -> list[str]:
+    """The packages that a model needs, with the versions installed here, as lines of ``requirements.txt``.
+
+    The local part of a version (``2.13.0+cpu``) is left out: it names a build that the package index does not have.
+    """
+    names = (*REQUIREMENTS, *(PARSER_REQUIREMENTS if trees else ()))
+    return [f"{name}=={version(name).partition('+')[0]}" for name in names]
+
+
+def write_model_files(
+    folder: Path, *, run_id: str, model_id: str, example: str | None, trees: bool, metadata: Mapping[str, Any]
+) -> None:
+    """Write everything of an MLflow model but the bundle, which belongs beside it as ``bundle/``.
+
+    Args:
+        folder: An empty folder.
+        run_id: The run that trained the model.
+        model_id: The logged model.
+        example: A sentence to show as input; None for a placeholder.
+        trees: Whether the model is a parser.
+        metadata: Facts to store in the description.
+    """
+    text = Schema([ColSpec("string")])
+    model = Model(run_id=run_id, model_id=model_id, model_uuid=model_id)
+    code = folder.with_name(f"{folder.name}-code") / "dstransformer"
+    shutil.copytree(Path(__file__).parents[2], code, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    mlflow.pyfunc.save_model(
+        str(folder),
+        loader_module=LOADER_MODULE,
+        code_paths=[str(code)],
+        mlflow_model=model,
+        signature=ModelSignature(inputs=text, outputs=text),
+        input_example=[example or _EXAMPLE],
+        pip_requirements=pinned_requirements(trees=trees),
+        metadata=dict(metadata),
+    )
+    shutil.rmtree(code.parent)
+    description = folder / "MLmodel"
+    content = yaml.safe_load(description.read_text(encoding="utf-8"))
+    content["flavors"]["python_function"]["data"] = BUNDLE_FOLDER
+    description.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -1,297 +1,407 @@
-"""A persistent queue of tracking records in the run folder, one file per record.
+"""The outbox of a run: tracking records in an append-only file, and a cursor that says which of them were sent.
 
-A record stays on disk until the server has accepted it, so none is lost if the process dies. Records are written to a
-temporary file and renamed, which needs no lock: a trainer may add records while another process sends them. While the
-disk has no room, a trainer holds its records in memory.
+A record stays in the file when it was sent, so that a store which has lost the run can be filled again: the cursor goes
+back to 0. Sending a record twice changes nothing in the store, so a cursor that is lost or damaged counts as 0 too.
+Several processes may append, a trainer and ``dst evaluate``; one process at a time sends. While the disk is full, a
+trainer holds its records in memory.
 """
 
 from __future__ import annotations
 
-import itertools
+import errno
+import fcntl
 import json
 import logging
 import os
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
 
+from dstransformer.errors import DataError
 from dstransformer.io.files import append_whole, replacing
-from dstransformer.io.json_text import parse_json, read_json
+from dstransformer.io.json_text import read_json
+from dstransformer.io.retry import Backlog
+from dstransformer.tracking.metrics_log import METRICS_NAME
+from dstransformer.tracking.mlflow.pending_folder import PENDING_NAME, SENT_NAME, read_pending, read_sent, with_metrics
+from dstransformer.tracking.mlflow.records import METRICS_PER_BATCH, Record, parse_record
 
 logger = logging.getLogger(__name__)
 
-FOLDER_NAME = "tracking-pending"
-SENT_NAME = "tracking-sent.jsonl"
-METRICS_PER_BATCH = 1000  # MLflow's limit per request
+OUTBOX_NAME = "tracking-outbox.jsonl"
+CURSOR_NAME = "tracking-cursor.json"
+FORMAT_VERSION = 1
 
 #: The tag in which the start of a group of runs names its command; a run gets that tag from the store.
 SOURCE_TAG = "mlflow.source.name"
 
+_HEADER = {"op": "outbox", "format_version": FORMAT_VERSION}  # the first line
 _MARKS = ("start", "finish", "crash")
 
-Record = dict[str, Any]  # JSON; "op" names the operation
+
+@dataclass
+class _Cursor:
+    """How far the outbox was sent.
+
+    Attributes:
+        offset: Every record before this byte of the file was sent or refused.
+        refused: Where the refused records begin.
+    """
+
+    offset: int = 0
+    refused: set[int] = field(default_factory=set)
 
 
-class Spool:
-    """The spool folder of a run; records are ordered by creation time."""
+@dataclass(frozen=True)
+class Batch:
+    """A record to send, perhaps the metrics of several lines.
+
+    Attributes:
+        record: The record.
+        offsets: Where its lines begin; empty if it is held in memory only.
+        end: Where its last line ends.
+    """
+
+    record: Record
+    offsets: tuple[int, ...] = ()
+    end: int = 0
+
+    @property
+    def count(self) -> int:
+        """The number of records in it."""
+        return max(1, len(self.offsets))
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A complete line of the file: where it begins and ends, and its record; None if it is damaged."""
+
+    offset: int
+    end: int
+    record: Record | None
+
+
+class Outbox:
+    """The outbox in a run folder."""
 
     def __init__(self, run_folder: Path) -> None:
-        self._folder = run_folder / FOLDER_NAME
-        self._sent = run_folder / SENT_NAME
-        self._numbers = itertools.count()
-        self._lock = threading.Lock()  # of what is in memory: several threads put records, another one sends them
-        self._held: dict[Path, Record] = {}  # not written for lack of room, oldest first
-        self._unlogged: dict[Path, Record] = {}  # sent, but their line in the log could not be written
-        self._compacted = ""  # the last file that compacting again would not change
-        #: Records found damaged so far.
+        self._folder = run_folder
+        self._path = run_folder / OUTBOX_NAME
+        self._exists = False  # whether it was written here; a file that is gone then is on a disk that is gone
+        self._is_prepared = False
+        self._loaded: _Cursor | None = None
+        self._backlog: Backlog[Record] = Backlog(self._append, self._warn_of_refusal, self._warn_of_recovery)
+        self._tried: dict[int, tuple[Record, bool]] = {}  # records sent from memory, by id; whether they were accepted
+        #: Damaged lines that were skipped so far.
         self.damaged = 0
 
     def put(self, record: Record) -> None:
-        """Add a record.
+        """Append a record.
 
         Raises:
-            OSError: The file cannot be written.
+            OSError: The disk refuses it.
         """
-        self._write_new(self._new_path(), record)
+        self._append([record])
 
     def put_or_hold(self, record: Record) -> None:
-        """Add a record. If its file cannot be written, hold it in memory; it is pending all the same."""
-        with self._lock:
-            self._held[self._new_path()] = record
-        self.write_held()
+        """Append a record. While the disk refuses it, hold it in memory; it can be sent all the same."""
+        self._backlog.add(record)
 
-    def write_held(self) -> OSError | None:
-        """Write what could not be written before, if there is room now.
-
-        Returns:
-            What prevents it; None if nothing is held any more.
-        """
-        with self._lock:
-            try:
-                while self._held:
-                    path = next(iter(self._held))
-                    self._write_new(path, self._held[path])
-                    del self._held[path]
-                self._log_sent()
-            except OSError as error:
-                return error
-        return None
+    def flush(self) -> None:
+        """Append the records that are held in memory, if the disk accepts them now."""
+        self._backlog.flush()
 
     @property
     def held(self) -> int:
-        """Number of pending records that are in memory only."""
-        return len(self._held)
+        """Number of records that are in memory only and that the store does not have."""
+        accepted = sum(is_accepted for _, is_accepted in self._tried.values())
+        return max(0, len(self._backlog) - accepted)
 
-    def pending(self) -> list[Path]:
-        """The files of the pending records, oldest first, and where those held in memory will be written."""
-        written = self._written()
-        with self._lock:
-            return sorted({*written, *self._held} - self._unlogged.keys())
+    def has_pending(self) -> bool:
+        """Whether there are records to send. Raises what :meth:`pending` raises."""
+        cursor = self._cursor()
+        return bool(cursor.refused or self._held()) or next(self._lines(cursor.offset), None) is not None
 
-    def _written(self) -> list[Path]:
-        return sorted(self._folder.glob("*.json"))
+    def pending(self) -> int:
+        """Number of records that were not sent.
 
-    def broken(self) -> list[Path]:
-        """The files of the records that were found damaged, now or before."""
-        return sorted(self._folder.glob("*.broken"))
+        Raises:
+            DataError: The outbox has a newer format.
+            OSError: It cannot be read.
+        """
+        cursor = self._cursor()
+        return len(cursor.refused) + sum(1 for _ in self._lines(cursor.offset)) + self.held
+
+    def batches(self, *, retry_refused: bool = True) -> Iterator[Batch]:
+        """Read the records to send, oldest first, merging consecutive metrics up to ``METRICS_PER_BATCH`` values.
+
+        Call :meth:`mark_sent` or :meth:`mark_refused` on a batch before taking the next one.
+
+        Args:
+            retry_refused: Also read the records that the store refused before.
+
+        Raises:
+            DataError: The outbox has a newer format.
+            OSError: It cannot be read.
+        """
+        cursor = self._cursor()
+        for offset in sorted(cursor.refused) if retry_refused else ():
+            line = next(self._lines(offset), None)
+            if line is not None and line.record is not None:
+                yield Batch(line.record, (offset,), cursor.offset)
+        lines: list[_Line] = []
+        for line in self._lines(cursor.offset):
+            if lines and not _joins(lines, line):
+                yield _merge(lines)
+                lines = []
+            if line.record is None:
+                self._skip(line)
+            elif line.record["op"] == "metrics":
+                lines.append(line)
+            else:
+                yield _merge([line])
+        if lines:
+            yield _merge(lines)
+        for record in self._held():
+            yield Batch(record)
+
+    def mark_sent(self, batch: Batch) -> None:
+        """Note that a batch was sent."""
+        if not batch.offsets:
+            self._tried[id(batch.record)] = (batch.record, True)
+            return
+        cursor = self._cursor()
+        cursor.refused.difference_update(batch.offsets)
+        self._move_cursor(batch.end)
+
+    def mark_refused(self, batch: Batch) -> None:
+        """Note that the store refused a batch. One in memory is tried again when it is in the file."""
+        if not batch.offsets:
+            self._tried[id(batch.record)] = (batch.record, False)
+            return
+        self._cursor().refused.update(batch.offsets)
+        self._move_cursor(batch.end)
+
+    @property
+    def refused(self) -> int:
+        """Number of records that the store refused. They are still pending."""
+        return len(self._cursor().refused)
+
+    def rewind(self) -> int:
+        """Make all records pending again, for a store that has lost the run.
+
+        Returns:
+            The number of records that were sent before.
+        """
+        cursor = self._cursor()
+        sent = sum(line.end <= cursor.offset for line in self._lines(0)) - len(cursor.refused)
+        if sent:
+            self._loaded = _Cursor()
+            self._save_cursor()
+        return sent
+
+    def clear(self) -> None:
+        """Delete all records.
+
+        Raises:
+            OSError: A file cannot be deleted.
+        """
+        for path in (self._path, self._folder / CURSOR_NAME, self._folder / SENT_NAME):
+            path.unlink(missing_ok=True)
+        self._delete_old(read_pending(self._folder))
+        self._loaded, self._exists = None, False
+
+    def count_damaged(self) -> int:
+        """Number of damaged lines in the whole outbox."""
+        return sum(line.record is None for line in self._lines(0))
 
     def operations(self) -> list[str]:
-        """The names of all records of the run, except metrics that were sent, in order. Changes nothing."""
-        return [str(record.get("op")) for record in self._records()]
+        """The operations of all records, sent or pending, in order. Changes nothing."""
+        return [record["op"] for record in self._records()]
+
+    def records(self, operation: str) -> list[Record]:
+        """All records of an operation, sent or pending, in order. Changes nothing."""
+        return [record for record in self._records() if record["op"] == operation]
 
     def is_group(self) -> bool:
         """Whether the records are those of a :class:`RunGroup`. Changes nothing."""
         return any(SOURCE_TAG in record.get("tags", ()) for record in self.records("start"))
 
-    def records(self, operation: str) -> list[Record]:
-        """All records of an operation, sent or pending, in order. Changes nothing."""
-        return [record for record in self._records() if record.get("op") == operation]
-
-    def _records(self) -> Iterator[Record]:
-        """All records that were sent or are pending, except metrics that were sent, in order."""
-        lines = self._sent_lines()
-        for path in self._written():
-            with suppress(FileNotFoundError):
-                lines.append(path.read_text(encoding="utf-8", errors="replace"))
-        return (record for line in lines if (record := _parse(line)) is not None)
-
     def lacks_end(self) -> bool:
-        """Whether the last start of the run was never followed by a record of its end."""
+        """Whether the last start of the run was never followed by a record of its end. Changes nothing."""
         marks = [operation for operation in self.operations() if operation in _MARKS]
         return bool(marks) and marks[-1] == "start"
 
-    def batches(self, paths: Sequence[Path]) -> Iterator[tuple[list[Path], Record]]:
-        """Read records, merging consecutive metrics records up to ``METRICS_PER_BATCH`` values.
+    def last_change(self) -> float:
+        """When a record was appended or sent last, in Unix seconds; 0 if there is none."""
+        names = (OUTBOX_NAME, CURSOR_NAME, SENT_NAME)
+        times = [(self._folder / name).stat().st_mtime for name in names if (self._folder / name).exists()]
+        return max(times, default=0.0)
 
-        Yields:
-            The files that a record was read from, and the record.
-        """
-        files: list[Path] = []
-        metrics: list[Any] = []
-        for path in paths:
-            record = self._read(path)
-            if record is None:
-                continue
-            joins = record["op"] == "metrics" and len(metrics) + len(record["metrics"]) <= METRICS_PER_BATCH
-            if files and not joins:
-                yield files, {"op": "metrics", "metrics": metrics}
-                files, metrics = [], []
-            if record["op"] == "metrics":
-                files.append(path)
-                metrics.extend(record["metrics"])
-            else:
-                yield [path], record
-        if files:
-            yield files, {"op": "metrics", "metrics": metrics}
+    def _records(self) -> Iterator[Record]:
+        yield from read_sent(self._folder)
+        yield from (record for record in read_pending(self._folder).values() if not isinstance(record, str))
+        yield from (line.record for line in self._lines(0) if line.record is not None)
 
-    def delete(self, paths: Sequence[Path]) -> None:
-        """Delete records."""
-        with self._lock:
-            for path in paths:
-                self._held.pop(path, None)
-                path.unlink(missing_ok=True)
+    def _held(self) -> list[Record]:
+        return [record for record in self._backlog.waiting() if id(record) not in self._tried]
 
-    def archive(self, paths: Sequence[Path], record: Record) -> None:
-        """Delete sent records, but log those not in ``metrics.jsonl``, to be able to rebuild a lost store.
-
-        A record that cannot be logged for lack of room keeps its file until it can.
-        """
-        if record["op"] == "metrics":
-            self.delete(paths)
-            return
-        with self._lock, suppress(OSError):
-            self._unlogged |= dict.fromkeys(paths, record)
-            self._log_sent()
-
-    def _log_sent(self) -> None:
-        """Log and delete sent records. Requires the lock."""
-        while self._unlogged:
-            path = next(iter(self._unlogged))
-            append_whole(self._sent, json.dumps(self._unlogged[path]) + "\n")
-            del self._unlogged[path]
-            self._held.pop(path, None)
-            path.unlink(missing_ok=True)
-
-    def clear(self) -> None:
-        """Delete all pending records and the log of sent ones."""
-        self.delete(self.pending())
-        self._sent.unlink(missing_ok=True)
-
-    def requeue_sent(self, metrics: Sequence[Any]) -> int:
-        """Make all sent records pending again, ahead of those that are pending now.
-
-        Args:
-            metrics: All logged metrics, as in a record. Those that are still pending are skipped.
-
-        Returns:
-            The number of records added.
-        """
-        records = [record for line in self._sent_lines() if (record := _parse(line)) is not None]
-        if not records:
-            return 0
-        waiting = {
-            (name, step)
-            for _, record in self.batches(self.pending())
-            if record["op"] == "metrics"
-            for name, _, _, step in record["metrics"]
-        }
-        metrics = [metric for metric in metrics if (metric[0], metric[3]) not in waiting]
-        parts = [metrics[at : at + METRICS_PER_BATCH] for at in range(0, len(metrics), METRICS_PER_BATCH)]
-        records[1:1] = [{"op": "metrics", "metrics": part} for part in parts]  # after the record that creates the run
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for number, record in enumerate(records):  # these names sort before any timestamp
-            self._write(self._folder / f"{number:020d}-0-00000000.json", record)
-        self._sent.unlink()
-        return len(records)
-
-    def _sent_lines(self) -> list[str]:
+    def _lines(self, offset: int) -> Iterator[_Line]:
+        """Read the complete lines from an offset on, without the header."""
         try:
-            return self._sent.read_text(encoding="utf-8", errors="replace").splitlines()
+            file = self._path.open("rb")
         except FileNotFoundError:
-            return []
-
-    def close(self) -> None:
-        """Remove the folder if nothing is pending."""
-        try:
-            self._folder.rmdir()
-        except OSError:  # not empty, or never created
             return
+        with file:
+            header = file.readline()
+            if _is_header(self._path, parse_record(header)):
+                offset = max(offset, len(header))
+            file.seek(offset)
+            while (line := file.readline()).endswith(b"\n"):  # the last line may be incomplete
+                yield _Line(offset, offset + len(line), parse_record(line))
+                offset += len(line)
 
-    def compact(self) -> None:
-        """Merge consecutive metrics records on disk, so that a long outage does not leave thousands of files.
-
-        Reads only what was added since the last call: this thread shares the interpreter with the training loop.
-        """
-        last = ""
-        for files, record in self.batches([path for path in self._written() if path.name > self._compacted]):
-            self._compacted, last = last or self._compacted, files[-1].name  # the last batch may still grow
-            if len(files) > 1:
-                self._write(files[-1], record)
-                self.delete(files[:-1])
-
-    def _new_path(self) -> Path:
-        return self._folder / f"{time.time_ns():020d}-{os.getpid()}-{next(self._numbers):08d}.json"
-
-    def _write_new(self, path: Path, record: Record) -> None:
-        try:
-            self._write(path, record)
-        except FileNotFoundError:  # first record, or another process removed the folder
-            self._folder.mkdir(exist_ok=True)  # a run folder that is gone is not made anew
-            self._write(path, record)
-
-    @staticmethod
-    def _write(path: Path, record: Record) -> None:
-        with replacing(path, durable=False) as aside:  # training waits for it; a record cut short is skipped
-            aside.write_text(json.dumps(record), encoding="utf-8")
-
-    def _read(self, path: Path) -> Record | None:
-        with self._lock:
-            if path in self._held:
-                return self._held[path]
-        try:
-            record = read_json(path, nan=True)
-        except FileNotFoundError:  # sent by another process in the meantime
-            return None
-        except ValueError:  # truncated by a power failure
-            record = None
-        if _is_record(record):
-            return record
-        aside = path.with_suffix(".broken")
-        logger.warning("%s is damaged: this tracking record is not sent, and kept as %s", path, aside.name)
-        with suppress(FileNotFoundError):
-            path.rename(aside)
+    def _skip(self, line: _Line) -> None:
+        """Skip a damaged line, which stays in the file."""
+        logger.warning("%s is damaged at byte %d: this tracking record is not sent", self._path, line.offset)
         self.damaged += 1
-        return None
+        self._move_cursor(line.end)
+
+    def _append(self, records: Sequence[Record]) -> None:
+        """Append records, all or none."""
+        if not records:
+            return
+        self._prepare()
+        with self._locked() as size:
+            self._write([] if size else [_HEADER], records)
+        self._tried.clear()  # they are pending again: sending them twice changes nothing
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Lock the file, created if necessary. Cuts off a line that a crash left incomplete. Yields the size."""
+        descriptor = os.open(self._path, os.O_RDWR | (0 if self._exists else os.O_CREAT), 0o666)
+        try:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            size = _end_of_lines(descriptor)
+            if size < os.fstat(descriptor).st_size:
+                os.ftruncate(descriptor, size)
+            yield size
+            self._exists = True
+        finally:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked process may have the descriptor too
+            os.close(descriptor)
+
+    def _cursor(self) -> _Cursor:
+        if self._loaded is None:
+            self._prepare()
+            self._loaded = self._read_cursor()
+        return self._loaded
+
+    def _read_cursor(self) -> _Cursor:
+        """Read the cursor; one that is damaged or does not fit the file counts as 0."""
+        try:
+            stored = read_json(self._folder / CURSOR_NAME)
+            cursor = _Cursor(stored["offset"], set(stored["refused"]))
+            with self._path.open("rb") as file:
+                for offset in (cursor.offset, *cursor.refused):
+                    file.seek(offset - 1)
+                    if file.read(1) != b"\n":  # the disk lost the end of the outbox
+                        return _Cursor()
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return _Cursor()
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # a negative offset
+                return _Cursor()
+            raise
+        return cursor
+
+    def _move_cursor(self, offset: int) -> None:
+        cursor = self._cursor()
+        cursor.offset = max(cursor.offset, offset)
+        self._save_cursor()
+
+    def _save_cursor(self) -> None:
+        """Write the cursor. A disk that refuses it only causes records to be sent again after a crash."""
+        cursor = self._cursor()
+        content = {"format_version": FORMAT_VERSION, "offset": cursor.offset, "refused": sorted(cursor.refused)}
+        with suppress(OSError), replacing(self._folder / CURSOR_NAME, durable=False) as aside:
+            aside.write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+    def _prepare(self) -> None:
+        """Check the format of the file. Move the records of a version before 0.1.0 into it.
+
+        Raises:
+            DataError: The outbox has a newer format.
+            OSError: A file cannot be read or written.
+        """
+        if self._is_prepared:
+            return
+        next(self._lines(0), None)
+        sent, pending = read_sent(self._folder), read_pending(self._folder)
+        if sent or pending:
+            with self._locked() as size:
+                if not size:
+                    self._write([_HEADER], sent and with_metrics(sent, self._folder / METRICS_NAME, pending.values()))
+                    self._loaded = _Cursor(self._path.stat().st_size)
+                    self._save_cursor()
+                self._write(pending.values())
+            (self._folder / SENT_NAME).unlink(missing_ok=True)
+            self._delete_old(pending)
+        self._is_prepared = True
+
+    def _write(self, *parts: Iterable[Record | str]) -> None:
+        """Append records, or the text of damaged ones. Requires the lock."""
+        lines = [item if isinstance(item, str) else json.dumps(item) for part in parts for item in part]
+        append_whole(self._path, "".join(f"{line}\n" for line in lines), create=False)
+
+    def _delete_old(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # not empty, or not there
+            (self._folder / PENDING_NAME).rmdir()
+
+    def _warn_of_refusal(self, error: OSError) -> None:
+        what = f"cannot write tracking records to {self._folder}: {error.strerror or error}"
+        logger.warning("%s; training continues, and they are held in memory", what)
+
+    def _warn_of_recovery(self) -> None:
+        logger.warning("tracking records are written to %s again", self._folder)
 
 
-def unix_ms() -> int:
-    """Unix time in milliseconds, as used by MLflow."""
-    return int(time.time() * 1000)
-
-
-def _parse(line: str) -> Record | None:
-    try:
-        record = parse_json(line, nan=True)
-    except ValueError:  # truncated by a power failure
-        return None
-    return record if _is_record(record) else None
-
-
-def _is_record(record: object) -> TypeGuard[Record]:
-    """Whether it is an object that names its operation, with tags, and metrics as ``[name, value, time, step]``."""
-    if not isinstance(record, dict) or not isinstance(record.get("op"), str):
+def _is_header(path: Path, record: Record | None) -> bool:
+    if record is None or record["op"] != _HEADER["op"]:
         return False
-    if not isinstance(record.get("tags", {}), dict):
+    version = record.get("format_version")
+    if version != FORMAT_VERSION:
+        raise DataError(
+            f"{path} has format version {version}, this program reads version {FORMAT_VERSION}: update dstransformer"
+        )
+    return True
+
+
+def _joins(lines: Sequence[_Line], line: _Line) -> bool:
+    """Whether a line belongs to a batch of metrics."""
+    if line.record is None or line.record["op"] != "metrics":
         return False
-    metrics = record.get("metrics") if record["op"] == "metrics" else []
-    return isinstance(metrics, list) and all(map(_is_metric, metrics))
+    return sum(len(each.record["metrics"]) for each in (*lines, line) if each.record) <= METRICS_PER_BATCH
 
 
-def _is_metric(metric: object) -> bool:
-    return isinstance(metric, list) and [type(part) for part in metric] in (
-        [str, float, int, int],
-        [str, int, int, int],
-    )
+def _merge(lines: Sequence[_Line]) -> Batch:
+    offsets, end = tuple(line.offset for line in lines), lines[-1].end
+    records = [line.record for line in lines if line.record is not None]
+    if len(records) == 1:
+        return Batch(records[0], offsets, end)
+    return Batch({"op": "metrics", "metrics": [each for record in records for each in record["metrics"]]}, offsets, end)
+
+
+def _end_of_lines(descriptor: int) -> int:
+    """The end of the last complete line of a file."""
+    end = os.fstat(descriptor).st_size
+    while end:
+        begin = max(0, end - 65536)
+        if (found := os.pread(descriptor, end - begin, begin).rfind(b"\n")) >= 0:
+            return begin + found + 1
+        end = begin
+    return 0

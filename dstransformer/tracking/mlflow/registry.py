@@ -66,8 +66,8 @@ def is_better(candidate: Standing | None, champion: Standing | None, version: st
         ("another dataset", candidate.digest, champion.digest),
     ):
         if own != other or not own:
-            told = f"{own or 'unknown'}, not {other or 'unknown'}"
-            return False, f"not comparable with version {version}: {name} has {what} ({told})"
+            difference = f"{own or 'unknown'}, not {other or 'unknown'}"
+            return False, f"not comparable with version {version}: {name} has {what} ({difference})"
     better = candidate.score.value > champion.score.value
     values = f"{candidate.score.value:.2f} {'>' if better else '<='} {champion.score.value:.2f}"
     return better, f"{candidate.score.label} {values} of version {version} on {candidate.split}: {candidate.dataset}"
@@ -99,7 +99,7 @@ def register(client: MlflowClient, model: LoggedModel, name: str) -> str:
     version = _find_version(client, model, name) or _create_version(client, model, name)
     if DONE_TAG not in version.tags:
         champion = client.get_registered_model(name).aliases.get(CHAMPION)
-        if str(champion) == str(version.version):  # cut off after it had become the champion
+        if str(champion) == str(version.version):  # a crash after it became the champion
             better, reason = True, version.tags[REASON_TAG]
         else:
             better, reason = _decide(client, model, name, champion)

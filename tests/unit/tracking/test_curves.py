@@ -8,7 +8,7 @@ import pytest
 from support.metrics import write_run
 
 from dstransformer.errors import DataError
-from dstransformer.tracking.curves import moving_average, read_curves, read_runs
+from dstransformer.tracking.plot import moving_average, read_curves, read_runs
 
 
 def lines(path: Path, *records: dict[str, object] | str) -> Path:

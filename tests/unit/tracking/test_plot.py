@@ -13,8 +13,7 @@ from support.metrics import write_run
 from support.tracking import evaluation_of
 
 from dstransformer.tracking import EvaluationDone, MetricsLog, TrainingProgress
-from dstransformer.tracking.curves import read_runs
-from dstransformer.tracking.plot import draw_runs, draw_training
+from dstransformer.tracking.plot import draw_runs, draw_training, read_runs
 
 PANELS = ["loss", "perplexity", "validation BLEU", "learning rate", "gradient norm", "tokens per second"]
 
