@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 import uuid
@@ -17,8 +16,6 @@ from dstransformer.tracking.mlflow.location import STATE_NAME
 from dstransformer.tracking.mlflow.outbox import Outbox
 from dstransformer.tracking.mlflow.records import unix_ms
 from dstransformer.tracking.mlflow.sender import send_pending
-
-logger = logging.getLogger(__name__)
 
 #: Seconds that a training may take to end after its last line in ``metrics.jsonl``.
 ENDING = 120.0

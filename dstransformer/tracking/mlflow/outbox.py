@@ -232,11 +232,15 @@ class Outbox:
         marks = [operation for operation in self.operations() if operation in _MARKS]
         return bool(marks) and marks[-1] == "start"
 
-    def last_change(self) -> float:
-        """When a record was appended or sent last, in Unix seconds; 0 if there is none."""
-        names = (OUTBOX_NAME, CURSOR_NAME, SENT_NAME)
-        times = [(self._folder / name).stat().st_mtime for name in names if (self._folder / name).exists()]
-        return max(times, default=0.0)
+    def last_time(self) -> int:
+        """When the run last reported something itself, in Unix milliseconds; 0 if it never did. Changes nothing."""
+        times = [0]
+        for record in self._records():
+            if record["op"] == "metrics":
+                times += [when for _, _, when, _ in record["metrics"]]
+            elif record["op"] != "evaluation" and isinstance(record.get("time"), int):
+                times.append(record["time"])
+        return max(times)
 
     def _records(self) -> Iterator[Record]:
         yield from read_sent(self._folder)

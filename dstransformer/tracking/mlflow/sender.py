@@ -200,9 +200,7 @@ def crashed_run(run_folder: Path, outbox: Outbox, state: TrackingState) -> Recor
 
 def _last_report(run_folder: Path, outbox: Outbox) -> int:
     """When a run last logged metrics or something else, in Unix milliseconds."""
-    state = run_folder / STATE_NAME
-    times = [last_time(run_folder / METRICS_NAME) or 0.0, outbox.last_change()]
-    return int(1000 * max(*times, state.stat().st_mtime if state.exists() else 0.0))
+    return max(outbox.last_time(), int(1000 * (last_time(run_folder / METRICS_NAME) or 0.0)))
 
 
 def send_pending(run_folder: Path) -> int:

@@ -170,6 +170,14 @@ def test_a_run_lacks_its_end_until_one_is_recorded(tmp_path: Path) -> None:
     assert (tmp_path / OUTBOX_NAME).read_bytes() == before, "looking changes nothing"
 
 
+def test_the_last_report_of_a_run_is_not_its_evaluation(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    assert outbox.last_time() == 0
+    put(outbox, {"op": "start", "time": 50}, {"op": "metrics", "metrics": [["m", 1.0, 70, 1]]}, {"op": "text"})
+    put(outbox, {"op": "evaluation", "time": 900})
+    assert outbox.last_time() == 70
+
+
 def test_records_wait_in_memory_while_the_disk_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     outbox = Outbox(tmp_path)
     outbox.put_or_hold({"op": "start"})
