@@ -27,10 +27,9 @@ from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 from dstransformer.io.files import path_inside
 from dstransformer.tracking.metrics_log import METRICS_NAME
 from dstransformer.tracking.mlflow.location import TrackingState, artifact_location, sqlite_path
-from dstransformer.tracking.mlflow.models import KEY_TAG, RunModels
+from dstransformer.tracking.mlflow.models import KEY_TAG, RunModels, register
 from dstransformer.tracking.mlflow.page import describe_crash, page_instructions
 from dstransformer.tracking.mlflow.records import Record, unix_ms
-from dstransformer.tracking.mlflow.registry import register
 
 logger = logging.getLogger(__name__)
 
