@@ -10,8 +10,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from support.metrics import write_run
-from support.tracking import evaluation_of
+from support.services.mlflow_server import evaluation_of
+from support.training.metrics import write_run
 
 from dstransformer.errors import DataError
 from dstransformer.tracking import EvaluationDone, MetricsLog, TrainingProgress

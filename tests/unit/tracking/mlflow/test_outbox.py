@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.disk import full_disk
+from support.faults.disk import full_disk
 
 from dstransformer.errors import DataError
 from dstransformer.tracking.mlflow.outbox import CURSOR_NAME, FORMAT_VERSION, OUTBOX_NAME, Outbox

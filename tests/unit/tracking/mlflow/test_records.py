@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.tracking import make_manifest, make_start
+from support.services.mlflow_server import make_manifest, make_start
 
 from dstransformer.config import load_config
 from dstransformer.corpus import InputFile, PartInfo, SourceInfo
