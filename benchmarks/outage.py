@@ -204,7 +204,7 @@ class Turns(Tracker):
 
 def _cpu_seconds() -> tuple[float, float]:
     """The CPU time of this process so far, and that of the threads of the tracker."""
-    idents = [thread.ident for thread in threading.enumerate() if thread.name in ("mlflow-courier", "system-metrics")]
+    idents = [thread.ident for thread in threading.enumerate() if thread.name in ("mlflow-sender", "system-metrics")]
     clocks = [time.pthread_getcpuclockid(ident) for ident in idents if ident is not None]
     return time.process_time(), sum(map(time.clock_gettime, clocks))
 

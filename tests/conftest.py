@@ -101,7 +101,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Ca
 @pytest.fixture(scope="session")
 def empty_store(shared_folder: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A new MLflow database for tests to copy, as creating one takes seconds."""
-    from dstransformer.tracking.sqlite_store import prepare_store
+    from dstransformer.tracking.mlflow.sqlite_store import prepare_store
 
     return shared_folder("mlflow-store", lambda folder: prepare_store(folder / "mlflow.db")) / "mlflow.db"
 

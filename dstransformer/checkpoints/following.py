@@ -19,7 +19,7 @@ from dstransformer.evaluation.testset import TestSet
 from dstransformer.io.json_text import parse_json
 from dstransformer.io.products import is_bundle, is_run
 from dstransformer.model import Bundle, Transformer, open_bundle
-from dstransformer.tracking.jsonl import METRICS_NAME, read_records
+from dstransformer.tracking.metrics_log import METRICS_NAME, read_records
 
 logger = logging.getLogger(__name__)
 

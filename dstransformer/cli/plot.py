@@ -61,8 +61,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _draw_runs(options: argparse.Namespace) -> tuple[Figure, str]:
-    from dstransformer.tracking.curves import read_runs
-    from dstransformer.tracking.plot import draw_runs
+    from dstransformer.tracking.plot import draw_runs, read_runs
 
     runs = read_runs(options.runs)
     lines = [f"{run.name}: update {max(curve.steps[-1] for curve in run.curves.values()):,}" for run in runs]

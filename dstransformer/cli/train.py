@@ -117,7 +117,7 @@ def _describe_dry_run(planned: DryRun) -> str:
 
 
 def _describe_outcome(outcome: Outcome) -> str:
-    from dstransformer.tracking.page import format_cost
+    from dstransformer.tracking.mlflow.page import format_cost
 
     if outcome.final is None:
         return f"stopped by {outcome.stopped_by} at step {outcome.step}; run the same command to resume"

@@ -11,7 +11,7 @@ import yaml
 from dstransformer.corpus import Tokenizer
 from dstransformer.errors import counted, without_secrets
 from dstransformer.model import Bundle, parameter_count
-from dstransformer.tracking.jsonl import METRICS_NAME, read_records
+from dstransformer.tracking.metrics_log import METRICS_NAME, read_records
 
 #: The scores of a run's final evaluation that a card shows: key in ``metrics.jsonl``, name on the hub, name for people.
 _METRICS = (("bleu", "bleu", "BLEU"), ("chrf", "chrf", "chrF"))

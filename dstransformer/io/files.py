@@ -126,14 +126,20 @@ def replace_file(path: Path, content: str | bytes) -> None:
         write_durably(aside, content)
 
 
-def append_whole(path: Path, text: str) -> None:
+def append_whole(path: Path, text: str, *, create: bool = True) -> None:
     """Append text to a file as UTF-8, all of it or, on a full disk, nothing.
+
+    Args:
+        path: The file.
+        text: The text.
+        create: Whether to create the file if it does not exist.
 
     Raises:
         OSError: The file cannot be written.
     """
     data = text.encode()
-    with path.open("ab", buffering=0) as file:
+    flags = os.O_WRONLY | os.O_APPEND | (os.O_CREAT if create else 0)
+    with os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0) as file:
         end = file.tell()
         try:
             while data:

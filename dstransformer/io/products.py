@@ -16,8 +16,8 @@ RUN_MARKERS = (".lock", "metrics.jsonl")
 
 #: All files that a run writes at the top of its folder.
 RUN_FILES = (
-    *RUN_MARKERS, "config.yaml", "ds_config.json", "exit-status", "tracking.json", "tracking-sent.jsonl",
-    "evaluations.jsonl",
+    *RUN_MARKERS, "config.yaml", "ds_config.json", "exit-status", "tracking.json", "tracking-outbox.jsonl",
+    "tracking-cursor.json", "tracking-sent.jsonl", "evaluations.jsonl",
 )  # fmt: skip
 
 #: Where a checkpoint keeps weights and moments; ``zero`` up to format version 2.

@@ -87,6 +87,11 @@ class Backlog(Generic[T]):
         """The number of items that wait for the disk."""
         return len(self._waiting)
 
+    def waiting(self) -> tuple[T, ...]:
+        """The items that wait for the disk, oldest first."""
+        with self._lock:
+            return tuple(self._waiting)
+
     def add(self, item: T) -> OSError | None:
         """Write an item, after those that wait. Returns what prevents it, if anything."""
         with self._lock:

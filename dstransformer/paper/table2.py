@@ -12,7 +12,7 @@ from dstransformer.errors import UserError, shown
 from dstransformer.evaluation import Score
 from dstransformer.io.json_text import read_json
 from dstransformer.io.products import is_run, product_of
-from dstransformer.tracking.jsonl import METRICS_NAME, read_records
+from dstransformer.tracking.metrics_log import METRICS_NAME, read_records
 
 #: The language pairs of the table, and their names there.
 PAIRS = {"en-de": "EN-DE", "en-fr": "EN-FR"}

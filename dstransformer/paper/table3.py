@@ -32,8 +32,8 @@ from dstransformer.paper.table3_results import Result, Table, read_table
 from dstransformer.paper.table3_rows import ROWS, Row, differences, scale_preset, scale_row, select_rows
 from dstransformer.terminal.command import Stopped, stopped_by_signals
 from dstransformer.tracking import PARENT_TAG, RunGroup, RunStatus, TrackingState, resolve_tracking_uri
-from dstransformer.tracking.datasets import manifest_digest
-from dstransformer.tracking.location import GROUP_LOCK_NAME
+from dstransformer.tracking.mlflow.location import GROUP_LOCK_NAME
+from dstransformer.tracking.mlflow.records import manifest_digest
 
 STATE_NAME = "table3.json"
 PICTURE_NAME = "table3.png"

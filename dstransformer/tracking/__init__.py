@@ -1,10 +1,6 @@
 """Reports on a run: MLflow, ``metrics.jsonl`` and terminal progress. The only package that imports mlflow, lazily."""
 
-from dstransformer.tracking.build import build_tracker
 from dstransformer.tracking.console import ConsoleProgress
-from dstransformer.tracking.courier import register_bundle, send_pending
-from dstransformer.tracking.evaluations import find_run, log_evaluation, logged_evaluations
-from dstransformer.tracking.evaluations import send as send_evaluations
 from dstransformer.tracking.events import (
     BundleSaved,
     CheckpointSaved,
@@ -13,19 +9,23 @@ from dstransformer.tracking.events import (
     Event,
     Message,
     NonfiniteUpdate,
+    NullTracker,
     Rollback,
     RunEnd,
     RunStart,
     RunStatus,
     SaveFailed,
+    Tracker,
     TrainingProgress,
 )
-from dstransformer.tracking.group import PARENT_TAG, RunGroup
-from dstransformer.tracking.jsonl import METRICS_NAME, MetricsLog
-from dstransformer.tracking.location import TrackingState, resolve_tracking_uri
-from dstransformer.tracking.mlflow_tracker import MlflowTracker
-from dstransformer.tracking.page import public_address
-from dstransformer.tracking.tracker import FanOut, NullTracker, Tracker
+from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
+from dstransformer.tracking.mlflow.evaluations import find_run, log_evaluation, logged_evaluations
+from dstransformer.tracking.mlflow.evaluations import send as send_evaluations
+from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracking_uri
+from dstransformer.tracking.mlflow.page import public_address
+from dstransformer.tracking.mlflow.sender import PARENT_TAG, RunGroup, register_bundle, send_pending
+from dstransformer.tracking.mlflow.tracker import MlflowTracker
+from dstransformer.tracking.tracker import FanOut, build_tracker
 
 __all__ = [
     "METRICS_NAME",

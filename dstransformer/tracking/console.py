@@ -21,9 +21,9 @@ from dstransformer.tracking.events import (
     Rollback,
     RunEnd,
     RunStart,
+    Tracker,
     TrainingProgress,
 )
-from dstransformer.tracking.tracker import Tracker
 
 
 class PipeSafeConsole(Console):

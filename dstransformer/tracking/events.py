@@ -1,4 +1,4 @@
-"""The events of a run, in the order in which a run emits them. Steps count updates."""
+"""The events of a run, and the tracker that receives them. Steps count updates."""
 
 from __future__ import annotations
 
@@ -192,3 +192,24 @@ Event = (
     | Message
     | RunEnd
 )
+
+
+class Tracker:
+    """Receives the events of a run. This base class ignores them; a tracker handles the ones it needs."""
+
+    #: The name used in warnings.
+    name = "the tracker"
+
+    def emit(self, event: Event) -> None:
+        """Handle an event."""
+
+    def flush(self) -> None:
+        """Write everything that still waits for a disk.
+
+        Raises:
+            OSError: The disk refuses it.
+        """
+
+
+class NullTracker(Tracker):
+    """Ignores every event."""

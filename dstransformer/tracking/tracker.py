@@ -1,34 +1,39 @@
-"""The tracker interface. Rank 0 has the trackers of a run; all other ranks have a ``NullTracker``."""
+"""The tracker of a process. Rank 0 reports to several trackers; all other ranks have a ``NullTracker``."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
-from dstransformer.tracking.events import Event, RunStart
+from dstransformer.config import TrackingConfig
+from dstransformer.tracking.console import ConsoleProgress
+from dstransformer.tracking.events import Event, NullTracker, RunStart, Tracker
+from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
+from dstransformer.tracking.mlflow.location import resolve_tracking_uri
+from dstransformer.tracking.mlflow.tracker import MlflowTracker
 
 logger = logging.getLogger(__name__)
 
 
-class Tracker:
-    """Receives the events of a run. This base class ignores them; a tracker handles the ones it needs."""
+def build_tracker(config: TrackingConfig, *, rank: int, run_folder: Path, max_updates: int) -> Tracker:
+    """Build the tracker: progress, ``metrics.jsonl`` and, if enabled, MLflow on rank 0; a ``NullTracker`` elsewhere.
 
-    #: The name used in warnings.
-    name = "the tracker"
-
-    def emit(self, event: Event) -> None:
-        """Handle an event."""
-
-    def flush(self) -> None:
-        """Write everything that still waits for a disk.
-
-        Raises:
-            OSError: The disk refuses it.
-        """
-
-
-class NullTracker(Tracker):
-    """Ignores every event."""
+    Raises:
+        ConfigError: The tracking address is not one of a store, on all ranks.
+    """
+    uri = resolve_tracking_uri(config.uri, run_folder) if config.enabled else None
+    if rank != 0:
+        return NullTracker()
+    console = ConsoleProgress(max_updates)
+    trackers: list[Tracker] = [console, MetricsLog(run_folder / METRICS_NAME)]
+    if uri is not None:
+        trackers.append(
+            MlflowTracker(
+                run_folder, uri, config.experiment, system_metrics=config.system_metrics, announce=console.print
+            )
+        )
+    return FanOut(trackers)
 
 
 class FanOut(Tracker):

@@ -49,10 +49,11 @@ from dstransformer.paper.table3_results import Table, read_table
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import normalise, read_trees
 from dstransformer.terminal.progress import LineProgress
-from dstransformer.tracking.curves import read_runs
-from dstransformer.tracking.jsonl import first_time, last_time, logged_metrics, read_records
-from dstransformer.tracking.location import TrackingState
-from dstransformer.tracking.spool import Spool
+from dstransformer.tracking.metrics_log import first_time, last_time, read_records
+from dstransformer.tracking.mlflow.location import TrackingState
+from dstransformer.tracking.mlflow.outbox import Outbox
+from dstransformer.tracking.mlflow.pending_folder import logged_metrics
+from dstransformer.tracking.plot import read_runs
 
 STORED = Path(__file__).parents[1] / "data" / "formats"
 STEP = "checkpoints/step-00000004"
@@ -246,21 +247,35 @@ def read_work(folder: Path) -> None:
         batch["src"].to_pylist()
 
 
-def make_spool(folder: Path) -> None:
-    metrics = [["train/loss", 1.5, 1_700_000_000_000, 3]]
-    records = [{"op": "start", "tags": {"a": "b"}}, {"op": "metrics", "metrics": metrics}, {"op": "finish"}]
+RECORDS = [
+    {"op": "start", "tags": {"a": "b"}}, {"op": "metrics", "metrics": [["train/loss", 1.5, 1_700_000_000_000, 3]]},
+    {"op": "finish"},
+]  # fmt: skip
+
+
+def make_outbox(folder: Path) -> None:
+    outbox = Outbox(folder)
+    for record in RECORDS:
+        outbox.put(record)
+    outbox.mark_sent(next(outbox.batches()))
+
+
+def make_old_tracking(folder: Path) -> None:
     (folder / "tracking-pending").mkdir()
-    for number, record in enumerate(records):
+    for number, record in enumerate(RECORDS):
         (folder / "tracking-pending" / f"{number}.json").write_text(json.dumps(record))
-    lines("tracking-sent.jsonl", *records)(folder)
+    lines("tracking-sent.jsonl", *RECORDS)(folder)
 
 
-def read_spool(folder: Path) -> None:
-    spool = Spool(folder)
-    spool.is_group()
-    spool.lacks_end()
-    list(spool.batches(spool.pending()))
-    spool.requeue_sent([("train/loss", 1.5, 1_700_000_000_000, 3)])
+def read_outbox(folder: Path) -> None:
+    outbox = Outbox(folder)
+    outbox.is_group()
+    outbox.lacks_end()
+    outbox.pending()
+    for batch in outbox.batches():
+        outbox.mark_sent(batch)
+    outbox.rewind()
+    outbox.put({"op": "tags"})
 
 
 def make_exports(folder: Path) -> None:
@@ -309,7 +324,8 @@ TARGETS = [
     Target("report", stored("3/corpus"), lambda folder: render_report(Corpus.open(folder, verify=False), "x"),
            ("**/*.json", "**/*.arrow", "**/*.model"), hashes=True),
     Target("work-folder", make_work, read_work, hashes=True),
-    Target("spool", make_spool, read_spool),
+    Target("outbox", make_outbox, read_outbox),
+    Target("old-tracking", make_old_tracking, read_outbox),
     Target("tracking", text("tracking.json", json.dumps(ADDRESS)), TrackingState.load),
     Target("table3", text("table3.json", json.dumps(Table({"scale": 1}, {}).to_json())),
            lambda folder: read_table(folder / "table3.json")),

@@ -7,7 +7,7 @@ import pytest
 from support.data.prep import ENGLISH, GERMAN, WriteText, sentence
 from support.processes.launching import HANG_SECONDS, LIMIT
 
-from dstransformer.tracking import mlflow_tracker
+from dstransformer.tracking.mlflow import tracker
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise MLflow's time limits so that they end hangs only, and turn off its retries."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(int(HANG_SECONDS)))
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setattr(mlflow_tracker, "FINISH_SECONDS", dict.fromkeys(mlflow_tracker.FINISH_SECONDS, LIMIT))
+    monkeypatch.setattr(tracker, "FINISH_SECONDS", dict.fromkeys(tracker.FINISH_SECONDS, LIMIT))
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def test_a_store_that_is_down_keeps_the_scores(trained: Path, texts: list[str], 
         done = run_dst("evaluate", str(run), *texts, "--track")
         assert done.returncode == 0
         assert done.stdout.startswith("BLEU ")
-        assert "MLflow has not got the scores yet" in done.stderr
+        assert "MLflow does not have the scores yet" in done.stderr
         assert f"dst track {run}" in done.stderr
         holder.execute("ROLLBACK")
     assert run_dst("track", str(run)).returncode == 0

@@ -33,8 +33,8 @@ from dstransformer.tracking import (
     resolve_tracking_uri,
     send_pending,
 )
-from dstransformer.tracking.location import GROUP_LOCK_NAME, STATE_NAME
-from dstransformer.tracking.spool import FOLDER_NAME, SENT_NAME
+from dstransformer.tracking.mlflow.location import GROUP_LOCK_NAME, STATE_NAME
+from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME
 
 pytestmark = pytest.mark.usefixtures("patience")
 
@@ -100,15 +100,15 @@ def test_dst_track_does_not_call_a_run_sent_whose_records_are_gone(run_folder: P
     tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens, so every record stays pending
     tracker.emit(make_start())
     tracker.emit(RunEnd("finished"))
-    spool = run_folder / FOLDER_NAME
-    aside = spool.rename(run_folder / "aside")
-    with pytest.raises(DataError, match=r"has never received this run, and no records are pending in tracking-pending"):
+    outbox = run_folder / OUTBOX_NAME
+    aside = outbox.rename(run_folder / "aside")
+    with pytest.raises(DataError, match=r"has never received this run, and no records are pending in tracking-outbox"):
         send_pending(run_folder)
-    spool.write_text("a file")
-    with pytest.raises(DataError, match=r"tracking-pending is not a folder, .*: move it away"):
+    outbox.mkdir()
+    with pytest.raises(DataError, match=r"tracking-outbox\.jsonl is not a file, .*: move it away"):
         send_pending(run_folder)
-    spool.unlink()
-    aside.rename(spool)
+    outbox.rmdir()
+    aside.rename(outbox)
     state = (run_folder / STATE_NAME).rename(run_folder / "state.json")
     with pytest.raises(DataError, match=r"tracking\.json, which names the tracking server, is missing: restore it"):
         send_pending(run_folder)
@@ -130,7 +130,7 @@ def test_dst_track_says_that_it_creates_a_store_and_that_it_cannot_create_a_run(
     assert send_pending(run_folder) > 0
     assert f"the tracking store {store} does not exist: creating it" in caplog.text
     store.rename(tmp_path / "moved.db")
-    (run_folder / SENT_NAME).unlink()
+    (run_folder / OUTBOX_NAME).unlink()
     with pytest.raises(DataError, match=r"does not know run .*, and no records are left to create it again: restore"):
         send_pending(run_folder)
 
@@ -162,7 +162,7 @@ def test_dst_track_leaves_a_group_whose_runs_train_its_state(run_folder: Path, s
         send_pending(run_folder)
     again = RunGroup(run_folder, store, "translation")
     again.start("table 3", {"scale": "toy"}, "dst table3")
-    again.emit(RunEnd("finished"))
+    again.finish("finished")
     assert client.get_run(run.info.run_id).info.status == "FINISHED"
 
 

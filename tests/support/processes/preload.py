@@ -15,7 +15,7 @@ MODULES = (
     "dstransformer.training.build",
     "dstransformer.decoding.commands",
     "dstransformer.evaluation.testset",
-    "dstransformer.tracking.mlflow_store",
+    "dstransformer.tracking.mlflow.store",
     "mlflow.store.tracking.sqlalchemy_store",
 )
 

@@ -13,6 +13,7 @@ from dstransformer.tracking import (
     MlflowTracker,
     TrackingState,
 )
+from dstransformer.tracking.mlflow.outbox import Outbox
 
 EXPERIMENT = "translation"
 
@@ -45,8 +46,8 @@ def has_run(run_folder: Path) -> bool:
     return state is not None and state.run_id is not None
 
 
-def pending(run_folder: Path) -> list[Path]:
-    return list(run_folder.glob("tracking-pending/*.json"))
+def pending(run_folder: Path) -> int:
+    return Outbox(run_folder).pending()
 
 
 def artifact_text(client: MlflowClient, run: Run, path: str, folder: Path) -> str:

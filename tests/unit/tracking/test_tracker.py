@@ -41,9 +41,8 @@ from dstransformer.tracking import (
     resolve_tracking_uri,
     send_pending,
 )
-from dstransformer.tracking.datasets import manifest_digest
-from dstransformer.tracking.jsonl import logged_metrics
-from dstransformer.tracking.payload import flatten
+from dstransformer.tracking.mlflow.pending_folder import logged_metrics
+from dstransformer.tracking.mlflow.records import flatten, manifest_digest
 
 
 def drive(tracker: Tracker, folder: Path) -> None:

@@ -9,8 +9,8 @@ from support.services.mlflow_server import evaluation_of, make_start
 
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation, Score
-from dstransformer.tracking.page import (
-    Outcome,
+from dstransformer.tracking.mlflow.page import (
+    RunSummary,
     dataset_name,
     default_run_name,
     describe,
@@ -40,7 +40,7 @@ def test_a_description_shows_results_and_usage(tmp_path: Path) -> None:
         "final_validation": evaluation_of(bleu_first_500=39.4, signature="nrefs:1"),
         "final_test": evaluation_of(bleu=38.1, signature="nrefs:1"),
     }
-    text = describe(make_start(), RUN, Outcome("finished", 100000, bundle, scores))
+    text = describe(make_start(), RUN, RunSummary("finished", 100000, bundle, scores))
     assert text.startswith(
         "BLEU **38.10** on test, **39.40** on validation (its first 500 sentences); sacrebleu `nrefs:1`\n\n"
         "Finished at update 100,000 of 100,000. "
@@ -53,7 +53,7 @@ def test_a_description_shows_results_and_usage(tmp_path: Path) -> None:
 def test_a_description_has_the_papers_score_and_the_cost() -> None:
     final = Evaluation((Score("bleu", 26.4, "nrefs:1"), Score("bleu_compound_split", 27.31, "compounds:split")))
     cost = {"flops": 9.5e17, "pflop_days": 9.5e17 / 8.64e19, "device_hours": 96.0, "uncounted_updates": 1000.0}
-    text = describe(make_start(), RUN, Outcome("finished", 100000, None, {"final_test": final}, cost))
+    text = describe(make_start(), RUN, RunSummary("finished", 100000, None, {"final_test": final}, cost))
     assert text.startswith(
         "BLEU **26.40** on test; sacrebleu `nrefs:1`\n\n"
         "BLEU as in the paper's tables (compounds split) **27.31** on test, `compounds:split`\n\n"
@@ -71,7 +71,7 @@ def test_a_description_has_the_papers_score_and_the_cost() -> None:
     ],
 )
 def test_a_description_without_a_bundle_says_how_far_the_run_got(status: None, said: str) -> None:
-    text = describe(make_start(), RUN, Outcome(status, 7))
+    text = describe(make_start(), RUN, RunSummary(status, 7))
     assert text.startswith(f"{said}\n\n| | |")
     assert "bundle" not in text
 

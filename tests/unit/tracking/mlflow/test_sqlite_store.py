@@ -17,8 +17,8 @@ from mlflow.tracking import MlflowClient
 from support.processes.forks import fork_server
 from support.processes.launching import LIMIT
 
-from dstransformer.tracking.location import sqlite_path
-from dstransformer.tracking.sqlite_store import UnusableStoreError, find_problem, prepare_store
+from dstransformer.tracking.mlflow.location import sqlite_path
+from dstransformer.tracking.mlflow.sqlite_store import UnusableStoreError, find_problem, prepare_store
 
 
 @pytest.fixture(scope="module")

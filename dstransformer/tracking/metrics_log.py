@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dstransformer.errors import DataError, counted, shown
 from dstransformer.evaluation import Evaluation
-from dstransformer.io.files import replacing
+from dstransformer.io.files import append_whole, replacing
 from dstransformer.io.json_text import MOST_BYTES, JsonError, parse_json
+from dstransformer.io.retry import Backlog
 from dstransformer.tracking.events import (
     BundleSaved,
     CheckpointSaved,
@@ -27,10 +26,9 @@ from dstransformer.tracking.events import (
     RunEnd,
     RunStart,
     SaveFailed,
+    Tracker,
     TrainingProgress,
 )
-from dstransformer.tracking.payload import point_stride
-from dstransformer.tracking.tracker import Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -40,13 +38,13 @@ METRICS_NAME = "metrics.jsonl"
 EVENTS = ("checkpoint", "unsaved", "bad_update", "rollback")
 
 #: A line of the file: ``kind``, ``step``, ``time``, and the metrics.
-Record = dict[str, Any]
+MetricsLine = dict[str, Any]
 
 
 class MetricsLog(Tracker):
     """Appends one line per event. The line is on file when the call returns, unless the disk refuses it.
 
-    Lines that the disk refuses wait in memory, in their order, and are written with the next one that it takes.
+    Lines that the disk refuses wait in memory, and are written in order ahead of the next one that it accepts.
 
     A line has ``kind`` (one of ``EVENTS``, ``train``, ``cost``, or the name of a held-out split), ``step``, ``time``
     (Unix seconds) and the metrics under their short names. NaN and infinity are written as null.
@@ -56,10 +54,9 @@ class MetricsLog(Tracker):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._waiting: list[bytes] = []
-        self._keeps_until: int | None = None  # the last step whose lines stay, while the others have yet to be removed
-        self._is_there = False  # whether the file exists, so that one that is gone is not begun anew in its place
-        self._refuses = False
+        self._backlog: Backlog[str] = Backlog(self._append, self._warn_of_refusal, self._warn_of_recovery)
+        self._resume_step: int | None = None  # lines of later steps have yet to be removed
+        self._exists = False  # whether it was written here; a file that is gone then is on a disk that is gone
 
     def emit(self, event: Event) -> None:
         """Append the line of the event.
@@ -68,8 +65,8 @@ class MetricsLog(Tracker):
         """
         match event:
             case RunStart(resume_step=step):  # remove lines that a resumed run writes again, or that a crash cut off
-                self._keeps_until = -1 if step is None else step
-                self._write_waiting()
+                self._resume_step = -1 if step is None else step
+                self._backlog.flush()
             case TrainingProgress(step, metrics):
                 self._write("train", step, metrics)
             case EvaluationDone(split, step, evaluation):
@@ -88,9 +85,9 @@ class MetricsLog(Tracker):
                 for split, evaluation in evaluations.items():
                     self._write_evaluation(split, step, evaluation)
             case RunEnd():
-                self._write_waiting()
-                if self._waiting:
-                    logger.warning("%s lacks its last %s", self._path, counted(len(self._waiting), "line"))
+                self._backlog.flush()
+                if self._backlog:
+                    logger.warning("%s lacks its last %s", self._path, counted(len(self._backlog), "line"))
 
     def flush(self) -> None:
         """Write the lines that wait for the disk.
@@ -98,7 +95,7 @@ class MetricsLog(Tracker):
         Raises:
             OSError: The disk refuses them.
         """
-        error = self._write_waiting()
+        error = self._backlog.flush()
         if error is not None:
             raise error
 
@@ -113,52 +110,29 @@ class MetricsLog(Tracker):
             for name, value in values.items()
         }
         line = json.dumps({"kind": kind, "step": step, "time": round(time.time(), 3), **finite}, ensure_ascii=False)
-        self._waiting.append(f"{line}\n".encode())
-        self._write_waiting()
+        self._backlog.add(f"{line}\n")
 
-    def _write_waiting(self) -> OSError | None:
-        """Write the waiting lines. If the disk refuses them, warn once, keep them and return the error."""
-        try:
-            if self._keeps_until is not None:
-                self._remove_later_lines(self._keeps_until)
-            if self._waiting:
-                self._append(b"".join(self._waiting))
-                self._waiting.clear()
-        except OSError as error:
-            if not self._refuses:
-                logger.warning(
-                    "cannot write %s: %s; training continues, and its lines wait for the disk",
-                    self._path, error.strerror or error,
-                )  # fmt: skip
-            self._refuses = True
-            return error
-        if self._refuses:
-            logger.warning("%s is written again, with the lines that waited", self._path)
-        self._refuses = False
-        return None
+    def _append(self, lines: Sequence[str]) -> None:
+        """Append all lines or none."""
+        if self._resume_step is not None:
+            self._remove_lines_after(self._resume_step)
+        if lines:
+            append_whole(self._path, "".join(lines), create=not self._exists)
+            self._exists = True
 
-    def _remove_later_lines(self, last_step: int) -> None:
+    def _remove_lines_after(self, last_step: int) -> None:
         if self._path.exists():
             with replacing(self._path) as aside, aside.open("w", encoding="utf-8") as file:
                 file.writelines(_lines_until(self._path, last_step))
-            self._is_there = True
-        self._keeps_until = None
+            self._exists = True
+        self._resume_step = None
 
-    def _append(self, lines: bytes) -> None:
-        """Append all of it or nothing."""
-        flags = os.O_WRONLY | os.O_APPEND | (0 if self._is_there else os.O_CREAT)
-        descriptor = os.open(self._path, flags, 0o666)
-        try:
-            self._is_there = True
-            size, rest = os.fstat(descriptor).st_size, memoryview(lines)
-            try:
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
-            except OSError:
-                os.ftruncate(descriptor, size)
-                raise
-        finally:
-            os.close(descriptor)
+    def _warn_of_refusal(self, error: OSError) -> None:
+        what = f"cannot write {self._path}: {error.strerror or error}"
+        logger.warning("%s; training continues, and its lines wait for the disk", what)
+
+    def _warn_of_recovery(self) -> None:
+        logger.warning("%s is written again, with the lines that waited", self._path)
 
     def _within_run(self, path: Path) -> str:
         """A path relative to the run folder, which may be moved."""
@@ -181,38 +155,7 @@ def _times(path: Path) -> Iterator[float]:
         yield from (record["time"] for record in records if isinstance(record.get("time"), int | float))
 
 
-def logged_metrics(path: Path) -> list[tuple[str, float, int, int]]:
-    """Read the metrics of a run; none if there is no file.
-
-    The scores of the final bundle are left out, because MLflow has them as metrics of its model. A curve of too many
-    points is thinned.
-
-    Returns:
-        Name (``train/loss``), value, time (Unix milliseconds) and step of every finite value.
-    """
-    if not path.exists():
-        return []
-    found = []
-    for record in read_records(path, skip_damaged=True):
-        kind, step, when = record["kind"], record["step"], record.get("time")
-        if kind in EVENTS or kind.startswith("final_") or not isinstance(when, int | float):
-            continue
-        found += [
-            (f"{kind}/{name}", float(value), int(when * 1000), step)
-            for name, value in record.items()
-            if name not in ("step", "time") and isinstance(value, int | float)
-        ]
-    counts = Counter(name for name, *_ in found)
-    numbers: Counter[str] = Counter()
-    kept = []
-    for metric in found:
-        numbers[metric[0]] += 1
-        if numbers[metric[0]] % point_stride(counts[metric[0]]) == 0:
-            kept.append(metric)
-    return kept
-
-
-def read_records(path: Path, *, skip_damaged: bool) -> Iterator[Record]:
+def read_records(path: Path, *, skip_damaged: bool) -> Iterator[MetricsLine]:
     """Read the lines of the file. A last line without its end is ignored: it is being written, or a crash cut it off.
 
     Args:
@@ -235,7 +178,7 @@ def read_records(path: Path, *, skip_damaged: bool) -> Iterator[Record]:
                 )
 
 
-def _parse(line: str) -> Record | None:
+def _parse(line: str) -> MetricsLine | None:
     try:
         record = parse_json(line, nan=True)
     except JsonError:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import getpass
 import json
 import logging
+import re
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -17,22 +20,18 @@ from typing import Any
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
 from dstransformer.io.files import path_inside
-from dstransformer.tracking.evaluations import send_evaluation
-from dstransformer.tracking.jsonl import METRICS_NAME
-from dstransformer.tracking.location import TrackingState, artifact_location, sqlite_path
-from dstransformer.tracking.models import KEY_TAG, RunModels
-from dstransformer.tracking.page import describe_crash, page_instructions
-from dstransformer.tracking.registry import register
-from dstransformer.tracking.spool import Record, unix_ms
+from dstransformer.tracking.metrics_log import METRICS_NAME
+from dstransformer.tracking.mlflow.location import TrackingState, artifact_location, sqlite_path
+from dstransformer.tracking.mlflow.models import KEY_TAG, RunModels, register
+from dstransformer.tracking.mlflow.page import describe_crash, page_instructions
+from dstransformer.tracking.mlflow.records import Record, unix_ms
 
 logger = logging.getLogger(__name__)
-# The courier reports failures itself, once and in one line.
-for library in ("mlflow", "alembic", "sqlalchemy", "urllib3"):
-    logging.getLogger(library).setLevel(logging.CRITICAL + 1)
 
 PROBE_TAG = "mlflow.dst_probe"  # hidden in MLflow's UI
 ENTRIES_PER_BATCH = 100  # MLflow's limit of parameters or tags per request
@@ -67,9 +66,9 @@ class MlflowStore:
             "plot": self._plot,
             "finish": self._finish,
             "crash": lambda record: self._mark_crashed(self.run_id, record["time"]),
-            "evaluation": lambda record: send_evaluation(self._client, str(self.run_id), record),
+            "evaluation": self._evaluation,
         }
-        #: What the last registration of the run's bundle has come to, as a line; None if there was none.
+        #: The result of the last registration of the run's bundle, as a line; None if there was none.
         self.registered: str | None = None
 
     @property
@@ -151,8 +150,8 @@ class MlflowStore:
 
     def _create_run(self, record: Record) -> str:
         experiment = self._experiment_id()
-        if made := self._client.search_runs([experiment], f"tags.`{KEY_TAG}` = '{record['key']}'", max_results=1):
-            return str(made[0].info.run_id)
+        if known := self._client.search_runs([experiment], f"tags.`{KEY_TAG}` = '{record['key']}'", max_results=1):
+            return str(known[0].info.run_id)
         tags = {KEY_TAG: record["key"], "mlflow.user": _user(), "mlflow.source.name": "dst train"}
         run = self._client.create_run(experiment, record["time"], tags, record["run_name"] or record["default_name"])
         return str(run.info.run_id)
@@ -250,11 +249,37 @@ class MlflowStore:
             picture.write_bytes(image)
             self._client.log_artifact(self.run_id, str(picture), str(Path(record["file"]).parent))
 
+    def _evaluation(self, record: Record) -> None:
+        """Log metrics of ``dst evaluate`` with model and dataset, and the whole result as an artifact."""
+        dataset = record["dataset"]
+        source = json.dumps({"uri": dataset["path"]})
+        logged = Dataset(name=dataset["name"], digest=dataset["digest"], source_type="local", source=source)
+        self._client.log_inputs(self.run_id, [DatasetInput(logged, [InputTag("mlflow.data.context", "evaluation")])])
+        model_id = self._models.find(record["models"])
+        metrics = [
+            Metric(
+                f"evaluate/{record['name']}/{name}",
+                float(value),
+                record["time"],
+                record["step"],
+                model_id=model_id,
+                dataset_name=dataset["name"],
+                dataset_digest=dataset["digest"],
+                run_id=self.run_id,
+            )
+            for name, value in record["metrics"].items()
+        ]
+        self._client.log_batch(self.run_id, metrics=metrics)
+        name = re.sub(r"[/ ]+", "-", record["name"])
+        self._client.log_text(
+            self.run_id, record["text"], f"evaluations/{name}-step-{record['step']:08d}-{record['key'][:8]}.json"
+        )
+
     def _finish(self, record: Record) -> None:
         self._client.set_terminated(self.run_id, record["status"].upper(), record["time"])
 
     def _mark_crashed(self, run_id: str | None, when: int) -> None:
-        """Mark a run that ended without a report as failed, if the store still takes it for running."""
+        """Mark a run that ended without a report as failed, if its status in the store is still running."""
         if run_id is None or not self._find_run(run_id):
             return
         run = self._client.get_run(run_id)
@@ -269,3 +294,64 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # in a container, the user ID may have no name
         return "unknown"
+
+
+#: The interval between two points grows to this share of the age of the run, so that a week has about 2,500 points.
+SHARE_OF_AGE = 1 / 500
+
+
+def publishing_interval(sampling: float, age: float) -> float:
+    """Seconds between two points of a curve: those between two samples, and more when the run is old."""
+    return max(sampling, age * SHARE_OF_AGE)
+
+
+class SystemMetrics:
+    """Samples system metrics in a thread and passes their means to ``publish`` as ``system/…``.
+
+    Measures with MLflow's monitor, but not in the monitor's own thread, which ends at the first failed request.
+
+    Args:
+        run_id: The MLflow run.
+        tracking_uri: Address of the store.
+        publish: Receives the metrics.
+        interval: Seconds between two samples.
+        began: When the run began, in Unix seconds; None for now.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        tracking_uri: str,
+        publish: Callable[[Mapping[str, float]], object],
+        interval: float,
+        began: float | None = None,
+    ) -> None:
+        self._monitor = SystemMetricsMonitor(run_id, sampling_interval=interval, tracking_uri=tracking_uri)
+        self._publish = publish
+        self._began = time.time() if began is None else began
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="system-metrics", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread. Nothing is published afterwards."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        sampling = self._monitor.sampling_interval
+        published = time.time()
+        while not self._stop.wait(sampling):
+            try:
+                self._monitor.collect_metrics()
+                now = time.time()
+                if now - published + sampling / 2 < publishing_interval(sampling, now - self._began):
+                    continue
+                published = now
+                metrics = self._monitor.aggregate_metrics()
+                for monitor in self._monitor.monitors:
+                    monitor.clear_metrics()
+                self._publish({f"system/{name}": value for name, value in metrics.items()})
+            except Exception as error:
+                logger.warning("stopped measuring system metrics: %r", error)
+                return

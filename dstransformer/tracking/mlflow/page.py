@@ -15,7 +15,7 @@ from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation
 from dstransformer.io.json_text import read_json
 from dstransformer.tracking.events import RunStart, RunStatus
-from dstransformer.tracking.location import sqlite_path
+from dstransformer.tracking.mlflow.location import sqlite_path
 
 #: Tags worth filtering runs by. The other facts are in the description.
 FILTER_TAGS = ("preset", "git_revision", "dstransformer", "world_size", "device", "host")
@@ -47,10 +47,10 @@ Over HTTP: `mlflow models serve -m models:/{model_id} --env-manager local`, then
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The progress of a run. ``status`` is None during training, ``bundle`` is None until there is one.
+class RunSummary:
+    """The state of a run, for its description.
 
-    ``cost`` has the totals of ``Tracker.log_cost``.
+    ``status`` is None during training, ``bundle`` until there is one. ``cost`` has the totals of ``CostTotal``.
     """
 
     status: RunStatus | None = None
@@ -100,19 +100,19 @@ def describe_crash(description: str) -> str:
     return description.replace(TRAINING, lost, 1)
 
 
-def describe(run: RunStart, run_folder: Path, outcome: Outcome) -> str:
+def describe(run: RunStart, run_folder: Path, summary: RunSummary) -> str:
     """The run's description, in Markdown."""
-    parts = [_format_scores(outcome), _format_progress(run, outcome)]
-    if outcome.cost:
-        parts.append(f"Training cost: {format_cost(outcome.cost)}.")
+    parts = [_format_scores(summary), _format_progress(run, summary)]
+    if summary.cost:
+        parts.append(f"Training cost: {format_cost(summary.cost)}.")
     parts.append(_format_facts(run, run_folder))
-    if outcome.bundle is not None:
-        parts.append(_format_usage(outcome.bundle, run.manifest))
+    if summary.bundle is not None:
+        parts.append(_format_usage(summary.bundle, run.manifest))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def format_cost(totals: Mapping[str, float]) -> str:
-    """The totals of ``Tracker.log_cost`` as text: ``1.23e+18 FLOPs (0.0142 PFLOP-days), 12.3 device hours``."""
+    """The totals of ``CostTotal`` as text: ``1.23e+18 FLOPs (0.0142 PFLOP-days), 12.3 device hours``."""
     text = (
         f"{totals['flops']:.3g} FLOPs ({totals['pflop_days']:.3g} PFLOP-days), "
         f"{totals['device_hours']:.3g} device hours"
@@ -139,9 +139,9 @@ def public_address(tracking_uri: str) -> str:
     return without_secrets(tracking_uri)
 
 
-def _format_scores(outcome: Outcome) -> str:
+def _format_scores(summary: RunSummary) -> str:
     scores, papers, signatures = [], [], []
-    for split, evaluation in sorted(outcome.evaluations.items()):  # test before validation
+    for split, evaluation in sorted(summary.evaluations.items()):  # test before validation
         main = evaluation.main
         sentences = main.name.partition("_first_")[2]
         partial = f" (its first {sentences} sentences)" if sentences else ""
@@ -156,15 +156,15 @@ def _format_scores(outcome: Outcome) -> str:
     return f"{line}\n\nBLEU as in the paper's tables (compounds split) {'; '.join(papers)}" if papers else line
 
 
-def _format_progress(run: RunStart, outcome: Outcome) -> str:
-    of = f"update {outcome.step:,} of {run.config.training.max_updates:,}"
+def _format_progress(run: RunStart, summary: RunSummary) -> str:
+    of = f"update {summary.step:,} of {run.config.training.max_updates:,}"
     text = {
         None: TRAINING,
         "finished": f"Finished at {of}.",
         "failed": f"Failed after {of}.",
         "killed": f"Interrupted after {of}; run the same command to resume.",
-    }[outcome.status]
-    return text if outcome.bundle is None else f"{text} {_format_origin(outcome.bundle)}"
+    }[summary.status]
+    return text if summary.bundle is None else f"{text} {_format_origin(summary.bundle)}"
 
 
 def _format_origin(bundle: Path) -> str:

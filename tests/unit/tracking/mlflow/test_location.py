@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.tracking.location import TrackingState, check_secrets, is_same_store
+from dstransformer.tracking.mlflow.location import TrackingState, check_secrets, is_same_store
 
 ADDRESS = "https://me:s3cret@host:5000/x"
 MASKED = "https://me:***@host:5000/x"

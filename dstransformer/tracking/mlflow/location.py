@@ -22,7 +22,7 @@ GROUP_LOCK_NAME = ".table3-mlflow.lock"
 #: User and password of an address.
 _USER = re.compile(r"://[^/\s]*@")
 
-_START_OVER = "delete it, and the next `dst train` there tracks the run anew"
+_START_OVER = "delete it, and the next `dst train` there tracks the run as a new one"
 SCHEMES = ("http", "https", "databricks", "sqlite", "postgresql", "mysql", "mssql")
 
 
@@ -61,7 +61,7 @@ class TrackingState:
             return None
         except IsADirectoryError:
             raise DataError(
-                f"{path} is a folder: move it away, and the next `dst train` there tracks the run anew"
+                f"{path} is a folder: move it away, and the next `dst train` there tracks the run as a new one"
             ) from None
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}; check its permissions") from None

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 from dstransformer.io.files import hold_lock, sync
-from dstransformer.tracking.location import ARTIFACTS_FOLDER
+from dstransformer.tracking.mlflow.location import ARTIFACTS_FOLDER
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import pytest
 from mlflow.utils.validation import _validate_metric_name
 
 from dstransformer.tracking import find_run, log_evaluation
-from dstransformer.tracking.spool import Spool
+from dstransformer.tracking.mlflow.outbox import Outbox
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_a_bundle_belongs_to_the_run_that_it_lies_in_or_names(run: Path, tmp_pat
 def test_a_group_of_runs_is_no_run(run: Path) -> None:
     table = run.parent
     (table / "tracking.json").write_text("{}")
-    Spool(table).put({"op": "start", "tags": {"mlflow.source.name": "dst table3"}})
+    Outbox(table).put({"op": "start", "tags": {"mlflow.source.name": "dst table3"}})
     assert find_run(run / "bundle", None) == run
     assert find_run(table / "average", str(run)) == run
     assert find_run(table / "average", None) is None
@@ -46,7 +46,7 @@ def test_a_group_of_runs_is_no_run(run: Path) -> None:
 def test_mlflow_takes_the_names_of_metrics(run: Path, name: str, logged: str) -> None:
     test_set = {"name": name, "digest": "d" * 32, "ref": "/text/ref.de"}
     log_evaluation(run, {"bundle": str(run / "bundle"), "step": 2, "metrics": {"bleu": 1.0}, "test_set": test_set})
-    (record,) = [json.loads(path.read_text()) for path in (run / "tracking-pending").iterdir()]
+    (record,) = Outbox(run).records("evaluation")
     assert record["name"] == logged
     _validate_metric_name(f"evaluate/{record['name']}/bleu_compound_split")
 
@@ -71,7 +71,7 @@ def test_the_record_names_test_set_and_model(run: Path, bundle: str, models: lis
         "test_set": {"name": "täst:set (1)", "digest": "d" * 32, "ref": "/text/ref.de"},
     }
     log_evaluation(run, result)
-    (record,) = [json.loads(path.read_text()) for path in (run / "tracking-pending").iterdir()]
+    (record,) = Outbox(run).records("evaluation")
     assert (record["op"], record["step"], record["metrics"]) == ("evaluation", 2, {"bleu": 12.5})
     assert record["dataset"] == {"name": "t-st-set -1-", "digest": "d" * 32, "path": "/text/ref.de"}
     assert json.loads(record["text"]) == result

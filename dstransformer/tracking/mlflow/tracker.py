@@ -1,8 +1,7 @@
-"""The MLflow tracker. It never delays training: calls put records into the spool, and a thread sends them."""
+"""The MLflow tracker. It never delays training: events put records into the outbox, and a thread sends them."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import math
@@ -17,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from dstransformer.config import dump_config
 from dstransformer.evaluation import Evaluation
-from dstransformer.tracking.courier import Courier, StoreUnreachableError, crashed_run
-from dstransformer.tracking.datasets import corpus_dataset, held_out_dataset, held_out_record, training_datasets
 from dstransformer.tracking.events import (
     BundleSaved,
     CheckpointSaved,
@@ -30,34 +27,40 @@ from dstransformer.tracking.events import (
     RunEnd,
     RunStart,
     RunStatus,
+    Tracker,
     TrainingProgress,
 )
-from dstransformer.tracking.jsonl import METRICS_NAME, first_time
-from dstransformer.tracking.location import TrackingState
-from dstransformer.tracking.page import (
+from dstransformer.tracking.metrics_log import METRICS_NAME, first_time
+from dstransformer.tracking.mlflow.location import TrackingState
+from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox
+from dstransformer.tracking.mlflow.page import (
     FILTER_TAGS,
-    Outcome,
+    RunSummary,
     checkpoint_name,
     default_run_name,
     describe,
     model_name,
     public_address,
 )
-from dstransformer.tracking.payload import (
+from dstransformer.tracking.mlflow.records import (
     SAMPLE_COLUMNS,
+    corpus_dataset,
     draw_samples,
     flatten,
+    held_out_dataset,
+    held_out_record,
     named_metrics,
     named_signatures,
     point_stride,
     sample_rows,
     steps_in,
+    training_datasets,
+    unix_ms,
 )
-from dstransformer.tracking.spool import FOLDER_NAME, Spool, unix_ms
-from dstransformer.tracking.tracker import Tracker
+from dstransformer.tracking.mlflow.sender import Sender, StoreUnreachableError, crashed_run, quiet_libraries
 
 if TYPE_CHECKING:
-    from dstransformer.tracking.system_metrics import SystemMetrics
+    from dstransformer.tracking.mlflow.store import SystemMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +74,7 @@ SYSTEM_METRICS_SECONDS = 10.0
 MAX_NONFINITE_UPDATES = 200
 
 #: Training losses that are remembered until the checkpoint of their update is on disk.
-MOST_LOSSES = 100
+MAX_LOSSES = 100
 
 CHECKPOINTS = "checkpoints"  # the folder of checkpoints in a run folder
 
@@ -105,13 +108,13 @@ class MlflowTracker(Tracker):
         self._retry_seconds = retry_seconds
         self._system_metrics_seconds = system_metrics_seconds
         self._announce = announce
-        self._spool = Spool(run_folder)
+        self._outbox = Outbox(run_folder)
         self._run: RunStart | None = None
-        self._outcome = Outcome()
+        self._summary = RunSummary()
         self._logged_signatures: dict[str, Mapping[str, str]] = {}
         self._logged_datasets: set[str] = set()
         self._validated: tuple[int, Scores] | None = None  # step and scores of the last validation
-        self._trained: deque[tuple[int, Scores]] = deque(maxlen=MOST_LOSSES)  # steps and training losses
+        self._trained: deque[tuple[int, Scores]] = deque(maxlen=MAX_LOSSES)  # steps and training losses
         self._nonfinite_updates = 0
         self._checkpoints: set[int] = set()  # steps of the checkpoints whose weights this process has known
         self._stride = 1
@@ -120,7 +123,6 @@ class MlflowTracker(Tracker):
         self._step = 0
         self._finishing = threading.Event()
         self._store_down = False
-        self._disk_full = False
         self._retry_at = 0.0
         self._worker: threading.Thread | None = None
 
@@ -150,7 +152,7 @@ class MlflowTracker(Tracker):
         """Record the description of the run and start sending. A resumed run continues the MLflow run of its folder."""
         self._run = run
         self._step = run.resume_step or 0
-        self._outcome = Outcome(step=self._step)
+        self._summary = RunSummary(step=self._step)
         resume = run.resume_step is not None
         self._stride = point_stride(run.config.training.max_updates / run.config.training.log_every)
         crashed = None
@@ -158,10 +160,10 @@ class MlflowTracker(Tracker):
             self._state = self._state.with_stored_run_id(self._run_folder)
             self._checkpoints.add(run.resume_step)
         else:
-            crashed = crashed_run(self._run_folder, self._spool, self._state)
-            if leftovers := self._spool.pending():
-                logger.warning("dropping %d unsent tracking records of an earlier run in this folder", len(leftovers))
-            self._spool.clear()
+            crashed = crashed_run(self._run_folder, self._outbox, self._state)
+            if leftovers := self._outbox.pending():
+                logger.warning("dropping %d unsent tracking records of an earlier run in this folder", leftovers)
+            self._outbox.clear()
         self._state.save(self._run_folder)
         tags = {name: run.tags[name] for name in FILTER_TAGS if name in run.tags}
         if "git_revision" in tags:
@@ -188,7 +190,7 @@ class MlflowTracker(Tracker):
             self._put("dataset", **dataset)
         if resume:
             self._put("checkpoints", kept=steps_in(self._run_folder / CHECKPOINTS), time=unix_ms())
-        self._worker = threading.Thread(target=self._send_records, name="mlflow-courier", daemon=True)
+        self._worker = threading.Thread(target=self._send_records, name="mlflow-sender", daemon=True)
         self._worker.start()
 
     def _log_training(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -241,7 +243,7 @@ class MlflowTracker(Tracker):
     def _log_cost(self, step: int, totals: Mapping[str, float]) -> None:
         """Log ``cost/<name>`` metrics."""
         self._step = max(self._step, step)
-        self._outcome = replace(self._outcome, cost=totals)
+        self._summary = replace(self._summary, cost=totals)
         if self._is_shown(step):
             self._put_metrics(step, {f"cost/{name}": value for name, value in totals.items()})
 
@@ -290,7 +292,7 @@ class MlflowTracker(Tracker):
         bundle, step, evaluations = saved.bundle, saved.step, saved.evaluations
         for split, evaluation in evaluations.items():
             self._put_evaluation(split, step, evaluation)
-        self._outcome = replace(self._outcome, step=step, bundle=bundle, evaluations=evaluations)
+        self._summary = replace(self._summary, step=step, bundle=bundle, evaluations=evaluations)
         key, time = uuid.uuid4().hex, unix_ms()
         samples = [sample for evaluation in evaluations.values() for sample in evaluation.samples]
         signatures = [named_signatures(split, evaluation) for split, evaluation in evaluations.items()]
@@ -305,7 +307,7 @@ class MlflowTracker(Tracker):
             main=main.get("final_test") or main.get("final_validation", ""),
             example=samples[0].source if samples else None,
             trees=self._run.manifest.trees is not None,
-            description=describe(self._run, self._run_folder, replace(self._outcome, status="finished")),
+            description=describe(self._run, self._run_folder, replace(self._summary, status="finished")),
             key=key,
             time=time,
         )
@@ -316,7 +318,7 @@ class MlflowTracker(Tracker):
         """Send the remaining records and end the MLflow run. Records not sent in time stay in the run folder."""
         try:
             if self._run is not None:
-                self._outcome = replace(self._outcome, status=status, step=self._step)
+                self._summary = replace(self._summary, status=status, step=self._step)
                 self._put_description()
                 self._put("plot", file="plots/training.png", title=self._run.run_name or str(self._run_folder))
             self._put("finish", status=status, time=unix_ms())
@@ -324,33 +326,32 @@ class MlflowTracker(Tracker):
             self._finishing.set()
         if self._worker is not None:
             self._worker.join(FINISH_SECONDS[status])
-        self._check_disk()
-        self._spool.close()
+        self._outbox.flush()
         if self._registered is not None:
             self._announce(f"MLflow: {self._registered}")
         if self._page is not None:
             self._announce(self._page)
-        if lost := self._spool.held:
+        if lost := self._outbox.held:
             logger.warning("%d tracking records are lost: %s has no room for them", lost, self._run_folder)
-        if left := len(self._spool.pending()) - lost:
+        if left := self._outbox.pending() - lost:
             logger.warning(
                 "%d tracking records were not sent to %s and are kept in %s: send them with `dst track %s`",
                 left,
                 public_address(self._state.tracking_uri),
-                self._run_folder / FOLDER_NAME,
+                self._run_folder / OUTBOX_NAME,
                 self._run_folder,
             )
 
     def _put_description(self) -> None:
         assert self._run is not None
-        text = describe(self._run, self._run_folder, self._outcome)
+        text = describe(self._run, self._run_folder, self._summary)
         self._put("tags", tags={"mlflow.note.content": text})
 
     def _put(self, op: str, **values: Any) -> None:
-        self._spool.put_or_hold({"op": op, **values})
+        self._outbox.put_or_hold({"op": op, **values})
 
     def _put_metrics(self, step: int, metrics: Mapping[str, float]) -> int:
-        """Put metrics into the spool. Returns their time in Unix milliseconds."""
+        """Put metrics into the outbox. Returns their time in Unix milliseconds."""
         now = unix_ms()
         self._put("metrics", metrics=[[name, float(value), now, step] for name, value in metrics.items()])
         return now
@@ -362,52 +363,40 @@ class MlflowTracker(Tracker):
         return step // training.log_every % self._stride == 0 or step >= training.max_updates
 
     def _send_records(self) -> None:
-        courier = Courier(self._state, self._run_folder, self._spool)
+        sender = Sender(self._state, self._run_folder, self._outbox)
         monitor: SystemMetrics | None = None
         while True:
             finishing = self._finishing.is_set()
             if finishing and monitor is not None:
                 monitor.stop()
-            self._check_disk()
-            self._deliver(courier, last_try=finishing)
-            self._registered = courier.registered
-            if self._page is None and courier.page is not None:
-                self._page = courier.page
+            self._outbox.flush()
+            self._send_pending(sender, last_try=finishing)
+            self._registered = sender.registered
+            if self._page is None and sender.page is not None:
+                self._page = sender.page
                 if not self._finishing.is_set():  # _end announces it as well
                     self._announce(self._page)
             if finishing:
                 return
-            if monitor is None and self._with_system_metrics and courier.run_id is not None and not self._store_down:
-                monitor = self._start_monitor(courier.run_id)
+            if monitor is None and self._with_system_metrics and sender.run_id is not None and not self._store_down:
+                monitor = self._start_monitor(sender.run_id)
             self._finishing.wait(self._flush_seconds)
 
-    def _check_disk(self) -> None:
-        """Write the records that are held in memory, if there is room now."""
-        error = self._spool.write_held()
-        if error is not None and not self._disk_full:
-            what = f"cannot write tracking records to {self._run_folder}: {error.strerror or error}"
-            logger.warning("%s; training continues, and they are held in memory", what)
-        elif error is None and self._disk_full:
-            logger.warning("tracking records are written to %s again", self._run_folder)
-        self._disk_full = error is not None
-
-    def _deliver(self, courier: Courier, *, last_try: bool) -> None:
+    def _send_pending(self, sender: Sender, *, last_try: bool) -> None:
         due = last_try or time.monotonic() >= self._retry_at
         if self._store_down and not due:
             return
         try:
-            courier.deliver(retry_refused=due)
+            sender.send(retry_refused=due)
         except (StoreUnreachableError, OSError) as error:
             if not self._store_down:
                 logger.warning(
                     "%s does not accept tracking records; training continues and they are kept in %s: %s",
                     public_address(self._state.tracking_uri),
-                    self._run_folder / FOLDER_NAME,
+                    self._run_folder / OUTBOX_NAME,
                     error,
                 )
             self._store_down = True
-            with contextlib.suppress(OSError):  # disk full: leave the records as they are
-                self._spool.compact()
         else:
             if self._store_down:
                 logger.warning("%s accepts tracking records again", public_address(self._state.tracking_uri))
@@ -417,17 +406,18 @@ class MlflowTracker(Tracker):
                 self._retry_at = time.monotonic() + self._retry_seconds
 
     def _start_monitor(self, run_id: str) -> SystemMetrics | None:
-        from dstransformer.tracking.system_metrics import SystemMetrics
+        from dstransformer.tracking.mlflow.store import SystemMetrics
 
         self._with_system_metrics = False
         try:
-            return SystemMetrics(
-                run_id,
-                self._state.tracking_uri,
-                lambda metrics: self._put_metrics(self._step, metrics),
-                self._system_metrics_seconds,
-                first_time(self._run_folder / METRICS_NAME),
-            )
+            with quiet_libraries():
+                return SystemMetrics(
+                    run_id,
+                    self._state.tracking_uri,
+                    lambda metrics: self._put_metrics(self._step, metrics),
+                    self._system_metrics_seconds,
+                    first_time(self._run_folder / METRICS_NAME),
+                )
         except Exception as error:
             logger.warning("cannot measure system metrics: %r", error)
             return None

@@ -1,0 +1,1 @@
+"""Tracking in MLflow. Modules that import mlflow are imported only where they are needed."""

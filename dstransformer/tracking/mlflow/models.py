@@ -1,0 +1,422 @@
+"""The logged models of a run in MLflow: its checkpoints and its final bundle, and registered models. Imports mlflow.
+
+A checkpoint is an *external* model: MLflow has its path, hash and scores, so that its pages and searches rank
+checkpoints, but none of its files. The bundle is uploaded whole. It may become a
+version of a registered model; the best version is the champion.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import mlflow.pyfunc
+import yaml
+from mlflow.entities import LoggedModel, LoggedModelOutput, Metric
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model, ModelSignature
+from mlflow.models.utils import get_external_mlflow_model_spec
+from mlflow.tracking import MlflowClient
+from mlflow.types import ColSpec, Schema
+from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL, MLFLOW_MODEL_VERSIONS
+
+from dstransformer.evaluation import Score
+from dstransformer.io.files import path_inside
+from dstransformer.tracking.mlflow.page import bundle_note, checkpoint_note, public_address
+from dstransformer.tracking.mlflow.records import Record, held_out_split
+
+KEY_TAG = "mlflow.dst_key"  # identifies what a record created, to avoid duplicates; hidden in MLflow's UI
+TIME_TAG = "mlflow.dst_time"  # when the record was written, in Unix milliseconds
+NOTE_TAG = "mlflow.note.content"
+
+CHECKPOINT = "checkpoint"
+BUNDLE = "translation"
+
+#: Values of a checkpoint's tag ``state``.
+KEPT, DELETED = "kept", "deleted"
+
+SCORE_TAG = "score"  # of a bundle: the name of the metric that ranks it
+SIGNATURE_TAG = "signature."  # with the name of a metric after it
+
+BUNDLE_FOLDER = "bundle"
+LOADER_MODULE = "dstransformer.export.pyfunc"
+
+#: What the loader and the model import. This package itself is not on an index: its code travels with the model.
+REQUIREMENTS = (
+    "mlflow",
+    "torch",
+    "numpy",
+    "pandas",
+    "sentencepiece",
+    "safetensors",
+    "pydantic",
+    "PyYAML",
+    "pyarrow",
+    "psutil",
+    "filelock",
+)
+PARSER_REQUIREMENTS = ("nltk",)
+
+_EXAMPLE = "A sentence."
+
+CHAMPION = "champion"
+MODEL_TAG = "model_id"  # of a version: the logged model, which MLflow's SQL registry does not keep
+REASON_TAG = "champion_reason"
+SCORE_VERSION_TAG = "score"
+DONE_TAG = "mlflow.dst_registered"  # the champion has been decided
+
+DESCRIPTION = (
+    "Final bundles of `dst train`. The alias `champion` is the version with the highest score among those measured "
+    "on the same test set with the same metric signature; its tag `champion_reason` says why."
+)
+MAX_DESCRIPTION = 5000
+
+
+class RunModels:
+    """The logged models of one run. Methods raise the errors of MLflow, the network and the disk unchanged.
+
+    Each method can be called again with the same record: it creates nothing twice.
+    """
+
+    def __init__(self, client: MlflowClient, run_id: str, run_folder: Path, tracking_uri: str) -> None:
+        self._client = client
+        self._run_id = run_id
+        self._run_folder = run_folder
+        self._tracking_uri = tracking_uri
+        self._experiment = str(client.get_run(run_id).info.experiment_id)
+
+    def add_checkpoint(self, record: Record) -> None:
+        """Add a checkpoint with the scores of its weights, and mark those that are gone."""
+        same_step = [model for model in self._checkpoints() if _step(model) == record["step"]]
+        if any(_time(model) > record["time"] for model in same_step):
+            return  # the store refused this record before, and the checkpoint has been written again since
+        known = [model for model in same_step if model.tags.get(KEY_TAG) == record["key"]]
+        if record["rewritten"] and not known:
+            known = [model for model in same_step if model.tags.get("state") == KEPT][:1]
+        tags = {"path": record["path"], "sha256": record["sha256"], "step": str(record["step"]), "state": KEPT}
+        if known:
+            model = known[0]
+        else:
+            keys = {KEY_TAG: record["key"], TIME_TAG: str(record["time"]), MLFLOW_MODEL_IS_EXTERNAL: "true"}
+            model = self._create(record["name"], CHECKPOINT, tags | keys, {"step": str(record["step"])})
+        with tempfile.TemporaryDirectory() as folder:
+            description = Path(folder, "MLmodel")
+            get_external_mlflow_model_spec(model).save(str(description))
+            self._client.log_model_artifact(model.model_id, str(description))
+        self._link(model, record["step"])
+        self._client.set_logged_model_tags(model.model_id, tags | {NOTE_TAG: checkpoint_note(record)})
+        for scores in record["scores"]:
+            self._log_scores(model, scores, record["step"])
+        self._client.finalize_logged_model(model.model_id, "READY")
+        self.mark_deleted(record, spare=model)
+
+    def add_scores(self, record: Record) -> None:
+        """Add scores to the checkpoint of an update, if there is one."""
+        for model in self._checkpoints():
+            if _step(model) == record["step"] and model.tags.get("state") == KEPT:
+                self._log_scores(model, record["scores"], record["step"])
+
+    def mark_deleted(self, record: Record, spare: LoggedModel | None = None) -> None:
+        """Tag earlier checkpoints as deleted: of updates not in ``record["kept"]``, or replaced by ``spare``."""
+        for model in self._checkpoints():
+            if spare is not None and model.model_id == spare.model_id:
+                continue
+            is_replaced = spare is not None and _step(model) == record["step"]
+            gone = is_replaced or _step(model) not in record["kept"]
+            if gone and model.tags.get("state") == KEPT and _time(model) <= record["time"]:
+                self._client.set_logged_model_tags(model.model_id, {"state": DELETED})
+
+    def add_bundle(self, record: Record) -> None:
+        """Upload a bundle as a model that ``mlflow.pyfunc.load_model`` opens and ``mlflow models serve`` serves."""
+        bundle = path_inside(self._run_folder, record["path"])
+        if not bundle.is_dir():
+            raise FileNotFoundError(f"the bundle {bundle} does not exist")
+        model = next(self._search(f"tags.`{KEY_TAG}` = '{record['key']}'"), None)
+        if model is None:
+            keys = {KEY_TAG: record["key"], TIME_TAG: str(record["time"]), "path": record["path"]}
+            model = self._create(record["name"], BUNDLE, keys, {"step": str(record["step"])})
+        self._client.log_model_artifacts(model.model_id, str(bundle), BUNDLE_FOLDER)
+        with tempfile.TemporaryDirectory() as folder:
+            files = Path(folder, "model")
+            write_model_files(
+                files,
+                run_id=self._run_id,
+                model_id=model.model_id,
+                example=record.get("example"),
+                trees=record.get("trees", False),
+                metadata={"step": record["step"], "run": str(self._run_folder.absolute())},
+            )
+            self._client.log_model_artifacts(model.model_id, str(files))
+        self._link(model, record["step"])
+        scores = record.get("scores") or [{"metrics": record.get("metrics", {}), "time": record["time"]}]
+        for part in scores:
+            self._log_scores(model, part, record["step"])
+        note = bundle_note(record.get("description", ""), public_address(self._tracking_uri), model.model_id)
+        tags = {f"{SIGNATURE_TAG}{name}": text for name, text in record.get("signatures", {}).items()}
+        tags |= {SCORE_TAG: record.get("main", ""), NOTE_TAG: note}
+        self._client.set_logged_model_tags(model.model_id, tags)
+        self._client.finalize_logged_model(model.model_id, "READY")
+
+    def bundle(self, key: str | None) -> LoggedModel:
+        """The bundle that a record with this key has added, or the newest one if the key is None.
+
+        Raises:
+            LookupError: There is none.
+        """
+        found = [model for model in self._search(f"model_type = '{BUNDLE}'") if key in (None, model.tags.get(KEY_TAG))]
+        if not found:
+            raise LookupError(f"MLflow has no final bundle of {self._run_folder} yet: finish the run with `dst train`")
+        return max(found, key=lambda model: int(model.creation_timestamp))
+
+    def find(self, paths: Sequence[str]) -> str | None:
+        """The ID of the newest model with one of these paths; None if there is none."""
+        found = [model for model in self._search() if model.tags.get("path") in paths]
+        newest = max(found, key=lambda model: int(model.creation_timestamp), default=None)
+        return None if newest is None else str(newest.model_id)
+
+    def _checkpoints(self) -> list[LoggedModel]:
+        """The checkpoints, newest first."""
+        return sorted(self._search(f"model_type = '{CHECKPOINT}'"), key=_time, reverse=True)
+
+    def _search(self, condition: str = "") -> Iterator[LoggedModel]:
+        query, token = f"source_run_id = '{self._run_id}'{condition and f' AND {condition}'}", None
+        while True:
+            page = self._client.search_logged_models([self._experiment], query, page_token=token)
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def _create(self, name: str, kind: str, tags: Mapping[str, str], params: Mapping[str, str]) -> LoggedModel:
+        return self._client.create_logged_model(
+            self._experiment,
+            name=name,
+            source_run_id=self._run_id,
+            tags=dict(tags),
+            params=dict(params),
+            model_type=kind,
+        )
+
+    def _link(self, model: LoggedModel, step: int) -> None:
+        """Show the model on the page of the run."""
+        outputs = self._client.get_run(self._run_id).outputs.model_outputs
+        if model.model_id not in {output.model_id for output in outputs}:
+            self._client.log_outputs(self._run_id, [LoggedModelOutput(model.model_id, step)])
+
+    def _log_scores(self, model: LoggedModel, scores: Mapping[str, Any], step: int) -> None:
+        """Log scores of a model. With the time at which the run got them, they are no second point of its curves."""
+        dataset = scores.get("dataset") or {}
+        metrics = [
+            Metric(
+                name,
+                value,
+                scores["time"],
+                step,
+                model_id=model.model_id,
+                dataset_name=dataset.get("name"),
+                dataset_digest=dataset.get("digest"),
+                run_id=self._run_id,
+            )
+            for name, value in scores["metrics"].items()
+        ]
+        self._client.log_batch(self._run_id, metrics=metrics)
+
+
+def _step(model: LoggedModel) -> int:
+    return int(model.params.get("step", -1))
+
+
+def _time(model: LoggedModel) -> int:
+    return int(model.tags.get(TIME_TAG, 0))
+
+
+def pinned_requirements(*, trees: bool) -> list[str]:
+    """The packages that a model needs, with the versions installed here, as lines of ``requirements.txt``.
+
+    The local part of a version (``2.13.0+cpu``) is left out: it names a build that the package index does not have.
+    """
+    names = (*REQUIREMENTS, *(PARSER_REQUIREMENTS if trees else ()))
+    return [f"{name}=={version(name).partition('+')[0]}" for name in names]
+
+
+def write_model_files(
+    folder: Path, *, run_id: str, model_id: str, example: str | None, trees: bool, metadata: Mapping[str, Any]
+) -> None:
+    """Write everything of an MLflow model but the bundle, which belongs beside it as ``bundle/``.
+
+    Args:
+        folder: An empty folder.
+        run_id: The run that trained the model.
+        model_id: The logged model.
+        example: A sentence to show as input; None for a placeholder.
+        trees: Whether the model is a parser.
+        metadata: Facts to store in the description.
+    """
+    text = Schema([ColSpec("string")])
+    model = Model(run_id=run_id, model_id=model_id, model_uuid=model_id)
+    code = folder.with_name(f"{folder.name}-code") / "dstransformer"
+    shutil.copytree(Path(__file__).parents[2], code, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    mlflow.pyfunc.save_model(
+        str(folder),
+        loader_module=LOADER_MODULE,
+        code_paths=[str(code)],
+        mlflow_model=model,
+        signature=ModelSignature(inputs=text, outputs=text),
+        input_example=[example or _EXAMPLE],
+        pip_requirements=pinned_requirements(trees=trees),
+        metadata=dict(metadata),
+    )
+    shutil.rmtree(code.parent)
+    description = folder / "MLmodel"
+    content = yaml.safe_load(description.read_text(encoding="utf-8"))
+    content["flavors"]["python_function"]["data"] = BUNDLE_FOLDER
+    description.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The score by which a version is compared.
+
+    Attributes:
+        score: The score; its signature says how it was computed.
+        split: What it was measured on: ``test`` or ``validation``.
+        dataset: Name of that set.
+        digest: Hash of its sentences and references; empty if unknown.
+    """
+
+    score: Score
+    split: str
+    dataset: str
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.score.label} {self.score.value:.2f} on {self.split}"
+
+
+def is_better(candidate: Standing | None, champion: Standing | None, version: str) -> tuple[bool, str]:
+    """Whether a candidate replaces the champion, and why.
+
+    Args:
+        candidate: The score of the candidate; None if it has none.
+        champion: The score of the champion in the same metric on the same split; None if it has none.
+        version: The champion's version.
+    """
+    if candidate is None:
+        return False, f"no score to compare with version {version}"
+    name = f"{candidate.score.label} on {candidate.split}"
+    if champion is None:
+        return False, f"not comparable: version {version} has no {name}"
+    for what, own, other in (
+        ("another signature", candidate.score.signature, champion.score.signature),
+        ("another dataset", candidate.digest, champion.digest),
+    ):
+        if own != other or not own:
+            difference = f"{own or 'unknown'}, not {other or 'unknown'}"
+            return False, f"not comparable with version {version}: {name} has {what} ({difference})"
+    better = candidate.score.value > champion.score.value
+    values = f"{candidate.score.value:.2f} {'>' if better else '<='} {champion.score.value:.2f}"
+    return better, f"{candidate.score.label} {values} of version {version} on {candidate.split}: {candidate.dataset}"
+
+
+def standing_of(model: LoggedModel, metric: str | None = None) -> Standing | None:
+    """The score of a logged bundle: in the metric that ranks it, or in another one, such as ``final_test/bleu``."""
+    name = metric or model.tags.get(SCORE_TAG, "")
+    found = [logged for logged in model.metrics or () if logged.key == name]
+    if not name or not found:
+        return None
+    newest = max(found, key=lambda logged: logged.timestamp)
+    split, _, score = name.rpartition("/")
+    return Standing(
+        Score(score, newest.value, model.tags.get(f"{SIGNATURE_TAG}{name}", "")),
+        held_out_split(split),
+        newest.dataset_name or "",
+        newest.dataset_digest or "",
+    )
+
+
+def register(client: MlflowClient, model: LoggedModel, name: str) -> str:
+    """Register a logged bundle as a version of ``name``, and make it the champion if it is the best. Idempotent.
+
+    Returns:
+        A line that says which version it is and why it is the champion or not.
+    """
+    _create_registered_model(client, name)
+    version = _find_version(client, model, name) or _create_version(client, model, name)
+    if DONE_TAG not in version.tags:
+        champion = client.get_registered_model(name).aliases.get(CHAMPION)
+        if str(champion) == str(version.version):  # a crash after it became the champion
+            better, reason = True, version.tags[REASON_TAG]
+        else:
+            better, reason = _decide(client, model, name, champion)
+        standing = standing_of(model)
+        tags = {REASON_TAG: reason} | ({} if standing is None else {SCORE_VERSION_TAG: str(standing)})
+        for key, value in tags.items():
+            client.set_model_version_tag(name, version.version, key, value)
+        if better:
+            client.set_registered_model_alias(name, CHAMPION, version.version)
+        client.set_model_version_tag(name, version.version, DONE_TAG, "true")
+        version = client.get_model_version(name, version.version)
+    is_champion = str(client.get_registered_model(name).aliases.get(CHAMPION)) == str(version.version)
+    role = "is the champion" if is_champion else "is not the champion"
+    return f"{name} version {version.version} {role}: {version.tags.get(REASON_TAG, '')}"
+
+
+def _decide(client: MlflowClient, model: LoggedModel, name: str, champion: str | None) -> tuple[bool, str]:
+    own = standing_of(model)
+    if champion is None:
+        return True, "the first champion" + ("" if own is None else f": {own}")
+    other = client.get_model_version(name, champion)
+    logged = _logged_model(client, other.tags[MODEL_TAG]) if MODEL_TAG in other.tags else None
+    theirs = None if logged is None or own is None else standing_of(logged, model.tags[SCORE_TAG])
+    return is_better(own, theirs, str(champion))
+
+
+def _logged_model(client: MlflowClient, model_id: str) -> LoggedModel | None:
+    try:
+        return client.get_logged_model(model_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+
+
+def _create_registered_model(client: MlflowClient, name: str) -> None:
+    try:
+        client.create_registered_model(name, description=DESCRIPTION)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _find_version(client: MlflowClient, model: LoggedModel, name: str) -> ModelVersion | None:
+    versions = client.search_model_versions(f"run_id = '{model.source_run_id}'")
+    found = [version for version in versions if version.name == name and version.tags.get(MODEL_TAG) == model.model_id]
+    return client.get_model_version(name, found[0].version) if found else None
+
+
+def _create_version(client: MlflowClient, model: LoggedModel, name: str) -> ModelVersion:
+    version = client.create_model_version(
+        name,
+        model.artifact_location,
+        run_id=model.source_run_id,
+        tags={MODEL_TAG: model.model_id},
+        description=model.tags.get(NOTE_TAG, "")[:MAX_DESCRIPTION],
+        model_id=model.model_id,
+    )
+    _show_version(client, model, name, str(version.version))
+    return version
+
+
+def _show_version(client: MlflowClient, model: LoggedModel, name: str, version: str) -> None:
+    """Show the version on the page of the logged model, as an MLflow server does by itself."""
+    shown = json.loads(client.get_logged_model(model.model_id).tags.get(MLFLOW_MODEL_VERSIONS, "[]"))
+    mine = {"name": name, "version": int(version)}
+    if not any(str(entry["version"]) == version and entry["name"] == name for entry in shown):
+        client.set_logged_model_tags(model.model_id, {MLFLOW_MODEL_VERSIONS: json.dumps([*shown, mine])})
