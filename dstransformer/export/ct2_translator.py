@@ -36,6 +36,10 @@ Job = TypeVar("Job")
 #: CTranslate2's search ends when so many times ``beam_size`` hypotheses have. Ours goes on while one could be better.
 PATIENCE = 2.0
 
+#: A sentence is searched to its limit rounded up to a multiple of this, and again to the limit itself if an output is
+#: longer. So its outputs do not depend on the sentences beside it, and a batch need not be split at every length.
+LIMIT_STEP = 32
+
 #: CTranslate2 ranks finished hypotheses by ``log_probability / length ** exponent``. The exponent is alpha times this;
 #: the result is chosen by our own formula among those that it returns.
 EXPONENT_SHARE = 0.8
@@ -53,6 +57,13 @@ class _Asked(NamedTuple):
 
     src: list[str]
     prefix: list[str]
+    limit: int
+
+
+class _Batch(NamedTuple):
+    """Sentences that are searched together, by their place in the request, and most tokens of their outputs."""
+
+    places: list[int]
     limit: int
 
 
@@ -186,10 +197,11 @@ class CT2Translator(Translator):
         batch_tokens = tokens_at_once(self.settings.batch_tokens, self.settings.beam_size)
         batches = plan_batches([len(ids) for ids in src], batch_tokens)
         found: list[list[_Found]] = [[] for _ in src]
-        for batch in self._decode(batches, asked, found):
+        for batch in self._decode(_split(batches, [self._search_limit(one) for one in asked]), asked, found):
             if progress is not None:
-                progress(len(batch))
-        for _ in self._decode(_too_long(batches, asked, found), asked, found):
+                progress(len(batch.places))
+        too_long = [[place for place in batch if _exceeds(asked[place], found[place])] for batch in batches]
+        for _ in self._decode(_split(too_long, [one.limit for one in asked]), asked, found):
             pass
         self._score_exactly(asked, found)
         if progress is not None and (empty := sum(not ids for ids in src)):
@@ -201,12 +213,17 @@ class CT2Translator(Translator):
         names = [self._src_names[token] for token in src]
         return _Asked(names, [self._names[token] for token in prefix], min(limit, self.most_tokens))
 
+    def _search_limit(self, one: _Asked) -> int:
+        return min(-(-one.limit // LIMIT_STEP) * LIMIT_STEP, self.most_tokens)
+
     def _decode(
-        self, batches: Sequence[Sequence[int]], asked: Sequence[_Asked], found: list[list[_Found]]
-    ) -> Iterator[Sequence[int]]:
-        """Translate in batches, each to the longest limit in it. Yields a batch when its part of ``found`` is set."""
-        for batch, answers in self._ahead(batches, lambda batch: self._submit([asked[place] for place in batch])):
-            for place, answer in zip(batch, answers, strict=True):
+        self, batches: Sequence[_Batch], asked: Sequence[_Asked], found: list[list[_Found]]
+    ) -> Iterator[_Batch]:
+        """Translate in batches. Yields a batch when its part of ``found`` is set."""
+        for batch, answers in self._ahead(
+            batches, lambda batch: self._submit([asked[place] for place in batch.places], batch.limit)
+        ):
+            for place, answer in zip(batch.places, answers, strict=True):
                 found[place] = self._read(answer.result())
             yield batch
 
@@ -222,9 +239,9 @@ class CT2Translator(Translator):
                 return
             yield given.popleft()
 
-    def _submit(self, batch: Sequence[_Asked]) -> Any:
+    def _submit(self, batch: Sequence[_Asked], limit: int) -> Any:
         """Start to translate a batch. The last token of an output of full length is its end, which is added later."""
-        search, longest = self.settings, max(one.limit for one in batch) - 1
+        search, longest = self.settings, limit - 1
         return self.engine.translate_batch(
             [one.src for one in batch],
             [one.prefix for one in batch] if any(one.prefix for one in batch) else None,
@@ -300,18 +317,20 @@ class CT2Translator(Translator):
         return min(self.settings.max_input_tokens or self.most_tokens, self.most_tokens - 1)
 
 
-def _too_long(
-    batches: Sequence[Sequence[int]], asked: Sequence[_Asked], found: Sequence[Sequence[_Found]]
-) -> list[list[int]]:
-    """Batches, of one limit each, of the sentences with a hypothesis beyond their own limit."""
-    again: list[list[int]] = []
+def _split(batches: Sequence[Sequence[int]], limits: Sequence[int]) -> list[_Batch]:
+    """The batches, divided so that the sentences of each have one limit; ``limits`` are those of all sentences."""
+    split: list[_Batch] = []
     for batch in batches:
         by_limit: dict[int, list[int]] = {}
         for place in batch:
-            if any(len(one.names) + 1 > asked[place].limit for one in found[place]):
-                by_limit.setdefault(asked[place].limit, []).append(place)
-        again += by_limit.values()
-    return again
+            by_limit.setdefault(limits[place], []).append(place)
+        split += [_Batch(places, limit) for limit, places in by_limit.items()]
+    return split
+
+
+def _exceeds(one: _Asked, found: Sequence[_Found]) -> bool:
+    """Whether a hypothesis of a sentence is beyond its limit."""
+    return any(len(hypothesis.names) + 1 > one.limit for hypothesis in found)
 
 
 def _read_record(path: Path) -> dict[str, Any]:
