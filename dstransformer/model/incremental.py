@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from dstransformer.model import ops
-from dstransformer.model.layers import DecoderLayer
-from dstransformer.model.modules import Linear
 from dstransformer.model.packing import Packing, round_rows
-from dstransformer.model.transformer import Transformer
+from dstransformer.model.transformer import DecoderLayer, Linear, Transformer
 
 #: Most row counts that the steps of a ragged decoder have from one power of two to the next.
 ROW_COUNTS = 16
