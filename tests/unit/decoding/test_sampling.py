@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from support.corpora import TEXT
+from support.data.corpora import TEXT
 
 from dstransformer.decoding import Sampling, Translator
 from dstransformer.decoding.sampling import draw_tokens, uniform_numbers
