@@ -21,7 +21,7 @@ from torch import Tensor
 from dstransformer.decoding import Translator
 from dstransformer.evaluation.bleu import score
 from dstransformer.export.ct2 import export_ct2
-from dstransformer.export.ct2_translator import CT2Translator
+from dstransformer.export.ct2_engine import open_ct2
 from dstransformer.export.hf import TARGET, export_hf
 from dstransformer.io.text import iter_lines
 
@@ -44,7 +44,7 @@ def main() -> None:
         for quantization in ("float32", "int8"):
             place = Path(folder, quantization)
             export_ct2(given.bundle, place, quantization=quantization)
-            engine = CT2Translator.open(place)
+            engine = open_ct2(place)
             measure(f"--engine ct2, {quantization}", engine.translate, sources, references, expected)
         export_hf(given.bundle, Path(folder, "hf"))
         for rescore in (False, True):

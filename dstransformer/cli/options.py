@@ -15,7 +15,7 @@ from dstransformer.terminal.command import Parser
 
 if TYPE_CHECKING:
     from dstransformer.decoding import Parser as ConstituencyParser
-    from dstransformer.decoding import Translator
+    from dstransformer.decoding import TextDecoder, Translator
     from dstransformer.decoding.commands import Decoder
     from dstransformer.decoding.formats import Request
     from dstransformer.distributed.launcher import Processes
@@ -198,7 +198,7 @@ def add_lines(parser: Parser, outputs: str) -> None:
 
 def decode_lines(
     options: argparse.Namespace,
-    load: Callable[[], Translator],
+    load: Callable[[], TextDecoder],
     request: Request | None = None,
     also: Mapping[str, Any] | None = None,
 ) -> Answer:
@@ -288,6 +288,7 @@ def _load(options: argparse.Namespace, bundle: Path | Bundle, kind: type[Decoder
         others=vars(options).get("ensemble", ()),
         device=options.device,
         precision=options.precision,
+        keep_nan=False,
         **search_settings(options),
     )
 

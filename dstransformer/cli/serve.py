@@ -98,10 +98,11 @@ def _load(options: argparse.Namespace) -> Model:
         ConfigError: An option is out of bounds, or the device does not exist.
         DstError: There is not enough memory.
     """
+    from dstransformer.decoding import Translator
     from dstransformer.decoding.commands import load_translator
     from dstransformer.decoding.devices import memory_errors
     from dstransformer.model import open_bundle
-    from dstransformer.serving.loaded import LoadedModel, ServedTranslator
+    from dstransformer.serving.loaded import LoadedModel
 
     bundle = open_bundle(options.bundle)
     if bundle.trees is not None:
@@ -110,8 +111,9 @@ def _load(options: argparse.Namespace) -> Model:
     with memory_errors("load the model", "free some, or choose another --device"):
         translator = load_translator(
             bundle,
-            ServedTranslator,
+            Translator,
             others=(),
+            keep_nan=True,
             device=options.device,
             precision=options.precision,
             **search_settings(options),

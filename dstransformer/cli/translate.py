@@ -97,7 +97,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
         if is_ct2_export(options.bundle):
             raise UserError(f"{options.bundle} is an export for CTranslate2, not a bundle: add --engine ct2")
         return load_translator(options, options.bundle)
-    from dstransformer.export.ct2_translator import CT2Translator
+    from dstransformer.export.ct2_engine import open_ct2
 
     lacking = {
         "--prune": options.prune,
@@ -108,7 +108,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
         if given:
             raise UserError(f"{option} is not available with --engine ct2: leave it out, or use --engine torch")
     settings = search_settings(options)
-    return CT2Translator.open(
+    return open_ct2(
         options.bundle, device=options.device, precision=options.precision, threads=own_threads(), **settings
     )
 

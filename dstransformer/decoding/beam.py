@@ -89,7 +89,7 @@ def beam_search(
     if not 1 <= n_best <= settings.beam_size:
         raise ValueError(f"n_best is {n_best}, but the beam has {settings.beam_size} hypotheses")
     decoder = model.start(src, packing, settings.beam_size)
-    limits = output_limits(packing, settings, most=model.max_positions, prefixes=prefixes)
+    limits = output_limits(packing, settings, max_positions=model.max_positions, prefixes=prefixes)
     if constraint is not None:
         limits = list(map(max, limits, constraint.least))
     search = _Search(limits, settings, n_best, src.device, ragged=decoder.ragged, constraint=constraint)

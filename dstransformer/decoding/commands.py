@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dstransformer.config import DecodingConfig, complete_config
-from dstransformer.decoding.formats import Request
-from dstransformer.decoding.prefixes import warn_of_prefixes_left
-from dstransformer.decoding.translator import Progress, Translator
+from dstransformer.decoding.engine import Progress
+from dstransformer.decoding.formats import Request, warn_of_prefixes_left
+from dstransformer.decoding.translator import TextDecoder, Translator
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.io.text import iter_arriving, iter_lines, writing_lines
 from dstransformer.model import DTYPES, Bundle, open_bundle
 
-Decoder = TypeVar("Decoder", bound=Translator)
+Decoder = TypeVar("Decoder", bound=TextDecoder)
 
 
 def load_translator(
@@ -27,16 +27,18 @@ def load_translator(
     others: Sequence[str | Path] = (),
     device: str | None = None,
     precision: str | None = None,
+    keep_nan: bool = False,
     **settings: float | str | None,
 ) -> Decoder:
     """The translator of a bundle, or its parser if that is the ``kind``.
 
     Args:
-        bundle: See :meth:`Translator.load`.
+        bundle: See :meth:`TextDecoder.load`.
         kind: The class.
-        others: See :meth:`Translator.load`.
-        device: See :meth:`Translator.load`.
-        precision: ``fp32``, ``bf16`` or ``fp16``; None as in :meth:`Translator.load`.
+        others: See :meth:`TextDecoder.load`.
+        device: See :meth:`TextDecoder.load`.
+        precision: ``fp32``, ``bf16`` or ``fp16``; None as in :meth:`TextDecoder.load`.
+        keep_nan: See :class:`TorchEngine`.
         settings: Settings of the search, see :class:`DecodingConfig`. None keeps the bundle's own.
 
     Raises:
@@ -48,14 +50,19 @@ def load_translator(
     dtype = None if precision is None else DTYPES[precision]
     opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
     return kind.load(
-        opened, others=others, device=device, dtype=dtype, settings=override_settings(opened.decoding, settings)
+        opened,
+        others=others,
+        device=device,
+        dtype=dtype,
+        settings=override_settings(opened.decoding, settings),
+        keep_nan=keep_nan,
     )
 
 
 def translate_files(
     file: str | None,
     output: str | None,
-    load: Callable[[], Translator],
+    load: Callable[[], TextDecoder],
     request: Request | None = None,
     *,
     overwrite: bool = False,

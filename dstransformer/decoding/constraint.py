@@ -10,7 +10,7 @@ from torch import Tensor
 from dstransformer.corpus import EOS_ID
 from dstransformer.parsing.linearise import NUMBERS, closes_phrase, number_of, opens_phrase
 
-#: Most brackets that are open at once; the deepest tree of the Penn Treebank has 36.
+#: Maximum number of open brackets; the deepest tree of the Penn Treebank has 36.
 MAX_DEPTH = 64
 
 #: Symbols of a tree beside its words, at least: a bracket that opens and one that closes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -13,6 +14,8 @@ from dstransformer.decoding.sampling import Sampling
 from dstransformer.decoding.translator import Output
 from dstransformer.errors import ConfigError
 from dstransformer.io.text import iter_lines
+
+logger = logging.getLogger(__name__)
 
 Format = Literal["text", "tsv", "jsonl", "pairs"]
 
@@ -30,8 +33,8 @@ class Request:
         prefix_file: A file with a prefix for each line, instead.
         format: ``text``: an output per line; of several, Moses' n-best lists (``line ||| text ||| logprob= L |||
             score``, lines from 0). ``tsv``: line and rank from 1, score, log-probability, text. ``jsonl``: the same
-            as JSON, with the source and the number of tokens, end included. ``pairs``: the output and the line that it
-            was made of, with a tab between them, as ``dst-prep`` reads them for back-translation.
+            as JSON, with the source and the number of tokens, end included. ``pairs``: the output and its source line,
+            with a tab between them, as ``dst-prep`` reads them for back-translation.
         tag: Stands before the output of each pair (Caswell et al., 2019).
 
     Raises:
@@ -100,3 +103,15 @@ def _json(number: int, rank: int, source: str, one: Output) -> str:
         "tokens": len(one.tokens) + 1,
     }
     return json.dumps(fields, ensure_ascii=False)
+
+
+def warn_of_prefixes_left(prefixes: Iterator[str], lines: int) -> None:
+    """Warn if there is a prefix after that of the last line: they may be those of another text.
+
+    Raises:
+        DataError: What follows is not text.
+    """
+    if next(prefixes, None) is not None:
+        logger.warning(
+            "--prefix-file has more lines than the text, which has %s: do they belong together?", f"{lines:,}"
+        )

@@ -11,20 +11,20 @@ from dstransformer.model import Packing
 
 
 def output_limits(
-    packing: Packing, settings: DecodingConfig, *, most: int | None, prefixes: Sequence[Sequence[int]] = ()
+    packing: Packing, settings: DecodingConfig, *, max_positions: int | None, prefixes: Sequence[Sequence[int]] = ()
 ) -> list[int]:
-    """Most tokens of each sentence's output, end included, because the length of the source includes its end too.
+    """Maximum tokens of each sentence's output, end included, because the length of the source includes its end too.
 
     Args:
         packing: The sentences of the source.
         settings: The limits.
-        most: Positions that the model has learned; None for any number.
+        max_positions: Positions that the model has learned; None for any number.
         prefixes: See :func:`beam_search`.
     """
     limits: list[int] = (packing.lengths + settings.max_extra_tokens).clamp(min=settings.min_tokens + 1).tolist()
     if prefixes:
         limits = [max(limit, len(prefix) + 1) for limit, prefix in zip(limits, prefixes, strict=True)]
-    return limits if most is None else [min(limit, most) for limit in limits]
+    return limits if max_positions is None else [min(limit, max_positions) for limit in limits]
 
 
 def length_penalty(length: int, alpha: float) -> float:

@@ -13,9 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dstransformer.decoding.formats import Request
-from dstransformer.decoding.prefixes import take_prefixes, warn_of_prefixes_left
-from dstransformer.decoding.translator import BUFFER_LINES, Output, Progress, Translator
+from dstransformer.decoding.engine import Progress
+from dstransformer.decoding.formats import Request, warn_of_prefixes_left
+from dstransformer.decoding.translator import BUFFER_LINES, Output, TextDecoder, take_prefixes
 from dstransformer.distributed.launcher import Processes
 from dstransformer.errors import DataError, DstError, UserError, check_format_version, counted
 from dstransformer.io.files import hold_lock, replace_file, storage_errors, write_durably
@@ -46,7 +46,7 @@ _FULL = "make room; the same command goes on from the finished parts"
 def translate_in_parts(
     file: str,
     output: str,
-    load: Callable[[], Translator],
+    load: Callable[[], TextDecoder],
     request: Request,
     processes: Processes,
     *,
@@ -56,7 +56,7 @@ def translate_in_parts(
 ) -> int:
     """Translate a file in parts of some thousand lines, and put them together in order.
 
-    The finished parts lie in ``OUTPUT.parts``, on a disk that all processes share. The same command after an
+    The finished parts are kept in ``OUTPUT.parts``, on a disk that all processes share. The same command after an
     interruption makes only those that are missing, with any number of processes. Part ``k`` belongs to process ``k``
     modulo their number; rank 0 puts the parts together when all are there and removes the folder. A process that
     comes later than that has nothing to do.
@@ -141,7 +141,7 @@ class _Place:
 
         Raises:
             UserError: A file is a pipe or a device, or the output is an input or would be part of a product.
-            StorageError: The output is a folder, or lies in none.
+            StorageError: The output is a folder, or its folder does not exist.
         """
         for path in (*self.inputs, self.output):
             if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
@@ -184,7 +184,7 @@ def _identity(path: str) -> tuple[int, int, int] | None:
 
 
 def _make_parts(
-    place: _Place, job: _Job, translator: Translator, request: Request, progress: Progress | None
+    place: _Place, job: _Job, translator: TextDecoder, request: Request, progress: Progress | None
 ) -> tuple[int, int]:
     """Make the missing parts of this process; returns the number of all parts and of all lines."""
     processes = place.processes
@@ -270,7 +270,7 @@ class _Job:
     part_lines: int = 0
 
     @classmethod
-    def describe(cls, place: _Place, translator: Translator, request: Request, also: Mapping[str, Any]) -> _Job:
+    def describe(cls, place: _Place, translator: TextDecoder, request: Request, also: Mapping[str, Any]) -> _Job:
         stamps: list[dict[str, Any]] = []
         for path in place.inputs:
             try:

@@ -79,7 +79,7 @@ def sample(
         sampling: How tokens are drawn.
         vocab_size: Number of pieces of the tokenizer.
         count: Outputs per sentence.
-        limits: Most tokens of each sentence's output, end included; the last one is the end.
+        limits: Maximum tokens of each sentence's output, end included; the last one is the end.
         numbers: The number of each sentence in the whole text.
         alpha: The length penalty of the score.
         min_tokens: Fewest tokens of an output, without its end.
@@ -125,8 +125,8 @@ def _forced_token(position: int, prefix: Sequence[int], limit: int) -> int | Non
 class _Drawn:
     """The outputs so far: tokens, after the end filled with ends, and log-probabilities."""
 
-    def __init__(self, sentences: int, count: int, most: int) -> None:
-        self._tokens = np.full((sentences, count, most), EOS_ID)
+    def __init__(self, sentences: int, count: int, max_tokens: int) -> None:
+        self._tokens = np.full((sentences, count, max_tokens), EOS_ID)
         self._log_probability = np.zeros((sentences, count))
         self._finished = np.zeros((sentences, count), dtype=bool)
 

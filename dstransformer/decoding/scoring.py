@@ -18,7 +18,8 @@ from torch import Tensor
 from dstransformer.batching import PackedBatch, pack_pairs, plan_batches
 from dstransformer.corpus import Tokenizer
 from dstransformer.decoding.devices import choose_device, memory_errors
-from dstransformer.decoding.translator import BUFFER_LINES, Progress
+from dstransformer.decoding.engine import Progress
+from dstransformer.decoding.translator import BUFFER_LINES
 from dstransformer.errors import ConfigError, DataError, UserError, counted
 from dstransformer.io.text import is_same_file, iter_lines, writing_lines
 from dstransformer.model import DTYPES, Bundle, Transformer, open_bundle
@@ -59,7 +60,7 @@ class Scorer:
     Args:
         model: The model, in eval mode, on the device and in the precision to compute with.
         tokenizer: The tokenizer that the model was trained with.
-        batch_tokens: Most tokens of a batch on its longer side. No score depends on it, except for rounding.
+        batch_tokens: Maximum tokens of a batch on its longer side. No score depends on it, except for rounding.
         max_tokens: Longer sentences are not scored; 0: all are.
     """
 

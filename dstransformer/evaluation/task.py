@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import Tokenizer
-from dstransformer.decoding import Parser, Translator
+from dstransformer.decoding import Parser, TextDecoder, TorchEngine, Translator
 from dstransformer.evaluation.bleu import score
 from dstransformer.evaluation.result import Score
 from dstransformer.model import Transformer
@@ -35,11 +35,12 @@ class Task:
         """The score that ranks checkpoints: ``bleu`` or ``f1``."""
         return "bleu" if self.trees is None else BRACKET_SCORES[0]
 
-    def decoder(self, model: Transformer, tokenizer: Tokenizer, settings: DecodingConfig) -> Translator:
+    def decoder(self, model: Transformer, tokenizer: Tokenizer, settings: DecodingConfig) -> TextDecoder:
         """What turns source sentences into outputs: a translator or a parser."""
+        engine = TorchEngine([model], tokenizer.vocab_size)
         if self.trees is None:
-            return Translator(model, tokenizer, settings)
-        return Parser(model, tokenizer, settings, self.trees)
+            return Translator(engine, tokenizer, settings)
+        return Parser(engine, tokenizer, settings, self.trees)
 
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> tuple[Score, ...]:
         """BLEU and chrF of translations, or the labelled bracketing scores of trees; the first ranks checkpoints.

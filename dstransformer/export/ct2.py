@@ -23,7 +23,7 @@ from dstransformer.export.weights import Affine, Weights, affine, attention, che
 from dstransformer.io.files import replace_folder
 from dstransformer.io.products import is_ct2_export
 from dstransformer.model import Bundle, open_bundle
-from dstransformer.model.layers import sinusoidal_table
+from dstransformer.model.transformer import sinusoidal_table
 
 #: Version of ``dstransformer.json``. 1: the first. 2: ``joint_vocabulary``. A version reads every one before it.
 FORMAT_VERSION = 2

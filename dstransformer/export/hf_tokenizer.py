@@ -24,7 +24,7 @@ SPACE = "▁"
 _SPELLED = "(?:/s|s|unk|pad|0x[0-9A-F]{2})>"
 _SPELLED_PIECE = f"<(?={_SPELLED})"
 
-#: The same, where a text between two symbols begins, or a word after a symbol, and if it is nothing but that piece.
+#: The same, where a text between two symbols begins, or a word after a symbol, and if the text is that piece only.
 _SPELLED_CHUNK = f"\\A<(?={_SPELLED}(?:{SPACE}|\\z))"
 
 #: The special ids and their texts, in the order of the ids.

@@ -107,8 +107,8 @@ def _usage(bundle: Bundle, scores: list[Score]) -> Iterator[str]:
 def final_scores(bundle: Bundle) -> list[Score]:
     """The scores of the run's final evaluation, if the bundle is the final one and still in the folder of its run.
 
-    Otherwise the provenance has the score on validation by which the bundle was chosen, without a signature. Another
-    bundle has none, wherever it lies.
+    Otherwise the provenance has the score on validation by which the bundle was chosen, without a signature. Any
+    other bundle has none.
     """
     final = bundle.provenance.get("final")
     if not isinstance(final, dict):

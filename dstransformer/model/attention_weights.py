@@ -14,11 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dstransformer.model.attention import MultiHeadAttention
-from dstransformer.model.layers import DecoderLayer, EncoderLayer
 from dstransformer.model.ops.reference import HeadShape, split_projections
 from dstransformer.model.packing import Packing
-from dstransformer.model.transformer import Transformer
+from dstransformer.model.transformer import DecoderLayer, EncoderLayer, MultiHeadAttention, Transformer
 
 
 class AttentionWeights(NamedTuple):

@@ -200,7 +200,9 @@ def open_bundle(path: str | Path) -> Bundle:
         raise DataError(f"cannot read {given}: {error.strerror}") from None
     missing = [name for name in (WEIGHTS, CONFIG, TOKENIZER, PROVENANCE) if name not in present]
     if missing and product_of(given) == "export":
-        raise DataError(f"{given} is an export for another tool, not a bundle: name the bundle that it was made of")
+        raise DataError(
+            f"{given} is an export for another tool, not a bundle: name the bundle that it was exported from"
+        )
     if missing and {WEIGHTS, CONFIG} <= present:
         raise DataError(f"{given} lacks {', '.join(missing)}: restore it, or copy the bundle again")
     if missing and {"manifest.json", TOKENIZER} <= present:

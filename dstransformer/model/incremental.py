@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from dstransformer.model import ops
-from dstransformer.model.layers import DecoderLayer
-from dstransformer.model.modules import Linear
 from dstransformer.model.packing import Packing, round_rows
-from dstransformer.model.transformer import Transformer
+from dstransformer.model.transformer import DecoderLayer, Linear, Transformer
 
-#: Most row counts that the steps of a ragged decoder have from one power of two to the next.
+#: Maximum number of row counts that the steps of a ragged decoder have from one power of two to the next.
 ROW_COUNTS = 16
 
 
@@ -26,7 +24,7 @@ class IncrementalDecoder:
         model: The model, in eval mode.
         src: Source tokens, each sentence with its end, ``(src_tokens,)``.
         packing: The sentences of ``src``.
-        beam_size: Most rows per sentence.
+        beam_size: Maximum rows per sentence.
 
     Attributes:
         ragged: A sentence may have any number of rows. Otherwise it has ``beam_size`` from the first step on.

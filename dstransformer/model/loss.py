@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from dstransformer.model import ops
 from dstransformer.model.packing import ROW_COUNTS, fill_rows, round_rows
 
-#: Most logits held at once; a chunk of tokens is as long as fits. With several chunks a CPU also holds two copies of
+#: Maximum logits held at once; a chunk of tokens is as long as fits. With several chunks a CPU also holds two copies of
 #: the softmax matrix, laid out for the products.
 CHUNK_LOGITS = {"cpu": 1 << 24, "cuda": 1 << 27}
 

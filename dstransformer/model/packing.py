@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-#: Most row counts that batches on a CPU have from one power of two to the next.
+#: Maximum number of row counts that batches on a CPU have from one power of two to the next.
 ROW_COUNTS = 128
 
-#: Most padding of a group of sentences, as a share of its pairs of query and key.
-MOST_PADDING = 0.05
+#: Maximum padding of a group of sentences, as a share of its pairs of query and key.
+MAX_PADDING = 0.05
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def round_rows(rows: int, counts: int) -> int:
 
     Args:
         rows: 0 or more.
-        counts: Most results from one power of two to the next; a power of two.
+        counts: Maximum number of results from one power of two to the next; a power of two.
     """
     step = max(8, (1 << max(rows, 1).bit_length() - 1) // counts)
     return -(-rows // step) * step
@@ -175,7 +175,7 @@ def fill_rows(tensor: Tensor, rows: int) -> Tensor:
 
 
 def group_lengths(queries: Sequence[int], keys: Sequence[int]) -> list[list[int]]:
-    """Group sentences so that padding a group to its longest adds at most ``MOST_PADDING``.
+    """Group sentences so that padding a group to its longest adds at most ``MAX_PADDING``.
 
     Args:
         queries: Number of queries of each sentence.
@@ -185,14 +185,14 @@ def group_lengths(queries: Sequence[int], keys: Sequence[int]) -> list[list[int]
         The sentences of each group, by their place in ``queries``.
     """
     groups: list[list[int]] = []
-    most_queries = most_keys = real = 0
+    max_queries = max_keys = real = 0
     for number in sorted(range(len(queries)), key=lambda n: (queries[n], keys[n])):
         pairs = queries[number] * keys[number]
-        most_queries, most_keys = max(most_queries, queries[number]), max(most_keys, keys[number])
+        max_queries, max_keys = max(max_queries, queries[number]), max(max_keys, keys[number])
         real += pairs
-        if not groups or most_queries * most_keys * (len(groups[-1]) + 1) > (1.0 + MOST_PADDING) * real:
+        if not groups or max_queries * max_keys * (len(groups[-1]) + 1) > (1.0 + MAX_PADDING) * real:
             groups.append([])
-            most_queries, most_keys, real = queries[number], keys[number], pairs
+            max_queries, max_keys, real = queries[number], keys[number], pairs
         groups[-1].append(number)
     return groups
 

@@ -1,9 +1,17 @@
-"""The Transformer (section 3) on packed batches."""
+"""The Transformer (section 3 of the paper, from top to bottom) on packed batches.
+
+A batch is its sentences laid end to end (:mod:`dstransformer.model.packing`). The modules hold weights and settings,
+and :mod:`dstransformer.model.ops` computes. They compute in the precision of their input: weights of another precision
+are rounded for the computation, and their gradients keep the precision of the weights, so that several batches are
+summed in it.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +20,11 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from dstransformer.config import ModelConfig
-from dstransformer.model.attention import MultiHeadAttention
-from dstransformer.model.layers import DecoderLayer, EncoderLayer, FeedForward, PositionedEmbedding
+from dstransformer.model import ops
 from dstransformer.model.loss import r_drop_cross_entropy, smoothed_cross_entropy
-from dstransformer.model.modules import LayerNorm
-from dstransformer.model.ops import Backend
 from dstransformer.model.packing import Packing
+
+# 3.1 Encoder and decoder stacks
 
 
 class LossSums(NamedTuple):
@@ -46,7 +53,7 @@ class Transformer(nn.Module):
         config: ModelConfig,
         vocab_size: int,
         label_smoothing: float = 0.0,
-        backend: Backend = "auto",
+        backend: ops.Backend = "auto",
         *,
         r_drop: float = 0.0,
         src_vocab_size: int | None = None,
@@ -138,6 +145,277 @@ class Transformer(nn.Module):
         return F.linear(hidden, self.softmax_weight)
 
 
+class EncoderLayer(nn.Module):
+    """Self-attention and a feed-forward network."""
+
+    def __init__(self, config: ModelConfig, backend: ops.Backend) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config, causal=False, over_memory=False, backend=backend)
+        self.self_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(self, x: Tensor, packing: Packing) -> Tensor:
+        """``(packing.rows, d_model)`` to the same shape."""
+        x = self.self_attention_residual(x, lambda y: self.self_attention(y, packing, None, None))
+        encoded: Tensor = self.feed_forward_residual(x, self.feed_forward)
+        return encoded
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention over the memory, and a feed-forward network."""
+
+    def __init__(self, config: ModelConfig, backend: ops.Backend) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config, causal=True, over_memory=False, backend=backend)
+        self.self_attention_residual = Residual(config)
+        self.memory_attention = MultiHeadAttention(config, causal=False, over_memory=True, backend=backend)
+        self.memory_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(self, x: Tensor, packing: Packing, memory: Tensor, memory_packing: Packing) -> Tensor:
+        """``(packing.rows, d_model)`` to the same shape, attending to ``memory`` ``(memory_packing.rows, d_model)``."""
+        x = self.self_attention_residual(x, lambda y: self.self_attention(y, packing, None, None))
+        x = self.memory_attention_residual(x, lambda y: self.memory_attention(y, packing, memory, memory_packing))
+        decoded: Tensor = self.feed_forward_residual(x, self.feed_forward)
+        return decoded
+
+
+class Residual(nn.Module):
+    """The connection around a sub-layer: ``LayerNorm(x + Dropout(Sublayer(x)))``, or with the norm before it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = LayerNorm(config.d_model)
+        self.dropout = Dropout(config.dropout)
+        self.post = config.norm == "post"
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """``(…, d_model)`` to the same shape."""
+        if self.post:
+            normed: Tensor = self.norm(x, sublayer(x), self.dropout.active_p)
+            return normed
+        summed: Tensor = x + self.dropout(sublayer(self.norm(x)))
+        return summed
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer normalisation over ``d_model``, of a tensor or of a residual sum."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__(d_model, eps=1e-6)  # as in the authors' tensor2tensor
+
+    def forward(self, x: Tensor, y: Tensor | None = None, p: float = 0.0) -> Tensor:
+        """``LayerNorm(x)``, or ``LayerNorm(x + Dropout(y))`` with the dropout probability ``p``; ``(…, d_model)``."""
+        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+        if y is None:
+            return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+        return ops.residual_norm(x, y, weight, bias, self.eps, p)
+
+
+class Dropout(nn.Module):
+    """Sets each element to zero with probability ``p`` and scales the others by ``1 / (1 - p)`` (section 5.4)."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    @property
+    def active_p(self) -> float:
+        """``p`` while training, else 0."""
+        return self.p if self.training else 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop elements of ``x``, any shape, while training."""
+        return ops.dropout(x, self.active_p)
+
+    def extra_repr(self) -> str:
+        """The probability, for the printed module."""
+        return f"p={self.p}"
+
+
+# 3.2 Attention
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention of ``num_heads`` heads; queries and keys of a head are ``d_k`` wide, values ``d_v``.
+
+    The projections that read the same tensor are one matrix: ``q, k, v`` for self-attention, ``k, v`` for the memory.
+
+    Args:
+        config: The architecture.
+        causal: A position attends to itself and to what comes before it (section 3.2.3).
+        over_memory: Keys and values come from the encoder's output.
+        backend: The implementation of the product, see :func:`dstransformer.model.ops.attention`.
+    """
+
+    def __init__(self, config: ModelConfig, *, causal: bool, over_memory: bool, backend: ops.Backend = "auto") -> None:
+        super().__init__()
+        self.shape = ops.HeadShape(config.num_heads, config.d_k, config.d_v, causal)
+        self.over_memory = over_memory
+        self.dropout = config.attention_dropout
+        self.backend = backend
+        key_width, value_width = config.num_heads * config.d_k, config.num_heads * config.d_v
+        self.kv_widths = (key_width, value_width)
+        bias = config.attention_bias
+        if over_memory:
+            self.q = Linear(config.d_model, key_width, bias=bias)
+            self.kv = Linear(config.d_model, key_width + value_width, bias=bias)
+        else:
+            self.qkv = Linear(config.d_model, 2 * key_width + value_width, bias=bias)
+        self.out = Linear(value_width, config.d_model, bias=bias)
+
+    def reset_parameters(self) -> None:
+        """Glorot uniform for each projection by itself, not for the matrix that holds several; biases 0."""
+        key_width, value_width = self.kv_widths
+        fused = (
+            [(self.q, (key_width,)), (self.kv, (key_width, value_width))]
+            if self.over_memory
+            else [(self.qkv, (key_width, key_width, value_width))]
+        )
+        for linear, widths in [*fused, (self.out, (self.out.out_features,))]:
+            for part in linear.weight.split(list(widths)):
+                nn.init.xavier_uniform_(part)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor, packing: Packing, memory: Tensor | None, memory_packing: Packing | None) -> Tensor:
+        """Attend within each sentence.
+
+        Args:
+            x: ``(packing.rows, d_model)``.
+            packing: The sentences of ``x``.
+            memory: ``(memory_packing.rows, d_model)`` for attention over the memory, else None.
+            memory_packing: The sentences of ``memory``, as many as in ``x``.
+
+        Returns:
+            ``(packing.rows, d_model)``.
+        """
+        p = self.dropout if self.training else 0.0
+        if self.over_memory:
+            assert memory is not None
+            assert memory_packing is not None
+            projected, keys_values, key_packing = self.q(x), self.kv(memory), memory_packing
+        else:
+            projected, keys_values, key_packing = self.qkv(x), None, packing
+        attended = ops.attention(projected, keys_values, packing, key_packing, self.shape, p, self.backend)
+        merged: Tensor = self.out(attended)
+        return merged
+
+
+# 3.3 Position-wise feed-forward networks
+
+
+class FeedForward(nn.Module):
+    """``max(0, x W1 + b1) W2 + b2`` at each position (section 3.3, equation 2)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.inner = Linear(config.d_model, config.d_ff, relu=True)
+        self.outer = Linear(config.d_ff, config.d_model)
+        self.dropout = Dropout(config.activation_dropout)
+
+    def reset_parameters(self) -> None:
+        """Glorot uniform; biases 0."""
+        for linear in (self.inner, self.outer):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(rows, d_model)`` to the same shape."""
+        transformed: Tensor = self.outer(self.dropout(self.inner(x)))
+        return transformed
+
+
+class Linear(nn.Linear):
+    """``x W^T + b``, and with ``relu`` ``max(0, x W^T + b)``.
+
+    Args:
+        in_features: Width of the input.
+        out_features: Width of the output.
+        bias: Whether to add ``b``.
+        relu: Whether to set negative results to 0.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = True, relu: bool = False) -> None:
+        super().__init__(in_features, out_features, bias=bias)
+        self.relu = relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(rows, in_features)`` to ``(rows, out_features)``."""
+        return ops.linear(x, self.weight, self.bias, relu=self.relu)
+
+
+# 3.4 and 3.5 Embeddings and positions
+
+
+class PositionedEmbedding(nn.Module):
+    """Adds the position to a scaled token embedding and applies dropout (sections 3.4, 3.5 and 5.4).
+
+    The embedding matrix is an argument of each call, because source, target and softmax may share it.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.scale = math.sqrt(config.d_model)
+        self.max_positions = config.max_positions
+        self.dropout = Dropout(config.dropout)
+        self.positions = nn.Embedding(config.max_positions, config.d_model) if config.positions == "learned" else None
+
+    def reset_parameters(self) -> None:
+        """Learned positions start like the embeddings, N(0, d_model^-0.5)."""
+        if self.positions is not None:
+            nn.init.normal_(self.positions.weight, std=self.positions.embedding_dim**-0.5)
+
+    def forward(
+        self, ids: Tensor, positions: Tensor, max_len: int, weight: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Embed tokens.
+
+        Args:
+            ids: ``(tokens,)``.
+            positions: Position of each token in its sentence, from 0, ``(tokens,)``.
+            max_len: One more than the largest position.
+            weight: The embedding matrix, ``(rows, d_model)``.
+            dtype: Precision of the result; None is that of the matrix.
+
+        Returns:
+            ``(tokens, d_model)``.
+
+        Raises:
+            ValueError: With learned positions, a sentence of more than ``max_positions`` tokens.
+        """
+        embedded = F.embedding(ids, weight) * self.scale
+        if self.positions is None:
+            table = sinusoidal_table(-(-max_len // 256) * 256, weight.shape[1], embedded.dtype, embedded.device)
+            embedded = embedded + table[positions]
+        else:
+            if max_len > self.max_positions:
+                raise ValueError(f"a sentence has {max_len} tokens, model.max_positions is {self.max_positions}")
+            embedded = embedded + self.positions(positions)
+        dropped: Tensor = self.dropout(embedded if dtype is None else embedded.to(dtype))
+        return dropped
+
+
+@lru_cache(maxsize=16)
+def sinusoidal_table(rows: int, d_model: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """``PE(pos, 2i) = sin(pos / 10000^(2i / d_model))``, ``PE(pos, 2i + 1) = cos(…)`` (section 3.5)."""
+    frequencies = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / d_model))
+    angles = torch.arange(rows, dtype=torch.float64)[:, None] * frequencies
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).to(device=device, dtype=dtype)
+
+
+# Models without values
+
+
+@contextmanager
+def meta_device() -> Iterator[None]:
+    """Models built in this context have parameters with names and shapes, but without values and memory."""
+    with torch.device("meta"), _SkipInitialisation():
+        yield
+
+
 class _SkipInitialisation(TorchFunctionMode):
     """Skips random initialisation.
 
@@ -152,13 +430,6 @@ class _SkipInitialisation(TorchFunctionMode):
         if getattr(func, "__module__", None) == nn.init.__name__:
             return given["tensor"]
         return args[0] if func in (Tensor.uniform_, Tensor.normal_) else func(*args, **given)
-
-
-@contextmanager
-def meta_device() -> Iterator[None]:
-    """Models built in this context have parameters with names and shapes, but without values and memory."""
-    with torch.device("meta"), _SkipInitialisation():
-        yield
 
 
 def parameter_count(config: ModelConfig, vocab_size: int, src_vocab_size: int | None = None) -> int:

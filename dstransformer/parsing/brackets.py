@@ -12,7 +12,7 @@ from typing import Any, Literal
 from dstransformer.errors import DataError
 from dstransformer.parsing.trees import EMPTY, TOP, Located, Tree, plain_label
 
-#: Labels that do not count: phrases are passed over, words left out as if they were not there.
+#: Labels that do not count: phrases are skipped, words are removed.
 DELETED = frozenset({TOP, EMPTY, ",", ":", "``", "''", "."})
 
 #: Labels that count as another.

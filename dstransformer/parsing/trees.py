@@ -62,7 +62,7 @@ class Tree:
         return f"({self.label} {inside})"
 
     def draw(self) -> str:
-        """The tree over several lines: a phrase of nothing but words on one, other parts indented."""
+        """The tree over several lines: a phrase of words only on one line, other parts indented."""
         if self.word is not None or not any(child.children for child in self.children):
             return str(self)
         parts = [f"  {line}" for child in self.children for line in child.draw().splitlines()]
@@ -191,7 +191,7 @@ def escape_brackets(text: str) -> str:
 def normalise(tree: Tree) -> Tree | None:
     """Take away what no parser predicts: empty elements, function tags and indices (``NP-SBJ-1`` becomes ``NP``).
 
-    Words of nothing but invisible characters go too, and phrases in which nothing is left. Other words and their tags
+    Words of invisible characters only are removed too, and phrases that become empty. Other words and their tags
     stay as they are.
 
     Returns:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dstransformer.decoding import Hypothesis, Output, Translator
+from dstransformer.decoding import Output, Translator
 from dstransformer.model import Bundle
 from dstransformer.serving.attention import word_attention
 from dstransformer.serving.model import Batch, Candidate, Facts, Found, Query
@@ -15,24 +15,17 @@ from dstransformer.serving.model import Batch, Candidate, Facts, Found, Query
 logger = logging.getLogger(__name__)
 
 
-class ServedTranslator(Translator):
-    """Gives an output whose scores are NaN, and not an empty one, for a sentence for which the model computes NaN."""
-
-    def _search(self, *arguments: Any) -> list[list[Hypothesis]]:
-        return [found or [Hypothesis([], math.nan, math.nan)] for found in super()._search(*arguments)]
-
-
 class LoadedModel:
     """A model in this process; see :class:`dstransformer.serving.model.Model`.
 
     Args:
         bundle: Where it comes from.
-        translator: The model.
+        translator: The model; its engine keeps NaN.
     """
 
     ended = None
 
-    def __init__(self, bundle: Bundle, translator: ServedTranslator) -> None:
+    def __init__(self, bundle: Bundle, translator: Translator) -> None:
         self._translator = translator
         self.facts = Facts(
             path=bundle.path,

@@ -9,7 +9,7 @@ from support.faults.fuzzing import Target, fuzz, inputs_for_each
 from support.services.serving import save_small_bundle
 
 from dstransformer.export.ct2 import write_ct2
-from dstransformer.export.ct2_translator import CT2Translator
+from dstransformer.export.ct2_engine import open_ct2
 from dstransformer.model import open_bundle
 
 
@@ -19,7 +19,7 @@ def make_export(folder: Path) -> None:
 
 
 def read_export(folder: Path) -> None:
-    CT2Translator.open(folder / "model", threads=1).describe()
+    open_ct2(folder / "model", threads=1).describe()
 
 
 @pytest.mark.slow

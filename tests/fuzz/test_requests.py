@@ -12,11 +12,12 @@ import pytest
 from support.faults.fuzzing import Target, fuzz, inputs_for_each
 from support.services.serving import save_small_bundle
 
+from dstransformer.decoding import Translator
 from dstransformer.model import open_bundle
 from dstransformer.serving.app import build_app
 from dstransformer.serving.guard import Guard
 from dstransformer.serving.limits import Limits, fit_to_model
-from dstransformer.serving.loaded import LoadedModel, ServedTranslator
+from dstransformer.serving.loaded import LoadedModel
 from dstransformer.serving.service import Service
 
 #: 500 is missing: an internal error.
@@ -32,7 +33,7 @@ def make_requests(folder: Path) -> None:
 @cache
 def app_of(bundle: Path) -> Guard:
     opened = open_bundle(bundle)
-    model = LoadedModel(opened, ServedTranslator.load(opened, device="cpu"))
+    model = LoadedModel(opened, Translator.load(opened, device="cpu", keep_nan=True))
     return build_app(Service(model, fit_to_model(Limits(), model.facts)))
 
 

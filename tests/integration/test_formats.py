@@ -29,7 +29,7 @@ from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.corpus import Corpus
 from dstransformer.decoding import Translator
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.export.ct2_translator import CT2Translator
+from dstransformer.export.ct2_engine import open_ct2
 from dstransformer.export.hf import WEIGHTS, export_hf
 from dstransformer.model import LengthSums, open_bundle, training_flops
 
@@ -184,7 +184,7 @@ def test_an_export_of_the_first_format_translates() -> None:
     sentences = ["The old man sees a dog.", "Two men are talking."]
     bundle = CURRENT / "bundle"
     assert open_bundle(bundle).tokenizer.is_joint
-    translated = [CT2Translator.open(folder).search(sentences) for folder in (STORED / "ct2", bundle)]
+    translated = [open_ct2(folder).search(sentences) for folder in (STORED / "ct2", bundle)]
     assert translated[0] == translated[1]
 
 

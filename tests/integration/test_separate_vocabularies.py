@@ -24,7 +24,7 @@ from dstransformer.decoding import Translator
 from dstransformer.decoding.scoring import Scorer
 from dstransformer.errors import DataError
 from dstransformer.export.ct2 import export_ct2
-from dstransformer.export.ct2_translator import CT2Translator
+from dstransformer.export.ct2_engine import open_ct2
 from dstransformer.export.hf import export_hf
 from dstransformer.export.pyfunc import _load_pyfunc
 from dstransformer.model import Bundle, open_bundle
@@ -145,7 +145,7 @@ def test_everything_that_uses_a_model_uses_both(
 def test_a_ctranslate2_export_holds_both(bundle: Bundle, texts: tuple[list[str], list[str]], tmp_path: Path) -> None:
     export_ct2(bundle.path, tmp_path / "ct2")
     export_ct2(bundle.path, tmp_path / "ct2", overwrite=True)
-    ours, theirs = Translator.load(bundle).search(texts[0]), CT2Translator.open(tmp_path / "ct2").search(texts[0])
+    ours, theirs = Translator.load(bundle).search(texts[0]), open_ct2(tmp_path / "ct2").search(texts[0])
     same = [one.tokens == other.tokens for (one,), (other,) in zip(ours, theirs, strict=True)]
     assert sum(same) > 0.8 * len(same)
 

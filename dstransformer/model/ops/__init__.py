@@ -1,4 +1,11 @@
-"""The operations of the model. Layers call them and never ask which implementation runs."""
+"""The operations of the model, the only way in which layers compute. None asks which implementation runs.
+
+- ``reference``: each operation in plain PyTorch. This defines the result.
+- ``dispatch``: chooses the implementation of each operation.
+- ``cpu_products``, ``cpu_rows``, ``cpu_attention``: oneDNN and the compiled CPU kernels of ``library``.
+- ``varlen``: PyTorch's variable-length attention on a GPU.
+- ``caches``: keys and values of a decoder that computes one position at a time.
+"""
 
 from dstransformer.model.ops.caches import Caches
 from dstransformer.model.ops.dispatch import (

@@ -1,7 +1,7 @@
-"""The operations of the model, each with the choice of its implementation; nobody else makes that choice.
+"""The operations of the model, and the choice of the implementation of each, which is made only here.
 
-The formulas are in :mod:`dstransformer.model.ops.reference`. On a CPU compiled kernels and oneDNN replace most of them
-(``cpu_*``), on a GPU flash attention replaces attention (``varlen``).
+:mod:`dstransformer.model.ops.reference` has the formulas. On a CPU, compiled kernels and oneDNN replace most of them
+(``cpu_*``); on a GPU, flash attention replaces attention (``varlen``).
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def build_caches(
         projections: For each layer the function from the memory to its keys and values.
         packing: The sentences of the memory.
         shape: The shape of the heads.
-        beam_size: Most rows per sentence.
+        beam_size: Maximum rows per sentence.
     """
     memories = (project(memory) for project in projections)
     if can_compute(memory):

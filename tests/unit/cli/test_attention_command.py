@@ -92,7 +92,7 @@ def test_without_a_target_the_model_translates(
     translation = capsys.readouterr().out.splitlines()[0].removeprefix(f"{SENTENCE} → ")
     translator = Translator.load(bundle, device="cpu")
     settings = translator.settings.model_copy(update={"beam_size": 2})
-    assert translation == Translator(translator.model, translator.tokenizer, settings).translate([SENTENCE])[0]
+    assert translation == Translator(translator.engine, translator.tokenizer, settings).translate([SENTENCE])[0]
     pictures = {f"decoder-{form}.{end}" for form in ("lines", "maps") for end in ("svg", "png")}
     assert names(out) == {"attention.html", "attention.npz"} | pictures
 

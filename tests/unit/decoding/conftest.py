@@ -10,6 +10,7 @@ from support.models.packed import tiny_config
 from support.models.threads import one_thread  # noqa: F401
 
 from dstransformer.config import Config, load_config
+from dstransformer.decoding import TorchEngine, Translator
 from dstransformer.model import Transformer, save_bundle
 
 
@@ -35,6 +36,12 @@ def config() -> Config:
 @pytest.fixture
 def model(config: Config) -> Transformer:
     return random_model(config)
+
+
+@pytest.fixture
+def translator(model: Transformer, config: Config) -> Translator:
+    tokenizer = small_tokenizer()
+    return Translator(TorchEngine([model.double()], tokenizer.vocab_size), tokenizer, config.decoding)
 
 
 @pytest.fixture

@@ -14,16 +14,11 @@ from dstransformer.corpus import Tokenizer
 from dstransformer.decoding import Output, Sampling, Translator
 from dstransformer.decoding.commands import load_translator
 from dstransformer.decoding.formats import Request
-from dstransformer.decoding.long_inputs import split_long
+from dstransformer.decoding.translator import split_long
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import Transformer, save_bundle
 
 OUTPUTS = [Output("ein Hund", -0.5, -1.25, [7, 8]), Output("der Hund", -0.75, -2.0, [9, 8, 7])]
-
-
-@pytest.fixture
-def translator(model: Transformer, config: Config) -> Translator:
-    return Translator(model.double(), small_tokenizer(), config.decoding)
 
 
 def test_several_outputs_are_different_and_best_first(translator: Translator) -> None:

@@ -7,13 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from support.data.corpora import TEXT, small_tokenizer
+from support.data.corpora import TEXT
 
-from dstransformer.config import Config
 from dstransformer.decoding import Sampling, Translator
 from dstransformer.decoding.sampling import draw_tokens, uniform_numbers
 from dstransformer.errors import ConfigError
-from dstransformer.model import Transformer
 from dstransformer.model.loss import CHUNK_LOGITS
 
 LOGITS = torch.tensor([2.0, 1.0, 0.5, -1.0])
@@ -62,11 +60,6 @@ def test_random_numbers_are_uniform_and_independent() -> None:
         assert abs(np.corrcoef(numbers.ravel(), changed)[0, 1]) < 0.06
     # A function of seed, sentence, output and position only.
     assert uniform_numbers(1, np.array([500]), 2, 7).tolist() == numbers[500, :2].tolist()
-
-
-@pytest.fixture
-def translator(model: Transformer, config: Config) -> Translator:
-    return Translator(model.double(), small_tokenizer(), config.decoding)
 
 
 @pytest.mark.parametrize("kernels", ["1", "0"])

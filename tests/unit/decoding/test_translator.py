@@ -11,7 +11,7 @@ from support.models.packed import pack
 
 from dstransformer.config import Config
 from dstransformer.corpus import EOS_ID
-from dstransformer.decoding import Ensemble, Output, Translator, beam_search
+from dstransformer.decoding import Ensemble, Output, TorchEngine, Translator, beam_search
 from dstransformer.decoding.devices import choose_device, memory_errors
 from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.model import Transformer
@@ -21,11 +21,6 @@ SENTENCES = [TEXT[0], "", "dog", *TEXT[1:], "   ", "The lazy dog jumps.", "fox f
 
 def texts(found: Iterable[tuple[str, list[Output]]]) -> list[str]:
     return [outputs[0].text for _, outputs in found]
-
-
-@pytest.fixture
-def translator(model: Transformer, config: Config) -> Translator:
-    return Translator(model.double(), small_tokenizer(), config.decoding)
 
 
 def test_order_is_restored_and_empty_lines_stay_empty(translator: Translator) -> None:
@@ -129,7 +124,7 @@ def test_a_translation_is_one_line(model: Transformer, config: Config) -> None:
     with torch.no_grad():
         model.decoder[-1].feed_forward_residual.norm.bias.fill_(2.0)
         model.softmax.weight[line_feed] = 3.0
-    translator = Translator(model, tokenizer, config.decoding)
+    translator = Translator(TorchEngine([model], tokenizer.vocab_size), tokenizer, config.decoding)
     assert line_feed in translator.translate_ids([[5]])[0]
     assert "\n" not in translator.translate(["dog"])[0]
 
@@ -149,7 +144,8 @@ def test_a_broken_model_gives_empty_translations_and_a_warning(
 def test_a_loaded_bundle_translates_like_the_saved_model(bundle: Path, model: Transformer, config: Config) -> None:
     loaded = Translator.load(bundle, device="cpu", dtype=torch.float32)
     assert loaded.settings == config.decoding
-    assert loaded.translate(TEXT) == Translator(model, small_tokenizer(), config.decoding).translate(TEXT)
+    engine = TorchEngine([model], small_tokenizer().vocab_size)
+    assert loaded.translate(TEXT) == Translator(engine, small_tokenizer(), config.decoding).translate(TEXT)
     greedy = config.decoding.model_copy(update={"beam_size": 1})
     assert Translator.load(bundle, settings=greedy).settings.beam_size == 1
     assert Translator.load(bundle, device="cpu", dtype=torch.bfloat16).model.embedding.weight.dtype == torch.bfloat16
@@ -159,7 +155,9 @@ def test_a_loaded_bundle_translates_like_the_saved_model(bundle: Path, model: Tr
 def learned(model: Transformer, config: Config) -> Translator:
     """A translator with learned positions for seven tokens and their end."""
     changed = model.config.model_copy(update={"positions": "learned", "max_positions": 8})
-    return Translator(Transformer(changed, small_tokenizer().vocab_size), small_tokenizer(), config.decoding)
+    vocab_size = small_tokenizer().vocab_size
+    engine = TorchEngine([Transformer(changed, vocab_size)], vocab_size)
+    return Translator(engine, small_tokenizer(), config.decoding)
 
 
 @pytest.mark.parametrize("tokens", [8, 30, 2000])  # below and beyond the limit of the settings

@@ -11,8 +11,8 @@ from support.models.packed import VOCAB, draw_pairs, model_logits, tiny_config
 from torch import Tensor
 
 from dstransformer.model import AttentionWeights, Packing, Transformer, attention_weights
-from dstransformer.model.attention import MultiHeadAttention
 from dstransformer.model.attention_weights import record_projections, softmax_weights
+from dstransformer.model.transformer import MultiHeadAttention
 
 SRC, TGT = draw_pairs(((9, 7),))[0]
 

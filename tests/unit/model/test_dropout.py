@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dstransformer.model.modules import Dropout
 from dstransformer.model.ops.reference import keep_mask
+from dstransformer.model.transformer import Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.75])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstransformer.model import Packing
-from dstransformer.model.packing import MOST_PADDING, group_lengths, round_rows
+from dstransformer.model.packing import MAX_PADDING, group_lengths, round_rows
 
 LENGTH = st.integers(1, 60)
 
@@ -21,7 +21,7 @@ def test_groups_hold_every_sentence_once_with_little_padding(lengths: list[tuple
     assert sorted(number for group in groups for number in group) == list(range(len(lengths)))
     for group in groups:
         padded = len(group) * max(queries[n] for n in group) * max(keys[n] for n in group)
-        assert padded <= (1 + MOST_PADDING) * sum(queries[n] * keys[n] for n in group)
+        assert padded <= (1 + MAX_PADDING) * sum(queries[n] * keys[n] for n in group)
 
 
 @given(st.lists(LENGTH, min_size=1, max_size=80))

@@ -4,8 +4,9 @@ import pytest
 from support.models.threads import one_thread  # noqa: F401
 from support.services.serving import save_small_bundle
 
+from dstransformer.decoding import Translator
 from dstransformer.model import Bundle, open_bundle
-from dstransformer.serving.loaded import LoadedModel, ServedTranslator
+from dstransformer.serving.loaded import LoadedModel
 
 
 @pytest.fixture(scope="session")
@@ -14,10 +15,10 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture(scope="session")
-def translator(opened: Bundle) -> ServedTranslator:
-    return ServedTranslator.load(opened, device="cpu")
+def translator(opened: Bundle) -> Translator:
+    return Translator.load(opened, device="cpu", keep_nan=True)
 
 
 @pytest.fixture(scope="session")
-def model(opened: Bundle, translator: ServedTranslator) -> LoadedModel:
+def model(opened: Bundle, translator: Translator) -> LoadedModel:
     return LoadedModel(opened, translator)

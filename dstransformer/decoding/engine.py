@@ -1,0 +1,281 @@
+"""What searches for outputs: the protocol of search engines, and the engine that computes with PyTorch."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, Self
+
+import torch
+
+from dstransformer.batching import plan_batches
+from dstransformer.config import DecodingConfig
+from dstransformer.corpus import EOS_ID
+from dstransformer.decoding.beam import Constraint, Hypothesis, beam_search
+from dstransformer.decoding.devices import choose_device, free_memory, memory_errors
+from dstransformer.decoding.ensemble import Ensemble, check_vocabularies
+from dstransformer.decoding.lengths import output_limits
+from dstransformer.decoding.sampling import Sampling, sample
+from dstransformer.errors import DataError
+from dstransformer.model import Bundle, Packing, Transformer, ops
+
+logger = logging.getLogger(__name__)
+
+#: More hypotheses per sentence than this take proportionally fewer source tokens at once, so that they need about the
+#: same memory.
+FULL_BATCH_BEAM = 8
+
+#: Called after each batch with the number of its sentences.
+Progress = Callable[[int], None]
+
+#: The outputs of a batch, from the places of its sentences in the request; none for a sentence means NaN.
+_Decode = Callable[[Sequence[int]], list[list[Hypothesis]]]
+
+
+class SearchEngine(Protocol):
+    """Searches for the best outputs of sentences, all given as token ids.
+
+    Attributes:
+        identity: What identifies the weights; empty if they are from no file.
+    """
+
+    identity: tuple[str, ...]
+
+    def max_input_tokens(self, settings: DecodingConfig) -> int:
+        """Maximum tokens of a sentence, without its end; 0: any number."""
+
+    def search(
+        self,
+        src: Sequence[Sequence[int]],
+        settings: DecodingConfig,
+        *,
+        numbers: Sequence[int],
+        n_best: int = 1,
+        prefixes: Sequence[Sequence[int]] = (),
+        progress: Progress | None = None,
+    ) -> list[list[Hypothesis]]:
+        """The best outputs of each sentence, best first; one that is empty for an empty sentence.
+
+        Args:
+            src: The sentences, without begin and end.
+            settings: Beam size, length penalty and limits.
+            numbers: The number of each sentence in the text, for warnings and errors.
+            n_best: Outputs per sentence. A search that finishes fewer returns those.
+            prefixes: The tokens that the outputs of each sentence begin with; none if empty.
+            progress: Called after each batch with the number of its sentences.
+
+        Raises:
+            DataError: A sentence or its prefix has more tokens than the model has positions, or than memory allows.
+        """
+
+    def describe(self) -> dict[str, Any]:
+        """The device and the precision, as plain data."""
+
+
+class TorchEngine:
+    """Searches and samples with PyTorch.
+
+    Args:
+        models: The model, or several with one tokenizer that decode together; on the device and in the precision to
+            decode with. They are in eval mode only while they decode.
+        vocab_size: Number of pieces of the target's tokenizer.
+        keep_nan: Whether a sentence for which the model computes NaN has an output with NaN scores. Otherwise its
+            output is empty, and a warning is logged.
+    """
+
+    def __init__(self, models: Sequence[Transformer], vocab_size: int, *, keep_nan: bool = False) -> None:
+        self.ensemble = Ensemble(models)
+        self.vocab_size = vocab_size
+        self.keep_nan = keep_nan
+        self.identity: tuple[str, ...] = ()
+
+    @classmethod
+    def load(
+        cls,
+        bundles: Sequence[Bundle],
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        keep_nan: bool = False,
+    ) -> Self:
+        """Load the models of bundles.
+
+        Args:
+            bundles: The bundles, at least one.
+            device: None chooses CUDA if it is available, else the CPU.
+            dtype: None chooses bf16 on CUDA, else fp32.
+            keep_nan: See the class.
+
+        Raises:
+            DataError: The tokenizers differ, or weights are damaged.
+            ConfigError: The device does not exist.
+        """
+        check_vocabularies([(str(one.path), one.tokenizer.identity) for one in bundles])
+        chosen = choose_device(device)
+        half_or_full = dtype or (torch.bfloat16 if chosen.type == "cuda" else torch.float32)
+        models = [one.build_model(chosen, half_or_full) for one in bundles]
+        engine = cls(models, bundles[0].tokenizer.vocab_size, keep_nan=keep_nan)
+        engine.identity = tuple(one.weights_sha256 for one in bundles)
+        return engine
+
+    @property
+    def model(self) -> Transformer:
+        """The first model."""
+        return self.ensemble.members[0]
+
+    def describe(self) -> dict[str, Any]:
+        """See :meth:`SearchEngine.describe`."""
+        return {"device": str(self.ensemble.device), "precision": ops.precision_name(self.ensemble.dtype)}
+
+    def max_input_tokens(self, settings: DecodingConfig) -> int:
+        """See :meth:`SearchEngine.max_input_tokens`: the setting, but no more than have learned positions."""
+        limit, learned = settings.max_input_tokens, self.ensemble.max_positions
+        return limit if learned is None or not limit else min(limit, learned - 1)
+
+    def search(
+        self,
+        src: Sequence[Sequence[int]],
+        settings: DecodingConfig,
+        *,
+        numbers: Sequence[int],
+        n_best: int = 1,
+        prefixes: Sequence[Sequence[int]] = (),
+        progress: Progress | None = None,
+        constrain: Callable[[Sequence[int]], Constraint] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """See :meth:`SearchEngine.search`; ``constrain`` makes the constraint of the sentences at some places."""
+
+        def decode(batch: Sequence[int]) -> list[list[Hypothesis]]:
+            return beam_search(
+                self.ensemble,
+                *self._pack([src[place] for place in batch]),
+                settings,
+                vocab_size=self.vocab_size,
+                n_best=n_best,
+                prefixes=[prefixes[place] for place in batch] if prefixes else (),
+                constraint=None if constrain is None else constrain(batch),
+            )
+
+        self._check_lengths(src, prefixes, settings, numbers)
+        batch_tokens = tokens_at_once(settings.batch_tokens, settings.beam_size)
+        return self._decode(src, batch_tokens, decode, numbers, progress)
+
+    def sample(
+        self,
+        src: Sequence[Sequence[int]],
+        settings: DecodingConfig,
+        sampling: Sampling,
+        *,
+        numbers: Sequence[int],
+        count: int = 1,
+        prefixes: Sequence[Sequence[int]] = (),
+        progress: Progress | None = None,
+    ) -> list[list[Hypothesis]]:
+        """``count`` random outputs of each sentence, in the order of drawing; otherwise like :meth:`search`.
+
+        The number of a sentence decides its random numbers.
+        """
+
+        def decode(batch: Sequence[int]) -> list[list[Hypothesis]]:
+            packed, packing = self._pack([src[place] for place in batch])
+            given = [prefixes[place] for place in batch] if prefixes else ()
+            limits = output_limits(packing, settings, max_positions=self.ensemble.max_positions, prefixes=given)
+            return sample(
+                self.ensemble,
+                packed,
+                packing,
+                sampling,
+                vocab_size=self.vocab_size,
+                count=count,
+                limits=limits,
+                numbers=[numbers[place] for place in batch],
+                alpha=settings.length_penalty,
+                min_tokens=settings.min_tokens,
+                prefixes=given,
+            )
+
+        self._check_lengths(src, prefixes, settings, numbers)
+        return self._decode(src, tokens_at_once(settings.batch_tokens, count), decode, numbers, progress)
+
+    def _decode(
+        self,
+        src: Sequence[Sequence[int]],
+        batch_tokens: int,
+        decode: _Decode,
+        numbers: Sequence[int],
+        progress: Progress | None,
+    ) -> list[list[Hypothesis]]:
+        """Decode in batches of similar length; empty sentences are not decoded."""
+        results = [[Hypothesis([], 0.0, 0.0)] for _ in src]
+        lost: list[int] = []
+        with _evaluating(self.ensemble), memory_errors():
+            for batch in plan_batches([len(ids) for ids in src], batch_tokens):
+                for place, hypotheses in zip(batch, decode(batch), strict=True):
+                    if hypotheses:
+                        results[place] = hypotheses
+                    elif self.keep_nan:
+                        results[place] = [Hypothesis([], math.nan, math.nan)]
+                    else:
+                        lost.append(numbers[place])
+                if progress is not None:
+                    progress(len(batch))
+        if progress is not None and (empty := sum(not ids for ids in src)):
+            progress(empty)
+        if lost:
+            logger.warning(
+                "%d of %d sentences have no output; the first is sentence %d: the model computes NaN for them in "
+                "%s; try another --precision; if that does not help, the weights are damaged",
+                len(lost), len(src), min(lost), str(self.ensemble.dtype).removeprefix("torch."),
+            )  # fmt: skip
+        return results
+
+    def _pack(self, src: Sequence[Sequence[int]]) -> tuple[torch.Tensor, Packing]:
+        packed = torch.tensor([token for ids in src for token in (*ids, EOS_ID)], device=self.ensemble.device)
+        return packed, Packing.from_lengths([len(ids) + 1 for ids in src]).to(self.ensemble.device)
+
+    def _check_lengths(
+        self,
+        src: Sequence[Sequence[int]],
+        prefixes: Sequence[Sequence[int]],
+        settings: DecodingConfig,
+        numbers: Sequence[int],
+    ) -> None:
+        """Refuse sentences and prefixes that exceed the learned positions or the memory."""
+        learned = self.ensemble.max_positions
+        for what, texts in (("", src), ("the prefix of ", prefixes)):
+            for number, ids in zip(numbers, texts, strict=False):
+                if learned is not None and len(ids) + 1 > learned:
+                    raise DataError(
+                        f"{what}sentence {number} has {len(ids) + 1} tokens with its end, the model has learned "
+                        f"positions for {learned} (model.max_positions): split the sentence"
+                    )
+        longest = max(range(len(src)), key=lambda place: len(src[place]), default=None)
+        if longest is None:
+            return
+        beam = settings.beam_size
+        limit = len(src[longest]) + 1 + settings.max_extra_tokens
+        needed, free = beam * limit * self.ensemble.bytes_per_token, free_memory(self.ensemble.device)
+        if needed > free:
+            raise DataError(
+                f"sentence {numbers[longest]}: a beam of {beam} and up to {limit:,} output tokens can need "
+                f"{needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB are free: lower --beam, --max-input-tokens or "
+                "--max-extra-tokens"
+            )
+
+
+def tokens_at_once(batch_tokens: int, rows: int) -> int:
+    """Source tokens of a batch with ``rows`` hypotheses per sentence; see :data:`FULL_BATCH_BEAM`."""
+    return max(1, batch_tokens * FULL_BATCH_BEAM // max(rows, FULL_BATCH_BEAM))
+
+
+@contextmanager
+def _evaluating(models: Ensemble) -> Iterator[None]:
+    was_training = [model.training for model in models.members]
+    models.eval()
+    try:
+        yield
+    finally:
+        for model, mode in zip(models.members, was_training, strict=True):
+            model.train(mode)
