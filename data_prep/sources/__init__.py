@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from data_prep.options import FilesOptions, SourceOptions, ToyOptions, TreesOptions
-from data_prep.pairs import TEXT
+from data_prep.recipe.options import FilesOptions, SourceOptions, ToyOptions, TreesOptions
+from data_prep.store.pairs import TEXT
 from dstransformer.corpus import SourceInfo
 from dstransformer.errors import UserError
 from dstransformer.terminal.progress import Progress
@@ -19,7 +19,7 @@ from dstransformer.terminal.progress import Progress
 class Source:
     """``info`` identifies the content; ``splits`` maps a split's name to a function that streams its pairs.
 
-    The streamed tables have the schema of ``data_prep.pairs.TEXT``; reading may raise a DataError.
+    The streamed tables have the schema of ``data_prep.store.pairs.TEXT``; reading may raise a DataError.
     """
 
     info: SourceInfo

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data_prep.pairs import TEXT
 from data_prep.sources.texts import Text
+from data_prep.store.pairs import TEXT
 from dstransformer.corpus.arrow_stream import check_batches
 from dstransformer.errors import DataError, shown
 

@@ -16,7 +16,7 @@ from lzma import LZMAError
 from pathlib import Path
 from typing import Any, Self, cast
 
-from data_prep.options import printable_name
+from data_prep.recipe.options import printable_name
 from dstransformer.errors import DataError, shown
 from dstransformer.io.compression import DamagedDataError, compression_of, decompressed, without_ending
 from dstransformer.io.text import iter_text

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_prep.options import Wmt14Options, printable_name
+from data_prep.recipe.options import Wmt14Options, printable_name
 from data_prep.sources import Source
 from data_prep.sources.files import watched
 from data_prep.sources.records import pairs_of_table

@@ -17,8 +17,8 @@ from support.launching import environment, finish, free_port, started, wait_unti
 from support.prep import WriteText, contents, refuses, some_pieces, text_and_corpus
 
 import dstransformer
-from data_prep import cluster
 from data_prep.cli import main
+from data_prep.workers.pool import cluster
 
 PAIRS = 60_000
 LOCAL = ("--host", "127.0.0.1")

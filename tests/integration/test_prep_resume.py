@@ -15,7 +15,7 @@ from support.launching import SILENCE, finish, run_command, started
 from support.prep import WriteText, build, contents, refuses, without_vocab
 
 from data_prep.cli import main
-from data_prep.workspace import open_workspace
+from data_prep.store.workspace import open_workspace
 from dstransformer.corpus import Corpus
 from dstransformer.terminal.progress import LineProgress
 

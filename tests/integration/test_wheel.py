@@ -25,7 +25,7 @@ def test_it_holds_packages_presets_and_fragments(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for name in (
         "dstransformer/cli/program.py",
-        "data_prep/cli.py",
+        "data_prep/cli/__init__.py",
         "data_prep/sources/toy/grammar.py",
         "dstransformer/config/presets/base.yaml",
         "dstransformer/paper/templates/attention.html",

@@ -1,0 +1,371 @@
+"""Stage two: normalise, filter and deduplicate the training pairs. The validation and test sets stay as they are."""
+
+import shutil
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+from data_prep.recipe.options import CleanOptions
+from data_prep.stages.dedup import (
+    Counts,
+    Rows,
+    bucket_bits,
+    first_occurrences,
+    judged_piece,
+    list_buckets,
+    list_rows,
+    mark_bucket,
+    write_keys,
+)
+from data_prep.stages.near_search import drop_near_duplicates
+from data_prep.stages.origin import rule_versions
+from data_prep.stages.overlap import held_out_hash, load_held_out
+from data_prep.stages.rules import RULES
+from data_prep.stages.words import count_words, describe_words, no_words
+from data_prep.store.chunks import PIECES, make_piece, open_pieces
+from data_prep.store.pairs import (
+    SCHEMA,
+    Left,
+    PairsWriter,
+    Piece,
+    add_examples,
+    comparison_keys,
+    cut_pairs,
+    hash_pairs,
+    hash_texts,
+    iter_pairs,
+    iter_piece,
+    join_pairs,
+    merge_examples,
+    normalise,
+    write_left,
+)
+from data_prep.workers.pool import Workers, run_tasks
+from dstransformer.corpus import CleaningReport, Overlap, WordCounts
+from dstransformer.errors import DataError, counted
+from dstransformer.terminal.progress import Progress
+
+#: The pairs in the folder of a piece.
+_PAIRS = "pairs.arrow"
+
+# In the order in which they are tried; a dropped pair is counted under the first rule that drops it.
+NAMES = ("score", *(rule.name for rule in RULES), "overlap", "duplicate", "near_duplicate")
+
+_KEPT = len(NAMES)
+
+# What to do if a rule drops everything. Deduplication always leaves a pair.
+_ADVICE = {
+    "score": "lower --min-score",
+    **{rule.name: rule.advice for rule in RULES},
+    "overlap": "leave out --drop-overlap",
+}
+
+
+class CleanReport(BaseModel):
+    """What cleaning dropped, how much of each held-out split is in the remaining text, and its pairs by part.
+
+    The overlap is that before near duplicates are dropped: a pair that is nearly the dropped one is still there.
+    ``packages`` are the versions of those that rules needed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cleaning: CleaningReport
+    overlap: dict[str, Overlap]
+    parts: tuple[int, ...]
+    dropped: tuple[dict[str, int], ...]
+    packages: dict[str, str] = {}
+
+
+class _Judged(BaseModel):
+    """What the rules for single pairs did to a piece.
+
+    ``counts`` are the pairs by part and rule, ``(parts, len(NAMES) + 1)``; ``words`` its sentences by their words, see
+    :func:`count_words`; ``src`` and ``pairs`` the hashes of held-out text that is in it; ``buckets`` its hashes by
+    bucket.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    counts: list[list[int]]
+    words: list[list[int]]
+    examples: dict[str, list[tuple[str, str]]]
+    src: list[int]
+    pairs: list[int]
+    buckets: list[int]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the rules for single pairs did to all pieces so far; see :class:`_Judged`. Nothing in it grows with the text
+    but ``buckets``, an array for each piece.
+    """
+
+    counts: Counts
+    words: Counts
+    examples: dict[str, list[tuple[str, str]]]
+    src: set[int]
+    pairs: set[int]
+    buckets: list[Counts]
+
+    @classmethod
+    def nothing(cls, parts: int) -> "_Found":
+        return cls(np.zeros((parts, _KEPT + 1), dtype=np.int64), no_words(), {}, set(), set(), [])
+
+    def add(self, report: _Judged) -> None:
+        """Add the next piece."""
+        np.add(self.counts, report.counts, out=self.counts)
+        np.add(self.words, report.words, out=self.words)
+        for name, pairs in report.examples.items():
+            merge_examples(self.examples.setdefault(name, []), pairs)
+        self.src.update(report.src)
+        self.pairs.update(report.pairs)
+        self.buckets.append(np.array(report.buckets, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class _Cleaning:
+    """What a worker must know to clean a piece."""
+
+    read: Path
+    held_out: str
+    root: Path
+    options: CleanOptions
+    languages: tuple[str, str]
+    parts: int
+    bits: int
+
+
+def clean_text(
+    read: Path,
+    folder: Path,
+    options: CleanOptions,
+    languages: tuple[str, str],
+    parts: int,
+    workers: Workers,
+    progress: Progress,
+) -> CleanReport:
+    """Write the pairs of ``read/train.arrow``, of so many ``parts``, that pass every rule to ``folder/train.arrow``.
+
+    Raises:
+        DataError: No pair is left.
+        ConfigError: A rule needs a package that is not installed.
+    """
+    root = open_pieces(folder)
+    pieces = cut_pairs(read / "train.arrow")
+    total = sum(piece.rows for piece in pieces)
+    held_out = held_out_hash(read)
+    given = _Cleaning(read, held_out, root, options, languages, parts, bucket_bits(total))
+    found = _Found.nothing(parts)
+    with (
+        progress.task("clean train", total) as advance,
+        closing(run_tasks(partial(_judge_piece, given), pieces, workers)) as results,
+    ):
+        for piece, report in zip(pieces, results, strict=True):
+            found.add(report)
+            advance(piece.rows)
+    counts = found.counts
+    files: Sequence[Path] = [judged_piece(root, piece.number) / _PAIRS for piece in pieces]
+    if options.dedup:
+        files, left = _drop_repeated(root, parts, np.array(found.buckets), workers, progress)
+        _take_away(counts, "duplicate", counts[:, _KEPT] - left)
+    if not counts[:, _KEPT].any():
+        raise _nothing_left(counts, total)
+    if options.near_duplicates is not None:
+        whole = folder / "whole.arrow"
+        join_pairs(files, whole, durable=False)
+        distinct = drop_near_duplicates(whole, root, parts, options, workers, progress)
+        whole.unlink()
+        files = distinct.files
+        found.examples["near_duplicate"] = list(distinct.examples)
+        _take_away(counts, "near_duplicate", distinct.dropped)
+    join_pairs(files, folder / "train.arrow")
+    shutil.rmtree(folder / PIECES)
+    examples = {name: tuple(found.examples[name]) for name in NAMES if found.examples.get(name)}
+    overlap = load_held_out(read, held_out).report(found.src, found.pairs)
+    described = _describe(counts, describe_words(found.words), _active_rules(options, languages), examples, overlap)
+    return described.model_copy(update={"packages": rule_versions(options)})
+
+
+def _active_rules(options: CleanOptions, languages: tuple[str, str]) -> set[str]:
+    """The rules that these options ask for. Scores come with the text."""
+    active = {rule.name for rule in RULES if rule.build(options, *languages)} | {"duplicate"}
+    active |= {"overlap"} if options.drop_overlap else set()
+    return active | ({"near_duplicate"} if options.near_duplicates is not None else set())
+
+
+def _describe(
+    counts: Counts,
+    words: WordCounts,
+    active: set[str],
+    examples: dict[str, tuple[tuple[str, str], ...]],
+    overlap: dict[str, Overlap],
+) -> CleanReport:
+    """The report of the stage; ``counts`` are the pairs by part and rule, ``(parts, len(NAMES) + 1)``."""
+    names = [name for name in NAMES if name in active or (name == "score" and counts[:, NAMES.index(name)].any())]
+    dropped = [{name: int(part[NAMES.index(name)]) for name in names} for part in counts]
+    return CleanReport(
+        cleaning=CleaningReport(
+            read=int(counts.sum()),
+            kept=int(counts[:, _KEPT].sum()),
+            dropped={name: sum(part[name] for part in dropped) for name in names},
+            examples=examples,
+            before=words,
+        ),
+        overlap=overlap,
+        parts=tuple(counts[:, _KEPT].tolist()),
+        dropped=tuple(dropped),
+    )
+
+
+def _take_away(counts: Counts, rule: str, pairs: Counts) -> None:
+    """Count pairs of each part that a rule drops and that were kept until then."""
+    counts[:, NAMES.index(rule)] = pairs
+    counts[:, _KEPT] -= pairs
+
+
+def _nothing_left(counts: Counts, total: int) -> DataError:
+    dropped = {name: count for name, count in zip(NAMES, counts.sum(axis=0).tolist(), strict=False) if count}
+    reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items())
+    advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
+    return DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
+
+
+def _judge_piece(given: _Cleaning, piece: Piece) -> _Judged:
+    """Write the pairs of a piece that no rule for single pairs drops, and their hashes."""
+    return make_piece(judged_piece(given.root, piece.number), _Judged, partial(_write_judged, given, piece))
+
+
+def _write_judged(given: _Cleaning, piece: Piece, folder: Path) -> _Judged:
+    held_out = load_held_out(given.read, given.held_out)
+    counts, words = np.zeros((given.parts, _KEPT + 1), dtype=np.int64), no_words()
+    examples: dict[str, list[tuple[str, str]]] = {}
+    left: dict[str, list[npt.NDArray[Any]]] = {"key": [], "src_key": [], "pair_key": []}
+    with PairsWriter(folder / _PAIRS, durable=False) as writer:
+        for batch in iter_piece(piece):
+            table = judge(batch, given.options, given.languages)
+            rules = table["rule"].to_numpy()
+            if given.options.drop_overlap:
+                drops = held_out.contains(table["src_key"].to_numpy())
+                rules = np.where(drops & (rules == _KEPT), NAMES.index("overlap"), rules)
+            for number in np.unique(rules[rules < _KEPT]).tolist():
+                add_examples(examples.setdefault(NAMES[number], []), table, rules == number)
+            np.add.at(counts, (table["part"].to_numpy(), rules), 1)
+            words += count_words(table["src"], table["tgt"])
+            kept = table.filter(pa.array(rules == _KEPT))
+            writer.write(kept.select(SCHEMA.names))
+            for name, columns in left.items():
+                columns.append(kept[name].to_numpy())
+    key, src_key, pair_key = (np.concatenate(columns) for columns in left.values())
+    src, pairs = held_out.found(src_key, pair_key)
+    return _Judged(
+        counts=counts.tolist(),
+        words=words.tolist(),
+        examples=examples,
+        src=src.tolist(),
+        pairs=pairs.tolist(),
+        buckets=write_keys(folder, key, given.bits),
+    )
+
+
+def _drop_repeated(
+    root: Path, parts: int, buckets: Counts, workers: Workers, progress: Progress
+) -> tuple[list[Path], Counts]:
+    """Leave the first of equal pairs.
+
+    Args:
+        root: The folder of the pieces.
+        parts: Number of parts.
+        buckets: The pairs of each piece in each bucket of their hashes.
+        workers: Who does it.
+        progress: Shows it.
+
+    Returns:
+        The files with what is left, and how much that is of each part.
+    """
+    left = np.zeros(parts, dtype=np.int64)
+    with progress.task("drop repeated pairs", int(buckets.sum())) as advance:
+        with closing(run_tasks(mark_bucket, list_buckets(root, buckets), workers)) as marked:
+            for _ in marked:
+                pass
+        rows = list_rows(root, buckets)
+        with closing(run_tasks(partial(_keep_first, parts), rows, workers)) as results:
+            for piece, report in zip(rows, results, strict=True):
+                left += report.parts
+                advance(int(piece.counts.sum()))
+    return [_kept_piece(piece) / _PAIRS for piece in rows], left
+
+
+def _kept_piece(rows: Rows) -> Path:
+    return rows.root / f"kept-{rows.number:06d}"
+
+
+def _keep_first(parts: int, rows: Rows) -> Left:
+    """Write the pairs of a piece that did not occur before."""
+
+    def make(folder: Path) -> Left:
+        batches = iter_pairs(judged_piece(rows.root, rows.number) / _PAIRS)
+        tables = (pa.Table.from_batches([batch]) for batch in batches)
+        return write_left(tables, first_occurrences(rows), folder / _PAIRS, parts)
+
+    return make_piece(_kept_piece(rows), Left, make)
+
+
+def judge(table: pa.Table, options: CleanOptions, languages: tuple[str, str]) -> pa.Table:
+    """Normalise pairs, find the rule that drops each, and hash them.
+
+    Returns:
+        The columns of ``SCHEMA``; ``rule``, an index into ``NAMES``, ``len(NAMES)`` for one that is kept;
+        ``key``, equal for equal pairs; ``src_key`` and ``pair_key``, hashes of the source sentence and of the pair in
+        Unicode form NFKC, for comparison with held-out text.
+    """
+    form = options.normalise
+    src, tgt = (
+        [normalise(text, form) for text in _punctuate(table[side].to_pylist(), options, language)]
+        for side, language in zip(("src", "tgt"), languages, strict=True)
+    )
+    built = ((NAMES.index(rule.name), rule.build(options, *languages)) for rule in RULES)
+    judges = [(number, function) for number, function in built if function]
+    rules = [next((number for number, drops in judges if drops(*pair)), _KEPT) for pair in zip(src, tgt, strict=True)]
+    if table["low"].to_numpy().any():
+        low = table["low"].to_pylist()
+        rules = [NAMES.index("score") if is_low else rule for is_low, rule in zip(low, rules, strict=True)]
+    key = hash_pairs(src, tgt)
+    if form == "nfkc" and options.punctuation == "keep":
+        src_key, pair_key = hash_texts(src), key
+    else:
+        src_key, pair_key = comparison_keys(table)
+    return pa.table(
+        {
+            "src": src,
+            "tgt": tgt,
+            "part": table["part"],
+            "low": table["low"],
+            "rule": pa.array(rules, pa.uint8()),
+            "key": key,
+            "src_key": src_key,
+            "pair_key": pair_key,
+        }
+    )
+
+
+def _punctuate(texts: list[str], options: CleanOptions, language: str) -> list[str]:
+    if options.punctuation == "keep":
+        return texts
+    normalizer = _punctuation(language)
+    return [normalizer.normalize(text) for text in texts]
+
+
+@cache
+def _punctuation(language: str) -> Any:
+    from sacremoses import MosesPunctNormalizer
+
+    return MosesPunctNormalizer(lang=language.lower())

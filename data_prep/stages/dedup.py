@@ -1,0 +1,142 @@
+"""Finds repeated pairs by their hashes, in bounded memory and on any number of machines.
+
+The hashes of each piece lie in its folder, in buckets by their first bits. A worker takes one bucket, of all pieces,
+and marks the first occurrence of each hash: nobody has more than a bucket in memory. The marks of a bucket are in the
+order of the pieces, and within a piece in that of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict
+
+from data_prep.store.chunks import make_piece
+from data_prep.store.pairs import Hashes
+
+Counts = npt.NDArray[np.int64]
+
+# Hashes of a bucket, about: 32 MB, and five times as much while the first occurrences are found.
+_BUCKET_ROWS = 4_000_000
+
+_KEYS, _ORDER, _MARKS = "keys", "order", "marks"
+
+
+def bucket_bits(rows: int) -> int:
+    """The bits that a bucket's hashes have in common, for so many rows in all."""
+    return max(0, -(-rows // _BUCKET_ROWS) - 1).bit_length()
+
+
+def write_keys(folder: Path, keys: Hashes, bits: int) -> list[int]:
+    """Write the hashes of a piece, ``(rows,)``, in the order of their buckets.
+
+    Returns:
+        The number of hashes in each bucket, ``(2**bits,)``.
+    """
+    buckets = keys >> np.uint64(64 - bits) if bits else np.zeros(len(keys), dtype=np.uint64)
+    order = np.argsort(buckets, kind="stable").astype(np.uint32)
+    keys[order].tofile(folder / _KEYS)
+    order.tofile(folder / _ORDER)
+    return [int(count) for count in np.bincount(buckets.astype(np.int64), minlength=1 << bits)]
+
+
+def judged_piece(root: Path, number: int) -> Path:
+    """The folder of a piece with its hashes."""
+    return root / f"judged-{number:06d}"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The hashes that begin with the same bits.
+
+    Attributes:
+        root: The folder of the pieces.
+        number: Counts the buckets.
+        begins: Where the bucket begins in the hashes of each piece, ``(pieces,)``.
+        counts: How many of them are in the bucket, ``(pieces,)``.
+    """
+
+    root: Path
+    number: int
+    begins: Counts
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a piece, as the buckets have them.
+
+    Attributes:
+        root: The folder of the pieces.
+        number: The piece.
+        begins: Where its rows begin in the marks of each bucket, ``(buckets,)``.
+        counts: How many of them are in each bucket, ``(buckets,)``.
+    """
+
+    root: Path
+    number: int
+    begins: Counts
+    counts: Counts
+
+
+class Marked(BaseModel):
+    """The report of a bucket: how many different hashes it has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    distinct: int
+
+
+def list_buckets(root: Path, counts: Counts) -> list[Bucket]:
+    """List the buckets, given the number of hashes of each piece in each, ``(pieces, buckets)``."""
+    begins = np.cumsum(counts, axis=1) - counts
+    return [Bucket(root, number, begins[:, number], counts[:, number]) for number in range(counts.shape[1])]
+
+
+def list_rows(root: Path, counts: Counts) -> list[Rows]:
+    """List the pieces, given the same numbers."""
+    begins = np.cumsum(counts, axis=0) - counts
+    return [Rows(root, number, begins[number], counts[number]) for number in range(counts.shape[0])]
+
+
+def mark_bucket(bucket: Bucket) -> Marked:
+    """Write whether each hash of a bucket is the first of its kind: a byte each."""
+
+    def make(folder: Path) -> Marked:
+        parts = zip(bucket.begins.tolist(), bucket.counts.tolist(), strict=True)
+        paths = (judged_piece(bucket.root, number) / _KEYS for number in range(len(bucket.counts)))
+        keys = np.concatenate([*_slices(paths, parts, np.uint64)])
+        first = np.unique(keys, return_index=True)[1]
+        marks = np.zeros(len(keys), dtype=np.bool_)
+        marks[first] = True
+        marks.tofile(folder / _MARKS)
+        return Marked(distinct=len(first))
+
+    return make_piece(_marked(bucket.root, bucket.number), Marked, make)
+
+
+def first_occurrences(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Tell which rows of a piece are the first of their kind, once all buckets are marked."""
+    parts = zip(rows.begins.tolist(), rows.counts.tolist(), strict=True)
+    paths = (_marked(rows.root, number) / _MARKS for number in range(len(rows.counts)))
+    order = np.fromfile(judged_piece(rows.root, rows.number) / _ORDER, dtype=np.uint32)
+    first = np.empty(len(order), dtype=np.bool_)
+    first[order] = np.concatenate([*_slices(paths, parts, np.bool_)])
+    return first
+
+
+def _marked(root: Path, number: int) -> Path:
+    return root / f"marked-{number:06d}"
+
+
+def _slices(paths: Iterator[Path], parts: Iterator[tuple[int, int]], kind: type[Any]) -> Iterator[npt.NDArray[Any]]:
+    """Read a few numbers of each file, given where they begin and how many they are."""
+    yield np.empty(0, dtype=kind)
+    for path, (begin, count) in zip(paths, parts, strict=True):
+        if count:
+            yield np.fromfile(path, dtype=kind, count=count, offset=begin * np.dtype(kind).itemsize)

@@ -1,0 +1,216 @@
+"""Holds random pairs out of the training text, in bounded memory and on any number of machines.
+
+A sentence that several pairs share counts once, where it is first. The first occurrences are found as those of repeated
+pairs are (:mod:`data_prep.stages.dedup`). Random ones are chosen by their number, and all pairs that share their
+sentence leave the training text.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict
+
+from data_prep.stages.dedup import (
+    Counts,
+    Rows,
+    bucket_bits,
+    first_occurrences,
+    judged_piece,
+    list_buckets,
+    list_rows,
+    mark_bucket,
+    write_keys,
+)
+from data_prep.store.chunks import make_piece, open_pieces
+from data_prep.store.pairs import (
+    Left,
+    PairsWriter,
+    Piece,
+    cut_pairs,
+    hash_texts,
+    index_pairs,
+    iter_piece,
+    join_pairs,
+    normalise,
+    take_pairs,
+    write_left,
+)
+from data_prep.workers.pool import Result, Task, Workers, run_tasks
+from dstransformer.errors import UserError
+from dstransformer.terminal.progress import Progress
+
+#: In the folder of a piece: the keys of its source sentences; the rows that can be held out; the pairs that are left.
+#: In that of the pieces: the keys of the sentences that are held out.
+_SOURCES, _USABLE, _PAIRS, _CHOSEN = "sources", "usable", "pairs.arrow", "chosen"
+
+
+class _Hashed(BaseModel):
+    """The usable pairs of a piece in each bucket of their keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    buckets: list[int]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What a worker must know: the part that the sets are held out of, of how many, and the buckets."""
+
+    root: Path
+    part: int
+    parts: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Sentences of a piece that begins with the row ``first``, by their numbers among those that are new in it."""
+
+    rows: Rows
+    first: int
+    numbers: npt.NDArray[np.int64]
+
+
+def hold_out(
+    folder: Path, part: int, parts: int, sizes: Mapping[str, int], seed: int, workers: Workers, progress: Progress
+) -> Counts:
+    """Move random pairs of a part out of ``folder/train.arrow``, and drop all that share their source sentences.
+
+    Args:
+        folder: Gets a file of pairs for each split.
+        part: The part.
+        parts: Number of parts of the training text.
+        sizes: The pairs of each split.
+        seed: Of the choice.
+        workers: Who does it; the result does not depend on them.
+        progress: Shows what is done.
+
+    Returns:
+        The training pairs of each part that are left, ``(parts,)``.
+
+    Raises:
+        UserError: The text is too small.
+    """
+    train, whole = folder / "train.arrow", folder / "whole.arrow"
+    train.rename(whole)
+    index = index_pairs(whole)
+    pieces = cut_pairs(whole, index)
+    total = sum(piece.rows for piece in pieces)
+    root = open_pieces(folder, part)
+    search = _Search(root, part, parts, bucket_bits(total))
+    with progress.task("hold out", total) as advance:
+        hashed = []
+        with closing(run_tasks(partial(_hash_piece, search), pieces, workers)) as results:
+            for piece, report in zip(pieces, results, strict=True):
+                hashed.append(report.buckets)
+                advance(piece.rows)
+        buckets = np.array(hashed, dtype=np.int64)
+        distinct = sum(report.distinct for report in _run(mark_bucket, list_buckets(root, buckets), workers))
+        chosen = _choose(distinct, sizes, seed)
+        rows, keys = _locate(np.concatenate(list(chosen.values())), list_rows(root, buckets), pieces, workers)
+        np.sort(keys).tofile(root / _CHOSEN)
+        left = np.sum([report.parts for report in _run(partial(_leave_out, search), pieces, workers)], axis=0)
+    join_pairs((_left_piece(root, piece.number) / _PAIRS for piece in pieces), train)
+    begin = 0
+    for split, numbers in chosen.items():
+        with PairsWriter(folder / f"{split}.arrow") as writer:
+            writer.write(take_pairs(whole, np.sort(rows[begin : begin + len(numbers)]), index))
+        begin += len(numbers)
+    shutil.rmtree(root)
+    whole.unlink()
+    return np.asarray(left, dtype=np.int64)
+
+
+def _run(function: Callable[[Task], Result], tasks: Sequence[Task], workers: Workers) -> list[Result]:
+    with closing(run_tasks(function, tasks, workers)) as results:
+        return list(results)
+
+
+def _choose(distinct: int, sizes: Mapping[str, int], seed: int) -> dict[str, npt.NDArray[np.int64]]:
+    """Choose sentences of each split by their numbers, of so many different ones."""
+    wanted = sum(sizes.values())
+    if not distinct:
+        raise UserError("no training pair has text on both sides: check that both files hold text")
+    if wanted >= distinct:
+        raise UserError(
+            f"cannot hold {wanted} pairs out of a training text of {distinct} distinct source sentences: "
+            "choose a smaller --valid-size or --test-size, or give held-out text of its own with --valid and --test"
+        )
+    numbers = np.random.default_rng(seed).choice(distinct, size=wanted, replace=False)
+    return dict(zip(sizes, np.split(numbers, np.cumsum(list(sizes.values()))[:-1]), strict=True))
+
+
+def _locate(
+    numbers: npt.NDArray[np.int64], rows: Sequence[Rows], pieces: Sequence[Piece], workers: Workers
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    """Find sentences by their numbers.
+
+    Returns:
+        The row of the first pair with each, and its key.
+    """
+    ends = np.cumsum(_run(_count_first, rows, workers))
+    piece_of = np.searchsorted(ends, numbers, side="right")
+    begins = np.concatenate([[0], ends])
+    wanted = []
+    for number in np.unique(piece_of).tolist():
+        chosen = numbers[piece_of == number] - begins[number]
+        wanted.append(_Wanted(rows[number], pieces[number].first, chosen))
+    found, keys = np.empty(len(numbers), dtype=np.int64), np.empty(len(numbers), dtype=np.uint64)
+    for one, (at, theirs) in zip(wanted, _run(_find, wanted, workers), strict=True):
+        here = piece_of == one.rows.number
+        found[here], keys[here] = at, theirs
+    return found, keys
+
+
+def _count_first(rows: Rows) -> int:
+    return int(first_occurrences(rows).sum())
+
+
+def _find(wanted: _Wanted) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    """Find sentences of a piece: their rows in the file, and their keys."""
+    folder = judged_piece(wanted.rows.root, wanted.rows.number)
+    usable = np.flatnonzero(first_occurrences(wanted.rows))[wanted.numbers]
+    in_piece = np.fromfile(folder / _USABLE, dtype=np.uint32)[usable].astype(np.int64)
+    return wanted.first + in_piece, np.fromfile(folder / _SOURCES, dtype=np.uint64)[in_piece]
+
+
+def _hash_piece(search: _Search, piece: Piece) -> _Hashed:
+    """Write the keys of the source sentences of a piece, equal for equal ones, and which can be held out."""
+
+    def make(folder: Path) -> _Hashed:
+        keys, usable = [np.empty(0, dtype=np.uint64)], [np.empty(0, dtype=np.bool_)]
+        for table in iter_piece(piece):
+            src = [normalise(text, "nfkc") for text in table["src"].to_pylist()]
+            tgt = [normalise(text, "nfkc") for text in table["tgt"].to_pylist()]
+            has_text = np.fromiter((bool(a and b) for a, b in zip(src, tgt, strict=True)), np.bool_, len(src))
+            keys.append(hash_texts(src))
+            usable.append(has_text & ~table["low"].to_numpy() & (table["part"].to_numpy() == search.part))
+        sources, rows = np.concatenate(keys), np.flatnonzero(np.concatenate(usable))
+        sources.tofile(folder / _SOURCES)
+        rows.astype(np.uint32).tofile(folder / _USABLE)
+        return _Hashed(buckets=write_keys(folder, sources[rows], search.bits))
+
+    return make_piece(judged_piece(search.root, piece.number), _Hashed, make)
+
+
+def _left_piece(root: Path, number: int) -> Path:
+    return root / f"left-{number:06d}"
+
+
+def _leave_out(search: _Search, piece: Piece) -> Left:
+    """Write the pairs of a piece whose sentences are not held out."""
+
+    def make(folder: Path) -> Left:
+        sources = np.fromfile(judged_piece(search.root, piece.number) / _SOURCES, dtype=np.uint64)
+        stays = ~np.isin(sources, np.fromfile(search.root / _CHOSEN, dtype=np.uint64))
+        return write_left(iter_piece(piece), stays, folder / _PAIRS, search.parts)
+
+    return make_piece(_left_piece(search.root, piece.number), Left, make)
