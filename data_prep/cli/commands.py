@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from data_prep.cli import arguments as options
@@ -11,7 +11,7 @@ from dstransformer.errors import DataError, UserError
 from dstransformer.terminal.command import Parser, printing
 
 if TYPE_CHECKING:
-    from data_prep.store.workspace import Workspace
+    from data_prep.store.workspace import Stage, Workspace
     from data_prep.workers.pool import Workers
     from dstransformer.corpus import Corpus
 
@@ -118,7 +118,7 @@ def _add_command(commands: Any, name: str, handler: Any, help_text: str) -> argp
 def _build(arguments: argparse.Namespace) -> None:
     from data_prep.build import build
     from data_prep.cli.tables import show_manifest
-    from data_prep.cli.verify import identify_recipe
+    from data_prep.recipe.loading import identify_recipe
     from data_prep.store.output import resolve_output
     from data_prep.workers.cluster import open_workers
     from dstransformer.terminal.progress import build_progress
@@ -142,20 +142,22 @@ def _build(arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _open_stage(arguments: argparse.Namespace, after: str = "") -> Iterator[tuple["Workspace", "Workers"]]:
-    """Open the work folder of a stage, which comes after the stage ``after``, and the workers."""
+def _open_work(arguments: argparse.Namespace, after: "type[Stage] | None" = None) -> Iterator["Workspace"]:
+    """Open the work folder of a stage, which comes after the stage ``after``."""
+    from data_prep.build import STAGES
     from data_prep.store.workspace import open_workspace
-    from data_prep.workers.cluster import open_workers
     from dstransformer.terminal.progress import build_progress
 
-    progress = build_progress()
     # Workers of a cluster may run in another folder.
-    work = arguments.work.absolute() if arguments.cluster else arguments.work
-    with (
-        open_workspace(work, progress, after=after) as space,
-        open_workers(arguments.workers, arguments.cluster, work, progress) as workers,
-    ):
-        yield space, workers
+    folder = arguments.work.absolute() if arguments.cluster else arguments.work
+    with open_workspace(folder, build_progress(), STAGES, after) as workspace:
+        yield workspace
+
+
+def _open_workers(arguments: argparse.Namespace, workspace: "Workspace") -> "AbstractContextManager[Workers]":
+    from data_prep.workers.cluster import open_workers
+
+    return open_workers(arguments.workers, arguments.cluster, workspace.folder, workspace.progress)
 
 
 def _recipes(_: argparse.Namespace) -> None:
@@ -169,48 +171,52 @@ def _recipes(_: argparse.Namespace) -> None:
 
 
 def _read(arguments: argparse.Namespace) -> None:
-    from data_prep.build import run_read
+    from data_prep.sources.opening import open_parts
+    from data_prep.stages.read import Read
 
     source = options.read_source(arguments)
-    with _open_stage(arguments) as (space, workers):
-        run_read(space, {source.source: source}, workers)
+    with _open_work(arguments) as workspace, _open_workers(arguments, workspace) as workers:
+        workspace.run(Read(open_parts({source.source: source}, workspace.progress)), workers)
 
 
 def _clean(arguments: argparse.Namespace) -> None:
-    from data_prep.build import run_clean
     from data_prep.cli.tables import show_cleaning
     from data_prep.recipe.options import CleanOptions
-    from data_prep.stages.clean import CleanReport
+    from data_prep.stages.clean import Clean
+    from data_prep.stages.read import Read
 
-    with _open_stage(arguments, after="read") as (space, workers):
-        given = options.read_stage(arguments, CleanOptions, "clean", space.finished("read").options)
-        run_clean(space, given, workers)
-        report = space.report("clean", CleanReport)
+    with _open_work(arguments, after=Read) as workspace, _open_workers(arguments, workspace) as workers:
+        read = workspace.finished(Read)
+        given = options.read_stage(arguments, CleanOptions, "clean", read.options)
+        workspace.run(Clean(given, after=read.key), workers)
+        report = workspace.report(Clean)
     with printing(f"; the stage in {arguments.work} is finished"):
         show_cleaning(report.cleaning)
 
 
 def _vocab(arguments: argparse.Namespace) -> None:
-    from data_prep.build import run_vocab
     from data_prep.recipe.options import VocabOptions
-    from data_prep.store.workspace import open_workspace
-    from dstransformer.terminal.progress import build_progress
+    from data_prep.stages.clean import Clean
+    from data_prep.stages.read import Read
+    from data_prep.stages.vocab import Vocab
 
-    with open_workspace(arguments.work, build_progress(), after="read") as space:
-        run_vocab(space, options.read_stage(arguments, VocabOptions, "vocab", space.finished("read").options))
+    with _open_work(arguments, after=Read) as workspace:
+        given = options.read_stage(arguments, VocabOptions, "vocab", workspace.finished(Read).options)
+        workspace.run(Vocab(given, after=workspace.chain(Read, Clean)[-1].key), workers=1)
 
 
 def _encode(arguments: argparse.Namespace) -> None:
     from data_prep.build import run_encode
     from data_prep.cli.tables import show_manifest
     from data_prep.recipe.options import EncodeOptions
+    from data_prep.stages.read import Read
     from data_prep.store.output import check_places, resolve_output
 
     out = resolve_output(arguments.out)
     check_places(out, arguments.work)
-    with _open_stage(arguments, after="read") as (space, workers):
-        given = options.read_stage(arguments, EncodeOptions, "encode", space.finished("read").options)
-        manifest = run_encode(space, given, out, workers=workers, overwrite=arguments.overwrite)
+    with _open_work(arguments, after=Read) as workspace, _open_workers(arguments, workspace) as workers:
+        given = options.read_stage(arguments, EncodeOptions, "encode", workspace.finished(Read).options)
+        manifest = run_encode(workspace, given, out, workers=workers, overwrite=arguments.overwrite)
     with printing(f"; the corpus {arguments.out} is whole"):
         show_manifest(arguments.out, manifest)
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from data_prep.store.pairs import shortened
+from data_prep.stages.text import Counts, shortened
 from dstransformer.corpus import Corpus, Manifest, Split, Tokenizer
 
 #: Training pairs whose pieces are counted, and those whose words are.
@@ -23,8 +23,6 @@ _SAMPLE_LENGTH = 400
 
 #: Width and height of a histogram, in the units of its SVG, and its number of bars.
 _WIDTH, _HEIGHT, _BARS = 640, 180, 50
-
-Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

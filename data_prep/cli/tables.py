@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from data_prep.stages.overlap import describe_overlap
-from dstransformer.corpus import CleaningReport, Manifest, PartInfo, TokenizerInfo
+from data_prep.stages.encode import unknown_shares
+from dstransformer.corpus import CleaningReport, Manifest, Overlap, PartInfo, TokenizerInfo
 
 
 def _describe(name: str, tokenizer: TokenizerInfo) -> str:
@@ -40,7 +40,7 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
         console.print(f"unknown pieces (<unk>): {', '.join(unknown) or 'none'}", soft_wrap=True)
     for name, overlap in (manifest.overlap or {}).items():
         if overlap.sentences:
-            console.print(describe_overlap(name, overlap, manifest.splits[name].pairs), soft_wrap=True)
+            console.print(_describe_overlap(name, overlap, manifest.splits[name].pairs), soft_wrap=True)
     if manifest.overlap and not any(overlap.sentences for overlap in manifest.overlap.values()):
         console.print(f"no sentence of {' or '.join(manifest.overlap)} is in the training text")
     show_cleaning(manifest.cleaning)
@@ -57,17 +57,12 @@ def _parts_table(parts: Sequence[PartInfo]) -> Table:
     return table
 
 
-def unknown_shares(manifest: Manifest) -> dict[tuple[str, str], float]:
-    """Return the share of UNK tokens by split and language; empty if the corpus was made before they were counted."""
-    return {
-        (name, language): unknown / max(tokens, 1)
-        for name, info in manifest.splits.items()
-        for language, unknown, tokens in (
-            (manifest.src_lang, info.src_unknown, info.src_tokens),
-            (manifest.tgt_lang, info.tgt_unknown, info.tgt_tokens),
-        )
-        if unknown is not None
-    }
+def _describe_overlap(name: str, overlap: Overlap, size: int) -> str:
+    """Describe the overlap of the split ``name``, which has ``size`` pairs, in one line."""
+    return (
+        f"{overlap.sentences:,} of {size:,} {name} sentences ({overlap.sentences / size:.1%}) are in the training "
+        f"text, {overlap.pairs:,} of them with the same translation"
+    )
 
 
 def show_cleaning(report: CleaningReport) -> None:

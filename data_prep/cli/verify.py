@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sentencepiece
 
-from data_prep.recipe.loading import RECIPES, recipe_files
+from data_prep.recipe.loading import RECIPES
 from data_prep.recipe.options import printable_name
-from data_prep.sources import grammar_revision
-from data_prep.stages.encode import Form, encode_pairs
-from data_prep.stages.read import ReadReport
-from data_prep.store.workspace import Workspace, list_names
+from data_prep.sources.toy.corpus import GRAMMAR_REVISION
+from data_prep.stages.encode import encode_pairs
+from data_prep.stages.text import TextFormat
+from data_prep.store.folders import list_names
 from dstransformer.corpus import Corpus, InputFile, Manifest, SourceInfo
 from dstransformer.corpus.manifest import MANIFEST_NAME
 from dstransformer.errors import DataError, UserError
@@ -139,7 +138,7 @@ def _revisions(sources: Iterable[SourceInfo]) -> Iterator[str]:
     for source in sources:
         if remote := [file.name for file in source.inputs if "://" in file.name]:
             yield f"note: {list_names(remote)} came from servers and were not compared"
-        if source.name == "toy" and source.revision != grammar_revision():
+        if source.name == "toy" and source.revision != str(GRAMMAR_REVISION):
             yield "note: this version of dst-prep has another toy grammar"
         elif source.name != "toy" and source.revision is not None:
             yield f"note: {source.name} is revision {source.revision} of a data set on the hub, which was not compared"
@@ -173,7 +172,7 @@ def check_held_out(corpus: Corpus) -> None:
     Raises:
         DataError: The tokenizer makes other ids of a sentence.
     """
-    form = Form((None,), corpus.manifest.trees)
+    text_format = TextFormat((None,), corpus.manifest.trees)
     for name in corpus.splits:
         split = corpus.split(name)
         if not split.info.has_text:
@@ -181,7 +180,7 @@ def check_held_out(corpus: Corpus) -> None:
         texts = pa.table({"src": split.src_texts(), "tgt": split.tgt_texts(), "part": np.zeros(len(split), np.uint16)})
         for first in range(0, len(split), _TEXTS):
             stored = split.gather(np.arange(first, min(first + _TEXTS, len(split))))
-            made = encode_pairs(texts.slice(first, _TEXTS), corpus.tokenizer, None, form)
+            made = encode_pairs(texts.slice(first, _TEXTS), corpus.tokenizer, None, text_format)
             for side, ids, lengths in (("src", *stored[:2]), ("tgt", *stored[2:])):
                 column = made[side].combine_chunks()
                 if not (
@@ -192,29 +191,3 @@ def check_held_out(corpus: Corpus) -> None:
                         f"SentencePiece {sentencepiece.__version__} encodes otherwise than the version that made them. "
                         "Restore it, or build the corpus again"
                     )
-
-
-def identify_recipe(name: str | None) -> list[InputFile]:
-    """The files of a recipe by name, hash and size; none if there is no recipe."""
-    files = [] if name is None else recipe_files(name)
-    return [InputFile(name=printable_name(path), sha256=file_sha256(path), size=path.stat().st_size) for path in files]
-
-
-def changed_sources(space: Workspace, sources: Sequence[SourceInfo]) -> str | None:
-    """How sources differ from those that stage one in a work folder has read; None if they do not."""
-    try:
-        before = space.report("read", ReadReport).sources
-    except UserError:  # not finished, or of another version
-        return None
-    old, new = (Counter((file.name, file.sha256) for source in side for file in source.inputs)
-                for side in (before, sources))  # fmt: skip
-    gone, come = {name for name, _ in old - new}, {name for name, _ in new - old}
-    described = (
-        ("changed", sorted(gone & come)),
-        ("added", sorted(come - gone)),
-        ("removed", sorted(gone - come)),
-    )
-    changes = [f"{list_names(names)} {what}" for what, names in described if names]
-    if [source.revision for source in before] != [source.revision for source in sources]:
-        changes.append("a data set has another revision")
-    return "; ".join(changes) or None

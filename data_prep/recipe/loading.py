@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -24,12 +24,16 @@ from data_prep.recipe.options import (
     Texts,
     VocabOptions,
     option_kind,
+    printable_name,
 )
 from data_prep.recipe.recipe import Recipe
 from dstransformer.config.loading import merge
 from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml
 from dstransformer.errors import ConfigError, shown
-from dstransformer.io.files import read_bounded
+from dstransformer.io.files import file_sha256, read_bounded
+
+if TYPE_CHECKING:
+    from dstransformer.corpus import InputFile
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -94,6 +98,14 @@ def recipe_files(name: str) -> list[Path]:
         tree = parse_yaml(read_bounded(files[-1], MOST_BYTES).decode(), str(files[-1]))
         name = tree.get("extends")
     return files
+
+
+def identify_recipe(name: str | None) -> list[InputFile]:
+    """The files of a recipe by name, hash and size; none if there is no recipe."""
+    from dstransformer.corpus import InputFile  # imports NumPy and Arrow
+
+    files = [] if name is None else recipe_files(name)
+    return [InputFile(name=printable_name(path), sha256=file_sha256(path), size=path.stat().st_size) for path in files]
 
 
 def _resolve(name: str, folder: Path, children: tuple[Path, ...], root: str | None) -> dict[str, Any]:

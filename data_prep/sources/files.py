@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from data_prep.recipe.addresses import Address
 from data_prep.recipe.options import FilesOptions
-from data_prep.sources import Source
 from data_prep.sources.records import pair_of_record, read_arrow, read_parquet
 from data_prep.sources.scores import mark_low
+from data_prep.sources.source import Source
 from data_prep.sources.texts import SEPARATOR, Text, iter_sentences, local_text
 from data_prep.store.pairs import TEXT
 from dstransformer.corpus import InputFile, SourceInfo

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.recipe.options import TreesOptions, printable_name, split_shares
-from data_prep.sources import Source
 from data_prep.sources.files import watched
+from data_prep.sources.source import Source
 from data_prep.store.pairs import TEXT
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError

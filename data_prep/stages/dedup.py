@@ -1,8 +1,8 @@
 """Finds repeated pairs by their hashes, in bounded memory and on any number of machines.
 
-The hashes of each piece lie in its folder, in buckets by their first bits. A worker takes one bucket, of all pieces,
+The hashes of each chunk lie in its folder, in buckets by their first bits. A worker takes one bucket, of all chunks,
 and marks the first occurrence of each hash: nobody has more than a bucket in memory. The marks of a bucket are in the
-order of the pieces, and within a piece in that of its rows.
+order of the chunks, and within a chunk in that of its rows.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.store.chunks import make_piece
-from data_prep.store.pairs import Hashes
-
-Counts = npt.NDArray[np.int64]
+from data_prep.stages.text import Counts, Hashes
+from data_prep.store.chunks import write_chunk
 
 # Hashes of a bucket, about: 32 MB, and five times as much while the first occurrences are found.
 _BUCKET_ROWS = 4_000_000
@@ -33,7 +31,7 @@ def bucket_bits(rows: int) -> int:
 
 
 def write_keys(folder: Path, keys: Hashes, bits: int) -> list[int]:
-    """Write the hashes of a piece, ``(rows,)``, in the order of their buckets.
+    """Write the hashes of a chunk, ``(rows,)``, in the order of their buckets.
 
     Returns:
         The number of hashes in each bucket, ``(2**bits,)``.
@@ -45,8 +43,8 @@ def write_keys(folder: Path, keys: Hashes, bits: int) -> list[int]:
     return [int(count) for count in np.bincount(buckets.astype(np.int64), minlength=1 << bits)]
 
 
-def judged_piece(root: Path, number: int) -> Path:
-    """The folder of a piece with its hashes."""
+def filtered_chunk(root: Path, number: int) -> Path:
+    """The folder of a chunk with its hashes."""
     return root / f"judged-{number:06d}"
 
 
@@ -55,10 +53,10 @@ class Bucket:
     """The hashes that begin with the same bits.
 
     Attributes:
-        root: The folder of the pieces.
+        root: The folder of the chunks.
         number: Counts the buckets.
-        begins: Where the bucket begins in the hashes of each piece, ``(pieces,)``.
-        counts: How many of them are in the bucket, ``(pieces,)``.
+        begins: Where the bucket begins in the hashes of each chunk, ``(chunks,)``.
+        counts: How many of them are in the bucket, ``(chunks,)``.
     """
 
     root: Path
@@ -69,11 +67,11 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a piece, as the buckets have them.
+    """The rows of a chunk, as the buckets have them.
 
     Attributes:
-        root: The folder of the pieces.
-        number: The piece.
+        root: The folder of the chunks.
+        number: The chunk.
         begins: Where its rows begin in the marks of each bucket, ``(buckets,)``.
         counts: How many of them are in each bucket, ``(buckets,)``.
     """
@@ -93,13 +91,13 @@ class Marked(BaseModel):
 
 
 def list_buckets(root: Path, counts: Counts) -> list[Bucket]:
-    """List the buckets, given the number of hashes of each piece in each, ``(pieces, buckets)``."""
+    """List the buckets, given the number of hashes of each chunk in each, ``(chunks, buckets)``."""
     begins = np.cumsum(counts, axis=1) - counts
     return [Bucket(root, number, begins[:, number], counts[:, number]) for number in range(counts.shape[1])]
 
 
 def list_rows(root: Path, counts: Counts) -> list[Rows]:
-    """List the pieces, given the same numbers."""
+    """List the chunks, given the same numbers."""
     begins = np.cumsum(counts, axis=0) - counts
     return [Rows(root, number, begins[number], counts[number]) for number in range(counts.shape[0])]
 
@@ -109,7 +107,7 @@ def mark_bucket(bucket: Bucket) -> Marked:
 
     def make(folder: Path) -> Marked:
         parts = zip(bucket.begins.tolist(), bucket.counts.tolist(), strict=True)
-        paths = (judged_piece(bucket.root, number) / _KEYS for number in range(len(bucket.counts)))
+        paths = (filtered_chunk(bucket.root, number) / _KEYS for number in range(len(bucket.counts)))
         keys = np.concatenate([*_slices(paths, parts, np.uint64)])
         first = np.unique(keys, return_index=True)[1]
         marks = np.zeros(len(keys), dtype=np.bool_)
@@ -117,14 +115,14 @@ def mark_bucket(bucket: Bucket) -> Marked:
         marks.tofile(folder / _MARKS)
         return Marked(distinct=len(first))
 
-    return make_piece(_marked(bucket.root, bucket.number), Marked, make)
+    return write_chunk(_marked(bucket.root, bucket.number), Marked, make)
 
 
 def first_occurrences(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Tell which rows of a piece are the first of their kind, once all buckets are marked."""
+    """Tell which rows of a chunk are the first of their kind, once all buckets are marked."""
     parts = zip(rows.begins.tolist(), rows.counts.tolist(), strict=True)
     paths = (_marked(rows.root, number) / _MARKS for number in range(len(rows.counts)))
-    order = np.fromfile(judged_piece(rows.root, rows.number) / _ORDER, dtype=np.uint32)
+    order = np.fromfile(filtered_chunk(rows.root, rows.number) / _ORDER, dtype=np.uint32)
     first = np.empty(len(order), dtype=np.bool_)
     first[order] = np.concatenate([*_slices(paths, parts, np.bool_)])
     return first

@@ -1,51 +1,214 @@
-"""Stage four: encode the text in parallel and write the sharded corpus."""
+"""Stage four: encode the text in parallel and write the sharded corpus with its manifest."""
 
-from collections.abc import Sequence
+import platform
+import shlex
+import unicodedata
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
-from data_prep.stages.words import Counts, count_words, describe_words, no_words
-from data_prep.store.chunks import make_piece, open_pieces
-from data_prep.store.pairs import Piece, cut_pairs, iter_piece
+import dstransformer
+from data_prep.recipe.options import EncodeOptions
+from data_prep.stages.clean import Clean, CleanReport
+from data_prep.stages.read import Read, ReadReport, text_format
+from data_prep.stages.text import Counts, TextFormat, count_words, describe_words, no_words
+from data_prep.stages.vocab import Vocab, load_tokenizer, open_tokenizer
+from data_prep.store.chunks import open_chunks, write_chunk
+from data_prep.store.pairs import Chunk, cut_pairs, iter_chunk
+from data_prep.store.workspace import Stage, StageFiles, Workspace
 from data_prep.workers.pool import Workers, run_tasks
-from dstransformer.corpus import UNK_ID, CorpusWriter, SplitInfo, SplitWriter, Tokenizer, WordCounts
-from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
+from dstransformer.corpus import (
+    FORMAT_VERSION,
+    UNK_ID,
+    CleaningReport,
+    CorpusWriter,
+    InputFile,
+    Manifest,
+    Option,
+    PartInfo,
+    SplitInfo,
+    SplitWriter,
+    Tokenizer,
+    WordCounts,
+)
 from dstransformer.errors import DataError
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree
 from dstransformer.terminal.progress import Progress
 
-#: The token ids in the folder of a piece.
+# The share of unknown tokens above which a warning is printed.
+_NOTED_UNKNOWN = 0.01
+
+#: The token ids in the folder of a chunk.
 _IDS = "ids.arrow"
 
 
 @dataclass(frozen=True)
-class Form:
-    """How sentences are written: the tag of each part, which its source sentences begin with, and trees."""
+class Encode(Stage):
+    """Encodes the text and writes the corpus, which goes to its own place and not into the work folder."""
 
-    tags: tuple[str | None, ...]
-    trees: Linearisation | None = None
+    name = "encode"
+    files = StageFiles(in_chunk=("ids.arrow",))
 
-    def tag(self, table: pa.Table) -> list[str]:
-        """The source sentences, each with the tag of its part."""
-        sentences: list[str] = table["src"].to_pylist()
-        if not any(self.tags):
-            return sentences
-        begins = [f"{tag} " if tag else "" for tag in self.tags]
-        return [begins[part] + text for part, text in zip(table["part"].to_pylist(), sentences, strict=True)]
+    options: EncodeOptions
+    after: str
+
+    def record(self) -> dict[str, Option]:
+        """See ``Stage``."""
+        return self.options.record()
+
+    def content(self) -> dict[str, Any]:
+        """See ``Stage``."""
+        return dict(self.options.record())
+
+    def write(
+        self, work: Workspace, folder: Path, workers: Workers, command: str = "", recipes: Sequence[InputFile] = ()
+    ) -> Manifest:
+        """Write the corpus.
+
+        Args:
+            work: The work folder, with the other stages finished.
+            folder: Where the corpus goes; a new folder.
+            workers: Where the tasks run.
+            command: The command line for the manifest, if the options are not all flags.
+            recipes: The files of the recipe.
+
+        Raises:
+            DataError: A file of a stage is damaged, or no pair is left.
+        """
+        work.verify(Read)
+        work.verify(Clean)
+        tokenizer = open_tokenizer(work)
+        writer = CorpusWriter(folder, tokenizer, shard_rows=self.options.shard_rows)
+        with work.unfinished(self) as unfinished:
+            encoder = Encoder(
+                unfinished,
+                writer,
+                work.folder / Vocab.name,
+                tokenizer.identity,
+                text_format(work),
+                workers,
+                work.progress,
+            )
+            training = encoder.encode_train(work.folder / Clean.name / "train.arrow", self.options.max_tokens)
+            splits = {"train": training.info}
+            for split in work.report(Read).pairs:
+                if split != "train":
+                    splits[split] = encoder.encode_held_out(work.folder / Read.name / f"{split}.arrow")
+        manifest = self._manifest(work, splits, training, command, tuple(recipes))
+        writer.close(manifest)
+        _warn(manifest, work.progress)
+        return manifest
+
+    def _manifest(
+        self,
+        work: Workspace,
+        splits: Mapping[str, SplitInfo],
+        training: "Training",
+        command: str,
+        recipes: tuple[InputFile, ...],
+    ) -> Manifest:
+        read, clean, vocab = work.report(Read), work.report(Clean), work.report(Vocab)
+        stages = (Read, Clean, Vocab)
+        options = {name: value for stage in stages for name, value in work.finished(stage).options.items()}
+        options |= self.record()
+        cleaning = clean.cleaning
+        return Manifest(
+            format_version=FORMAT_VERSION,
+            build_key=self.key,
+            src_lang=str(options["src_lang"]),
+            tgt_lang=str(options["tgt_lang"]),
+            tokenizer=vocab.tokenizer,
+            src_tokenizer=vocab.src_tokenizer,
+            trees=text_format(work).trees,
+            splits=dict(splits),
+            sources=read.sources,
+            parts=_parts(read, clean, training.parts),
+            recipes=recipes,
+            cleaning=CleaningReport(
+                read=cleaning.read,
+                kept=training.info.pairs,
+                dropped=cleaning.dropped | {"too_many_tokens": training.too_long},
+                examples=cleaning.examples,
+                before=cleaning.before,
+                after=training.words,
+            ),
+            overlap=clean.overlap,
+            options=options,
+            command=command or _command_line(options),
+            versions=_package_versions() | clean.packages,
+        )
+
+
+def _parts(read: ReadReport, cleaned: CleanReport, kept: Sequence[int]) -> tuple[PartInfo, ...]:
+    """The parts with what each rule dropped of them, and the pairs that were ``kept`` to the end."""
+    return tuple(
+        part.model_copy(update={"pairs": pairs, "dropped": dropped | {"too_many_tokens": before - pairs}})
+        for part, before, dropped, pairs in zip(read.parts, cleaned.parts, cleaned.dropped, kept, strict=True)
+    )
+
+
+def _package_versions() -> dict[str, str]:
+    """The versions that every manifest states; those of cleaning rules come with the report of cleaning."""
+    packages = {name: version(name) for name in ("datasets", "numpy", "pyarrow", "sentencepiece")}
+    own = {"dstransformer": dstransformer.__version__, "python": platform.python_version()}
+    return own | packages | {"unicode": unicodedata.unidata_version}
+
+
+def _command_line(options: Mapping[str, Option]) -> str:
+    """The command with every option, as a manifest states it."""
+    words = ["dst-prep", "build"]
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", shlex.join(str(value).split(" ")) if name == "symbols" else str(value)]
+    return " ".join(words)
+
+
+def _warn(manifest: Manifest, progress: Progress) -> None:
+    """Warn of unknown tokens, and of sources of which nothing is left."""
+    for (split, language), share in unknown_shares(manifest).items():
+        if share > _NOTED_UNKNOWN:
+            progress.note(
+                f"warning: {share:.1%} of the {language} tokens in {split} are unknown to the tokenizer (<unk>): train "
+                "one with byte fallback, as `dst-prep vocab` and `dst-prep build` without --tokenizer-model do"
+            )
+    for part in manifest.parts:
+        if part.read and not part.pairs:
+            lost = sorted((part.dropped or {}).items(), key=lambda item: -item[1])
+            counts = ", ".join(f"{rule} dropped {count:,}" for rule, count in lost if count)
+            progress.note(
+                f"warning: no training pair of the source {part.name!r} is left: {counts or 'all are held out'}"
+            )
+
+
+def unknown_shares(manifest: Manifest) -> dict[tuple[str, str], float]:
+    """Return the share of UNK tokens by split and language; empty if the corpus was made before they were counted."""
+    return {
+        (name, language): unknown / max(tokens, 1)
+        for name, info in manifest.splits.items()
+        for language, unknown, tokens in (
+            (manifest.src_lang, info.src_unknown, info.src_tokens),
+            (manifest.tgt_lang, info.tgt_unknown, info.tgt_tokens),
+        )
+        if unknown is not None
+    }
 
 
 class Encoded(BaseModel):
-    """The pairs of an encoded piece, by part, and its sentences by their words, see :func:`count_words`."""
+    """The pairs of an encoded chunk, by part, and its sentences by their words, see :func:`count_words`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -64,13 +227,13 @@ class Training(NamedTuple):
 
 @dataclass(frozen=True)
 class _Encoding:
-    """What a worker must know to encode a piece: ``identity`` is that of the tokenizer in the folder ``vocab``."""
+    """What a worker must know to encode a chunk: ``identity`` is that of the tokenizer in the folder ``vocab``."""
 
     root: Path
     schema: pa.Schema
     vocab: Path
     identity: str
-    form: Form
+    text: TextFormat
     max_tokens: int | None
 
 
@@ -79,12 +242,12 @@ class Encoder:
     """Encodes the splits of a corpus.
 
     Attributes:
-        folder: Where the pieces go.
+        folder: Where the chunks go.
         writer: Writes the corpus.
         vocab: The folder of the tokenizer.
         identity: Of the tokenizer.
-        form: How sentences are written.
-        workers: Who does it.
+        text: How sentences are written.
+        workers: Where the tasks run.
         progress: Shows what is done.
     """
 
@@ -92,7 +255,7 @@ class Encoder:
     writer: CorpusWriter
     vocab: Path
     identity: str
-    form: Form
+    text: TextFormat
     workers: Workers
     progress: Progress
 
@@ -114,79 +277,69 @@ class Encoder:
         return rows.close()
 
     def _encode(self, path: Path, rows: SplitWriter, max_tokens: int | None) -> tuple[int, list[int], Counts]:
-        pieces = cut_pairs(path)
-        total = sum(piece.rows for piece in pieces)
-        parts, words = np.zeros(len(self.form.tags), dtype=np.int64), no_words()
-        root = open_pieces(self.folder)
-        given = _Encoding(root, rows.schema, self.vocab, self.identity, self.form, max_tokens)
+        chunks = cut_pairs(path)
+        total = sum(chunk.rows for chunk in chunks)
+        parts, words = np.zeros(len(self.text.tags), dtype=np.int64), no_words()
+        root = open_chunks(self.folder)
+        given = _Encoding(root, rows.schema, self.vocab, self.identity, self.text, max_tokens)
         with (
             self.progress.task(f"encode {path.stem}", total) as advance,
-            closing(run_tasks(partial(_encode_piece, given), pieces, self.workers)) as results,
+            closing(run_tasks(partial(_encode_chunk, given), chunks, self.workers)) as results,
         ):
-            for piece, report in zip(pieces, results, strict=True):
-                with pa.memory_map(str(_encoded_piece(root, piece) / _IDS)) as file:
+            for chunk, report in zip(chunks, results, strict=True):
+                with pa.memory_map(str(_encoded_chunk(root, chunk) / _IDS)) as file:
                     rows.write(pa.ipc.open_stream(file).read_all())
                 parts[: len(report.parts)] += np.array(report.parts, dtype=np.int64)
                 words += report.words
-                advance(piece.rows)
+                advance(chunk.rows)
         if not parts.any() and max_tokens is not None:
             raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
         return total, parts.tolist(), words
 
 
-def _encoded_piece(root: Path, piece: Piece) -> Path:
-    return root / f"{piece.path.stem}-{piece.number:06d}"
+def _encoded_chunk(root: Path, chunk: Chunk) -> Path:
+    return root / f"{chunk.path.stem}-{chunk.number:06d}"
 
 
-def _encode_piece(given: _Encoding, piece: Piece) -> Encoded:
-    """Write the token ids of a piece."""
+def _encode_chunk(given: _Encoding, chunk: Chunk) -> Encoded:
+    """Write the token ids of a chunk."""
 
     def make(folder: Path) -> Encoded:
         tokenizer = _keep_tokenizer(given.vocab, given.identity)
         parts, words = [np.empty(0, dtype=np.uint16)], no_words()
         with pa.ipc.new_stream(str(folder / _IDS), given.schema) as stream:
-            for batch in iter_piece(piece):
-                table = encode_pairs(batch, tokenizer, given.max_tokens, given.form)
+            for batch in iter_chunk(chunk):
+                table = encode_pairs(batch, tokenizer, given.max_tokens, given.text)
                 stream.write_table(table.select(given.schema.names).cast(given.schema))
                 parts.append(table["part"].to_numpy())
                 words += count_words(table["src_text"], table["tgt_text"])
         return Encoded(parts=np.bincount(np.concatenate(parts)).tolist(), words=words.tolist())
 
-    return make_piece(_encoded_piece(given.root, piece), Encoded, make)
+    return write_chunk(_encoded_chunk(given.root, chunk), Encoded, make)
 
 
 @lru_cache(maxsize=1)
 def _keep_tokenizer(vocab: Path, identity: str) -> Tokenizer:
-    """Load the tokenizer. A worker keeps it from one piece to the next."""
+    """Load the tokenizer. A worker keeps it from one chunk to the next."""
     tokenizer = load_tokenizer(vocab)
     if tokenizer.identity != identity:
         raise DataError(f"the tokenizer in {vocab} has changed since the build began: run it again")
     return tokenizer
 
 
-def load_tokenizer(vocab: Path) -> Tokenizer:
-    """Load the tokenizer, with the one of the source side if there is one, that stage three left in a folder.
-
-    Raises:
-        DataError: It is gone or damaged.
-    """
-    src = vocab / SRC_TOKENIZER_NAME
-    return Tokenizer.load(vocab / TOKENIZER_NAME, Tokenizer.load(src) if src.exists() else None)
-
-
-def encode_pairs(table: pa.Table, tokenizer: Tokenizer, max_tokens: int | None, form: Form) -> pa.Table:
+def encode_pairs(table: pa.Table, tokenizer: Tokenizer, max_tokens: int | None, text: TextFormat) -> pa.Table:
     """Encode both sides, without BOS and EOS.
 
     Args:
         table: Pairs.
         tokenizer: The tokenizer.
         max_tokens: Drop pairs with more tokens on either side; None keeps every pair.
-        form: How sentences are written.
+        text: How sentences are written.
 
     Returns:
         The ids, the part, and the text: ``src_text`` with its tag if every pair is kept, as held-out text is stored.
     """
-    sentences, trees = form.tag(table), form.trees
+    sentences, trees = text.tagged(table), text.trees
     words = sentences if trees is None else [trees.sentence(sentence.split(" ")) for sentence in sentences]
     src = _column(tokenizer.src.encode(words, threads=1))
     texts = table["tgt"].to_pylist()

@@ -19,27 +19,25 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.stages.dedup import (
-    Counts,
     Rows,
     bucket_bits,
+    filtered_chunk,
     first_occurrences,
-    judged_piece,
     list_buckets,
     list_rows,
     mark_bucket,
     write_keys,
 )
-from data_prep.store.chunks import make_piece, open_pieces
+from data_prep.stages.text import Counts, hash_texts, normalise
+from data_prep.store.chunks import open_chunks, write_chunk
 from data_prep.store.pairs import (
+    Chunk,
     Left,
     PairsWriter,
-    Piece,
     cut_pairs,
-    hash_texts,
     index_pairs,
-    iter_piece,
+    iter_chunk,
     join_pairs,
-    normalise,
     take_pairs,
     write_left,
 )
@@ -47,13 +45,13 @@ from data_prep.workers.pool import Result, Task, Workers, run_tasks
 from dstransformer.errors import UserError
 from dstransformer.terminal.progress import Progress
 
-#: In the folder of a piece: the keys of its source sentences; the rows that can be held out; the pairs that are left.
-#: In that of the pieces: the keys of the sentences that are held out.
+#: In the folder of a chunk: the keys of its source sentences; the rows that can be held out; the pairs that are left.
+#: In that of the chunks: the keys of the sentences that are held out.
 _SOURCES, _USABLE, _PAIRS, _CHOSEN = "sources", "usable", "pairs.arrow", "chosen"
 
 
 class _Hashed(BaseModel):
-    """The usable pairs of a piece in each bucket of their keys."""
+    """The usable pairs of a chunk in each bucket of their keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -72,7 +70,7 @@ class _Search:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Sentences of a piece that begins with the row ``first``, by their numbers among those that are new in it."""
+    """Sentences of a chunk that begins with the row ``first``, by their numbers among those that are new in it."""
 
     rows: Rows
     first: int
@@ -102,23 +100,23 @@ def hold_out(
     train, whole = folder / "train.arrow", folder / "whole.arrow"
     train.rename(whole)
     index = index_pairs(whole)
-    pieces = cut_pairs(whole, index)
-    total = sum(piece.rows for piece in pieces)
-    root = open_pieces(folder, part)
+    chunks = cut_pairs(whole, index)
+    total = sum(chunk.rows for chunk in chunks)
+    root = open_chunks(folder, part)
     search = _Search(root, part, parts, bucket_bits(total))
     with progress.task("hold out", total) as advance:
         hashed = []
-        with closing(run_tasks(partial(_hash_piece, search), pieces, workers)) as results:
-            for piece, report in zip(pieces, results, strict=True):
+        with closing(run_tasks(partial(_hash_chunk, search), chunks, workers)) as results:
+            for chunk, report in zip(chunks, results, strict=True):
                 hashed.append(report.buckets)
-                advance(piece.rows)
+                advance(chunk.rows)
         buckets = np.array(hashed, dtype=np.int64)
         distinct = sum(report.distinct for report in _run(mark_bucket, list_buckets(root, buckets), workers))
         chosen = _choose(distinct, sizes, seed)
-        rows, keys = _locate(np.concatenate(list(chosen.values())), list_rows(root, buckets), pieces, workers)
+        rows, keys = _locate(np.concatenate(list(chosen.values())), list_rows(root, buckets), chunks, workers)
         np.sort(keys).tofile(root / _CHOSEN)
-        left = np.sum([report.parts for report in _run(partial(_leave_out, search), pieces, workers)], axis=0)
-    join_pairs((_left_piece(root, piece.number) / _PAIRS for piece in pieces), train)
+        left = np.sum([report.parts for report in _run(partial(_leave_out, search), chunks, workers)], axis=0)
+    join_pairs((_left_chunk(root, chunk.number) / _PAIRS for chunk in chunks), train)
     begin = 0
     for split, numbers in chosen.items():
         with PairsWriter(folder / f"{split}.arrow") as writer:
@@ -149,7 +147,7 @@ def _choose(distinct: int, sizes: Mapping[str, int], seed: int) -> dict[str, npt
 
 
 def _locate(
-    numbers: npt.NDArray[np.int64], rows: Sequence[Rows], pieces: Sequence[Piece], workers: Workers
+    numbers: npt.NDArray[np.int64], rows: Sequence[Rows], chunks: Sequence[Chunk], workers: Workers
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
     """Find sentences by their numbers.
 
@@ -157,15 +155,15 @@ def _locate(
         The row of the first pair with each, and its key.
     """
     ends = np.cumsum(_run(_count_first, rows, workers))
-    piece_of = np.searchsorted(ends, numbers, side="right")
+    chunk_of = np.searchsorted(ends, numbers, side="right")
     begins = np.concatenate([[0], ends])
     wanted = []
-    for number in np.unique(piece_of).tolist():
-        chosen = numbers[piece_of == number] - begins[number]
-        wanted.append(_Wanted(rows[number], pieces[number].first, chosen))
+    for number in np.unique(chunk_of).tolist():
+        chosen = numbers[chunk_of == number] - begins[number]
+        wanted.append(_Wanted(rows[number], chunks[number].first, chosen))
     found, keys = np.empty(len(numbers), dtype=np.int64), np.empty(len(numbers), dtype=np.uint64)
     for one, (at, theirs) in zip(wanted, _run(_find, wanted, workers), strict=True):
-        here = piece_of == one.rows.number
+        here = chunk_of == one.rows.number
         found[here], keys[here] = at, theirs
     return found, keys
 
@@ -175,19 +173,19 @@ def _count_first(rows: Rows) -> int:
 
 
 def _find(wanted: _Wanted) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """Find sentences of a piece: their rows in the file, and their keys."""
-    folder = judged_piece(wanted.rows.root, wanted.rows.number)
+    """Find sentences of a chunk: their rows in the file, and their keys."""
+    folder = filtered_chunk(wanted.rows.root, wanted.rows.number)
     usable = np.flatnonzero(first_occurrences(wanted.rows))[wanted.numbers]
-    in_piece = np.fromfile(folder / _USABLE, dtype=np.uint32)[usable].astype(np.int64)
-    return wanted.first + in_piece, np.fromfile(folder / _SOURCES, dtype=np.uint64)[in_piece]
+    in_chunk = np.fromfile(folder / _USABLE, dtype=np.uint32)[usable].astype(np.int64)
+    return wanted.first + in_chunk, np.fromfile(folder / _SOURCES, dtype=np.uint64)[in_chunk]
 
 
-def _hash_piece(search: _Search, piece: Piece) -> _Hashed:
-    """Write the keys of the source sentences of a piece, equal for equal ones, and which can be held out."""
+def _hash_chunk(search: _Search, chunk: Chunk) -> _Hashed:
+    """Write the keys of the source sentences of a chunk, equal for equal ones, and which can be held out."""
 
     def make(folder: Path) -> _Hashed:
         keys, usable = [np.empty(0, dtype=np.uint64)], [np.empty(0, dtype=np.bool_)]
-        for table in iter_piece(piece):
+        for table in iter_chunk(chunk):
             src = [normalise(text, "nfkc") for text in table["src"].to_pylist()]
             tgt = [normalise(text, "nfkc") for text in table["tgt"].to_pylist()]
             has_text = np.fromiter((bool(a and b) for a, b in zip(src, tgt, strict=True)), np.bool_, len(src))
@@ -198,19 +196,19 @@ def _hash_piece(search: _Search, piece: Piece) -> _Hashed:
         rows.astype(np.uint32).tofile(folder / _USABLE)
         return _Hashed(buckets=write_keys(folder, sources[rows], search.bits))
 
-    return make_piece(judged_piece(search.root, piece.number), _Hashed, make)
+    return write_chunk(filtered_chunk(search.root, chunk.number), _Hashed, make)
 
 
-def _left_piece(root: Path, number: int) -> Path:
+def _left_chunk(root: Path, number: int) -> Path:
     return root / f"left-{number:06d}"
 
 
-def _leave_out(search: _Search, piece: Piece) -> Left:
-    """Write the pairs of a piece whose sentences are not held out."""
+def _leave_out(search: _Search, chunk: Chunk) -> Left:
+    """Write the pairs of a chunk whose sentences are not held out."""
 
     def make(folder: Path) -> Left:
-        sources = np.fromfile(judged_piece(search.root, piece.number) / _SOURCES, dtype=np.uint64)
+        sources = np.fromfile(filtered_chunk(search.root, chunk.number) / _SOURCES, dtype=np.uint64)
         stays = ~np.isin(sources, np.fromfile(search.root / _CHOSEN, dtype=np.uint64))
-        return write_left(iter_piece(piece), stays, folder / _PAIRS, search.parts)
+        return write_left(iter_chunk(chunk), stays, folder / _PAIRS, search.parts)
 
-    return make_piece(_left_piece(search.root, piece.number), Left, make)
+    return write_chunk(_left_chunk(search.root, chunk.number), Left, make)

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from data_prep.store.pairs import Hashes, comparison_keys, iter_pairs
+from data_prep.stages.text import Hashes, comparison_keys
+from data_prep.store.pairs import iter_pairs
 from dstransformer.corpus import Overlap
 from dstransformer.io.files import file_sha256
 
@@ -87,11 +88,3 @@ def _contains(own: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
 
 def _count(hashes: Hashes, found: set[int]) -> int:
     return sum(key in found for key in hashes.tolist())
-
-
-def describe_overlap(name: str, overlap: Overlap, size: int) -> str:
-    """Describe the overlap of the split ``name``, which has ``size`` pairs, in one line."""
-    return (
-        f"{overlap.sentences:,} of {size:,} {name} sentences ({overlap.sentences / size:.1%}) are in the training "
-        f"text, {overlap.pairs:,} of them with the same translation"
-    )

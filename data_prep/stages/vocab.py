@@ -5,9 +5,10 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow.compute as pc
@@ -15,12 +16,16 @@ import sentencepiece
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.recipe.options import VocabOptions
-from data_prep.stages.encode import Form
+from data_prep.stages.clean import Clean
+from data_prep.stages.read import Read, text_format
+from data_prep.stages.text import TextFormat
 from data_prep.store.pairs import count_pairs, iter_pairs
-from data_prep.workers.pool import run_in_process
-from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, TokenizerInfo
+from data_prep.store.workspace import StageFiles, StoredStage, Workspace
+from data_prep.workers.pool import Workers, run_in_process
+from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Option, Tokenizer, TokenizerInfo
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
+from dstransformer.io.files import file_sha256
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree
 from dstransformer.terminal.progress import Progress
@@ -32,6 +37,9 @@ _THREADS = 16
 #: How SentencePiece writes a space. A tag follows the one that it puts before every sentence.
 SPACE = "\u2581"
 
+
+#: SentencePiece's names of the Unicode normalisations.
+_SENTENCEPIECE_RULES = {"nfkc": "nfkc", "none": "identity"}
 
 #: The sides of the text that a vocabulary is for.
 Side = Literal["both", "src", "tgt"]
@@ -48,14 +56,78 @@ class Tokenizers(BaseModel):
     src_tokenizer: TokenizerInfo | None = None
 
 
+@dataclass(frozen=True)
+class Vocab(StoredStage[Tokenizers]):
+    """Trains the tokenizers on the cleaned training text, or takes given ones."""
+
+    name = "vocab"
+    files = StageFiles(results=(TOKENIZER_NAME, SRC_TOKENIZER_NAME))
+    report_type = Tokenizers
+
+    options: VocabOptions
+    after: str
+
+    def record(self) -> dict[str, Option]:
+        """See ``Stage``."""
+        return self.options.record()
+
+    def content(self) -> dict[str, Any]:
+        """See ``Stage``."""
+        content: dict[str, Any] = dict(self.options.record())
+        if self.options.tokenizer_model:
+            src = self.options.src_tokenizer_model
+            given = Tokenizer.load(self.options.tokenizer_model, Tokenizer.load(src) if src else None)
+            content["sha256"] = given.identity
+        return content
+
+    def check(self, work: Workspace) -> None:
+        """See ``StoredStage``."""
+        work.chain(Read, Clean)
+        work.verify(Clean)
+        check_symbols(self.options.symbols, str(work.finished(Clean).options["normalise"]))
+
+    def write(self, work: Workspace, folder: Path, workers: Workers) -> Tokenizers:
+        """See ``StoredStage``. SentencePiece brings its own threads."""
+        del workers
+        train = work.folder / Clean.name / "train.arrow"
+        rule = _SENTENCEPIECE_RULES[str(work.finished(Clean).options["normalise"])]
+        return make_tokenizers(train, folder, self.options, rule, text_format(work), work.progress)
+
+
+def open_tokenizer(work: Workspace) -> Tokenizer:
+    """Load the tokenizer of a finished stage.
+
+    Raises:
+        DataError: It is damaged or gone.
+    """
+    infos = work.report(Vocab)
+    for name, info in ((SRC_TOKENIZER_NAME, infos.src_tokenizer), (TOKENIZER_NAME, infos.tokenizer)):
+        path = work.folder / Vocab.name / name
+        if info is not None and (not path.is_file() or file_sha256(path) != info.sha256):
+            raise DataError(
+                f"{path} is damaged or gone: remove {path.parent}, then run `dst-prep vocab` or `dst-prep build` again"
+            )
+    return load_tokenizer(work.folder / Vocab.name)
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Load the tokenizer, with the one of the source side if there is one, that a stage left in a folder.
+
+    Raises:
+        DataError: It is gone or damaged.
+    """
+    src = folder / SRC_TOKENIZER_NAME
+    return Tokenizer.load(folder / TOKENIZER_NAME, Tokenizer.load(src) if src.exists() else None)
+
+
 def make_tokenizers(
-    train: Path, folder: Path, options: VocabOptions, rule: str, form: Form, progress: Progress
+    train: Path, folder: Path, options: VocabOptions, rule: str, text: TextFormat, progress: Progress
 ) -> Tokenizers:
     """Make the tokenizers and save them in ``folder``; see :func:`make_tokenizer`."""
-    given = options, rule, form, progress
+    given = options, rule, text, progress
     if options.joint:
         return Tokenizers(tokenizer=make_tokenizer(train, folder / TOKENIZER_NAME, *given))
-    if form.trees:
+    if text.trees:
         raise UserError("--no-joint: a corpus for a parser has one vocabulary, for words and trees: leave it out")
     return Tokenizers(
         src_tokenizer=make_tokenizer(train, folder / SRC_TOKENIZER_NAME, *given, side="src"),
@@ -68,7 +140,7 @@ def make_tokenizer(
     target: Path,
     options: VocabOptions,
     rule: str,
-    form: Form,
+    text: TextFormat,
     progress: Progress,
     side: Side = "both",
 ) -> TokenizerInfo:
@@ -82,7 +154,7 @@ def make_tokenizer(
         target: Where the model goes.
         options: Kind, size, sample and symbols.
         rule: SentencePiece's name for the Unicode normalisation that the model applies.
-        form: How sentences are written.
+        text: How sentences are written.
         progress: Shows that training is under way.
         side: The sides of the text that it is for.
 
@@ -90,11 +162,11 @@ def make_tokenizer(
         UserError: The text cannot fill the vocabulary, or does not fit into it.
         DataError: The given model cannot be used.
     """
-    trees = form.trees
+    trees = text.trees
     of_trees = collect_symbols(train, trees) if trees else []
     if clash := set(of_trees) & set(options.symbols):
         raise UserError(f"--symbols {min(clash)}: the trees are written with this symbol; leave it out")
-    tags = [f"{SPACE}{tag}" for tag in sorted({tag for tag in form.tags if tag and side != "tgt"})]
+    tags = [f"{SPACE}{tag}" for tag in sorted({tag for tag in text.tags if tag and side != "tgt"})]
     for symbol in _unseen(train, options.symbols) if side != "tgt" else ():
         progress.note(f"warning: the symbol {symbol!r} is nowhere in the training text: no model can learn it")
     if given := options.src_tokenizer_model if side == "src" else options.tokenizer_model:

@@ -1,11 +1,12 @@
-"""Pieces of a stage: what a worker makes from a few batches of a file of pairs, and leaves in the work folder.
+"""Chunks of a stage: what a worker writes for a few batches of a file of pairs, in the work folder.
 
-Pieces are cut by rows, so they do not depend on who makes them. A piece is a folder. It is complete or invisible: it is
-written under another name and renamed. Its record has the hashes of its files, and whoever is asked for a piece that is
-there already only checks these. So a build goes on from the pieces of an interrupted one, and a task may run twice, on
-any machines, if a worker is lost.
+A file is cut by rows, so chunks do not depend on the workers. A chunk is a folder, written under another name and
+renamed when it is complete. Its record has the hashes of its files; a chunk that exists is checked against them and not
+written again. So a build goes on from the chunks of an interrupted one, and a task may run twice, on any machines, if a
+worker is lost.
 """
 
+import re
 import shutil
 import uuid
 from collections.abc import Callable
@@ -20,18 +21,22 @@ from dstransformer.io.json_text import JsonError, read_json
 
 Report = TypeVar("Report", bound=BaseModel)
 
-#: The folder of the pieces, in that of the unfinished stage. In it is one that is named after the stage's key, so that
-#: a task that was given up for lost cannot leave a piece to a stage with other options.
-PIECES = "pieces"
+#: The folder of the chunks, in that of the unfinished stage. Inside it, a folder is named after the stage's key, so
+#: that a late task of a lost worker cannot add a chunk to a stage with other options.
+CHUNKS = "pieces"
 
 #: In the folder of the unfinished stage: its key.
 KEY_NAME = "key"
 
-_RECORD_NAME = "piece.json"
+RECORD_NAME = "piece.json"
+
+
+_ROOT = re.compile(r"([0-9a-f]{16}|none)(-\d+)?")
+_CHUNK = re.compile(r"[a-z]+-\d{6,}(\.[0-9a-f]{12})?")
 
 
 class _Record(BaseModel):
-    """What a piece holds: the SHA-256 of its files by name, and what the worker reports."""
+    """What a chunk holds: the SHA-256 of its files by name, and the worker's report."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,22 +44,32 @@ class _Record(BaseModel):
     report: dict[str, object]
 
 
-def open_pieces(stage: Path, part: int | None = None) -> Path:
-    """Make the folder of the pieces of an unfinished stage, or of one part of it, unless it is there; return it."""
+def is_chunk_root(name: str) -> bool:
+    """Tell whether a folder's name is one that :func:`open_chunks` gives."""
+    return bool(_ROOT.fullmatch(name))
+
+
+def is_chunk_folder(name: str) -> bool:
+    """Tell whether a folder's name is that of a chunk, complete or not."""
+    return bool(_CHUNK.fullmatch(name))
+
+
+def open_chunks(stage: Path, part: int | None = None) -> Path:
+    """Return the folder of the chunks of an unfinished stage, or of one part of it; create it if need be."""
     key = stage / KEY_NAME
     name = key.read_text(encoding="utf-8")[:16] if key.exists() else "none"
-    root = stage / PIECES / (name if part is None else f"{name}-{part}")
+    root = stage / CHUNKS / (name if part is None else f"{name}-{part}")
     root.mkdir(parents=True, exist_ok=True)
     return root
 
 
-def make_piece(folder: Path, kind: type[Report], make: Callable[[Path], Report]) -> Report:
-    """Make a piece, unless it is there.
+def write_chunk(folder: Path, kind: type[Report], write: Callable[[Path], Report]) -> Report:
+    """Write a chunk, unless it exists and is undamaged.
 
     Args:
-        folder: The piece. The folder around it exists.
+        folder: The chunk. Its parent exists.
         kind: The model of its report.
-        make: Writes the files of the piece into an empty folder and returns the report.
+        write: Writes the files of the chunk into an empty folder and returns the report.
 
     Raises:
         OSError: It cannot be written.
@@ -64,10 +79,10 @@ def make_piece(folder: Path, kind: type[Report], make: Callable[[Path], Report])
     aside = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:12]}")
     aside.mkdir()
     try:
-        report = make(aside)
+        report = write(aside)
         files = {path.name: file_sha256(path) for path in sorted(aside.iterdir())}
         record = _Record(files=files, report=report.model_dump(mode="json"))
-        (aside / _RECORD_NAME).write_text(record.model_dump_json(), encoding="utf-8")
+        (aside / RECORD_NAME).write_text(record.model_dump_json(), encoding="utf-8")
         _install(aside, folder, kind)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -75,7 +90,7 @@ def make_piece(folder: Path, kind: type[Report], make: Callable[[Path], Report])
 
 
 def _install(aside: Path, folder: Path, kind: type[BaseModel]) -> None:
-    """Rename a piece. If another worker was faster, its piece stays: the bytes are the same."""
+    """Rename a chunk. If another worker was faster, its chunk stays: the bytes are the same."""
     try:
         aside.rename(folder)
     except OSError:
@@ -84,11 +99,11 @@ def _install(aside: Path, folder: Path, kind: type[BaseModel]) -> None:
 
 
 def _load(folder: Path, kind: type[Report]) -> Report | None:
-    """Return the report of a piece that is whole; remove any other."""
+    """Return the report of a chunk that is whole; remove any other."""
     if not folder.exists():
         return None
     try:
-        record = _Record.model_validate(read_json(folder / _RECORD_NAME))
+        record = _Record.model_validate(read_json(folder / RECORD_NAME))
         if all(is_plain_name(name) and file_sha256(folder / name) == sha for name, sha in record.files.items()):
             return kind.model_validate(record.report)
     except (OSError, JsonError, ValidationError):

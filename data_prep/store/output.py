@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from data_prep.store.workspace import LOCK_NAME, STAGES, hold, is_workspace, list_names, make_folder
+from data_prep.store.folders import LOCK_NAME, hold, list_names, make_folder
+from data_prep.store.workspace import has_stages
 from dstransformer.corpus import Corpus, Manifest
 from dstransformer.corpus.manifest import MANIFEST_NAME
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
@@ -60,10 +61,7 @@ def check_places(out: Path, work: Path, inputs: Sequence[Path | None] = ()) -> N
 
 
 def _product(folder: Path) -> str | None:
-    if kind := product_of(folder):
-        return kind
-    stages = any((folder / name).is_dir() for name in STAGES)
-    return "work folder" if stages and is_workspace(folder) else None
+    return product_of(folder) or ("work folder" if has_stages(folder) else None)
 
 
 def check_text_files(src: Path, tgt: Path, overwrite: bool) -> None:

@@ -1,14 +1,12 @@
-"""Files of sentence pairs, which are Arrow tables of ``SCHEMA``, and how pairs are compared."""
+"""Files of sentence pairs: Arrow streams with the columns of ``SCHEMA``, cut into chunks for workers."""
 
 import errno
-import hashlib
-import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +14,6 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from dstransformer.corpus.arrow_stream import check_plain_stream
-from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.errors import DataError
 from dstransformer.io.files import sync
 
@@ -26,34 +23,28 @@ TEXT = pa.schema([("src", pa.string()), ("tgt", pa.string())])
 #: A pair in the work folder: ``part`` is the number of its source, ``low`` whether its score is too low.
 SCHEMA = TEXT.append(pa.field("part", pa.uint16())).append(pa.field("low", pa.bool_()))
 
-Hashes = npt.NDArray[np.uint64]
-
 # Rows of a batch.
 _BATCH_ROWS = 2_000
 
-# Batches of a piece: enough that bringing it to a worker costs little, few enough that a lost one costs seconds. In
-# between, a file is cut into about so many pieces. A file of more than 200 million pairs is cut into the most pieces:
-# their files, and what is known of each, must stay few.
-_LEAST_BATCHES = 4
-_MOST_BATCHES = 25
-_PIECES = 128
-_MOST_PIECES = 4096
-
-# Dropped pairs that are kept as examples of a rule, and the most characters of a side of them.
-_EXAMPLES = 5
-_EXAMPLE_LENGTH = 300
+# Batches of a chunk: enough that sending it to a worker costs little, few enough that a lost one costs seconds. Between
+# these bounds a file is cut into about _CHUNKS chunks. A file of more than 200 million pairs is cut into _MAX_CHUNKS
+# larger ones, so that their files and reports stay few.
+_MIN_BATCHES = 4
+_MAX_BATCHES = 25
+_CHUNKS = 128
+_MAX_CHUNKS = 4096
 
 # What ends an Arrow stream: the mark of a message, and its length.
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 @dataclass(frozen=True)
-class Piece:
+class Chunk:
     """Consecutive batches of a file of pairs, the unit of work of a worker.
 
     Attributes:
         path: The file.
-        number: Counts the pieces of the file.
+        number: Counts the chunks of the file.
         first: The number of its first pair in the file.
         offset: The byte at which the first batch begins.
         batches: Number of batches.
@@ -149,7 +140,7 @@ def count_pairs(path: Path) -> int:
 
 
 class Left(BaseModel):
-    """The pairs of a piece that are left, by part."""
+    """The pairs of a chunk that are left, by part."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -157,7 +148,7 @@ class Left(BaseModel):
 
 
 def write_left(tables: Iterable[pa.Table], stays: npt.NDArray[np.bool_], target: Path, parts: int) -> Left:
-    """Write the rows of tables for which ``stays``, ``(rows,)``, is true, as the file of a piece."""
+    """Write the rows of tables for which ``stays``, ``(rows,)``, is true, as the file of a chunk."""
     begin, left = 0, np.zeros(parts, dtype=np.int64)
     with PairsWriter(target, durable=False) as writer:
         for table in tables:
@@ -201,8 +192,8 @@ def index_pairs(path: Path) -> Index:
     return Index(np.array(offsets, dtype=np.int64), np.cumsum(rows, dtype=np.int64))
 
 
-def cut_pairs(path: Path, index: Index | None = None) -> list[Piece]:
-    """Cut a file of pairs into pieces, by its rows.
+def cut_pairs(path: Path, index: Index | None = None) -> list[Chunk]:
+    """Cut a file of pairs into chunks, by its rows.
 
     Args:
         path: The file.
@@ -213,26 +204,26 @@ def cut_pairs(path: Path, index: Index | None = None) -> list[Piece]:
     """
     index = index or index_pairs(path)
     batches = len(index.offsets)
-    size = min(max(_LEAST_BATCHES, -(-batches // _PIECES)), _MOST_BATCHES)
-    size = max(size, -(-batches // _MOST_PIECES))
+    size = min(max(_MIN_BATCHES, -(-batches // _CHUNKS)), _MAX_BATCHES)
+    size = max(size, -(-batches // _MAX_CHUNKS))
     begins = np.arange(0, batches, size)
     ends = np.minimum(begins + size, batches)
     columns = begins, ends, index.firsts[begins], index.firsts[ends], index.offsets[begins]
     return [
-        Piece(path, number, first, offset, end - begin, last - first)
+        Chunk(path, number, first, offset, end - begin, last - first)
         for number, (begin, end, first, last, offset) in enumerate(np.column_stack(columns).tolist())
     ]
 
 
-def iter_piece(piece: Piece) -> Iterator[pa.Table]:
-    """Iterate over the batches of a piece.
+def iter_chunk(chunk: Chunk) -> Iterator[pa.Table]:
+    """Iterate over the batches of a chunk.
 
     Raises:
         DataError: The file is damaged or gone.
     """
-    with _readable(piece.path), pa.OSFile(str(piece.path)) as file:
-        file.seek(piece.offset)
-        for _ in range(piece.batches):
+    with _readable(chunk.path), pa.OSFile(str(chunk.path)) as file:
+        file.seek(chunk.offset)
+        for _ in range(chunk.batches):
             batch = pa.ipc.read_record_batch(pa.ipc.read_message(file), SCHEMA)
             yield pa.Table.from_batches([batch])
 
@@ -254,46 +245,3 @@ def take_pairs(path: Path, rows: npt.NDArray[np.integer[Any]], index: Index) -> 
             batch = pa.ipc.read_record_batch(pa.ipc.read_message(file), SCHEMA)
             found.append(batch.take(pa.array(part - index.firsts[number])))
         return pa.Table.from_batches(found, SCHEMA)
-
-
-def add_examples(examples: list[tuple[str, str]], table: pa.Table, drops: npt.NDArray[np.bool_]) -> None:
-    """Add the first pairs that a rule drops of a table, until there are enough."""
-    rows = np.flatnonzero(drops)[: _EXAMPLES - len(examples)]
-    for pair in table.select(["src", "tgt"]).take(rows).to_pylist() if len(rows) else ():
-        examples.append((shortened(pair["src"], _EXAMPLE_LENGTH), shortened(pair["tgt"], _EXAMPLE_LENGTH)))
-
-
-def merge_examples(examples: list[tuple[str, str]], more: Iterable[tuple[str, str]]) -> None:
-    """Add the examples of a later piece, until there are enough."""
-    examples += list(more)[: _EXAMPLES - len(examples)]
-
-
-def normalise(text: str, form: Literal["nfkc", "none"]) -> str:
-    """Normalise Unicode, remove control characters and collapse spaces."""
-    text = plain_spaces(text)
-    if form == "nfkc":
-        text = unicodedata.normalize("NFKC", text)
-    return " ".join(filter(None, text.split(" ")))
-
-
-def hash_texts(texts: Iterable[str]) -> Hashes:
-    """Hash each text to 64 bits; the chance of any collision among 36M sentences is 1 in 28,000."""
-    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
-    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
-
-
-def hash_pairs(src: Iterable[str], tgt: Iterable[str]) -> Hashes:
-    """Hash each sentence pair to 64 bits."""
-    return hash_texts(f"{a}\n{b}" for a, b in zip(src, tgt, strict=True))
-
-
-def comparison_keys(table: pa.Table | pa.RecordBatch) -> tuple[Hashes, Hashes]:
-    """Hash the source sentence of each pair, and the whole pair, in Unicode form NFKC."""
-    src = [normalise(text, "nfkc") for text in table["src"].to_pylist()]
-    tgt = [normalise(text, "nfkc") for text in table["tgt"].to_pylist()]
-    return hash_texts(src), hash_pairs(src, tgt)
-
-
-def shortened(text: str, length: int) -> str:
-    """A text of at most ``length`` characters, for people; the last is an ellipsis if some are left out."""
-    return text if len(text) <= length else f"{text[: length - 1]}…"

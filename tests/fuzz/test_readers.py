@@ -29,7 +29,8 @@ from data_prep.recipe.options import FilesOptions
 from data_prep.sources.files import open_files
 from data_prep.sources.texts import iter_sentences, local_text
 from data_prep.stages.dedup import Marked
-from data_prep.store.chunks import make_piece
+from data_prep.stages.read import Read
+from data_prep.store.chunks import write_chunk
 from data_prep.store.pairs import SCHEMA, PairsWriter, count_pairs, iter_pairs
 from data_prep.store.workspace import StageRecord, Workspace
 from dstransformer.checkpoints.following import Results
@@ -227,7 +228,7 @@ def make_work(folder: Path) -> None:
     )
     (stage / "stage.json").write_text(record.model_dump_json())
     (folder / "pieces").mkdir()
-    make_piece(folder / "pieces" / "marked-000000", Marked, write_marks)
+    write_chunk(folder / "pieces" / "marked-000000", Marked, write_marks)
 
 
 def write_marks(folder: Path) -> Marked:
@@ -236,10 +237,10 @@ def write_marks(folder: Path) -> Marked:
 
 
 def read_work(folder: Path) -> None:
-    space = Workspace(folder, LineProgress())
-    space.finished("read")
-    space.verify("read")
-    make_piece(folder / "pieces" / "marked-000000", Marked, write_marks)
+    work = Workspace(folder, LineProgress(), (Read,))
+    work.finished(Read)
+    work.verify(Read)
+    write_chunk(folder / "pieces" / "marked-000000", Marked, write_marks)
     path = folder / "read" / "train.arrow"
     count_pairs(path)
     for batch in iter_pairs(path):

@@ -232,7 +232,7 @@ class TestSignals:
 
         before = signal.getsignal(number)
         with monkeypatch.context() as patch:
-            patch.setattr("data_prep.build.make_tokenizers", stop)
+            patch.setattr("data_prep.stages.vocab.make_tokenizers", stop)
             assert build(*options, "--out", tmp_path / "corpus") == status
         line = capsys.readouterr().err.splitlines()[-1]
         assert line == f"dst-prep: {what}; the same command goes on from what is finished"

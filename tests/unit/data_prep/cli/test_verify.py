@@ -16,7 +16,7 @@ from support.trees import write_treebank
 
 from data_prep.cli import main
 from data_prep.recipe.options import FilesOptions, TreesOptions
-from data_prep.sources import open_source
+from data_prep.sources.opening import open_source
 from dstransformer.corpus import Corpus, Split
 from dstransformer.errors import DataError
 

@@ -1,10 +1,12 @@
 """The embedded corpus: the sentences that the grammar draws, and the interface to them."""
 
+import hashlib
 import re
 
 import pytest
 
-from data_prep.sources.toy import draw_distinct, generate_pairs, german, lexicon, toy_splits, verbs
+from data_prep.sources.toy import german, lexicon
+from data_prep.sources.toy.corpus import GRAMMAR_REVISION, draw_distinct, generate_pairs, toy_splits
 from data_prep.sources.toy.features import Number, Tense
 from data_prep.sources.toy.grammar import SentenceSampler, realise
 from data_prep.sources.toy.phrases import Chooser
@@ -115,7 +117,7 @@ def test_every_phenomenon_occurs(drawn, phenomenon):
 def test_every_noun_adjective_and_verb_occurs(drawn):
     words = {word.lower() for source, _ in drawn for word in re.findall(r"[\w-]+", source)}
     expected = {n.english.singular for n in lexicon.NOUNS} | {a.english for a in lexicon.ADJECTIVES}
-    expected |= {v.english.base for v in verbs.ALL_VERBS} - {"be"}
+    expected |= {v.english.base for v in lexicon.ALL_VERBS} - {"be"}
     assert expected <= words
 
 
@@ -140,6 +142,19 @@ def test_lengths():
     assert min(lengths) >= 4
     assert max(lengths) <= 25
     assert 9 <= sum(lengths) / len(lengths) <= 11
+
+
+@pytest.mark.parametrize(
+    ("seed", "sha256"),
+    [
+        (1, "d51a6aace9439355456234742d0075da169d5164ee0c943663267351dd10b3d1"),
+        (2017, "314771a209e76f54fbed036775dec2f3ac1e2a9c947256ab21fa29eef03ab279"),
+    ],
+)
+def test_the_pairs_are_those_of_the_revision(seed: int, sha256: str) -> None:
+    text = "".join(f"{source}\t{target}\n" for source, target in generate_pairs(3_000, seed))
+    found = hashlib.sha256(text.encode()).hexdigest()
+    assert (GRAMMAR_REVISION, found) == (1, sha256), "raise GRAMMAR_REVISION when the sentences change"
 
 
 @pytest.mark.slow

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from data_prep.sources.toy import lexicon, verbs
+from data_prep.sources.toy import lexicon
 from data_prep.sources.toy.clauses import IT
-from data_prep.sources.toy.entries import Adjective, Adverbial, Determiner, Noun, Verb
 from data_prep.sources.toy.features import Case, Form, Gender, Number, Slot, Tense
 from data_prep.sources.toy.german_syntax import adverbial, noun_phrase
 from data_prep.sources.toy.grammar import realise
+from data_prep.sources.toy.lexicon import Adjective, Adverbial, Determiner, Noun, Verb
 from data_prep.sources.toy.plan import (
     Clause,
     Common,
@@ -46,7 +46,7 @@ def adjective(english: str) -> Adjective:
 def verb(english: str, german_infinitive: str) -> Verb:
     return next(
         v
-        for v in verbs.ALL_VERBS
+        for v in lexicon.ALL_VERBS
         if v.english.base == english and v.german.particle + v.german.infinitive == german_infinitive
     )
 
@@ -166,39 +166,39 @@ SENTENCES = {
         "We have already got up.", "Wir sind schon aufgestanden.",
     ),
     "separable verb, past, subordinate": (
-        _joined(Clause(ME, SLEEP, Tense.PAST), verbs.WHEN_ONCE, Clause(SHE, CALL, Tense.PAST, direct=HE)),
+        _joined(Clause(ME, SLEEP, Tense.PAST), lexicon.WHEN_ONCE, Clause(SHE, CALL, Tense.PAST, direct=HE)),
         "I slept when she called him.", "Ich schlief, als sie ihn anrief.",
     ),
     "subordinate clause first": (
-        _joined(Clause(PETER, OPEN, direct=np("door")), verbs.IF, Clause(ANNA, SLEEP), Slot.EMBEDDED),
+        _joined(Clause(PETER, OPEN, direct=np("door")), lexicon.IF, Clause(ANNA, SLEEP), Slot.EMBEDDED),
         "If Anna sleeps, Peter opens the door.", "Wenn Anna schläft, macht Peter die Tür auf.",
     ),
     "perfect in a subordinate clause": (
         _joined(
             Clause(ME, SLEEP, negated=True),
-            verbs.BECAUSE,
+            lexicon.BECAUSE,
             Clause(THEY, BUY, Tense.PERFECT, direct=np("car", lexicon.A)),
         ),
         "I do not sleep because they have bought a car.", "Ich schlafe nicht, weil sie ein Auto gekauft haben.",
     ),
     "future in a that-clause": (
-        _joined(Clause(SHE, verbs.SAY), verbs.THAT, Clause(YOU, OPEN, Tense.FUTURE, direct=np("window"))),
+        _joined(Clause(SHE, lexicon.SAY), lexicon.THAT, Clause(YOU, OPEN, Tense.FUTURE, direct=np("window"))),
         "She says that you will open the window.", "Sie sagt, dass Sie das Fenster aufmachen werden.",
     ),
     "modal": (
-        _main(subject=np("boy", number=PLURAL), verb=READ, modal=verbs.WANT_TO, tense=Tense.PAST, direct=BOOK),
+        _main(subject=np("boy", number=PLURAL), verb=READ, modal=lexicon.WANT_TO, tense=Tense.PAST, direct=BOOK),
         "The boys wanted to read the book.", "Die Jungen wollten das Buch lesen.",
     ),
     "modal in a subordinate clause": (
-        _joined(Clause(HE, SLEEP), verbs.ALTHOUGH, Clause(HE, CALL, modal=verbs.HAVE_TO, direct=ANNA)),
+        _joined(Clause(HE, SLEEP), lexicon.ALTHOUGH, Clause(HE, CALL, modal=lexicon.HAVE_TO, direct=ANNA)),
         "He sleeps although he has to call Anna.", "Er schläft, obwohl er Anna anrufen muss.",
     ),
     "prohibition": (
-        _main(subject=CHILD, verb=OPEN, modal=verbs.MUST_NOT, negated=True, direct=np("window")),
+        _main(subject=CHILD, verb=OPEN, modal=lexicon.MUST_NOT, negated=True, direct=np("window")),
         "The child must not open the window.", "Das Kind darf das Fenster nicht aufmachen.",
     ),
     "nicht before a place": (
-        _main(subject=ANNA, verb=verbs.LIVE, negated=True, place=lexicon.CITIES[1][0]),
+        _main(subject=ANNA, verb=lexicon.LIVE, negated=True, place=lexicon.CITIES[1][0]),
         "Anna does not live in Vienna.", "Anna wohnt nicht in Wien.",
     ),
     "kein": (
@@ -240,17 +240,17 @@ SENTENCES = {
         "She laid the key on the table.", "Sie legte den Schlüssel auf den Tisch.",
     ),
     "where: dative": (
-        _main(subject=np("key", number=PLURAL), verb=verbs.LIE, place=Prepositional(lexicon.ON.where, np("table"))),
+        _main(subject=np("key", number=PLURAL), verb=lexicon.LIE, place=Prepositional(lexicon.ON.where, np("table"))),
         "The keys lie on the table.", "Die Schlüssel liegen auf dem Tisch.",
     ),
     "time, manner, place": (
-        _main(subject=WE, verb=verbs.TRAVEL, companion=lexicon.BY[0], place=lexicon.CITIES[0][1], time=TODAY),
+        _main(subject=WE, verb=lexicon.TRAVEL, companion=lexicon.BY[0], place=lexicon.CITIES[0][1], time=TODAY),
         "We travel to Berlin by train today.", "Wir fahren heute mit dem Zug nach Berlin.",
     ),
     "reflexive verb": (
         _joined(
             Clause(ME, SLEEP),
-            verbs.BECAUSE,
+            lexicon.BECAUSE,
             Clause(MAN, REMEMBER, oblique=Prepositional(REMEMBER.preposition, ME)),
         ),
         "I sleep because the man remembers me.", "Ich schlafe, weil sich der Mann an mich erinnert.",
@@ -284,12 +284,12 @@ SENTENCES = {
                 np("house"),
                 relative=Clause(
                     WE,
-                    verbs.LIVE,
+                    lexicon.LIVE,
                     place=Prepositional(lexicon.PLACE_OF[noun("house")].at, relative(np("house"))),
                     front=Slot.PLACE,
                 ),
             ),
-            verb=verbs.BE,
+            verb=lexicon.BE,
             predicate=Predicate(adjective("old"), very=True),
         ),
         "The house in which we live is very old.", "Das Haus, in dem wir wohnen, ist sehr alt.",
@@ -306,21 +306,21 @@ SENTENCES = {
     "anaphora": (
         _joined(
             Clause(ANNA, BUY, direct=np("coat")),
-            verbs.BECAUSE,
-            Clause(SHE, verbs.NEED, direct=Pronoun(3, SINGULAR, Gender.MASCULINE, animate=False)),
+            lexicon.BECAUSE,
+            Clause(SHE, lexicon.NEED, direct=Pronoun(3, SINGULAR, Gender.MASCULINE, animate=False)),
         ),
         "Anna buys the coat because she needs it.", "Anna kauft den Mantel, weil sie ihn braucht.",
     ),
     "comparison": (
-        _main(subject=np("dog"), verb=verbs.BE, predicate=Predicate(adjective("big"), than=np("cat"))),
+        _main(subject=np("dog"), verb=lexicon.BE, predicate=Predicate(adjective("big"), than=np("cat"))),
         "The dog is bigger than the cat.", "Der Hund ist größer als die Katze.",
     ),
     "age": (
-        _main(subject=ANNA, verb=verbs.BE, predicate=Predicate(adjective("old"), years=23)),
+        _main(subject=ANNA, verb=lexicon.BE, predicate=Predicate(adjective("old"), years=23)),
         "Anna is twenty-three years old.", "Anna ist dreiundzwanzig Jahre alt.",
     ),
     "weather": (
-        _joined(Clause(ME, SLEEP), verbs.WHILE, Clause(IT, verbs.WEATHER[0])),
+        _joined(Clause(ME, SLEEP), lexicon.WHILE, Clause(IT, lexicon.WEATHER[0])),
         "I sleep while it is raining.", "Ich schlafe, während es regnet.",
     ),
     "yes-no question": (
@@ -341,21 +341,21 @@ SENTENCES = {
         Sentence(
             Clause(
                 SHE,
-                verbs.ASK,
+                lexicon.ASK,
                 embedded=Embedded(Clause(MAN, GET_UP, time=lexicon.WHEN, front=Slot.TIME), Form.SUBORDINATE),
             )
         ),
         "She asks when the man gets up.", "Sie fragt, wann der Mann aufsteht.",
     ),
     "infinitive with zu": (
-        Sentence(Clause(HE, verbs.TRY, embedded=Embedded(Clause(HE, CALL, direct=ANNA), Form.INFINITIVE))),
+        Sentence(Clause(HE, lexicon.TRY, embedded=Embedded(Clause(HE, CALL, direct=ANNA), Form.INFINITIVE))),
         "He tries to call Anna.", "Er versucht, Anna anzurufen.",
     ),
     "purpose": (
         Sentence(
             Clause(
                 SHE,
-                verbs.GO,
+                lexicon.GO,
                 Tense.PERFECT,
                 place=lexicon.HOME,
                 embedded=Embedded(Clause(SHE, HELP, direct=CHILD), Form.INFINITIVE, Adverbial("in order", "um")),
@@ -368,12 +368,12 @@ SENTENCES = {
         "Please do not open the window.", "Bitte machen Sie das Fenster nicht auf.",
     ),
     "coordination": (
-        Sentence(Clause(HE, SLEEP), Form.MAIN, verbs.BUT, Clause(READER, SLEEP, negated=True)),
+        Sentence(Clause(HE, SLEEP), Form.MAIN, lexicon.BUT, Clause(READER, SLEEP, negated=True)),
         "He sleeps, but the man who reads the book does not sleep.",
         "Er schläft, aber der Mann, der das Buch liest, schläft nicht.",
     ),
     "cannot": (
-        _main(subject=HE, verb=WAIT, modal=verbs.CAN, negated=True, oblique=Prepositional(WAIT_FOR, np("bus"))),
+        _main(subject=HE, verb=WAIT, modal=lexicon.CAN, negated=True, oblique=Prepositional(WAIT_FOR, np("bus"))),
         "He cannot wait for the bus.", "Er kann nicht auf den Bus warten.",
     ),
     "English particle after a pronoun": (

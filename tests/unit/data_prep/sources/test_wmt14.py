@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.recipe.options import Wmt14Options
-from data_prep.sources import open_source
+from data_prep.sources.opening import open_source
 from dstransformer.errors import DataError, UserError
 
 PAIRS = [(f"sentence {n}", f"Satz {n}") for n in range(9)]

@@ -1,4 +1,4 @@
-"""Holding sets out: buckets, pieces and interruptions do not change what is chosen."""
+"""Holding sets out: buckets, chunks and interruptions do not change what is chosen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.prep import ENGLISH, GERMAN, build, contents, sentence
 
 from data_prep.stages import dedup, holdout
 from data_prep.store import pairs
-from data_prep.store.pairs import Piece
+from data_prep.store.pairs import Chunk
 
 RECIPE = """
 src_lang: en
@@ -35,11 +35,11 @@ def recipe(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "_BATCH_ROWS", 10)
 
 
-@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.usefixtures("small_chunks")
 def test_the_number_of_buckets_changes_nothing(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert build(recipe, "--out", tmp_path / "one") == 0
     monkeypatch.setattr(dedup, "_BUCKET_ROWS", 20)
@@ -48,24 +48,24 @@ def test_the_number_of_buckets_changes_nothing(recipe: Path, tmp_path: Path, mon
     assert contents(tmp_path / "many") == contents(tmp_path / "one")
 
 
-@pytest.mark.usefixtures("small_pieces")
-@pytest.mark.parametrize("interrupted", ["_hash_piece", "_leave_out"])
-def test_an_interrupted_search_goes_on_from_its_pieces(
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("interrupted", ["_hash_chunk", "_leave_out"])
+def test_an_interrupted_search_goes_on_from_its_chunks(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: str
 ) -> None:
     assert build(recipe, "--out", tmp_path / "whole") == 0
     work = getattr(holdout, interrupted)
 
-    def stop(search: holdout._Search, piece: Piece) -> object:
-        if search.part == 1 and piece.number == 5:
+    def stop(search: holdout._Search, chunk: Chunk) -> object:
+        if search.part == 1 and chunk.number == 5:
             raise KeyboardInterrupt
-        return work(search, piece)
+        return work(search, chunk)
 
     with monkeypatch.context() as patched:
         patched.setattr(holdout, interrupted, stop)
         assert build(recipe, "--out", tmp_path / "corpus") == 130
     left = sorted(tmp_path.glob("corpus.work/read.partial/pieces/*-1/*-000004"))
-    assert left, "pieces of the second source stay"
+    assert left, "chunks of the second source stay"
     made = {path: path.stat().st_ino for path in left}
     seen: list[int] = []
     find = holdout._locate

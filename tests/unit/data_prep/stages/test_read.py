@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data_prep.recipe.options import FilesOptions
-from data_prep.sources import open_parts
+from data_prep.sources.opening import open_parts
 from data_prep.stages.clean import normalise
 from data_prep.stages.read import ReadReport, read_text
 from data_prep.store.pairs import iter_pairs

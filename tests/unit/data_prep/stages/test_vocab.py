@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 
 from data_prep.recipe.options import VocabOptions
-from data_prep.stages.encode import Form
+from data_prep.stages.text import TextFormat
 from data_prep.stages.vocab import check_symbols, make_tokenizer
 from data_prep.store.pairs import SCHEMA, PairsWriter
 from dstransformer.corpus import Tokenizer, TokenizerInfo
@@ -30,7 +30,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(train: Path, target: Path, options: VocabOptions) -> TokenizerInfo:
-    return make_tokenizer(train, target, options, "nfkc", Form((None,)), LineProgress())
+    return make_tokenizer(train, target, options, "nfkc", TextFormat((None,)), LineProgress())
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])

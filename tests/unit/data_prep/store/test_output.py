@@ -10,9 +10,12 @@ import pytest
 from support.corpora import Rows, write_corpus
 from support.prep import contents, refuses
 
+from data_prep.build import STAGES
 from data_prep.cli import main
+from data_prep.stages.read import Read
+from data_prep.store.folders import hold
 from data_prep.store.output import check_places, find_corpus, foreign_entries, install, open_output, resolve_output
-from data_prep.store.workspace import hold, open_workspace
+from data_prep.store.workspace import open_workspace
 from dstransformer.corpus import Corpus
 from dstransformer.errors import UserError
 from dstransformer.terminal.progress import LineProgress
@@ -129,7 +132,7 @@ def test_nested_folders_are_refused(corpus: Path) -> None:
     put(base / "run" / "config.yaml")
     (base / "run" / "checkpoints").mkdir()
     (base / "copy" / "de-en").mkdir(parents=True)
-    (base / "work" / "read").mkdir(parents=True)
+    put(base / "work" / "read" / "stage.json")
     (base / "work" / "lock").touch()
     text = put(base / "text" / "src.txt")
     for out, work, wanted in (
@@ -175,19 +178,19 @@ class TestWorkFolder:
         put(tmp_path / "data" / "read" / "thesis.txt")
         before = contents(tmp_path)
         with pytest.raises(UserError, match=r"is not a work folder but holds read: choose a new or an empty one"):
-            open_workspace(tmp_path / "data", LineProgress()).__enter__()
+            open_workspace(tmp_path / "data", LineProgress(), STAGES).__enter__()
         assert contents(tmp_path) == before
 
     def test_foreign_files_are_kept(self, tmp_path: Path) -> None:
         work = tmp_path / "work"
-        with open_workspace(work, LineProgress()) as space:
+        with open_workspace(work, LineProgress(), STAGES) as workspace:
             for name in ("read", "clean"):
                 put(work / name / "stage.json")
             put(work / "notes.txt")
             put(work / "read" / "thesis.txt")
             with pytest.raises(UserError, match=r"read holds files that no build made \(thesis\.txt\)"):
-                space.run("read", "", {}, {}, lambda folder: pytest.fail(f"{folder} must not be made"))
-            space.clear()
+                workspace.run(Read([]), 1)
+            workspace.clear()
         assert {str(path.relative_to(work)) for path in work.rglob("*") if path.is_file()} == {
             "notes.txt",
             "read/stage.json",

@@ -1,4 +1,4 @@
-"""Files of pairs: their batches, and the pieces that they are cut into."""
+"""Files of pairs: their batches, and the chunks that they are cut into."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from data_prep.store.pairs import (
     count_pairs,
     cut_pairs,
     index_pairs,
+    iter_chunk,
     iter_pairs,
-    iter_piece,
     join_pairs,
     take_pairs,
 )
@@ -39,13 +39,13 @@ def test_a_large_table_is_read_in_small_batches(pairs: Path) -> None:
     assert count_pairs(pairs) == ROWS
 
 
-def test_pieces_and_rows_are_found_by_the_index(pairs: Path, tmp_path: Path) -> None:
+def test_chunks_and_rows_are_found_by_the_index(pairs: Path, tmp_path: Path) -> None:
     index = index_pairs(pairs)
     assert index.firsts.tolist() == [0, 2000, 4000, 6000, 8000, 9000]
-    pieces = cut_pairs(pairs, index)
-    assert cut_pairs(pairs) == pieces
-    assert [(piece.first, piece.rows, piece.batches) for piece in pieces] == [(0, 8000, 4), (8000, 1000, 1)]
-    texts = [text for piece in pieces for table in iter_piece(piece) for text in table["src"].to_pylist()]
+    chunks = cut_pairs(pairs, index)
+    assert cut_pairs(pairs) == chunks
+    assert [(chunk.first, chunk.rows, chunk.batches) for chunk in chunks] == [(0, 8000, 4), (8000, 1000, 1)]
+    texts = [text for chunk in chunks for table in iter_chunk(chunk) for text in table["src"].to_pylist()]
     assert texts == list(map(str, range(ROWS)))
     for rows in ([], [0], [8999], [5, 1999, 2000, 2000, 7999, 8000]):
         found = take_pairs(pairs, np.array(rows, dtype=np.int64), index)
@@ -55,12 +55,12 @@ def test_pieces_and_rows_are_found_by_the_index(pairs: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("batches", "pieces", "longest"),
+    ("batches", "chunks", "longest"),
     [(1, 1, 1), (12, 3, 4), (1000, 125, 8), (100_000, 4000, 25), (102_400, 4096, 25), (500_000, 4066, 123)],
 )
-def test_a_file_is_cut_into_few_pieces(batches: int, pieces: int, longest: int) -> None:
+def test_a_file_is_cut_into_few_chunks(batches: int, chunks: int, longest: int) -> None:
     index = Index(np.arange(batches), 2000 * np.arange(batches + 1))
     cut = cut_pairs(Path("pairs.arrow"), index)
-    assert (len(cut), max(piece.batches for piece in cut)) == (pieces, longest)
-    assert sum(piece.rows for piece in cut) == 2000 * batches
-    assert [piece.first for piece in cut] == [2000 * piece.offset for piece in cut]
+    assert (len(cut), max(chunk.batches for chunk in cut)) == (chunks, longest)
+    assert sum(chunk.rows for chunk in cut) == 2000 * batches
+    assert [chunk.first for chunk in cut] == [2000 * chunk.offset for chunk in cut]

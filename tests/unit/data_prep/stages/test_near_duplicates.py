@@ -17,13 +17,12 @@ from datasketch import MinHash, MinHashLSH
 from support.prep import build, contents, refuses
 
 from data_prep.recipe.options import CleanOptions
-from data_prep.sources.toy import generate_pairs
-from data_prep.stages import clean, near, near_search
+from data_prep.sources.toy.corpus import generate_pairs
+from data_prep.stages import clean, near_duplicates
 from data_prep.stages.clean import clean_text
-from data_prep.stages.near import choose_bands, jaccard, shingle, sign
-from data_prep.stages.near_search import drop_near_duplicates
+from data_prep.stages.near_duplicates import choose_bands, drop_near_duplicates, jaccard, shingle, sign
 from data_prep.store import pairs as pairs_module
-from data_prep.store.pairs import SCHEMA, PairsWriter, Piece, iter_pairs, join_pairs
+from data_prep.store.pairs import SCHEMA, Chunk, PairsWriter, iter_pairs, join_pairs
 from dstransformer.corpus import Manifest
 from dstransformer.errors import ConfigError
 from dstransformer.io.text import iter_lines
@@ -107,32 +106,32 @@ def test_workers_and_buckets_change_nothing(tmp_path: Path, monkeypatch: pytest.
     pairs = with_near_duplicates(generate_pairs(3400, seed=4))
     one = find(tmp_path / "train.arrow", pairs)
     assert len(one) > 400
-    monkeypatch.setattr(near_search, "_BUCKET_ENTRIES", 900)
-    monkeypatch.setattr(near_search, "_LOOKED_UP", 10)
-    monkeypatch.setattr(pairs_module, "_LEAST_BATCHES", 1)
+    monkeypatch.setattr(near_duplicates, "_BUCKET_ENTRIES", 900)
+    monkeypatch.setattr(near_duplicates, "_LOOKED_UP", 10)
+    monkeypatch.setattr(pairs_module, "_MIN_BATCHES", 1)
     assert find(tmp_path / "train.arrow", pairs, workers=2) == one
     other = find(tmp_path / "train.arrow", pairs, near_seed=2)
     assert len(set(other) ^ set(one)) <= 0.03 * len(one)
 
 
-@pytest.mark.parametrize("interrupted", ["_hash_piece", "_pair_bucket", "_leave_others"])
-def test_an_interrupted_search_goes_on_from_its_pieces(
+@pytest.mark.parametrize("interrupted", ["_hash_chunk", "_pair_bucket", "_drop_alike"])
+def test_an_interrupted_search_goes_on_from_its_chunks(
     tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch, interrupted: str
 ) -> None:
     monkeypatch.setattr(pairs_module, "_BATCH_ROWS", 10)
     given = [*options, "--near-duplicates", "0.6"]
     assert build(*given, "--out", tmp_path / "whole") == 0
-    work = getattr(near_search, interrupted)
+    work = getattr(near_duplicates, interrupted)
 
-    def stop(search: object, task: Piece | int) -> object:
+    def stop(search: object, task: Chunk | int) -> object:
         if (task if isinstance(task, int) else task.number) == 5:
             raise KeyboardInterrupt
         return work(search, task)
 
     with monkeypatch.context() as patched:
-        patched.setattr(near_search, interrupted, stop)
+        patched.setattr(near_duplicates, interrupted, stop)
         assert build(*given, "--out", tmp_path / "corpus") == 130
-    step = {"_hash_piece": "hashed", "_pair_bucket": "paired", "_leave_others": "distinct"}[interrupted]
+    step = {"_hash_chunk": "hashed", "_pair_bucket": "paired", "_drop_alike": "distinct"}[interrupted]
     left = list(tmp_path.glob(f"corpus.work/clean.partial/pieces/*/{step}-00000[0-4]"))
     assert len(left) == 5
     made = {path: path.stat().st_ino for path in left}
@@ -144,7 +143,7 @@ def test_an_interrupted_search_goes_on_from_its_pieces(
 
     monkeypatch.setattr(clean, "join_pairs", join)
     assert build(*given, "--out", tmp_path / "corpus") == 0
-    assert seen == [True, True], "the pieces are not made again"
+    assert seen == [True, True], "the chunks are not made again"
     assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
     assert Manifest.load(tmp_path / "corpus").cleaning.dropped["near_duplicate"] > 0
 
@@ -152,7 +151,7 @@ def test_an_interrupted_search_goes_on_from_its_pieces(
 def test_entries_keep_the_bits_that_their_bucket_does_not_have() -> None:
     keys = np.random.default_rng(1).integers(1 << 63, size=1000, dtype=np.uint64) * np.uint64(2)
     for bits in (0, 1, 5):
-        entries, counts = near.enter(keys, 7, bits)
+        entries, counts = near_duplicates.enter(keys, 7, bits)
         buckets = np.repeat(np.arange(1 << bits, dtype=np.uint64), counts)
         rows = (entries & np.uint64(0xFFFFFFFF)).astype(np.int64) - 7
         assert sorted(rows.tolist()) == list(range(1000))
@@ -171,7 +170,7 @@ def test_datasketch_finds_the_same_in_real_text(tmp_path: Path) -> None:
     for row, pair in enumerate(pairs):
         text = "\n".join(pair)
         signature = MinHash(bands * size, seed=1)
-        signature.update_batch([piece.encode() for piece in shingle(text, options)])
+        signature.update_batch([chunk.encode() for chunk in shingle(text, options)])
         alike = [other for other in index.query(signature) if jaccard(text, "\n".join(pairs[other]), options) >= 0.8]
         theirs += [row] if alike else []
         index.insert(row, signature)
@@ -196,8 +195,8 @@ def test_bands_are_as_wide_as_the_threshold_allows() -> None:
     assert choose_bands(1.0) == (1, 128)
     for threshold in np.linspace(0.5, 1, 51):
         bands, size = choose_bands(float(threshold))
-        assert (1 - threshold**size) ** bands <= near.MISSED
-        assert bands * size <= near.HASHES
+        assert (1 - threshold**size) ** bands <= near_duplicates.MISSED
+        assert bands * size <= near_duplicates.HASHES
 
 
 def test_cleaning_counts_them_keeps_examples_and_the_first_source_goes_first(tmp_path: Path) -> None:
@@ -222,7 +221,7 @@ def test_cleaning_counts_them_keeps_examples_and_the_first_source_goes_first(tmp
 def test_without_the_package_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rensa", None)
     with pytest.raises(ConfigError, match=r"--near-duplicates needs rensa: .*dstransformer\[clean\]"):
-        near.load_minhash()
+        near_duplicates.load_minhash()
 
 
 def test_details_are_refused_and_not_recorded_without_the_rule() -> None:
