@@ -20,7 +20,7 @@ def run(words: Sequence[str]) -> None:
     """Run the command that the command line ``words`` gives.
 
     Raises:
-        DstError, OSError: What went wrong.
+        DstError, OSError: The command failed.
         SystemExit: Help or the version was asked for.
     """
     with printing():  # help and version

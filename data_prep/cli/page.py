@@ -17,7 +17,7 @@ from dstransformer.corpus import Corpus, Manifest, Split, Tokenizer
 _COUNTED_PAIRS = 200_000
 _READ_PAIRS = 10_000
 
-#: Held-out pairs that are shown, and the most characters and pieces of a side.
+#: Held-out pairs that are shown, and the maximal number of characters and pieces of a side.
 _SAMPLES = 8
 _SAMPLE_LENGTH = 400
 
@@ -93,8 +93,8 @@ def _words_before_and_after(manifest: Manifest) -> list[Histogram]:
 def _histogram(name: str, unit: str, lengths: Counts, kept: Counts | None = None) -> Histogram:
     """Draw the numbers of sentences of each length, and how many of them were kept if not all are."""
     shown = lengths if kept is None else kept
-    most = max(int(np.searchsorted(np.cumsum(shown), 0.995 * shown.sum())), 1)
-    step = -(-most // (_BARS - 1))
+    longest = max(int(np.searchsorted(np.cumsum(shown), 0.995 * shown.sum())), 1)
+    step = -(-longest // (_BARS - 1))
     bar_of = np.minimum(np.arange(len(lengths)) // step, _BARS - 1)
     counts = np.bincount(bar_of, weights=lengths, minlength=_BARS).astype(np.int64)
     left = counts if kept is None else np.bincount(bar_of[: len(kept)], weights=kept, minlength=_BARS).astype(np.int64)
@@ -109,9 +109,9 @@ def _histogram(name: str, unit: str, lengths: Counts, kept: Counts | None = None
     return Histogram(name, bars, width, ticks)
 
 
-def _rows(split: Split, most: int) -> npt.NDArray[np.int64]:
-    """Pairs spread evenly over a split, at most ``most``."""
-    return np.unique(np.linspace(0, len(split) - 1, min(most, len(split))).astype(np.int64))
+def _rows(split: Split, max_rows: int) -> npt.NDArray[np.int64]:
+    """Pairs spread evenly over a split, at most ``max_rows``."""
+    return np.unique(np.linspace(0, len(split) - 1, min(max_rows, len(split))).astype(np.int64))
 
 
 def _words(train: Split, tokenizer: Tokenizer, languages: tuple[str, str]) -> list[dict[str, Any]]:

@@ -72,12 +72,12 @@ def _recorded(manifest: Manifest) -> list[InputFile]:
         for file in (*(file for source in manifest.sources for file in source.inputs), *manifest.recipes)
         if "://" not in file.name
     }
-    for option, made in (
+    for option, info in (
         ("tokenizer_model", manifest.tokenizer),
         ("src_tokenizer_model", manifest.src_tokenizer),
     ):
-        if made and (model := manifest.options.get(option)):
-            files[str(model), made.sha256] = InputFile(name=str(model), sha256=made.sha256)
+        if info and (model := manifest.options.get(option)):
+            files[str(model), info.sha256] = InputFile(name=str(model), sha256=info.sha256)
     return list(files.values())
 
 
@@ -180,9 +180,9 @@ def check_held_out(corpus: Corpus) -> None:
         texts = pa.table({"src": split.src_texts(), "tgt": split.tgt_texts(), "part": np.zeros(len(split), np.uint16)})
         for first in range(0, len(split), _TEXTS):
             stored = split.gather(np.arange(first, min(first + _TEXTS, len(split))))
-            made = encode_pairs(texts.slice(first, _TEXTS), corpus.tokenizer, None, text_format)
+            encoded = encode_pairs(texts.slice(first, _TEXTS), corpus.tokenizer, None, text_format)
             for side, ids, lengths in (("src", *stored[:2]), ("tgt", *stored[2:])):
-                column = made[side].combine_chunks()
+                column = encoded[side].combine_chunks()
                 if not (
                     np.array_equal(pc.list_value_length(column), lengths) and np.array_equal(column.flatten(), ids)
                 ):

@@ -16,15 +16,15 @@ _TAKEN = re.compile(r"<(?:/s|s|unk|pad|0x[0-9A-Fa-f]{2})>")
 #: Categories of spaces, of control characters and of others that cannot be seen.
 _INVISIBLE = ("Zs", "Zl", "Zp", "Cc", "Cf", "Cs")
 
-#: Most characters of a symbol.
-_LONGEST_SYMBOL = 100
+#: Characters of a symbol.
+_MAX_SYMBOL_LENGTH = 100
 
 
 def check_language(code: str) -> str:
     """Return a language code.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a language code.
     """
     if not _LANGUAGE.fullmatch(code) or len(code) > 35:
         raise ValueError(f"{code[:40]!r} is not a language code such as en, pt-BR or zho_Hans")
@@ -35,7 +35,7 @@ def check_source(name: str) -> str:
     """Return the name of a source.
 
     Raises:
-        ValueError: It cannot be used.
+        ValueError: It is empty, too long, or has other characters than letters, digits, - and _.
     """
     if not _SOURCE.fullmatch(name):
         raise ValueError(f"{name[:40]!r} is not a name: use letters, digits, - and _, at most 40")
@@ -46,7 +46,7 @@ def check_tag(tag: str) -> str:
     """Return the tag of a source.
 
     Raises:
-        ValueError: It cannot be used.
+        ValueError: It is not in angle brackets, or is the name of a special piece.
     """
     if not _TAG.fullmatch(tag) or _TAKEN.fullmatch(tag):
         raise ValueError(f"{tag[:40]!r} is not a tag such as <bt>: letters, digits, - and _ in angle brackets")
@@ -57,7 +57,7 @@ def check_symbol(symbol: str) -> str:
     """Return a symbol of the user's own, which is never divided.
 
     Raises:
-        ValueError: It cannot be used.
+        ValueError: It is empty, too long, or has characters that text cannot have.
     """
     problem = None
     if not symbol:
@@ -68,8 +68,8 @@ def check_symbol(symbol: str) -> str:
         problem = "has a ▁, which stands for a space"
     elif _TAKEN.search(symbol):
         problem = "holds the name of a special piece"
-    elif len(symbol) > _LONGEST_SYMBOL:
-        problem = f"has {len(symbol)} characters, more than {_LONGEST_SYMBOL}"
+    elif len(symbol) > _MAX_SYMBOL_LENGTH:
+        problem = f"has {len(symbol)} characters, more than {_MAX_SYMBOL_LENGTH}"
     if problem:
         raise ValueError(f"the symbol {symbol[:40]!r} {problem}: choose one such as <ph1>")
     return symbol
@@ -79,7 +79,7 @@ def check_list(values: object) -> object:
     """Return a list of symbols.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a list.
     """
     if not isinstance(values, list | tuple):
         raise ValueError("write a list, such as [<ph1>, <ph2>]")

@@ -12,13 +12,13 @@ from data_prep.sources.texts import Text, iter_sentences
 from dstransformer.errors import DataError, shown
 
 
-def mark_low(tables: Iterator[pa.Table], scores: Sequence[Text], least: float) -> Iterator[pa.Table]:
-    """Add a column ``low`` to tables of pairs: whether a pair's score is below ``least``.
+def mark_low(tables: Iterator[pa.Table], scores: Sequence[Text], min_score: float) -> Iterator[pa.Table]:
+    """Add a column ``low`` to tables of pairs: whether a pair's score is below ``min_score``.
 
     Args:
         tables: The pairs.
         scores: Files with the scores of all pairs, one after the other.
-        least: The least score of a pair that is kept.
+        min_score: The lowest score of a pair that is kept.
 
     Raises:
         DataError: A line is not a number, or there are not as many as pairs.
@@ -31,7 +31,7 @@ def mark_low(tables: Iterator[pa.Table], scores: Sequence[Text], least: float) -
         pairs += len(found)
         if len(found) < table.num_rows:
             raise DataError(f"{names}: {pairs:,} scores, fewer than pairs: line n must be the score of pair n")
-        yield table.append_column("low", pa.array([number < least for number in found], pa.bool_()))
+        yield table.append_column("low", pa.array([number < min_score for number in found], pa.bool_()))
     if next(numbers, None) is not None:
         raise DataError(f"{names}: more scores than the {pairs:,} pairs: line n must be the score of pair n")
 

@@ -217,7 +217,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Cleaning:
-    """What a worker must know to clean a chunk."""
+    """What a worker needs to filter a chunk."""
 
     read: Path
     held_out: str
@@ -237,7 +237,7 @@ def clean_text(
     workers: Workers,
     progress: Progress,
 ) -> CleanReport:
-    """Write the pairs of ``read/train.arrow``, of so many ``parts``, that pass every rule to ``folder/train.arrow``.
+    """Write the pairs of ``read/train.arrow`` that pass every rule to ``folder/train.arrow``.
 
     Raises:
         DataError: No pair is left.
@@ -260,7 +260,7 @@ def clean_text(
     files: Sequence[Path] = [filtered_chunk(root, chunk.number) / _PAIRS for chunk in chunks]
     if options.dedup:
         files, left = _drop_repeated(root, parts, np.array(found.buckets), workers, progress)
-        _take_away(counts, "duplicate", counts[:, _KEPT] - left)
+        _count_dropped(counts, "duplicate", counts[:, _KEPT] - left)
     if not counts[:, _KEPT].any():
         raise _nothing_left(counts, total)
     if options.near_duplicates is not None:
@@ -270,7 +270,7 @@ def clean_text(
         whole.unlink()
         files = distinct.files
         found.examples["near_duplicate"] = list(distinct.examples)
-        _take_away(counts, "near_duplicate", distinct.dropped)
+        _count_dropped(counts, "near_duplicate", distinct.dropped)
     join_pairs(files, folder / "train.arrow")
     shutil.rmtree(folder / CHUNKS)
     examples = {name: tuple(found.examples[name]) for name in NAMES if found.examples.get(name)}
@@ -310,7 +310,7 @@ def _describe(
     )
 
 
-def _take_away(counts: Counts, rule: str, pairs: Counts) -> None:
+def _count_dropped(counts: Counts, rule: str, pairs: Counts) -> None:
     """Count pairs of each part that a rule drops and that were kept until then."""
     counts[:, NAMES.index(rule)] = pairs
     counts[:, _KEPT] -= pairs
@@ -363,14 +363,14 @@ def _write_filtered(given: _Cleaning, chunk: Chunk, folder: Path) -> _Filtered:
 def _drop_repeated(
     root: Path, parts: int, buckets: Counts, workers: Workers, progress: Progress
 ) -> tuple[list[Path], Counts]:
-    """Leave the first of equal pairs.
+    """Keep the first of equal pairs.
 
     Args:
         root: The folder of the chunks.
         parts: Number of parts.
         buckets: The pairs of each chunk in each bucket of their hashes.
-        workers: Who does it.
-        progress: Shows it.
+        workers: Where the tasks run.
+        progress: Shows what is done.
 
     Returns:
         The files with what is left, and how much that is of each part.
@@ -417,8 +417,8 @@ def filter_pairs(table: pa.Table, options: CleanOptions, languages: tuple[str, s
         for side, language in zip(("src", "tgt"), languages, strict=True)
     )
     built = ((NAMES.index(rule.name), rule.build(options, *languages)) for rule in RULES)
-    judges = [(number, function) for number, function in built if function]
-    rules = [next((number for number, drops in judges if drops(*pair)), _KEPT) for pair in zip(src, tgt, strict=True)]
+    active = [(number, function) for number, function in built if function]
+    rules = [next((number for number, drops in active if drops(*pair)), _KEPT) for pair in zip(src, tgt, strict=True)]
     if table["low"].to_numpy().any():
         low = table["low"].to_pylist()
         rules = [NAMES.index("score") if is_low else rule for is_low, rule in zip(low, rules, strict=True)]

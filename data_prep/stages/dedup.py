@@ -1,7 +1,7 @@
 """Finds repeated pairs by their hashes, in bounded memory and on any number of machines.
 
 The hashes of each chunk lie in its folder, in buckets by their first bits. A worker takes one bucket, of all chunks,
-and marks the first occurrence of each hash: nobody has more than a bucket in memory. The marks of a bucket are in the
+and marks the first occurrence of each hash, so it holds one bucket in memory. The marks of a bucket are in the
 order of the chunks, and within a chunk in that of its rows.
 """
 
@@ -26,7 +26,7 @@ _KEYS, _ORDER, _MARKS = "keys", "order", "marks"
 
 
 def bucket_bits(rows: int) -> int:
-    """The bits that a bucket's hashes have in common, for so many rows in all."""
+    """The number of leading bits that the hashes of a bucket share, for this number of rows in all."""
     return max(0, -(-rows // _BUCKET_ROWS) - 1).bit_length()
 
 
@@ -54,7 +54,7 @@ class Bucket:
 
     Attributes:
         root: The folder of the chunks.
-        number: Counts the buckets.
+        number: The number of the bucket.
         begins: Where the bucket begins in the hashes of each chunk, ``(chunks,)``.
         counts: How many of them are in the bucket, ``(chunks,)``.
     """
@@ -71,7 +71,7 @@ class Rows:
 
     Attributes:
         root: The folder of the chunks.
-        number: The chunk.
+        number: The number of the chunk.
         begins: Where its rows begin in the marks of each bucket, ``(buckets,)``.
         counts: How many of them are in each bucket, ``(buckets,)``.
     """

@@ -227,7 +227,7 @@ class Training(NamedTuple):
 
 @dataclass(frozen=True)
 class _Encoding:
-    """What a worker must know to encode a chunk: ``identity`` is that of the tokenizer in the folder ``vocab``."""
+    """What a worker needs to encode a chunk: ``identity`` is that of the tokenizer in the folder ``vocab``."""
 
     root: Path
     schema: pa.Schema

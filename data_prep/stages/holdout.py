@@ -60,7 +60,7 @@ class _Hashed(BaseModel):
 
 @dataclass(frozen=True)
 class _Search:
-    """What a worker must know: the part that the sets are held out of, of how many, and the buckets."""
+    """What a worker needs: the part that the sets are held out of, the number of parts, and the bits of buckets."""
 
     root: Path
     part: int
@@ -87,8 +87,8 @@ def hold_out(
         part: The part.
         parts: Number of parts of the training text.
         sizes: The pairs of each split.
-        seed: Of the choice.
-        workers: Who does it; the result does not depend on them.
+        seed: The seed of the choice.
+        workers: Where the tasks run; the result does not depend on it.
         progress: Shows what is done.
 
     Returns:
@@ -133,7 +133,7 @@ def _run(function: Callable[[Task], Result], tasks: Sequence[Task], workers: Wor
 
 
 def _choose(distinct: int, sizes: Mapping[str, int], seed: int) -> dict[str, npt.NDArray[np.int64]]:
-    """Choose sentences of each split by their numbers, of so many different ones."""
+    """Choose the numbers of the sentences of each split, from ``distinct`` different ones."""
     wanted = sum(sizes.values())
     if not distinct:
         raise UserError("no training pair has text on both sides: check that both files hold text")

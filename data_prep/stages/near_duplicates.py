@@ -6,10 +6,10 @@ hashing finds candidates without comparing each pair with every other (Broder, 1
 Jaccard index with an earlier one is below the threshold.
 
 The search takes bounded memory and any number of machines. The hashes of each chunk lie in its folder, in buckets
-(:func:`enter`). A worker takes one bucket, of all chunks, and writes which rows are to be compared with which, in the
-order of the rows. Then a worker takes one chunk, with the candidates of its rows from all buckets, compares texts, and
-writes the pairs that are left. Each step reads what the one before wrote in the work folder, so an interrupted search
-goes on from its chunks.
+(:func:`split_into_buckets`). A worker takes one bucket, of all chunks, and writes which rows are to be compared with
+which, in the order of the rows. Then a worker takes one chunk, with the candidates of its rows from all buckets,
+compares texts, and writes the pairs that are left. Each step reads what the one before wrote in the work folder, so an
+interrupted search goes on from its chunks.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def jaccard(one: str, other: str, options: CleanOptions) -> float:
     return shared / (len(left) + len(right) - shared)
 
 
-def enter(keys: Hashes, first: int, bits: int) -> tuple[Hashes, npt.NDArray[np.int64]]:
+def split_into_buckets(keys: Hashes, first: int, bits: int) -> tuple[Hashes, npt.NDArray[np.int64]]:
     """Divide the hashes of a band among buckets, by their first bits.
 
     Args:
@@ -136,7 +136,7 @@ def find_candidates(entries: Hashes) -> Hashes:
     """Find rows to compare: each with the first row of the same hash, and with the one before it.
 
     Args:
-        entries: Those of a bucket, as :func:`enter` makes them; they are sorted in place.
+        entries: Those of a bucket, as :func:`split_into_buckets` makes them; they are sorted in place.
 
     Returns:
         Rows (high bits) and earlier rows, sorted.
@@ -168,7 +168,7 @@ def split_candidates(pairs: Hashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 
 
 def first_candidates(rows: npt.NDArray[np.int64]) -> Hashes:
-    """The least candidates that rows can have: those of a row follow its own and stand before the next one's."""
+    """The smallest candidates that rows can have, by which the candidates of chunks are divided."""
     return rows.astype(np.uint64) << _HALF
 
 
@@ -227,7 +227,7 @@ class _Dropped(BaseModel):
 
 @dataclass(frozen=True)
 class _Search:
-    """What a worker must know: the pairs, the folder of the chunks, the hash of the index, the options, and how many
+    """What a worker needs: the pairs, the folder of the chunks, the hash of the index, the options, and how many
     parts and bits.
     """
 
@@ -250,13 +250,13 @@ class _Search:
 def drop_near_duplicates(
     path: Path, root: Path, parts: int, options: CleanOptions, workers: Workers, progress: Progress
 ) -> Distinct:
-    """Drop the pairs that are like an earlier pair, which may itself be like one before it.
+    """Drop the pairs that are similar to an earlier pair, which may itself be a near duplicate.
 
     Args:
         path: A file of pairs.
         root: The folder of the chunks.
         parts: The number of parts of the pairs.
-        options: ``near_duplicates`` is the least Jaccard index of two texts that are alike.
+        options: ``near_duplicates`` is the Jaccard index from which on two texts count as near duplicates.
         workers: Where the tasks run; the result does not depend on it.
         progress: Shows what is done.
 
@@ -286,7 +286,7 @@ def drop_near_duplicates(
     dropped, examples = np.zeros(parts, dtype=np.int64), list[tuple[str, str]]()
     with (
         progress.task("drop near duplicates", total) as advance,
-        closing(run_tasks(partial(_drop_alike, search), chunks, workers)) as results,
+        closing(run_tasks(partial(_drop_similar, search), chunks, workers)) as results,
     ):
         for chunk, report in zip(chunks, results, strict=True):
             dropped += report.dropped
@@ -317,7 +317,7 @@ def _hash_chunk(search: _Search, chunk: Chunk) -> _Done:
 
     def make(folder: Path) -> _Done:
         keys = np.concatenate([hash_bands(table, search.options) for table in iter_chunk(chunk)])
-        bands = (enter(band, chunk.first, search.bits) for band in keys.T)
+        bands = (split_into_buckets(band, chunk.first, search.bits) for band in keys.T)
         write_slices(folder / _ENTRIES, search.buckets, bands)
         return _Done()
 
@@ -339,14 +339,14 @@ def _pair_bucket(search: _Search, number: int) -> _Done:
     return write_chunk(search.chunk("paired", number), _Done, make)
 
 
-def _drop_alike(search: _Search, chunk: Chunk) -> _Dropped:
+def _drop_similar(search: _Search, chunk: Chunk) -> _Dropped:
     """Write the pairs of a chunk that are not near duplicates."""
 
     def make(folder: Path) -> _Dropped:
         paths = (search.chunk("paired", number) / _CANDIDATES for number in range(search.buckets))
         candidates = np.unique(np.concatenate([read_slice(path, chunk.number) for path in paths]))
         near = np.zeros(chunk.rows, dtype=np.bool_)
-        near[_find_alike(search, candidates) - chunk.first] = True
+        near[_find_similar(search, candidates) - chunk.first] = True
         begin, dropped, examples = 0, np.zeros(search.parts, dtype=np.int64), list[tuple[str, str]]()
         with PairsWriter(folder / _PAIRS, durable=False) as writer:
             for table in iter_chunk(chunk):
@@ -360,15 +360,15 @@ def _drop_alike(search: _Search, chunk: Chunk) -> _Dropped:
     return write_chunk(search.chunk("distinct", chunk.number), _Dropped, make)
 
 
-def _find_alike(search: _Search, candidates: Hashes) -> npt.NDArray[np.int64]:
-    """The rows whose text is like that of one of their candidates; nothing is compared once that is known."""
+def _find_similar(search: _Search, candidates: Hashes) -> npt.NDArray[np.int64]:
+    """The rows whose text is similar to that of a candidate; the rest of a row's candidates is then skipped."""
     threshold = search.options.near_duplicates
     assert threshold is not None
-    alike: list[int] = []
+    similar: list[int] = []
     for row, text, other in _iter_texts(search, candidates):
-        if alike[-1:] != [row] and jaccard(text, other, search.options) >= threshold:
-            alike.append(row)
-    return np.array(alike, dtype=np.int64)
+        if similar[-1:] != [row] and jaccard(text, other, search.options) >= threshold:
+            similar.append(row)
+    return np.array(similar, dtype=np.int64)
 
 
 def _iter_texts(search: _Search, candidates: Hashes) -> Iterator[tuple[int, str, str]]:

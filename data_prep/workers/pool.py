@@ -1,6 +1,6 @@
-"""Where the work of a stage is done: processes of this machine, or any executor, such as a cluster's (``cluster.py``).
+"""Runs the tasks of a stage in processes on this machine, or in any executor, such as a cluster's (``cluster.py``).
 
-Processes end with the command, however it ends, and leave the handling of interrupts to it.
+The processes exit when the command exits, however it does, and leave the handling of interrupts to it.
 """
 
 import multiprocessing
@@ -21,13 +21,13 @@ from dstransformer.errors import DstError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-#: So many processes of this machine, or an executor.
+#: A number of processes on this machine, or an executor.
 Workers = int | Executor
 
 # Tasks queued per process: enough to keep it busy, few enough to bound memory.
 _AHEAD = 3
 
-# The same for an executor that does not say how many by an attribute ``ahead``.
+# The same for an executor without an attribute ``ahead``.
 _AHEAD_OF_EXECUTOR = 64
 
 
@@ -40,14 +40,14 @@ def run_tasks(
     Close the generator to end the work early.
 
     Raises:
-        DstError: A worker was killed, or the cluster is gone.
+        DstError: A worker was killed, or the scheduler of the cluster is lost.
     """
     if isinstance(workers, int):
         processes = min(workers, len(tasks))
         if processes < 2:
             yield from map(function, tasks)
             return
-        pool = ProcessPoolExecutor(processes, initializer=_end_with_the_command)
+        pool = ProcessPoolExecutor(processes, initializer=_init_process)
         try:
             yield from _in_order(function, tasks, pool, _AHEAD * processes)
         finally:
@@ -59,15 +59,15 @@ def run_tasks(
 def _in_order(
     function: Callable[[Task], Result], tasks: Sequence[Task], executor: Executor, ahead: int
 ) -> Generator[Result, None, None]:
-    under_way: deque[Future[Result]] = deque()
+    pending: deque[Future[Result]] = deque()
     try:
         for task in tasks:
             with _signals_blocked():  # a pool starts processes on submission
-                under_way.append(executor.submit(function, task))
-            if len(under_way) > ahead:
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
+                pending.append(executor.submit(function, task))
+            if len(pending) > ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     except BrokenProcessPool:
         raise DstError(
             "a worker process was killed, perhaps because memory ran out: run the command again, with fewer --workers"
@@ -75,7 +75,7 @@ def _in_order(
     except BrokenExecutor as error:
         raise DstError(str(error)) from None
     finally:
-        for future in under_way:
+        for future in pending:
             future.cancel()
 
 
@@ -106,7 +106,7 @@ def run_in_process(function: Callable[[], bytes]) -> bytes:
 
 
 def _send_outcome(function: Callable[[], bytes], sender: Connection) -> None:
-    _end_with_the_command()
+    _init_process()
     try:
         outcome: bytes | Exception = function()
     except Exception as error:
@@ -114,14 +114,14 @@ def _send_outcome(function: Callable[[], bytes], sender: Connection) -> None:
     sender.send(outcome)
 
 
-def _end_with_the_command() -> None:
+def _init_process() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """End this worker when its parent is killed; it would wait forever for work."""
+def _exit_with_parent() -> None:
+    """Exit when the parent is killed; this process would wait forever for work."""
     parent = parent_process()
     assert parent is not None
     parent.join()

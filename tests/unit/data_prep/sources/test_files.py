@@ -95,7 +95,7 @@ def test_arrow(tmp_path: Path, nested: bool, how: str) -> None:
 
 def test_what_an_arrow_file_may_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.arrow"
-    monkeypatch.setattr("data_prep.sources.records._MOST_BATCH_BYTES", 2**20)
+    monkeypatch.setattr("data_prep.sources.records._MAX_BATCH_BYTES", 2**20)
     for table, message in (
         (pa.table({"en": pa.array(["a"]).dictionary_encode(), "de": ["b"]}), "it holds a dictionary"),
         (pa.table({"en": ["a" * 1_200_000], "de": ["b"]}), "a batch states 1,200,... bytes, more than 1,048,576"),

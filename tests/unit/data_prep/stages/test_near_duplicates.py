@@ -114,7 +114,7 @@ def test_workers_and_buckets_change_nothing(tmp_path: Path, monkeypatch: pytest.
     assert len(set(other) ^ set(one)) <= 0.03 * len(one)
 
 
-@pytest.mark.parametrize("interrupted", ["_hash_chunk", "_pair_bucket", "_drop_alike"])
+@pytest.mark.parametrize("interrupted", ["_hash_chunk", "_pair_bucket", "_drop_similar"])
 def test_an_interrupted_search_goes_on_from_its_chunks(
     tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch, interrupted: str
 ) -> None:
@@ -131,7 +131,7 @@ def test_an_interrupted_search_goes_on_from_its_chunks(
     with monkeypatch.context() as patched:
         patched.setattr(near_duplicates, interrupted, stop)
         assert build(*given, "--out", tmp_path / "corpus") == 130
-    step = {"_hash_chunk": "hashed", "_pair_bucket": "paired", "_drop_alike": "distinct"}[interrupted]
+    step = {"_hash_chunk": "hashed", "_pair_bucket": "paired", "_drop_similar": "distinct"}[interrupted]
     left = list(tmp_path.glob(f"corpus.work/clean.partial/pieces/*/{step}-00000[0-4]"))
     assert len(left) == 5
     made = {path: path.stat().st_ino for path in left}
@@ -151,7 +151,7 @@ def test_an_interrupted_search_goes_on_from_its_chunks(
 def test_entries_keep_the_bits_that_their_bucket_does_not_have() -> None:
     keys = np.random.default_rng(1).integers(1 << 63, size=1000, dtype=np.uint64) * np.uint64(2)
     for bits in (0, 1, 5):
-        entries, counts = near_duplicates.enter(keys, 7, bits)
+        entries, counts = near_duplicates.split_into_buckets(keys, 7, bits)
         buckets = np.repeat(np.arange(1 << bits, dtype=np.uint64), counts)
         rows = (entries & np.uint64(0xFFFFFFFF)).astype(np.int64) - 7
         assert sorted(rows.tolist()) == list(range(1000))
