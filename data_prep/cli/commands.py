@@ -137,7 +137,7 @@ def _build(arguments: argparse.Namespace) -> None:
         command=options.recipe_command(arguments),
         recipes=identify_recipe(arguments.recipe),
     )
-    with printing(f"; the corpus {arguments.out} is whole"):
+    with printing(f"; the corpus {arguments.out} is complete"):
         show_manifest(arguments.out, manifest)
 
 
@@ -217,7 +217,7 @@ def _encode(arguments: argparse.Namespace) -> None:
     with _open_work(arguments, after=Read) as workspace, _open_workers(arguments, workspace) as workers:
         given = options.read_stage(arguments, EncodeOptions, "encode", workspace.finished(Read).options)
         manifest = run_encode(workspace, given, out, workers=workers, overwrite=arguments.overwrite)
-    with printing(f"; the corpus {arguments.out} is whole"):
+    with printing(f"; the corpus {arguments.out} is complete"):
         show_manifest(arguments.out, manifest)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from data_prep.recipe.addresses import is_address
+from data_prep.recipe.names import is_address
 from data_prep.recipe.options import (
     SOURCES,
     CleanOptions,

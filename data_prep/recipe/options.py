@@ -22,8 +22,19 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from data_prep.recipe.addresses import Address, check_utf8, to_path, to_text, to_texts
-from data_prep.recipe.names import check_distinct, check_language, check_list, check_source, check_symbol, check_tag
+from data_prep.recipe.names import (
+    Address,
+    check_distinct,
+    check_language,
+    check_list,
+    check_source,
+    check_symbol,
+    check_tag,
+    check_utf8,
+    to_path,
+    to_text,
+    to_texts,
+)
 
 if TYPE_CHECKING:  # imports NumPy and Arrow; `--help` must answer at once
     from dstransformer.corpus import Option

@@ -1,6 +1,7 @@
 """Files, here or on a server: line-aligned texts, or files with both sides (TSV, JSON lines, Parquet, Arrow, XML)."""
 
 import glob
+import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -11,15 +12,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from data_prep.recipe.addresses import Address
+from data_prep.recipe.names import Address
 from data_prep.recipe.options import FilesOptions
 from data_prep.sources.records import pair_of_record, read_arrow, read_parquet
-from data_prep.sources.scores import mark_low
 from data_prep.sources.source import Source
 from data_prep.sources.texts import SEPARATOR, Text, iter_sentences, local_text
 from data_prep.store.pairs import TEXT
 from dstransformer.corpus import InputFile, SourceInfo
-from dstransformer.errors import DataError, UserError, counted
+from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.io.files import file_sha256
 from dstransformer.io.json_text import JsonError, parse_json
 from dstransformer.io.text import is_same_file
@@ -210,8 +210,39 @@ def _chain(streams: list[Stream]) -> Iterator[pa.Table]:
         yield from stream()
 
 
-def _mark_low(stream: Stream, scores: list[Text], min_score: float) -> Iterator[pa.Table]:
-    return mark_low(stream(), scores, min_score)
+def _mark_low(stream: Stream, scores: Sequence[Text], min_score: float) -> Iterator[pa.Table]:
+    """Add a column ``low`` to pairs: whether the score that a tool such as Bicleaner gave is below ``min_score``.
+
+    Args:
+        stream: The pairs.
+        scores: Files with the scores of all pairs, one after the other.
+        min_score: The lowest score of a pair that is kept.
+
+    Raises:
+        DataError: A line is not a number, or there are not as many as pairs.
+    """
+    numbers = (number for path in scores for number in _read_scores(path))
+    pairs = 0
+    names = ", ".join(map(str, scores))
+    for table in stream():
+        found = list(islice(numbers, table.num_rows))
+        pairs += len(found)
+        if len(found) < table.num_rows:
+            raise DataError(f"{names}: {pairs:,} scores, fewer than pairs: line n must be the score of pair n")
+        yield table.append_column("low", pa.array([number < min_score for number in found], pa.bool_()))
+    if next(numbers, None) is not None:
+        raise DataError(f"{names}: more scores than the {pairs:,} pairs: line n must be the score of pair n")
+
+
+def _read_scores(text: Text) -> Iterator[float]:
+    for number, line in enumerate(iter_sentences(text), 1):
+        try:
+            score = float(line)
+        except ValueError:
+            score = math.nan
+        if math.isnan(score):
+            raise DataError(f"{text}, line {number}: {shown(line)} is not a number")
+        yield score
 
 
 def _identify(text: Text, stats: Stats) -> InputFile:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from data_prep.recipe.addresses import Address
+from data_prep.recipe.names import Address
 from data_prep.sources.texts import SEPARATOR, Text
 from dstransformer.errors import DataError, DstError, UserError, shown, without_secrets
 from dstransformer.io.files import is_plain_name, replacing, storage_errors, sync

@@ -58,7 +58,7 @@ from data_prep.store.pairs import (
 )
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers.pool import Workers, run_tasks
-from dstransformer.corpus import CleaningReport, Option, Overlap, WordCounts
+from dstransformer.corpus import CleaningReport, Overlap, WordCounts
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.terminal.progress import Progress
 
@@ -111,10 +111,6 @@ class Clean(StoredStage[CleanReport]):
     options: CleanOptions
     after: str
 
-    def record(self) -> dict[str, Option]:
-        """See ``Stage``."""
-        return self.options.record()
-
     def content(self) -> dict[str, Any]:
         """See ``Stage``.
 
@@ -125,7 +121,7 @@ class Clean(StoredStage[CleanReport]):
             load_detector()
         if self.options.near_duplicates is not None:
             load_minhash()
-        return {**self.options.record(), **rule_versions(self.options)}
+        return {**self.record(), **rule_versions(self.options)}
 
     def check(self, work: Workspace) -> None:
         """See ``StoredStage``."""

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -62,14 +62,6 @@ class Encode(Stage):
 
     options: EncodeOptions
     after: str
-
-    def record(self) -> dict[str, Option]:
-        """See ``Stage``."""
-        return self.options.record()
-
-    def content(self) -> dict[str, Any]:
-        """See ``Stage``."""
-        return dict(self.options.record())
 
     def write(
         self, work: Workspace, folder: Path, workers: Workers, command: str = "", recipes: Sequence[InputFile] = ()

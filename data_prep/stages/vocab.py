@@ -22,7 +22,7 @@ from data_prep.stages.text import TextFormat
 from data_prep.store.pairs import count_pairs, iter_pairs
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers.pool import Workers, run_in_process
-from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Option, Tokenizer, TokenizerInfo
+from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, TokenizerInfo
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import file_sha256
@@ -67,13 +67,9 @@ class Vocab(StoredStage[Tokenizers]):
     options: VocabOptions
     after: str
 
-    def record(self) -> dict[str, Option]:
-        """See ``Stage``."""
-        return self.options.record()
-
     def content(self) -> dict[str, Any]:
         """See ``Stage``."""
-        content: dict[str, Any] = dict(self.options.record())
+        content: dict[str, Any] = dict(self.record())
         if self.options.tokenizer_model:
             src = self.options.src_tokenizer_model
             given = Tokenizer.load(self.options.tokenizer_model, Tokenizer.load(src) if src else None)

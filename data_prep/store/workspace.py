@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from data_prep.recipe.options import Options
 from data_prep.store.chunks import CHUNKS, KEY_NAME, is_chunk_folder, is_chunk_root
 from data_prep.store.chunks import RECORD_NAME as CHUNK_RECORD
 from data_prep.store.folders import FULL_ADVICE, LOCK_NAME, hold, list_names
@@ -77,16 +78,19 @@ class Stage(ABC):
 
     files: ClassVar[StageFiles]
 
+    #: Its options. A stage with several groups of options overrides ``record`` and ``content``.
+    options: Options
+
     #: The key of the stage before it.
     after: str
 
-    @abstractmethod
     def record(self) -> dict[str, Option]:
         """Return its options for the manifest."""
+        return self.options.record()
 
-    @abstractmethod
     def content(self) -> Mapping[str, Any]:
         """Return everything beside ``after`` that decides its result."""
+        return self.record()
 
     @cached_property
     def key(self) -> str:

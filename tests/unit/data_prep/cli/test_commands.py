@@ -168,7 +168,7 @@ class TestStreams:
         with Path("/dev/full").open("w") as full:
             monkeypatch.setattr(sys, "stdout", full)
             line = refuses(capsys, build(*options, "--out", out), code=1)
-        assert line.endswith(f"cannot write to stdout: No space left on device; the corpus {out} is whole")
+        assert line.endswith(f"cannot write to stdout: No space left on device; the corpus {out} is complete")
         assert len(Corpus.open(out).split("train")) == 300
 
     def test_a_build_continues_when_its_output_is_closed(

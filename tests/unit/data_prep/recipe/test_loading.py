@@ -10,8 +10,8 @@ import yaml
 from support.prep import ENGLISH, GERMAN, build, refuses, sentence
 
 from data_prep.cli import main
-from data_prep.recipe.addresses import Address
 from data_prep.recipe.loading import load_recipe, recipe_summaries
+from data_prep.recipe.names import Address
 from data_prep.recipe.options import FilesOptions
 from dstransformer.batching import build_mixture
 from dstransformer.corpus import Corpus

@@ -18,7 +18,7 @@ import pytest
 from support.prep import ENGLISH, GERMAN, build, contents, refuses, sentence
 
 from data_prep.cli.arguments import recipe_command
-from data_prep.recipe.addresses import Address
+from data_prep.recipe.names import Address
 from data_prep.recipe.options import FilesOptions
 from data_prep.sources.files import open_files
 from data_prep.sources.remote import split_member
