@@ -48,13 +48,13 @@ from data_prep.store.chunks import CHUNKS, open_chunks, write_chunk
 from data_prep.store.pairs import (
     SCHEMA,
     Chunk,
-    Left,
+    Kept,
     PairsWriter,
     cut_pairs,
     iter_chunk,
     iter_pairs,
     join_pairs,
-    write_left,
+    write_kept,
 )
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers.pool import Workers, run_tasks
@@ -69,9 +69,9 @@ _NOTED_OVERLAP = 0.005
 _PAIRS = "pairs.arrow"
 
 # In the order in which they are tried; a dropped pair is counted under the first rule that drops it.
-NAMES = ("score", *(rule.name for rule in RULES), "overlap", "duplicate", "near_duplicate")
+RULE_NAMES = ("score", *(rule.name for rule in RULES), "overlap", "duplicate", "near_duplicate")
 
-_KEPT = len(NAMES)
+_KEPT = len(RULE_NAMES)
 
 # What to do if a rule drops everything. Deduplication always leaves a pair.
 _ADVICE = {
@@ -167,7 +167,7 @@ def rule_versions(options: CleanOptions) -> dict[str, str]:
 class _Filtered(BaseModel):
     """What the rules for single pairs did to a chunk.
 
-    ``counts`` are the pairs by part and rule, ``(parts, len(NAMES) + 1)``; ``words`` its sentences by their words, see
+    ``counts`` are the pairs by part and rule, ``(parts, len(RULE_NAMES) + 1)``; ``words`` its sentences by words, see
     :func:`count_words`; ``src`` and ``pairs`` the hashes of held-out text that is in it; ``buckets`` its hashes by
     bucket.
     """
@@ -212,7 +212,7 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class _Cleaning:
+class _Context:
     """What a worker needs to filter a chunk."""
 
     read: Path
@@ -243,11 +243,11 @@ def clean_text(
     chunks = cut_pairs(read / "train.arrow")
     total = sum(chunk.rows for chunk in chunks)
     held_out = held_out_hash(read)
-    given = _Cleaning(read, held_out, root, options, languages, parts, bucket_bits(total))
+    context = _Context(read, held_out, root, options, languages, parts, bucket_bits(total))
     found = _Found.nothing(parts)
     with (
         progress.task("clean train", total) as advance,
-        closing(run_tasks(partial(_filter_chunk, given), chunks, workers)) as results,
+        closing(run_tasks(partial(_filter_chunk, context), chunks, workers)) as results,
     ):
         for chunk, report in zip(chunks, results, strict=True):
             found.add(report)
@@ -269,7 +269,7 @@ def clean_text(
         _count_dropped(counts, "near_duplicate", distinct.dropped)
     join_pairs(files, folder / "train.arrow")
     shutil.rmtree(folder / CHUNKS)
-    examples = {name: tuple(found.examples[name]) for name in NAMES if found.examples.get(name)}
+    examples = {name: tuple(found.examples[name]) for name in RULE_NAMES if found.examples.get(name)}
     overlap = load_held_out(read, held_out).report(found.src, found.pairs)
     described = _describe(counts, describe_words(found.words), _active_rules(options, languages), examples, overlap)
     return described.model_copy(update={"packages": rule_versions(options)})
@@ -289,9 +289,11 @@ def _describe(
     examples: dict[str, tuple[tuple[str, str], ...]],
     overlap: dict[str, Overlap],
 ) -> CleanReport:
-    """The report of the stage; ``counts`` are the pairs by part and rule, ``(parts, len(NAMES) + 1)``."""
-    names = [name for name in NAMES if name in active or (name == "score" and counts[:, NAMES.index(name)].any())]
-    dropped = [{name: int(part[NAMES.index(name)]) for name in names} for part in counts]
+    """The report of the stage; ``counts`` are the pairs by part and rule, ``(parts, len(RULE_NAMES) + 1)``."""
+    names = [
+        name for name in RULE_NAMES if name in active or (name == "score" and counts[:, RULE_NAMES.index(name)].any())
+    ]
+    dropped = [{name: int(part[RULE_NAMES.index(name)]) for name in names} for part in counts]
     return CleanReport(
         cleaning=CleaningReport(
             read=int(counts.sum()),
@@ -308,36 +310,36 @@ def _describe(
 
 def _count_dropped(counts: Counts, rule: str, pairs: Counts) -> None:
     """Count pairs of each part that a rule drops and that were kept until then."""
-    counts[:, NAMES.index(rule)] = pairs
+    counts[:, RULE_NAMES.index(rule)] = pairs
     counts[:, _KEPT] -= pairs
 
 
 def _nothing_left(counts: Counts, total: int) -> DataError:
-    dropped = {name: count for name, count in zip(NAMES, counts.sum(axis=0).tolist(), strict=False) if count}
+    dropped = {name: count for name, count in zip(RULE_NAMES, counts.sum(axis=0).tolist(), strict=False) if count}
     reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items())
     advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
     return DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
 
 
-def _filter_chunk(given: _Cleaning, chunk: Chunk) -> _Filtered:
+def _filter_chunk(context: _Context, chunk: Chunk) -> _Filtered:
     """Write the pairs of a chunk that no rule for single pairs drops, and their hashes."""
-    return write_chunk(filtered_chunk(given.root, chunk.number), _Filtered, partial(_write_filtered, given, chunk))
+    return write_chunk(filtered_chunk(context.root, chunk.number), _Filtered, partial(_write_filtered, context, chunk))
 
 
-def _write_filtered(given: _Cleaning, chunk: Chunk, folder: Path) -> _Filtered:
-    held_out = load_held_out(given.read, given.held_out)
-    counts, words = np.zeros((given.parts, _KEPT + 1), dtype=np.int64), no_words()
+def _write_filtered(context: _Context, chunk: Chunk, folder: Path) -> _Filtered:
+    held_out = load_held_out(context.read, context.held_out)
+    counts, words = np.zeros((context.parts, _KEPT + 1), dtype=np.int64), no_words()
     examples: dict[str, list[tuple[str, str]]] = {}
     left: dict[str, list[npt.NDArray[Any]]] = {"key": [], "src_key": [], "pair_key": []}
     with PairsWriter(folder / _PAIRS, durable=False) as writer:
         for batch in iter_chunk(chunk):
-            table = filter_pairs(batch, given.options, given.languages)
+            table = filter_pairs(batch, context.options, context.languages)
             rules = table["rule"].to_numpy()
-            if given.options.drop_overlap:
+            if context.options.drop_overlap:
                 drops = held_out.contains(table["src_key"].to_numpy())
-                rules = np.where(drops & (rules == _KEPT), NAMES.index("overlap"), rules)
+                rules = np.where(drops & (rules == _KEPT), RULE_NAMES.index("overlap"), rules)
             for number in np.unique(rules[rules < _KEPT]).tolist():
-                add_examples(examples.setdefault(NAMES[number], []), table, rules == number)
+                add_examples(examples.setdefault(RULE_NAMES[number], []), table, rules == number)
             np.add.at(counts, (table["part"].to_numpy(), rules), 1)
             words += count_words(table["src"], table["tgt"])
             kept = table.filter(pa.array(rules == _KEPT))
@@ -352,7 +354,7 @@ def _write_filtered(given: _Cleaning, chunk: Chunk, folder: Path) -> _Filtered:
         examples=examples,
         src=src.tolist(),
         pairs=pairs.tolist(),
-        buckets=write_keys(folder, key, given.bits),
+        buckets=write_keys(folder, key, context.bits),
     )
 
 
@@ -388,22 +390,22 @@ def _kept_chunk(rows: Rows) -> Path:
     return rows.root / f"kept-{rows.number:06d}"
 
 
-def _keep_first(parts: int, rows: Rows) -> Left:
+def _keep_first(parts: int, rows: Rows) -> Kept:
     """Write the pairs of a chunk that did not occur before."""
 
-    def make(folder: Path) -> Left:
+    def write(folder: Path) -> Kept:
         batches = iter_pairs(filtered_chunk(rows.root, rows.number) / _PAIRS)
         tables = (pa.Table.from_batches([batch]) for batch in batches)
-        return write_left(tables, first_occurrences(rows), folder / _PAIRS, parts)
+        return write_kept(tables, first_occurrences(rows), folder / _PAIRS, parts)
 
-    return write_chunk(_kept_chunk(rows), Left, make)
+    return write_chunk(_kept_chunk(rows), Kept, write)
 
 
 def filter_pairs(table: pa.Table, options: CleanOptions, languages: tuple[str, str]) -> pa.Table:
     """Normalise pairs, find the rule that drops each, and hash them.
 
     Returns:
-        The columns of ``SCHEMA``; ``rule``, an index into ``NAMES``, ``len(NAMES)`` for one that is kept;
+        The columns of ``SCHEMA``; ``rule``, an index into ``RULE_NAMES``, ``len(RULE_NAMES)`` for one that is kept;
         ``key``, equal for equal pairs; ``src_key`` and ``pair_key``, hashes of the source sentence and of the pair in
         Unicode form NFKC, for comparison with held-out text.
     """
@@ -412,12 +414,12 @@ def filter_pairs(table: pa.Table, options: CleanOptions, languages: tuple[str, s
         [normalise(text, form) for text in _punctuate(table[side].to_pylist(), options, language)]
         for side, language in zip(("src", "tgt"), languages, strict=True)
     )
-    built = ((NAMES.index(rule.name), rule.build(options, *languages)) for rule in RULES)
+    built = ((RULE_NAMES.index(rule.name), rule.build(options, *languages)) for rule in RULES)
     active = [(number, function) for number, function in built if function]
     rules = [next((number for number, drops in active if drops(*pair)), _KEPT) for pair in zip(src, tgt, strict=True)]
     if table["low"].to_numpy().any():
         low = table["low"].to_pylist()
-        rules = [NAMES.index("score") if is_low else rule for is_low, rule in zip(low, rules, strict=True)]
+        rules = [RULE_NAMES.index("score") if is_low else rule for is_low, rule in zip(low, rules, strict=True)]
     key = hash_pairs(src, tgt)
     if form == "nfkc" and options.punctuation == "keep":
         src_key, pair_key = hash_texts(src), key

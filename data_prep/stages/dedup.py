@@ -105,7 +105,7 @@ def list_rows(root: Path, counts: Counts) -> list[Rows]:
 def mark_bucket(bucket: Bucket) -> Marked:
     """Write whether each hash of a bucket is the first of its kind: a byte each."""
 
-    def make(folder: Path) -> Marked:
+    def write(folder: Path) -> Marked:
         parts = zip(bucket.begins.tolist(), bucket.counts.tolist(), strict=True)
         paths = (filtered_chunk(bucket.root, number) / _KEYS for number in range(len(bucket.counts)))
         keys = np.concatenate([*_slices(paths, parts, np.uint64)])
@@ -115,7 +115,7 @@ def mark_bucket(bucket: Bucket) -> Marked:
         marks.tofile(folder / _MARKS)
         return Marked(distinct=len(first))
 
-    return write_chunk(_marked(bucket.root, bucket.number), Marked, make)
+    return write_chunk(_marked(bucket.root, bucket.number), Marked, write)
 
 
 def first_occurrences(rows: Rows) -> npt.NDArray[np.bool_]:

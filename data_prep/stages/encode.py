@@ -218,7 +218,7 @@ class Training(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Encoding:
+class _Context:
     """What a worker needs to encode a chunk: ``identity`` is that of the tokenizer in the folder ``vocab``."""
 
     root: Path
@@ -273,10 +273,10 @@ class Encoder:
         total = sum(chunk.rows for chunk in chunks)
         parts, words = np.zeros(len(self.text.tags), dtype=np.int64), no_words()
         root = open_chunks(self.folder)
-        given = _Encoding(root, rows.schema, self.vocab, self.identity, self.text, max_tokens)
+        context = _Context(root, rows.schema, self.vocab, self.identity, self.text, max_tokens)
         with (
             self.progress.task(f"encode {path.stem}", total) as advance,
-            closing(run_tasks(partial(_encode_chunk, given), chunks, self.workers)) as results,
+            closing(run_tasks(partial(_encode_chunk, context), chunks, self.workers)) as results,
         ):
             for chunk, report in zip(chunks, results, strict=True):
                 with pa.memory_map(str(_encoded_chunk(root, chunk) / _IDS)) as file:
@@ -293,25 +293,25 @@ def _encoded_chunk(root: Path, chunk: Chunk) -> Path:
     return root / f"{chunk.path.stem}-{chunk.number:06d}"
 
 
-def _encode_chunk(given: _Encoding, chunk: Chunk) -> Encoded:
+def _encode_chunk(context: _Context, chunk: Chunk) -> Encoded:
     """Write the token ids of a chunk."""
 
-    def make(folder: Path) -> Encoded:
-        tokenizer = _keep_tokenizer(given.vocab, given.identity)
+    def write(folder: Path) -> Encoded:
+        tokenizer = _load_tokenizer_once(context.vocab, context.identity)
         parts, words = [np.empty(0, dtype=np.uint16)], no_words()
-        with pa.ipc.new_stream(str(folder / _IDS), given.schema) as stream:
+        with pa.ipc.new_stream(str(folder / _IDS), context.schema) as stream:
             for batch in iter_chunk(chunk):
-                table = encode_pairs(batch, tokenizer, given.max_tokens, given.text)
-                stream.write_table(table.select(given.schema.names).cast(given.schema))
+                table = encode_pairs(batch, tokenizer, context.max_tokens, context.text)
+                stream.write_table(table.select(context.schema.names).cast(context.schema))
                 parts.append(table["part"].to_numpy())
                 words += count_words(table["src_text"], table["tgt_text"])
         return Encoded(parts=np.bincount(np.concatenate(parts)).tolist(), words=words.tolist())
 
-    return write_chunk(_encoded_chunk(given.root, chunk), Encoded, make)
+    return write_chunk(_encoded_chunk(context.root, chunk), Encoded, write)
 
 
 @lru_cache(maxsize=1)
-def _keep_tokenizer(vocab: Path, identity: str) -> Tokenizer:
+def _load_tokenizer_once(vocab: Path, identity: str) -> Tokenizer:
     """Load the tokenizer. A worker keeps it from one chunk to the next."""
     tokenizer = load_tokenizer(vocab)
     if tokenizer.identity != identity:

@@ -32,14 +32,14 @@ from data_prep.stages.text import Counts, hash_texts, normalise
 from data_prep.store.chunks import open_chunks, write_chunk
 from data_prep.store.pairs import (
     Chunk,
-    Left,
+    Kept,
     PairsWriter,
     cut_pairs,
     index_pairs,
     iter_chunk,
     join_pairs,
     take_pairs,
-    write_left,
+    write_kept,
 )
 from data_prep.workers.pool import Result, Task, Workers, run_tasks
 from dstransformer.errors import UserError
@@ -115,8 +115,8 @@ def hold_out(
         chosen = _choose(distinct, sizes, seed)
         rows, keys = _locate(np.concatenate(list(chosen.values())), list_rows(root, buckets), chunks, workers)
         np.sort(keys).tofile(root / _CHOSEN)
-        left = np.sum([report.parts for report in _run(partial(_leave_out, search), chunks, workers)], axis=0)
-    join_pairs((_left_chunk(root, chunk.number) / _PAIRS for chunk in chunks), train)
+        left = np.sum([report.parts for report in _run(partial(_drop_held_out, search), chunks, workers)], axis=0)
+    join_pairs((_kept_chunk(root, chunk.number) / _PAIRS for chunk in chunks), train)
     begin = 0
     for split, numbers in chosen.items():
         with PairsWriter(folder / f"{split}.arrow") as writer:
@@ -183,7 +183,7 @@ def _find(wanted: _Wanted) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64
 def _hash_chunk(search: _Search, chunk: Chunk) -> _Hashed:
     """Write the keys of the source sentences of a chunk, equal for equal ones, and which can be held out."""
 
-    def make(folder: Path) -> _Hashed:
+    def write(folder: Path) -> _Hashed:
         keys, usable = [np.empty(0, dtype=np.uint64)], [np.empty(0, dtype=np.bool_)]
         for table in iter_chunk(chunk):
             src = [normalise(text, "nfkc") for text in table["src"].to_pylist()]
@@ -196,19 +196,19 @@ def _hash_chunk(search: _Search, chunk: Chunk) -> _Hashed:
         rows.astype(np.uint32).tofile(folder / _USABLE)
         return _Hashed(buckets=write_keys(folder, sources[rows], search.bits))
 
-    return write_chunk(filtered_chunk(search.root, chunk.number), _Hashed, make)
+    return write_chunk(filtered_chunk(search.root, chunk.number), _Hashed, write)
 
 
-def _left_chunk(root: Path, number: int) -> Path:
+def _kept_chunk(root: Path, number: int) -> Path:
     return root / f"left-{number:06d}"
 
 
-def _leave_out(search: _Search, chunk: Chunk) -> Left:
+def _drop_held_out(search: _Search, chunk: Chunk) -> Kept:
     """Write the pairs of a chunk whose sentences are not held out."""
 
-    def make(folder: Path) -> Left:
+    def write(folder: Path) -> Kept:
         sources = np.fromfile(filtered_chunk(search.root, chunk.number) / _SOURCES, dtype=np.uint64)
-        stays = ~np.isin(sources, np.fromfile(search.root / _CHOSEN, dtype=np.uint64))
-        return write_left(iter_chunk(chunk), stays, folder / _PAIRS, search.parts)
+        keep = ~np.isin(sources, np.fromfile(search.root / _CHOSEN, dtype=np.uint64))
+        return write_kept(iter_chunk(chunk), keep, folder / _PAIRS, search.parts)
 
-    return write_chunk(_left_chunk(search.root, chunk.number), Left, make)
+    return write_chunk(_kept_chunk(search.root, chunk.number), Kept, write)

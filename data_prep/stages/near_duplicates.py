@@ -315,19 +315,19 @@ def _load_index(root: Path, content: str) -> Index:
 def _hash_chunk(search: _Search, chunk: Chunk) -> _Done:
     """Write the entries of a chunk, in the order of the buckets: band after band."""
 
-    def make(folder: Path) -> _Done:
+    def write(folder: Path) -> _Done:
         keys = np.concatenate([hash_bands(table, search.options) for table in iter_chunk(chunk)])
         bands = (split_into_buckets(band, chunk.first, search.bits) for band in keys.T)
         write_slices(folder / _ENTRIES, search.buckets, bands)
         return _Done()
 
-    return write_chunk(search.chunk("hashed", chunk.number), _Done, make)
+    return write_chunk(search.chunk("hashed", chunk.number), _Done, write)
 
 
 def _pair_bucket(search: _Search, number: int) -> _Done:
     """Write the candidates of a bucket, in the order of the chunks of their later rows."""
 
-    def make(folder: Path) -> _Done:
+    def write(folder: Path) -> _Done:
         chunks = cut_pairs(search.path, _load_index(search.root, search.index))
         paths = (search.chunk("hashed", chunk.number) / _ENTRIES for chunk in chunks)
         candidates = find_candidates(np.concatenate([read_slice(path, number) for path in paths]))
@@ -336,13 +336,13 @@ def _pair_bucket(search: _Search, number: int) -> _Done:
         write_slices(folder / _CANDIDATES, len(chunks), [(candidates, counts)])
         return _Done()
 
-    return write_chunk(search.chunk("paired", number), _Done, make)
+    return write_chunk(search.chunk("paired", number), _Done, write)
 
 
 def _drop_similar(search: _Search, chunk: Chunk) -> _Dropped:
     """Write the pairs of a chunk that are not near duplicates."""
 
-    def make(folder: Path) -> _Dropped:
+    def write(folder: Path) -> _Dropped:
         paths = (search.chunk("paired", number) / _CANDIDATES for number in range(search.buckets))
         candidates = np.unique(np.concatenate([read_slice(path, chunk.number) for path in paths]))
         near = np.zeros(chunk.rows, dtype=np.bool_)
@@ -357,7 +357,7 @@ def _drop_similar(search: _Search, chunk: Chunk) -> _Dropped:
                 dropped += np.bincount(table["part"].to_numpy()[drops], minlength=search.parts)
         return _Dropped(dropped=dropped.tolist(), examples=examples)
 
-    return write_chunk(search.chunk("distinct", chunk.number), _Dropped, make)
+    return write_chunk(search.chunk("distinct", chunk.number), _Dropped, write)
 
 
 def _find_similar(search: _Search, candidates: Hashes) -> npt.NDArray[np.int64]:

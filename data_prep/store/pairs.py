@@ -139,24 +139,24 @@ def count_pairs(path: Path) -> int:
         return sum(batch.num_rows for batch in stream)
 
 
-class Left(BaseModel):
-    """The pairs of a chunk that are left, by part."""
+class Kept(BaseModel):
+    """The number of pairs of a chunk that are kept, by part."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     parts: list[int]
 
 
-def write_left(tables: Iterable[pa.Table], stays: npt.NDArray[np.bool_], target: Path, parts: int) -> Left:
-    """Write the rows of tables for which ``stays``, ``(rows,)``, is true, as the file of a chunk."""
-    begin, left = 0, np.zeros(parts, dtype=np.int64)
+def write_kept(tables: Iterable[pa.Table], keep: npt.NDArray[np.bool_], target: Path, parts: int) -> Kept:
+    """Write the rows of tables for which ``keep``, ``(rows,)``, is true, as the file of a chunk."""
+    begin, counts = 0, np.zeros(parts, dtype=np.int64)
     with PairsWriter(target, durable=False) as writer:
         for table in tables:
-            kept = table.filter(pa.array(stays[begin : begin + table.num_rows]))
+            rows = table.filter(pa.array(keep[begin : begin + table.num_rows]))
             begin += table.num_rows
-            writer.write(kept)
-            left += np.bincount(kept["part"].to_numpy(), minlength=parts)
-    return Left(parts=left.tolist())
+            writer.write(rows)
+            counts += np.bincount(rows["part"].to_numpy(), minlength=parts)
+    return Kept(parts=counts.tolist())
 
 
 def join_pairs(paths: Iterable[Path], target: Path, *, durable: bool = True) -> None:

@@ -49,7 +49,7 @@ def test_the_number_of_buckets_changes_nothing(recipe: Path, tmp_path: Path, mon
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("interrupted", ["_hash_chunk", "_leave_out"])
+@pytest.mark.parametrize("interrupted", ["_hash_chunk", "_drop_held_out"])
 def test_an_interrupted_search_goes_on_from_its_chunks(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: str
 ) -> None:
