@@ -110,7 +110,7 @@ def add_corpus(parser: argparse.ArgumentParser) -> None:
 
 
 def read_as(kind: Any) -> Callable[[str], Any]:
-    """Build the ``type`` of an argument, which parses and checks a word.
+    """Build the ``type`` of an argument, which parses and checks a value.
 
     Args:
         kind: What Pydantic validates: a type, annotated with its bounds.
@@ -120,7 +120,7 @@ def read_as(kind: Any) -> Callable[[str], Any]:
         try:
             return TypeAdapter(kind).validate_python(text)
         except ValidationError as error:
-            raise argparse.ArgumentTypeError(_complaint(text, error, kind)) from None
+            raise argparse.ArgumentTypeError(_explain(text, error, kind)) from None
 
     return read
 
@@ -192,7 +192,7 @@ def _add_options(
 ) -> None:
     group = parser.add_argument_group(model.model_config.get("title"))
     for name, field in model.model_fields.items():
-        defaults = [f"default: {words}"] if (words := _default_words(field)) else []
+        defaults = [f"default: {words}"] if (words := _default_text(field)) else []
         defaults += [f"for {source}: {_words(own[name])}" for source, own in (by_source or {}).items() if name in own]
         _add_option(group, name, field, _with_note(field.description, defaults))
 
@@ -227,7 +227,7 @@ def _describe_by_source(fields: Mapping[str, FieldInfo]) -> str:
     """Describe an option of several sources, whose meaning and default may differ between them."""
     described: dict[str, dict[str, list[str]]] = {}
     for source, field in fields.items():
-        words = "required" if field.is_required() else _default_words(field)
+        words = "required" if field.is_required() else _default_text(field)
         described.setdefault(str(field.description), {}).setdefault(words, []).append(source)
     texts = {}
     for description, defaults in described.items():
@@ -250,7 +250,7 @@ def _with_note(description: str | None, notes: Iterable[str]) -> str:
     return f"{description} ({note})" if note else str(description)
 
 
-def _default_words(field: FieldInfo) -> str:
+def _default_text(field: FieldInfo) -> str:
     if isinstance(field.json_schema_extra, dict):
         return str(field.json_schema_extra["default"])
     value = field.default
@@ -263,8 +263,8 @@ def _words(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _complaint(text: str, error: ValidationError, kind: Any) -> str:
-    """Explain what is wrong with a word and what is wanted instead."""
+def _explain(text: str, error: ValidationError, kind: Any) -> str:
+    """Explain what is wrong with a value and what is expected."""
     fault = error.errors()[0]
     if fault["type"] == "value_error":
         return str(fault["ctx"]["error"])

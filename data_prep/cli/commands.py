@@ -1,4 +1,4 @@
-"""The commands of ``dst-prep``. Handlers import what they need, so that ``--help`` answers at once."""
+"""The commands of ``dst-prep``. Handlers import what they need, so that ``--help`` is fast."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ def run(words: Sequence[str]) -> None:
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the words. The recipe may also follow options, which argparse before Python 3.13 does not understand."""
+    """Parse the command line. The recipe may follow options, which argparse supports only since Python 3.13."""
     parser = _build_parser()
     arguments, rest = parser.parse_known_args(words)
     if len(rest) == 1 and not rest[0].startswith("-") and getattr(arguments, "recipe", "") is None:
@@ -75,7 +75,7 @@ def _build_parser() -> argparse.ArgumentParser:
 
 
 def _add_corpus_commands(commands: Any) -> None:
-    """Add the commands that look at a corpus, and at the recipes of the package."""
+    """Add the commands that show and check a corpus, and list the recipes of the package."""
     info = _add_command(commands, "info", _info, "show what a corpus holds")
     options.add_corpus(info)
     info.add_argument("--json", action="store_true", help="print the manifest")

@@ -1,4 +1,4 @@
-"""``dst-prep report``: what a corpus holds and what cleaning left out, as an HTML file that needs no network."""
+"""``dst-prep report``: what a corpus holds and what cleaning dropped, as an HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from data_prep.stages.text import Counts, shortened
 from dstransformer.corpus import Corpus, Manifest, Split, Tokenizer
 
-#: Training pairs whose pieces are counted, and those whose words are.
+#: The numbers of training pairs whose pieces, and whose words, are counted.
 _COUNTED_PAIRS = 200_000
 _READ_PAIRS = 10_000
 
@@ -27,7 +27,7 @@ _WIDTH, _HEIGHT, _BARS = 640, 180, 50
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of a histogram: its place and height in the SVG, that of what was dropped above it, and what it says."""
+    """A bar of a histogram: its place and height in the SVG, the height of the dropped part above it, its tooltip."""
 
     x: float
     height: float
@@ -57,7 +57,7 @@ def render_report(corpus: Corpus, name: str) -> str:
 
     Args:
         corpus: The corpus.
-        name: What the page calls it.
+        name: Its name on the page.
     """
     manifest, train = corpus.manifest, corpus.split("train")
     languages = (manifest.src_lang, manifest.tgt_lang)
@@ -128,7 +128,7 @@ def _words(train: Split, tokenizer: Tokenizer, languages: tuple[str, str]) -> li
 
 
 def _pieces(train: Split, tokenizer: Tokenizer, languages: tuple[str, str]) -> list[dict[str, Any]]:
-    """How much of the vocabulary, or of each, a part of the training text uses."""
+    """The share of each vocabulary that a part of the training text uses."""
     src, _, tgt, _ = train.gather(rows := _rows(train, _COUNTED_PAIRS))
     if tokenizer.is_joint:
         return [_usage("", tokenizer, np.concatenate([src, tgt]), len(rows))]

@@ -1,4 +1,4 @@
-"""Shows a corpus on the screen in a few tables."""
+"""Prints tables about a corpus."""
 
 import sys
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Whether what a corpus was made from is still what its manifest says."""
+"""Checks of ``dst-prep verify``: inputs against the manifest, tags and held-out text against the token ids."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Comparison:
 def compare_inputs(manifest: Manifest, places: Sequence[Path]) -> Comparison:
     """Compare the files of all sources, the recipe and given tokenizers with their hashes and sizes.
 
-    The manifest has their names without folders. Of several files with the same name one must be the right one.
+    The manifest has their names without folders. Of several files with the same name, one must match.
 
     Args:
         manifest: The manifest.
@@ -82,7 +82,7 @@ def _recorded(manifest: Manifest) -> list[InputFile]:
 
 
 def _file_name(file: InputFile) -> str:
-    """The name of a file on disk: of ``FILE.tgz::MEMBER`` that of the archive, of a tree without what it is for."""
+    """The name of a file on disk: of ``FILE.tgz::MEMBER`` that of the archive, of a tree file without its split."""
     return file.name.partition("::")[0].rpartition("/")[2]
 
 
@@ -104,7 +104,7 @@ def _walk(place: Path) -> Iterator[Path]:
     for folder, below, files in os.walk(place, followlinks=True):
         below.sort()
         real = os.path.realpath(folder)
-        if real in seen:  # links in a circle
+        if real in seen:  # circular links
             below.clear()
             continue
         seen.add(real)
@@ -112,7 +112,7 @@ def _walk(place: Path) -> Iterator[Path]:
 
 
 def _difference(file: InputFile, found: Sequence[Path], hashes: dict[Path, str]) -> str | None:
-    """What is wrong with a file; None if one of those found is the recorded one. ``hashes`` are those known."""
+    """What is wrong with a file; None if one of those found is the recorded one. ``hashes`` caches those computed."""
     if not found:
         return f"gone: {file.name}"
     lines = []
@@ -134,7 +134,7 @@ def _difference(file: InputFile, found: Sequence[Path], hashes: dict[Path, str])
 
 
 def _revisions(sources: Iterable[SourceInfo]) -> Iterator[str]:
-    """What is known of sources that are no files."""
+    """Notes on sources that are not files."""
     for source in sources:
         if remote := [file.name for file in source.inputs if "://" in file.name]:
             yield f"note: {list_names(remote)} came from servers and were not compared"
@@ -148,7 +148,7 @@ def check_tags(corpus: Corpus) -> None:
     """Check that the source sentences of each part begin with its tag.
 
     Raises:
-        DataError: One does not.
+        DataError: A sentence does not begin with its tag.
     """
     end = 0
     for part in corpus.manifest.parts:
@@ -167,10 +167,10 @@ def check_tags(corpus: Corpus) -> None:
 
 
 def check_held_out(corpus: Corpus) -> None:
-    """Check that the raw text of the held-out splits is what their token ids stand for.
+    """Check that the token ids of the held-out splits are those of their raw text.
 
     Raises:
-        DataError: The tokenizer makes other ids of a sentence.
+        DataError: The tokenizer encodes a sentence to other ids.
     """
     text_format = TextFormat((None,), corpus.manifest.trees)
     for name in corpus.splits:

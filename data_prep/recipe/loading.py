@@ -184,7 +184,7 @@ def _below(folder: str, name: str) -> str:
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:
-    """Set a value; a section that is not there is made, and what is unknown is found by validation."""
+    """Set a value; a missing section is created, and validation finds unknown keys."""
     name, equals, text = override.partition("=")
     keys = name.strip().split(".")
     given = f"--set {shown(override)}"
@@ -203,7 +203,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
 
 
 def _describe(error: ValidationError) -> str:
-    """The first fault, with the name of its key."""
+    """Describe the first error, with the name of its key."""
     fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     where = [str(part) for part in fault["loc"] if part != "[key]"]
     kind = where.pop(2) if len(where) > 2 and where[0] == "sources" and where[2] in SOURCES else None

@@ -51,7 +51,7 @@ def split_shares(how: str) -> tuple[float, float]:
     """The shares for validation and test of ``random:0.05,0.1``; of ``random:0.05`` it is the same for both.
 
     Raises:
-        ValueError: They are not one or two shares.
+        ValueError: There are not one or two numbers.
     """
     first, *second = map(float, how.partition(":")[2].split(","))
     (other,) = second or [first]
@@ -130,7 +130,7 @@ class Options(BaseModel):
 
 
 class _SourceOptions(Options):
-    """What a recipe says of every source beside where its text is; there are no flags for it."""
+    """Options of every source that only recipes have; there are no flags for them."""
 
     weight: Annotated[FiniteFloat, Field(ge=0, le=10_000)] = Field(
         1.0, description="how often its pairs are used in an epoch of training", json_schema_extra=RECIPE_ONLY
@@ -264,7 +264,7 @@ SourceOptions = ToyOptions | FilesOptions | Wmt14Options | TreesOptions
 #: Options that say how near duplicates are found.
 _NEAR_DETAILS = ("near_text", "near_shingles", "near_size", "near_seed")
 
-#: What decides a vocabulary whose models are given.
+#: The options that decide a vocabulary whose models are given.
 _OF_GIVEN_MODELS = ("joint", "src_tokenizer_model", "tokenizer_model", "symbols")
 
 

@@ -12,8 +12,8 @@ from data_prep.recipe.options import CleanOptions, EncodeOptions, Options, Sourc
 if TYPE_CHECKING:  # imports NumPy and Arrow; `--help` must answer at once
     from dstransformer.corpus import Option
 
-#: Defaults that hold for one source, or for one pair of it, by stage. Trees are no translations: a tree is longer than
-#: its sentence, and no character or repetition may be lost.
+#: Defaults that hold for one source, or for one pair of it, by stage. A tree is longer
+#: than its sentence, and no character or repetition of it may be lost.
 SOURCE_DEFAULTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "clean": {"trees": {"normalise": "none", "max_words": 10_000, "max_ratio": 1000.0, "dedup": False}},
     "vocab": {

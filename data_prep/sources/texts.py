@@ -1,4 +1,4 @@
-"""Texts wherever they are: in a file, in a member of an archive (``FILE.tgz::MEMBER``), plain, compressed or in SGM."""
+"""Texts in files and in members of archives (``FILE.tgz::MEMBER``), plain, compressed or in SGM."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEPARATOR = "::"
 
 _ZIP_MAGIC = b"PK\x03\x04"
 
-#: What the readers of archives raise on damaged ones.
+#: Errors of the readers of archives on damaged ones.
 _DAMAGE = (
     tarfile.TarError, zipfile.BadZipFile, BadGzipFile, EOFError, zlib.error, LZMAError, DamagedDataError,
     ValueError, OverflowError, NotImplementedError, RuntimeError,
@@ -72,7 +72,7 @@ class Text:
 
 
 def local_text(path: Path) -> Text:
-    """The text that a name stands for: a file, or a member of an archive."""
+    """The text with this name: a file, or a member of an archive."""
     archive, _, member = str(path).partition(SEPARATOR)
     return Text(Path(archive), member, str(path), printable_name(path))
 
@@ -144,7 +144,7 @@ def _in_tar(file: BufferedReader, text: Text) -> Iterator[BufferedReader]:
 
 
 class _Entry(tarfile.TarInfo):
-    """A header of a tar archive. Headers with long names are read into memory, so their size has a bound."""
+    """A header of a tar archive. Headers with long names are read into memory, so their size is bounded."""
 
     @classmethod
     def frombuf(cls, buf: Any, encoding: str, errors: str) -> Self:

@@ -60,7 +60,7 @@ def open_trees(options: TreesOptions) -> Source:
 
 
 def _identify(role: str, path: Path, stats: dict[Path, os.stat_result]) -> InputFile:
-    """The file's hash and size, and its name after what it is for: patterns and folders are recorded without files.
+    """The file's hash and size, and its name after its split: patterns and folders are recorded without files.
 
     Its status before it was hashed goes into ``stats``.
     """

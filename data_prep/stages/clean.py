@@ -84,8 +84,8 @@ _ADVICE = {
 class CleanReport(BaseModel):
     """What cleaning dropped, how much of each held-out split is in the remaining text, and its pairs by part.
 
-    The overlap is that before near duplicates are dropped: a pair that is nearly the dropped one is still there.
-    ``packages`` are the versions of those that rules needed.
+    The overlap is counted before near duplicates are dropped, because a similar pair stays.
+    ``packages`` are the versions of the packages that rules needed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -276,7 +276,7 @@ def clean_text(
 
 
 def _active_rules(options: CleanOptions, languages: tuple[str, str]) -> set[str]:
-    """The rules that these options ask for. Scores come with the text."""
+    """The rules that these options turn on. Scores belong to the text."""
     active = {rule.name for rule in RULES if rule.build(options, *languages)} | {"duplicate"}
     active |= {"overlap"} if options.drop_overlap else set()
     return active | ({"near_duplicate"} if options.near_duplicates is not None else set())
@@ -309,7 +309,7 @@ def _describe(
 
 
 def _count_dropped(counts: Counts, rule: str, pairs: Counts) -> None:
-    """Count pairs of each part that a rule drops and that were kept until then."""
+    """Count as dropped by a rule, in each part, pairs that other rules kept."""
     counts[:, RULE_NAMES.index(rule)] = pairs
     counts[:, _KEPT] -= pairs
 
@@ -371,7 +371,7 @@ def _drop_repeated(
         progress: Shows what is done.
 
     Returns:
-        The files with what is left, and how much that is of each part.
+        The files of the pairs that are kept, and their number in each part.
     """
     left = np.zeros(parts, dtype=np.int64)
     with progress.task("drop repeated pairs", int(buckets.sum())) as advance:
@@ -405,7 +405,7 @@ def filter_pairs(table: pa.Table, options: CleanOptions, languages: tuple[str, s
     """Normalise pairs, find the rule that drops each, and hash them.
 
     Returns:
-        The columns of ``SCHEMA``; ``rule``, an index into ``RULE_NAMES``, ``len(RULE_NAMES)`` for one that is kept;
+        The columns of ``SCHEMA``; ``rule``, an index into ``RULE_NAMES``, or ``len(RULE_NAMES)`` for a kept pair;
         ``key``, equal for equal pairs; ``src_key`` and ``pair_key``, hashes of the source sentence and of the pair in
         Unicode form NFKC, for comparison with held-out text.
     """

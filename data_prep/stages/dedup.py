@@ -67,7 +67,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a chunk, as the buckets have them.
+    """The rows of a chunk by bucket.
 
     Attributes:
         root: The folder of the chunks.
@@ -97,13 +97,13 @@ def list_buckets(root: Path, counts: Counts) -> list[Bucket]:
 
 
 def list_rows(root: Path, counts: Counts) -> list[Rows]:
-    """List the chunks, given the same numbers."""
+    """List the rows of the chunks, given the same numbers."""
     begins = np.cumsum(counts, axis=0) - counts
     return [Rows(root, number, begins[number], counts[number]) for number in range(counts.shape[0])]
 
 
 def mark_bucket(bucket: Bucket) -> Marked:
-    """Write whether each hash of a bucket is the first of its kind: a byte each."""
+    """Write whether each hash of a bucket is its first occurrence: a byte each."""
 
     def write(folder: Path) -> Marked:
         parts = zip(bucket.begins.tolist(), bucket.counts.tolist(), strict=True)
@@ -119,7 +119,7 @@ def mark_bucket(bucket: Bucket) -> Marked:
 
 
 def first_occurrences(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Tell which rows of a chunk are the first of their kind, once all buckets are marked."""
+    """Tell which rows of a chunk are first occurrences, once all buckets are marked."""
     parts = zip(rows.begins.tolist(), rows.counts.tolist(), strict=True)
     paths = (_marked(rows.root, number) / _MARKS for number in range(len(rows.counts)))
     order = np.fromfile(filtered_chunk(rows.root, rows.number) / _ORDER, dtype=np.uint32)
@@ -133,7 +133,7 @@ def _marked(root: Path, number: int) -> Path:
 
 
 def _slices(paths: Iterator[Path], parts: Iterator[tuple[int, int]], kind: type[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Read a few numbers of each file, given where they begin and how many they are."""
+    """Read a range of numbers of each file, given its begin and its length."""
     yield np.empty(0, dtype=kind)
     for path, (begin, count) in zip(paths, parts, strict=True):
         if count:

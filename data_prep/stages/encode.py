@@ -55,7 +55,7 @@ _IDS = "ids.arrow"
 
 @dataclass(frozen=True)
 class Encode(Stage):
-    """Encodes the text and writes the corpus, which goes to its own place and not into the work folder."""
+    """Encodes the text and writes the corpus. The corpus is not kept in the work folder."""
 
     name = "encode"
     files = StageFiles(in_chunk=("ids.arrow",))
@@ -151,7 +151,7 @@ def _parts(read: ReadReport, cleaned: CleanReport, kept: Sequence[int]) -> tuple
 
 
 def _package_versions() -> dict[str, str]:
-    """The versions that every manifest states; those of cleaning rules come with the report of cleaning."""
+    """The versions that every manifest states; the report of cleaning adds those of its rules."""
     packages = {name: version(name) for name in ("datasets", "numpy", "pyarrow", "sentencepiece")}
     own = {"dstransformer": dstransformer.__version__, "python": platform.python_version()}
     return own | packages | {"unicode": unicodedata.unidata_version}
@@ -170,7 +170,7 @@ def _command_line(options: Mapping[str, Option]) -> str:
 
 
 def _warn(manifest: Manifest, progress: Progress) -> None:
-    """Warn of unknown tokens, and of sources of which nothing is left."""
+    """Warn of unknown tokens, and of sources without a pair that is kept."""
     for (split, language), share in unknown_shares(manifest).items():
         if share > _NOTED_UNKNOWN:
             progress.note(
@@ -209,7 +209,7 @@ class Encoded(BaseModel):
 
 
 class Training(NamedTuple):
-    """The training split: how many pairs were too long, those of each part that are in it, and the words of all."""
+    """The training split: how many pairs were too long, those of each part that are in it, and the word counts."""
 
     info: SplitInfo
     too_long: int
@@ -237,7 +237,7 @@ class Encoder:
         folder: Where the chunks go.
         writer: Writes the corpus.
         vocab: The folder of the tokenizer.
-        identity: Of the tokenizer.
+        identity: The identity of the tokenizer.
         text: How sentences are written.
         workers: Where the tasks run.
         progress: Shows what is done.

@@ -70,7 +70,7 @@ class _Search:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Sentences of a chunk that begins with the row ``first``, by their numbers among those that are new in it."""
+    """Sentences to find in a chunk, whose first row is ``first``, by their numbers among its first occurrences."""
 
     rows: Rows
     first: int

@@ -1,6 +1,6 @@
 """Near duplicates: training pairs whose text is nearly that of an earlier pair.
 
-Likeness is the Jaccard index of the sets of shingles, short substrings of the text. MinHash with locality-sensitive
+Similarity is the Jaccard index of the sets of shingles, short substrings of the text. MinHash with locality-sensitive
 hashing finds candidates without comparing each pair with every other (Broder, 1997; Leskovec, Rajaraman and Ullman,
 *Mining of Massive Datasets*, chapter 3). Then the texts of the candidates are compared, so no pair is dropped whose
 Jaccard index with an earlier one is below the threshold.
@@ -88,19 +88,19 @@ def hash_bands(table: pa.Table, options: CleanOptions) -> Hashes:
     assert options.near_duplicates is not None
     bands, size = choose_bands(options.near_duplicates)
     shingles = [shingle(text, options) for text in compared_texts(table, options)]
-    signatures = sign(shingles, bands * size, options.near_seed).reshape(len(shingles), bands, size)
+    signatures = minhash(shingles, bands * size, options.near_seed).reshape(len(shingles), bands, size)
     factors = np.random.default_rng(options.near_seed).integers(1 << 63, size=size, dtype=np.uint64) * 2 + 1
     keys: Hashes = (signatures * factors).sum(axis=2, dtype=np.uint64)
     return keys
 
 
-def sign(sets: list[list[str]], hashes: int, seed: int) -> npt.NDArray[np.uint64]:
+def minhash(sets: list[list[str]], hashes: int, seed: int) -> npt.NDArray[np.uint64]:
     """Compute MinHash signatures, ``(sets, hashes)``, of values of 32 bits."""
-    minhash = load_minhash()
+    rensa_minhash = load_minhash()
     values = array("I")
     for begin in range(0, len(sets), _SIGNATURE_ROWS):
         part = sets[begin : begin + _SIGNATURE_ROWS]
-        for row in minhash.digest_matrix_from_token_sets(part, hashes, seed).to_rows():
+        for row in rensa_minhash.digest_matrix_from_token_sets(part, hashes, seed).to_rows():
             values.fromlist(row)
     return np.frombuffer(values, dtype=np.uint32).astype(np.uint64).reshape(len(sets), hashes)
 
@@ -136,7 +136,7 @@ def find_candidates(entries: Hashes) -> Hashes:
     """Find rows to compare: each with the first row of the same hash, and with the one before it.
 
     Args:
-        entries: Those of a bucket, as :func:`split_into_buckets` makes them; they are sorted in place.
+        entries: Those of a bucket, as :func:`split_into_buckets` returns them; they are sorted in place.
 
     Returns:
         Rows (high bits) and earlier rows, sorted.
@@ -196,8 +196,8 @@ def load_minhash() -> Any:
 
 
 @dataclass(frozen=True)
-class Distinct:
-    """What is left without near duplicates.
+class NearDuplicates:
+    """The pairs that are kept, and the near duplicates.
 
     Attributes:
         files: Files of pairs, in order.
@@ -249,7 +249,7 @@ class _Search:
 
 def drop_near_duplicates(
     path: Path, root: Path, parts: int, options: CleanOptions, workers: Workers, progress: Progress
-) -> Distinct:
+) -> NearDuplicates:
     """Drop the pairs that are similar to an earlier pair, which may itself be a near duplicate.
 
     Args:
@@ -292,7 +292,7 @@ def drop_near_duplicates(
             dropped += report.dropped
             merge_examples(examples, report.examples)
             advance(chunk.rows)
-    return Distinct([search.chunk("distinct", chunk.number) / _PAIRS for chunk in chunks], dropped, examples)
+    return NearDuplicates([search.chunk("distinct", chunk.number) / _PAIRS for chunk in chunks], dropped, examples)
 
 
 def _indexed(root: Path) -> Path:
@@ -372,7 +372,7 @@ def _find_similar(search: _Search, candidates: Hashes) -> npt.NDArray[np.int64]:
 
 
 def _iter_texts(search: _Search, candidates: Hashes) -> Iterator[tuple[int, str, str]]:
-    """Each candidate row, with its text and that of the earlier row. The file is mapped anew for every few of them."""
+    """Each candidate row, with its text and that of the earlier row. The file is mapped for a batch at a time."""
     index = _load_index(search.root, search.index)
     for begin in range(0, len(candidates), _LOOKED_UP):
         sides = split_candidates(candidates[begin : begin + _LOOKED_UP])

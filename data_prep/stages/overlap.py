@@ -1,7 +1,7 @@
 """Overlap of the training text with held-out text. It is always counted, and with ``--drop-overlap`` removed.
 
 Sentences are compared in Unicode form NFKC, whatever ``--normalise`` is. Held-out sets are small, so their hashes are
-kept in memory while the training text streams past.
+kept in memory while the training text is read.
 """
 
 from collections.abc import Iterable

@@ -32,7 +32,7 @@ from dstransformer.terminal.progress import Advance, Progress
 
 
 class ReadReport(BaseModel):
-    """The sources, the number of pairs in each split, and of training pairs of each source, held-out ones left out."""
+    """The sources, the number of pairs in each split, and the training pairs of each source without held-out ones."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,7 +43,7 @@ class ReadReport(BaseModel):
 
 @dataclass(frozen=True)
 class Read(StoredStage[ReadReport]):
-    """Reads the sources, which are open."""
+    """Reads the sources, which are already open."""
 
     name = "read"
     files = StageFiles(
@@ -148,9 +148,9 @@ def _copy(part: Part, split: str, number: int, writer: PairsWriter, advance: Adv
     """Append a split of a part.
 
     Raises:
-        DataError: It is empty, or one side of it.
+        DataError: The split or one of its sides is empty.
     """
-    blank = {"src": "source", "tgt": "target"}  # the sides that have had no text so far
+    blank = {"src": "source", "tgt": "target"}  # the sides without text so far
     before = writer.rows
     for table in part.source.splits[split]():
         columns = dict(zip(table.column_names, table.columns, strict=True))
@@ -163,7 +163,7 @@ def _copy(part: Part, split: str, number: int, writer: PairsWriter, advance: Adv
         advance(table.num_rows)
     if writer.rows == before:
         raise DataError(f"the {split} text of the source {part.name} is empty: it has no sentence pair")
-    if blank and split != "train":  # cleaning says it of the training text
+    if blank and split != "train":  # cleaning reports it for the training text
         side = next(iter(blank.values()))
         raise DataError(f"every line of the {side} side of the {split} text is empty: check which files were named")
 

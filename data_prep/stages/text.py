@@ -26,7 +26,7 @@ Counts = npt.NDArray[np.int64]
 
 
 def no_words() -> Counts:
-    """Counts of no sentences, ``(2, MOST_WORDS + 1)``."""
+    """Zero counts, ``(2, MOST_WORDS + 1)``."""
     return np.zeros((2, MOST_WORDS + 1), dtype=np.int64)
 
 
@@ -40,7 +40,7 @@ def count_words(src: pa.ChunkedArray, tgt: pa.ChunkedArray) -> Counts:
 
 
 def describe_words(counts: Counts) -> WordCounts:
-    """The counts for the manifest, without those that are zero at their end."""
+    """The counts for the manifest, without trailing zeros."""
     src, tgt = (tuple(np.trim_zeros(side, "b").tolist()) for side in counts)
     return WordCounts(src=src, tgt=tgt)
 
@@ -84,7 +84,7 @@ def comparison_keys(table: pa.Table | pa.RecordBatch) -> tuple[Hashes, Hashes]:
 
 
 def shortened(text: str, length: int) -> str:
-    """A text of at most ``length`` characters, for people; the last is an ellipsis if some are left out."""
+    """A text of at most ``length`` characters, for display; the last is an ellipsis if some are left out."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 

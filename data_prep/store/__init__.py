@@ -1,1 +1,1 @@
-"""What lies on disk: the work folder, its files of pairs and chunks, and the output folder."""
+"""What is on disk: the work folder with its files of pairs and chunks, and the output folder."""

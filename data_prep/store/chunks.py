@@ -90,7 +90,7 @@ def write_chunk(folder: Path, kind: type[Report], write: Callable[[Path], Report
 
 
 def _install(aside: Path, folder: Path, kind: type[BaseModel]) -> None:
-    """Rename a chunk. If another worker was faster, its chunk stays: the bytes are the same."""
+    """Rename a chunk. If another worker was faster, keep its chunk: the bytes are the same."""
     try:
         aside.rename(folder)
     except OSError:
@@ -99,7 +99,7 @@ def _install(aside: Path, folder: Path, kind: type[BaseModel]) -> None:
 
 
 def _load(folder: Path, kind: type[Report]) -> Report | None:
-    """Return the report of a chunk that is whole; remove any other."""
+    """Return the report of a complete chunk; remove an incomplete or damaged one."""
     if not folder.exists():
         return None
     try:

@@ -20,7 +20,7 @@ from data_prep.recipe.options import CleanOptions
 from data_prep.sources.toy.corpus import generate_pairs
 from data_prep.stages import clean, near_duplicates
 from data_prep.stages.clean import clean_text
-from data_prep.stages.near_duplicates import choose_bands, drop_near_duplicates, jaccard, shingle, sign
+from data_prep.stages.near_duplicates import choose_bands, drop_near_duplicates, jaccard, minhash, shingle
 from data_prep.store import pairs as pairs_module
 from data_prep.store.pairs import SCHEMA, Chunk, PairsWriter, iter_pairs, join_pairs
 from dstransformer.corpus import Manifest
@@ -183,7 +183,7 @@ def test_signatures_estimate_the_likeness() -> None:
     options = CleanOptions(near_duplicates=0.8)
     pairs = with_near_duplicates(generate_pairs(300, seed=5))
     texts = ["\n".join(pair) for pair in pairs]
-    signatures = sign([shingle(text, options) for text in texts], 1024, seed=7)
+    signatures = minhash([shingle(text, options) for text in texts], 1024, seed=7)
     changed = range(300, 360)
     estimates = [(signatures[row] == signatures[(row - 300) * 5]).mean() for row in changed]
     exact = [jaccard(texts[row], texts[(row - 300) * 5], options) for row in changed]
