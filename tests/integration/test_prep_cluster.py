@@ -18,7 +18,7 @@ from support.prep import WriteText, contents, refuses, some_chunks, text_and_cor
 
 import dstransformer
 from data_prep.cli import main
-from data_prep.workers.pool import cluster
+from data_prep.workers import cluster
 
 PAIRS = 60_000
 LOCAL = ("--host", "127.0.0.1")
