@@ -21,7 +21,7 @@ import pytest
 import torch
 import zstandard
 from safetensors.torch import load_file
-from support.fuzzing import Target, fuzz, inputs_for_each
+from support.faults.fuzzing import Target, fuzz, inputs_for_each
 
 from data_prep.cli.page import render_report
 from data_prep.recipe.loading import load_recipe

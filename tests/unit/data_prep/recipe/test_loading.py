@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from support.prep import ENGLISH, GERMAN, build, refuses, sentence
+from support.data.prep import ENGLISH, GERMAN, build, refuses, sentence
 
 from data_prep.cli import main
 from data_prep.recipe.loading import load_recipe, recipe_summaries

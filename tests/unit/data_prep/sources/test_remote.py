@@ -15,7 +15,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from support.prep import ENGLISH, GERMAN, build, contents, refuses, sentence
+from support.data.prep import ENGLISH, GERMAN, build, contents, refuses, sentence
 
 from data_prep.cli.arguments import recipe_command
 from data_prep.recipe.names import Address

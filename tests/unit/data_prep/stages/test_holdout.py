@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.prep import ENGLISH, GERMAN, build, contents, sentence
+from support.data.prep import ENGLISH, GERMAN, build, contents, sentence
 
 from data_prep.stages import dedup, holdout
 from data_prep.store import pairs

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.corpora import Rows, write_corpus
-from support.prep import contents, refuses
+from support.data.corpora import Rows, write_corpus
+from support.data.prep import contents, refuses
 
 from data_prep.build import STAGES
 from data_prep.cli import main
