@@ -26,9 +26,9 @@ from benchmarks.bars import print_at_least, print_at_most, print_share
 from benchmarks.limits import disk_bandwidth, folder_bytes
 from benchmarks.memory import tree_peak
 from benchmarks.prep_text import write_text
-from data_prep.options import EncodeOptions
-from data_prep.pipeline import run_encode
-from data_prep.workspace import open_workspace
+from data_prep.build import STAGES, run_encode
+from data_prep.recipe.options import EncodeOptions
+from data_prep.store.workspace import open_workspace
 from dstransformer.corpus import Corpus
 from dstransformer.terminal.progress import LineProgress
 
@@ -123,7 +123,7 @@ def cut(sentences: list[str], size: int) -> Iterator[list[str]]:
 
 def encode_and_write(work: Path, out: Path, workers: int) -> int:
     """Run the encoding stage, until the corpus is on disk; return the number of tokens."""
-    with open_workspace(work, SilentProgress()) as space:
+    with open_workspace(work, SilentProgress(), STAGES) as space:
         manifest = run_encode(
             space, EncodeOptions(max_tokens=256, shard_rows=1_000_000), out, workers=workers, overwrite=False
         )

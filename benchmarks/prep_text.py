@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain, count, islice
 from pathlib import Path
 
-from data_prep.sources.toy import generate_pairs
+from data_prep.sources.toy.corpus import generate_pairs
 from dstransformer.io.text import iter_lines
 
 SENTENCES = 20_000

@@ -1,6 +1,7 @@
 """Files, here or on a server: line-aligned texts, or files with both sides (TSV, JSON lines, Parquet, Arrow, XML)."""
 
 import glob
+import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -11,15 +12,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from data_prep.addresses import Address
-from data_prep.options import FilesOptions
-from data_prep.pairs import TEXT
-from data_prep.sources import Source
+from data_prep.recipe.names import Address
+from data_prep.recipe.options import FilesOptions
 from data_prep.sources.records import pair_of_record, read_arrow, read_parquet
-from data_prep.sources.scores import mark_low
+from data_prep.sources.source import Source
 from data_prep.sources.texts import SEPARATOR, Text, iter_sentences, local_text
+from data_prep.store.pairs import TEXT
 from dstransformer.corpus import InputFile, SourceInfo
-from dstransformer.errors import DataError, UserError, counted
+from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.io.files import file_sha256
 from dstransformer.io.json_text import JsonError, parse_json
 from dstransformer.io.text import is_same_file
@@ -31,7 +31,7 @@ Stream = Callable[[], Iterator[pa.Table]]
 Names = tuple[Path | Address, ...]
 
 #: Files with their status before they were hashed.
-Seen = dict[Path, os.stat_result]
+Stats = dict[Path, os.stat_result]
 
 #: The endings of archives, without that of a compression.
 _ARCHIVES = (".tar", ".tgz", ".tbz2", ".txz", ".zip")
@@ -56,20 +56,20 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
     find = _Finder(options, progress or LineProgress())
     inputs: list[InputFile] = []
     splits: dict[str, Stream] = {}
-    for name, split in _given(options).items():
+    for name, split in _files_by_split(options).items():
         streams: list[Stream] = []
         for texts in find.groups(split.sides()):
             split.check(texts)
-            seen: Seen = {}
-            inputs += [_identify(text, seen) for text in texts]
-            streams.append(partial(watched, partial(_read, texts, options.src_lang, options.tgt_lang), seen))
+            stats: Stats = {}
+            inputs += [_identify(text, stats) for text in texts]
+            streams.append(partial(watched, partial(_read, texts, options.src_lang, options.tgt_lang), stats))
         if streams:
             splits[name] = partial(_chain, streams)
     if options.scores and options.min_score is not None and "train" in splits:
         scores = find.texts(options.scores)
-        seen = {}
-        inputs += [_identify(text, seen) for text in scores]
-        splits["train"] = partial(watched, partial(_mark_low, splits["train"], scores, options.min_score), seen)
+        stats = {}
+        inputs += [_identify(text, stats) for text in scores]
+        splits["train"] = partial(watched, partial(_mark_low, splits["train"], scores, options.min_score), stats)
     if "train" not in splits:
         raise UserError("no training text: give --src FILE and --tgt FILE, or --train FILE")
     for name, size, flag in (("validation", options.valid_size, "valid"), ("test", options.test_size, "test")):
@@ -78,7 +78,7 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
     return Source(info=SourceInfo(name="files", revision=None, inputs=tuple(inputs)), splits=splits)
 
 
-class _Given:
+class _SplitFiles:
     """The files that the options name for one split."""
 
     def __init__(self, prefix: str, src: Names | None, tgt: Names | None, flag: str, both: Names | None) -> None:
@@ -94,8 +94,8 @@ class _Given:
         if self._both and (self.src or self.tgt):
             raise UserError(f"{self._flag} and {self.src_flag} or {self.tgt_flag} name the same split; give one")
         if bool(self.src) != bool(self.tgt):
-            there, lacking = (self.src_flag, self.tgt_flag) if self.src else (self.tgt_flag, self.src_flag)
-            raise UserError(f"{there} is given without {lacking}")
+            given, missing = (self.src_flag, self.tgt_flag) if self.src else (self.tgt_flag, self.src_flag)
+            raise UserError(f"{given} is given without {missing}")
         return tuple(side for side in (self.src, self.tgt, self._both) if side)
 
     def check(self, texts: tuple[Text, ...]) -> None:
@@ -119,11 +119,11 @@ class _Given:
                 raise UserError(f"{self.src_flag} and {self.tgt_flag} are the same file, {texts[1]}: name one per side")
 
 
-def _given(options: FilesOptions) -> dict[str, _Given]:
+def _files_by_split(options: FilesOptions) -> dict[str, _SplitFiles]:
     return {
-        "train": _Given("", options.src, options.tgt, "--train", options.train),
-        "validation": _Given("valid-", options.valid_src, options.valid_tgt, "--valid", options.valid),
-        "test": _Given("test-", options.test_src, options.test_tgt, "--test", options.test),
+        "train": _SplitFiles("", options.src, options.tgt, "--train", options.train),
+        "validation": _SplitFiles("valid-", options.valid_src, options.valid_tgt, "--valid", options.valid),
+        "test": _SplitFiles("test-", options.test_src, options.test_tgt, "--test", options.test),
     }
 
 
@@ -178,7 +178,7 @@ def _matches(path: Path) -> list[Path]:
 def swapped_sides(options: FilesOptions) -> str | None:
     """Return a warning if the two file names of a split end in each other's language."""
     languages = (f".{options.tgt_lang}".lower(), f".{options.src_lang}".lower())
-    for split in _given(options).values():
+    for split in _files_by_split(options).values():
         for src, tgt in zip(split.src or (), split.tgt or (), strict=False):
             if (local_text(Path(str(src))).ending, local_text(Path(str(tgt))).ending) == languages:
                 return (
@@ -190,7 +190,7 @@ def swapped_sides(options: FilesOptions) -> str | None:
 
 def same_sides(options: FilesOptions) -> str | None:
     """Return a warning if source and target of a split begin with the same lines. Files on servers are not compared."""
-    for split in _given(options).values():
+    for split in _files_by_split(options).values():
         for src, tgt in zip(split.src or (), split.tgt or (), strict=False):
             if not (isinstance(src, Path) and isinstance(tgt, Path) and src.is_file() and tgt.is_file()):
                 continue  # a pipe is read only once
@@ -210,12 +210,43 @@ def _chain(streams: list[Stream]) -> Iterator[pa.Table]:
         yield from stream()
 
 
-def _mark_low(stream: Stream, scores: list[Text], least: float) -> Iterator[pa.Table]:
-    return mark_low(stream(), scores, least)
+def _mark_low(stream: Stream, scores: Sequence[Text], min_score: float) -> Iterator[pa.Table]:
+    """Add a column ``low`` to pairs: whether the score that a tool such as Bicleaner gave is below ``min_score``.
+
+    Args:
+        stream: The pairs.
+        scores: Files with the scores of all pairs, one after the other.
+        min_score: The lowest score of a pair that is kept.
+
+    Raises:
+        DataError: A line is not a number, or there are not as many as pairs.
+    """
+    numbers = (number for path in scores for number in _read_scores(path))
+    pairs = 0
+    names = ", ".join(map(str, scores))
+    for table in stream():
+        found = list(islice(numbers, table.num_rows))
+        pairs += len(found)
+        if len(found) < table.num_rows:
+            raise DataError(f"{names}: {pairs:,} scores, fewer than pairs: line n must be the score of pair n")
+        yield table.append_column("low", pa.array([number < min_score for number in found], pa.bool_()))
+    if next(numbers, None) is not None:
+        raise DataError(f"{names}: more scores than the {pairs:,} pairs: line n must be the score of pair n")
 
 
-def _identify(text: Text, seen: Seen) -> InputFile:
-    """Return a file's name and hash. Its status before it was hashed goes into ``seen``."""
+def _read_scores(text: Text) -> Iterator[float]:
+    for number, line in enumerate(iter_sentences(text), 1):
+        try:
+            score = float(line)
+        except ValueError:
+            score = math.nan
+        if math.isnan(score):
+            raise DataError(f"{text}, line {number}: {shown(line)} is not a number")
+        yield score
+
+
+def _identify(text: Text, stats: Stats) -> InputFile:
+    """Return a file's name and hash. Its status before it was hashed goes into ``stats``."""
     try:
         found = text.path.stat()
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
@@ -230,7 +261,7 @@ def _identify(text: Text, seen: Seen) -> InputFile:
         raise DataError(f"cannot read {text}: {error.strerror}") from None
     if not found.st_size:
         raise DataError(f"{text} is empty")
-    seen[text.path] = found
+    stats[text.path] = found
     return identified
 
 
@@ -240,10 +271,10 @@ def _hash(path: Path, _: int, __: int) -> str:
     return file_sha256(path)
 
 
-def watched(stream: Stream, seen: Seen) -> Iterator[pa.Table]:
-    """Pass a stream on, and raise a DataError at its end if a file has changed since it was ``seen``."""
+def watched(stream: Stream, stats: Stats) -> Iterator[pa.Table]:
+    """Pass a stream on, and raise a DataError at its end if a file has changed since its status was taken."""
     yield from stream()
-    for path, before in seen.items():
+    for path, before in stats.items():
         try:
             now = path.stat()
         except OSError as error:

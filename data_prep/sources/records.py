@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data_prep.pairs import TEXT
 from data_prep.sources.texts import Text
+from data_prep.store.pairs import TEXT
 from dstransformer.corpus.arrow_stream import check_batches
 from dstransformer.errors import DataError, shown
 
 _BATCH_ROWS = 10_000
 
 #: Bytes that a compressed batch of an Arrow file may state.
-_MOST_BATCH_BYTES = 2**30
+_MAX_BATCH_BYTES = 2**30
 
 #: The first bytes of an Arrow file. What follows is an Arrow stream, and then a table of contents.
 _ARROW_MAGIC = b"ARROW1\0\0"
@@ -44,7 +44,7 @@ def read_parquet(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]
     """Read the pairs of a Parquet file.
 
     Raises:
-        DataError: It is damaged, or lacks a column or a value.
+        DataError: The file is damaged, or a column or a value is missing.
     """
     first = 0
     _check_plain(text)
@@ -60,7 +60,7 @@ def read_arrow(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
     """Read the pairs of an Arrow file, such as Feather writes it (version 2), or of an Arrow stream. It is mapped.
 
     Raises:
-        DataError: It is damaged, or lacks a column or a value.
+        DataError: The file is damaged, or a column or a value is missing.
     """
     first = 0
     _check_plain(text)
@@ -68,7 +68,7 @@ def read_arrow(text: Text, src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:
         with pa.memory_map(str(text.path)) as file:
             begin = len(_ARROW_MAGIC) if file.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC else 0
             file.seek(begin)
-            check_batches(file, _MOST_BATCH_BYTES)
+            check_batches(file, _MAX_BATCH_BYTES)
             file.seek(begin)
             for batch in pa.ipc.open_stream(file):
                 batch.validate(full=True)

@@ -1,7 +1,7 @@
 """Files on servers, through fsspec. They are downloaded first, because a build reads its files several times.
 
 A copy is in ``CACHE/downloads/ADDRESS/VERSION/NAME``: ADDRESS is a hash of the address without its secrets, VERSION one
-of what the server says of the content, such as its entity tag. A copy is complete, or it is not there.
+of what the server states about the content, such as its entity tag. A copy is written atomically.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from data_prep.addresses import Address
+from data_prep.recipe.names import Address
 from data_prep.sources.texts import SEPARATOR, Text
 from dstransformer.errors import DataError, DstError, UserError, shown, without_secrets
 from dstransformer.io.files import is_plain_name, replacing, storage_errors, sync
@@ -26,7 +26,7 @@ from dstransformer.terminal.progress import Advance, Progress
 #: What tells versions of a file apart, as the file systems of fsspec call it.
 _VALIDATORS = ("ETag", "Content-MD5", "Last-Modified", "LastModified", "VersionId", "created", "mtime")
 
-#: Seconds of silence after which a server counts as gone.
+#: Seconds without data after which a server counts as lost.
 _SILENCE = 60
 
 #: What the disk refuses, in contrast to the network.
@@ -183,7 +183,7 @@ def _check_size(url: str, stated: int | None, written: int) -> None:
 
 @contextmanager
 def _transfer(url: str) -> Iterator[None]:
-    """Report in one line what goes wrong between here and the server."""
+    """Turn errors of a transfer into one line."""
     try:
         yield
     except DstError:

@@ -1,4 +1,4 @@
-"""Texts wherever they are: in a file, in a member of an archive (``FILE.tgz::MEMBER``), plain, compressed or in SGM."""
+"""Texts in files and in members of archives (``FILE.tgz::MEMBER``), plain, compressed or in SGM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lzma import LZMAError
 from pathlib import Path
 from typing import Any, Self, cast
 
-from data_prep.options import printable_name
+from data_prep.recipe.options import printable_name
 from dstransformer.errors import DataError, shown
 from dstransformer.io.compression import DamagedDataError, compression_of, decompressed, without_ending
 from dstransformer.io.text import iter_text
@@ -26,14 +26,14 @@ SEPARATOR = "::"
 
 _ZIP_MAGIC = b"PK\x03\x04"
 
-#: What the readers of archives raise on damaged ones.
+#: Errors of the readers of archives on damaged ones.
 _DAMAGE = (
     tarfile.TarError, zipfile.BadZipFile, BadGzipFile, EOFError, zlib.error, LZMAError, DamagedDataError,
     ValueError, OverflowError, NotImplementedError, RuntimeError,
 )  # fmt: skip
 
 #: Bytes of a header in a tar archive, such as one with a long name.
-_MOST_HEADER_BYTES = 2**20
+_MAX_HEADER_BYTES = 2**20
 
 #: Names of members that are kept for the error that one is missing.
 _KEPT_NAMES = 1000
@@ -43,13 +43,13 @@ _SEG_TAG = re.compile(r"<(/?)seg\b[^<>]*>", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Text:
-    """A text on this machine. As a string it is what messages call it.
+    """A text on this machine. ``str`` gives its name for messages.
 
     Attributes:
         path: The file, or the archive that the text is in.
         member: Its name in the archive; empty if the file is the text.
-        name: What messages call it.
-        label: What the manifest calls it.
+        name: Its name in messages.
+        label: Its name in the manifest.
     """
 
     path: Path
@@ -62,7 +62,7 @@ class Text:
 
     @property
     def archive(self) -> str:
-        """What messages call the file that is read."""
+        """The name in messages of the file that is read."""
         return self.name.removesuffix(f"{SEPARATOR}{self.member}") if self.member else self.name
 
     @property
@@ -72,7 +72,7 @@ class Text:
 
 
 def local_text(path: Path) -> Text:
-    """The text that a name stands for: a file, or a member of an archive."""
+    """The text with this name: a file, or a member of an archive."""
     archive, _, member = str(path).partition(SEPARATOR)
     return Text(Path(archive), member, str(path), printable_name(path))
 
@@ -86,7 +86,7 @@ def iter_sentences(text: Text) -> Iterator[str]:
     """Iterate over the sentences of a text: its lines, or in ``.sgm`` the segments.
 
     Raises:
-        DataError: It cannot be read, is damaged or is not text.
+        DataError: The file cannot be read, is damaged or is not text.
     """
     lines = _iter_lines(text)
     return _iter_segments(lines, str(text)) if text.ending == ".sgm" else lines
@@ -102,7 +102,7 @@ def opened(text: Text) -> Iterator[BufferedReader]:
     """Open a text for reading, as it is stored, compressed or not. A member is not unpacked to disk.
 
     Raises:
-        DataError: The file cannot be read, is no archive, or has no such member. Reading may raise it too.
+        DataError: The file cannot be read, is not an archive, or has no such member. Reading may raise it too.
     """
     try:
         with text.path.open("rb") as file:
@@ -144,13 +144,13 @@ def _in_tar(file: BufferedReader, text: Text) -> Iterator[BufferedReader]:
 
 
 class _Entry(tarfile.TarInfo):
-    """A header of a tar archive. Headers with long names are read into memory, so their size has a bound."""
+    """A header of a tar archive. Headers with long names are read into memory, so their size is bounded."""
 
     @classmethod
     def frombuf(cls, buf: Any, encoding: str, errors: str) -> Self:
         """See ``tarfile.TarInfo``."""
         entry = super().frombuf(buf, encoding, errors)
-        if entry.type not in tarfile.REGULAR_TYPES and not 0 <= entry.size <= _MOST_HEADER_BYTES:
+        if entry.type not in tarfile.REGULAR_TYPES and not 0 <= entry.size <= _MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header states {entry.size} bytes")
         return entry
 

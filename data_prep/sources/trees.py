@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from data_prep.options import TreesOptions, printable_name, split_shares
-from data_prep.pairs import TEXT
-from data_prep.sources import Source
+from data_prep.recipe.options import TreesOptions, printable_name, split_shares
 from data_prep.sources.files import watched
+from data_prep.sources.source import Source
+from data_prep.store.pairs import TEXT
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import file_sha256
@@ -47,26 +47,26 @@ def open_trees(options: TreesOptions) -> Source:
     splits["train"] = partial(_read_train, splits["train"], options.repeat, options.phrases, machine)
     splits |= {name: partial(_read, paths) for name, paths in given.items()}
     roles = {"treebank": files, **given, "machine": machine}
-    seen: dict[Path, os.stat_result] = {}
-    inputs = tuple(_identify(role, path, seen) for role, paths in roles.items() for path in paths)
+    stats: dict[Path, os.stat_result] = {}
+    inputs = tuple(_identify(role, path, stats) for role, paths in roles.items() for path in paths)
     return Source(
         info=SourceInfo(name="trees", revision=None, inputs=inputs),
         splits={
-            name: partial(watched, partial(_tables, splits[name]), seen)
+            name: partial(watched, partial(_tables, splits[name]), stats)
             for name in ("train", "validation", "test")
             if name in splits
         },
     )
 
 
-def _identify(role: str, path: Path, seen: dict[Path, os.stat_result]) -> InputFile:
-    """The file's hash and size, and its name after what it is for: patterns and folders are recorded without files.
+def _identify(role: str, path: Path, stats: dict[Path, os.stat_result]) -> InputFile:
+    """The file's hash and size, and its name after its split: patterns and folders are recorded without files.
 
-    Its status before it was hashed goes into ``seen``.
+    Its status before it was hashed goes into ``stats``.
     """
     try:
-        seen[path] = path.stat()
-        return InputFile(name=f"{role}/{printable_name(path)}", sha256=file_sha256(path), size=seen[path].st_size)
+        stats[path] = path.stat()
+        return InputFile(name=f"{role}/{printable_name(path)}", sha256=file_sha256(path), size=stats[path].st_size)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
 
@@ -125,22 +125,22 @@ def _read_randomly(files: list[Path], seed: int, low: float, high: float) -> Tre
     return (tree for tree in _read(files) if low <= random.random() < high)
 
 
-def _read_train(treebank: Callable[[], Trees], times: int, most_words: int, machine: list[Path]) -> Trees:
+def _read_train(treebank: Callable[[], Trees], times: int, max_words: int, machine: list[Path]) -> Trees:
     for _ in range(times):
         for tree in treebank():
             yield tree
-            if most_words:
-                yield from phrases(tree, most_words)
+            if max_words:
+                yield from phrases(tree, max_words)
     yield from _read(machine)
 
 
-def phrases(tree: Tree, most_words: int) -> Trees:
-    """The phrases of two to ``most_words`` words inside a tree, of several over the same words the outermost."""
+def phrases(tree: Tree, max_words: int) -> Trees:
+    """The phrases of two to ``max_words`` words inside a tree, of several over the same words the outermost."""
     parts = [child for child in tree.children if child.word is None]
     for part in parts:
-        if len(tree.children) > 1 and 2 <= len(part.words()) <= most_words:
+        if len(tree.children) > 1 and 2 <= len(part.words()) <= max_words:
             yield Tree(TOP, (part,))
-        yield from phrases(part, most_words)
+        yield from phrases(part, max_words)
 
 
 def _tables(trees: Callable[[], Trees]) -> Iterator[pa.Table]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_prep.options import Wmt14Options, printable_name
-from data_prep.sources import Source
+from data_prep.recipe.options import Wmt14Options, printable_name
 from data_prep.sources.files import watched
 from data_prep.sources.records import pairs_of_table
+from data_prep.sources.source import Source
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import file_sha256
@@ -38,31 +38,31 @@ def open_wmt14(options: Wmt14Options) -> Source:
         os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     if options.offline:
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
-    seen: dict[Path, os.stat_result] = {}
+    stats: dict[Path, os.stat_result] = {}
     if options.hub_path:
-        info, builder, seen = _open_copy(options.hub_path / options.pair)
+        info, builder, stats = _open_copy(options.hub_path / options.pair)
     else:
         info, builder = _open_hub(options)
     stream = partial(_stream, builder, options)
-    return Source(info=info, splits={name: partial(watched, partial(stream, name), seen) for name in _SPLITS})
+    return Source(info=info, splits={name: partial(watched, partial(stream, name), stats) for name in _SPLITS})
 
 
 def _open_copy(folder: Path) -> tuple[SourceInfo, Any, dict[Path, os.stat_result]]:
     from datasets import load_dataset_builder
 
     files = [path for name in _SPLITS for path in sorted(folder.glob(f"{name}-*.parquet"))]
-    lacking = [name for name in _SPLITS if not any(path.name.startswith(f"{name}-") for path in files)]
-    if lacking:
+    missing = [name for name in _SPLITS if not any(path.name.startswith(f"{name}-") for path in files)]
+    if missing:
         raise DataError(
-            f"{folder} has no {lacking[0]}-*.parquet: --hub-path must be a copy of the hub's {_HUB_NAME}, "
+            f"{folder} has no {missing[0]}-*.parquet: --hub-path must be a copy of the hub's {_HUB_NAME}, "
             "with a folder of Parquet files for each language pair"
         )
-    seen = {path: path.stat() for path in files}
+    stats = {path: path.stat() for path in files}
     inputs = tuple(
         InputFile(name=printable_name(path), sha256=file_sha256(path), size=found.st_size)
-        for path, found in seen.items()
+        for path, found in stats.items()
     )
-    return SourceInfo(name="wmt14", revision=None, inputs=inputs), load_dataset_builder(str(folder)), seen
+    return SourceInfo(name="wmt14", revision=None, inputs=inputs), load_dataset_builder(str(folder)), stats
 
 
 def _open_hub(options: Wmt14Options) -> tuple[SourceInfo, Any]:

@@ -1,8 +1,8 @@
 """Pairs from XML: translation memories (TMX 1.1 to 2.0), and the test sets of WMT since 2021.
 
-Only the current unit is kept, and what a file can make the parser keep has bounds. XML entities are refused, and no DTD
-is read. sacrebleu has a reader of test sets, but as a private function that keeps the whole tree, resolves entities and
-meets damaged files with assertions.
+Only the current unit is kept, and the memory that a file can make the parser use is bounded. XML entities are refused,
+and no DTD is read. sacrebleu has a reader of test sets, but as a private function that keeps the whole tree, resolves
+entities and fails on damaged files with assertions.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dstransformer.io.text import MOST_LINE_BYTES
 _CHUNK = 1 << 16
 
 #: Bytes of a tag or a comment, which the parser reads again with each chunk until it is complete.
-_MOST_TAG_BYTES = 2**20
+_MAX_TAG_BYTES = 2**20
 
-#: Elements within each other, different names of elements and attributes, and languages that an error names.
-_MOST_DEPTH, _MOST_NAMES, _MOST_LANGUAGES = 100, 1000, 10
+#: Nested elements, different names of elements and attributes, and languages that an error names.
+_MAX_DEPTH, _MAX_NAMES, _MAX_LANGUAGES = 100, 1000, 10
 
 #: What a segment costs in memory beside its text, roughly.
 _SEGMENT_BYTES = 200
@@ -43,7 +43,7 @@ Pair = tuple[str, str]
 
 
 def iter_xml_pairs(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
-    """Iterate over the pairs of a translation memory or a test set. A unit that lacks a language is left out.
+    """Iterate over the pairs of a translation memory or a test set. A unit without one of the languages is left out.
 
     Of several texts in a language the one with exactly its code is taken, else the first; see :func:`is_in`.
 
@@ -60,8 +60,8 @@ def iter_xml_pairs(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
             while chunk := content.read(_CHUNK):
                 fed += len(chunk)
                 parser.feed(chunk)
-                if fed - parser.parser.CurrentByteIndex > _MOST_TAG_BYTES:
-                    raise _RefusedError(f"a tag or a comment of more than {_MOST_TAG_BYTES:,} bytes")
+                if fed - parser.parser.CurrentByteIndex > _MAX_TAG_BYTES:
+                    raise _RefusedError(f"a tag or a comment of more than {_MAX_TAG_BYTES:,} bytes")
                 yield from units.take()
         parser.close()
     except _RefusedError as error:
@@ -95,12 +95,12 @@ def is_in(language: str, wanted: str) -> bool:
 
     ``en`` takes ``en`` and ``en-US``; ``pt-BR`` takes neither ``pt`` nor ``pt-PT``.
     """
-    tag, wide = (name.replace("_", "-").lower() for name in (language, wanted))
-    return tag == wide or tag.startswith(f"{wide}-")
+    tag, prefix = (name.replace("_", "-").lower() for name in (language, wanted))
+    return tag == prefix or tag.startswith(f"{prefix}-")
 
 
 class _RefusedError(Exception):
-    """What is wrong with a file, for the message that names the line."""
+    """The file is refused; the message says why, and the caller adds the line."""
 
 
 class _Parser(DefusedXMLParser):  # type: ignore[misc]
@@ -132,7 +132,7 @@ class _Units:
         self._ranks = [0, 0]  # how well the language of a side fits: 0 none, 1 a variant, 2 exactly
         self._side: int | None = None
         self._segment: str | None = None  # the id of the segment that is being read, else None
-        self._pieces: list[str] = []  # its text
+        self._fragments: list[str] = []  # its text
         self._inside: list[bool] = []  # the elements around the text in it: whether they hold codes
 
     def take(self) -> list[Pair]:
@@ -160,17 +160,17 @@ class _Units:
         self._depth += 1
         if self._depth == 1 and (root := tag.rpartition("}")[2]) not in ("tmx", "dataset"):
             raise _RefusedError(f"<{shown(root, quote=False)}> is neither <tmx> nor the <dataset> of a test set of WMT")
-        if self._depth > _MOST_DEPTH:
-            raise _RefusedError(f"more than {_MOST_DEPTH} elements within each other")
+        if self._depth > _MAX_DEPTH:
+            raise _RefusedError(f"more than {_MAX_DEPTH} elements within each other")
         for name in (tag, *attributes):
             if name not in self._names:
                 self._names.add(name)
-                if len(self._names) > _MOST_NAMES:
-                    raise _RefusedError(f"more than {_MOST_NAMES} different names of elements and attributes")
+                if len(self._names) > _MAX_NAMES:
+                    raise _RefusedError(f"more than {_MAX_NAMES} different names of elements and attributes")
 
     def _side_of(self, language: str) -> int | None:
         """The side that a text in a language is for; None if it is not wanted, or another one fits better."""
-        if len(self.languages) < _MOST_LANGUAGES:
+        if len(self.languages) < _MAX_LANGUAGES:
             self.languages[language] = None
         fits = [side for side, wanted in enumerate(self._wanted) if is_in(language, wanted)]
         exact = [side for side in fits if len(self._wanted[side]) == len(language)]
@@ -185,7 +185,7 @@ class _Units:
     def data(self, text: str) -> None:
         """Text, or a part of it."""
         if self._segment is not None and not (self._inside and self._inside[-1]):
-            self._pieces.append(text)
+            self._fragments.append(text)
             self._hold(len(text))
 
     def _hold(self, size: int) -> None:
@@ -200,10 +200,10 @@ class _Units:
         if self._inside:
             self._inside.pop()
         elif self._segment is not None and self._side is not None:
-            self._sides[self._side].setdefault(self._segment, _BLANKS.sub(" ", "".join(self._pieces)).strip(" "))
+            self._sides[self._side].setdefault(self._segment, _BLANKS.sub(" ", "".join(self._fragments)).strip(" "))
             self._hold(_SEGMENT_BYTES)
             self._segment = None
-            self._pieces.clear()
+            self._fragments.clear()
         elif name in ("tu", "doc"):
             src, tgt = self._sides
             pairs = [(src[segment], tgt[segment]) for segment in src if segment in tgt]

@@ -14,7 +14,7 @@ from support.clusters.dask import dask_process
 from support.clusters.nodes import two_nodes
 from support.clusters.slurm import slurm_cluster
 from support.clusters.tools import UnavailableError
-from support.data.prep import contents, some_pieces, text_and_corpus
+from support.data.prep import contents, some_chunks, text_and_corpus
 from support.processes.forks import REPOSITORY
 from support.processes.launching import finish, started, wait_until
 
@@ -51,7 +51,7 @@ def test_a_build_survives_the_worker_of_a_node(tmp_path: Path, given: Given) -> 
             for node in cluster.nodes
         ]
         with started(first.command(*build), stderr=-1, stdout=-1) as process:
-            wait_until(lambda: some_pieces(tmp_path / "corpus.work"))
+            wait_until(lambda: some_chunks(tmp_path / "corpus.work"))
             os.kill(workers[1], signal.SIGKILL)
             assert process.poll() is None
             errors = finish(process)[1]
@@ -76,7 +76,7 @@ def test_a_job_survives_the_workers_of_a_node(tmp_path: Path, given: Given) -> N
         size = ["--nodes=2", "--cpus-per-task=1", "--export=ALL,DST_INTERFACE=lo", f"--output={log}"]
         script = str(REPOSITORY / "launch" / "slurm-prep.sbatch")
         job = slurm.run("sbatch", "--parsable", *size, script, *options, "--out", str(out), cwd=tmp_path).strip()
-        wait_until(lambda: some_pieces(tmp_path / "corpus.work") or slurm.job(job)["JobState"] == "FAILED", said)
+        wait_until(lambda: some_chunks(tmp_path / "corpus.work") or slurm.job(job)["JobState"] == "FAILED", said)
         lost = [process for process in psutil.process_iter() if is_worker(process, job, "n2")]
         assert lost, said()
         for process in lost:

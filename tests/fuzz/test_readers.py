@@ -23,15 +23,16 @@ import zstandard
 from safetensors.torch import load_file
 from support.faults.fuzzing import Target, fuzz, inputs_for_each
 
-from data_prep.dedup import Marked
-from data_prep.options import FilesOptions
-from data_prep.page import render_report
-from data_prep.pairs import SCHEMA, PairsWriter, count_pairs, iter_pairs
-from data_prep.pieces import make_piece
-from data_prep.recipe_file import load_recipe
+from data_prep.cli.page import render_report
+from data_prep.recipe.loading import load_recipe
+from data_prep.recipe.options import FilesOptions
 from data_prep.sources.files import open_files
 from data_prep.sources.texts import iter_sentences, local_text
-from data_prep.workspace import StageRecord, Workspace
+from data_prep.stages.dedup import Marked
+from data_prep.stages.read import Read
+from data_prep.store.chunks import write_chunk
+from data_prep.store.pairs import SCHEMA, PairsWriter, count_pairs, iter_pairs
+from data_prep.store.workspace import StageRecord, Workspace
 from dstransformer.checkpoints.following import Results
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.checkpoints.listing import describe_checkpoints, list_checkpoints
@@ -228,7 +229,7 @@ def make_work(folder: Path) -> None:
     )
     (stage / "stage.json").write_text(record.model_dump_json())
     (folder / "pieces").mkdir()
-    make_piece(folder / "pieces" / "marked-000000", Marked, write_marks)
+    write_chunk(folder / "pieces" / "marked-000000", Marked, write_marks)
 
 
 def write_marks(folder: Path) -> Marked:
@@ -237,10 +238,10 @@ def write_marks(folder: Path) -> Marked:
 
 
 def read_work(folder: Path) -> None:
-    space = Workspace(folder, LineProgress())
-    space.finished("read")
-    space.verify("read")
-    make_piece(folder / "pieces" / "marked-000000", Marked, write_marks)
+    work = Workspace(folder, LineProgress(), (Read,))
+    work.finished(Read)
+    work.verify(Read)
+    write_chunk(folder / "pieces" / "marked-000000", Marked, write_marks)
     path = folder / "read" / "train.arrow"
     count_pairs(path)
     for batch in iter_pairs(path):

@@ -22,8 +22,8 @@ import torch
 from support.processes.launching import run_command, run_dst
 from support.training.runs import losses
 
-from data_prep.page import render_report
-from data_prep.verify import check_held_out, check_tags
+from data_prep.cli.page import render_report
+from data_prep.cli.verify import check_held_out, check_tags
 from dstransformer.batching import build_budget, plan_epoch, training_lengths
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.corpus import Corpus

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 from support.clusters.dask import dask_process, tls_environment
-from support.data.prep import WriteText, contents, refuses, some_pieces, text_and_corpus
+from support.data.prep import WriteText, contents, refuses, some_chunks, text_and_corpus
 from support.processes.forks import environment
 from support.processes.launching import finish, free_port, started, wait_until
 
 import dstransformer
-from data_prep import cluster
 from data_prep.cli import main
+from data_prep.workers import cluster
 
 PAIRS = 60_000
 LOCAL = ("--host", "127.0.0.1")
@@ -47,7 +47,7 @@ def test_a_killed_worker_costs_only_what_it_was_at(
     command = [sys.executable, "-m", "data_prep", "build", *options, "--cluster", str(file), "--out", str(out)]
     assert "wants TLS, and Dask's configuration here names no certificate" in refuses(capsys, main(command[3:]))
     with started(command, environment(tls), stderr=-1, stdout=-1) as process:
-        wait_until(lambda: some_pieces(tmp_path / "corpus.work"))
+        wait_until(lambda: some_chunks(tmp_path / "corpus.work"))
         os.kill(workers[0], signal.SIGKILL)
         assert process.poll() is None
         errors = finish(process)[1]
@@ -57,7 +57,7 @@ def test_a_killed_worker_costs_only_what_it_was_at(
 
 
 @pytest.mark.slow
-def test_a_lost_scheduler_is_said_and_finished_pieces_stay(
+def test_a_lost_scheduler_is_said_and_finished_chunks_stay(
     tmp_path: Path, given: tuple[list[str], dict[str, bytes]], stack: ExitStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (options, wanted), out, file = given, tmp_path / "corpus", tmp_path / "scheduler.json"
@@ -72,14 +72,14 @@ def test_a_lost_scheduler_is_said_and_finished_pieces_stay(
 
     stack.enter_context(dask_process("worker", file, *LOCAL))
     with started(command, stderr=-1, stdout=-1) as process:
-        wait_until(lambda: some_pieces(tmp_path / "corpus.work"))
+        wait_until(lambda: some_chunks(tmp_path / "corpus.work"))
         os.kill(scheduler, signal.SIGKILL)
         lines = finish(process)[1].splitlines()
     assert process.returncode == 1
     assert lines[-1].startswith("dst-prep: error: the scheduler at tcp://127.0.0.1:")
     assert lines[-1].endswith("is gone: start it and its workers again; the same command goes on from what is finished")
     assert not any("Traceback" in line for line in lines)
-    assert some_pieces(tmp_path / "corpus.work")
+    assert some_chunks(tmp_path / "corpus.work")
 
     # The same command goes on, here with processes of this machine.
     assert main([*command[3 : command.index("--cluster")], "--workers", "2", "--out", str(out)]) == 0

@@ -14,8 +14,9 @@ import pytest
 from support.data.prep import WriteText, build, contents, refuses, without_vocab
 from support.processes.launching import HANG_SECONDS, finish, run_command, started
 
+from data_prep.build import STAGES
 from data_prep.cli import main
-from data_prep.workspace import open_workspace
+from data_prep.store.workspace import open_workspace
 from dstransformer.corpus import Corpus
 from dstransformer.terminal.progress import LineProgress
 
@@ -62,7 +63,7 @@ def test_a_signal_to_all_processes_keeps_finished_stages(
     assert lines[-1] == f"dst-prep: {what}; the same command goes on from what is finished"
     assert not any("Traceback" in line for line in lines)
     assert not out.exists()
-    # Finished pieces of the stage under way, if there are any, stay too.
+    # Finished chunks of the stage under way, if there are any, stay too.
     assert {path.name for path in work.iterdir()} - {"encode.partial"} == {"read", "clean", "vocab", "lock"}
     assert {path.name for path in tmp_path.iterdir()} == {"text", "corpus.work"}
 
@@ -131,7 +132,7 @@ def test_a_second_build_at_the_same_time_is_refused(
     tmp_path: Path, text: WriteText, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "corpus"
-    with open_workspace(tmp_path / "corpus.work", LineProgress()):
+    with open_workspace(tmp_path / "corpus.work", LineProgress(), STAGES):
         assert "another build is at work in" in refuses(capsys, build(*text(), "--out", out))
     assert build(*text(), "--out", out) == 0
 

@@ -25,8 +25,14 @@ def test_it_holds_packages_presets_and_fragments(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for name in (
         "dstransformer/cli/program.py",
-        "data_prep/cli.py",
+        "data_prep/cli/__init__.py",
+        "data_prep/recipes/toy.yaml",
+        "data_prep/cli/templates/report.html",
         "data_prep/sources/toy/grammar.py",
+        "data_prep/sources/toy/nouns.tsv",
+        "data_prep/sources/toy/adjectives.tsv",
+        "data_prep/sources/toy/adverbials.tsv",
+        "data_prep/sources/toy/verbs.tsv",
         "dstransformer/config/presets/base.yaml",
         "dstransformer/paper/templates/attention.html",
         "dstransformer/serving/templates/start.html",

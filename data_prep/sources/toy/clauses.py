@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from data_prep.sources.toy import lexicon, verbs
-from data_prep.sources.toy.entries import Adverbial, Modal, Noun, Verb
+from data_prep.sources.toy import lexicon
 from data_prep.sources.toy.features import Case, Frame, Gender, Number, Slot, Sort, Tense
+from data_prep.sources.toy.lexicon import Adverbial, Modal, Noun, Verb
 from data_prep.sources.toy.phrases import PhraseSampler, adjectives_for, colours_for, nouns_of
 from data_prep.sources.toy.plan import (
     Clause,
@@ -25,22 +25,22 @@ _FRAMES = (
     *((Frame.MOTION, 0.09), (Frame.POSITION, 0.06), (Frame.PLACEMENT, 0.05), (Frame.COPULA, 0.1)),
 )
 _VERBS: dict[Frame, tuple[Verb, ...]] = {
-    Frame.INTRANSITIVE: verbs.INTRANSITIVE,
-    Frame.TRANSITIVE: verbs.TRANSITIVE,
-    Frame.DITRANSITIVE: verbs.DITRANSITIVE,
-    Frame.OBLIQUE: verbs.OBLIQUE,
-    Frame.MOTION: verbs.MOTION,
-    Frame.POSITION: verbs.POSITION,
-    Frame.PLACEMENT: verbs.PLACEMENT,
-    Frame.COPULA: (verbs.BE,),
+    Frame.INTRANSITIVE: lexicon.INTRANSITIVE,
+    Frame.TRANSITIVE: lexicon.TRANSITIVE,
+    Frame.DITRANSITIVE: lexicon.DITRANSITIVE,
+    Frame.OBLIQUE: lexicon.OBLIQUE,
+    Frame.MOTION: lexicon.MOTION,
+    Frame.POSITION: lexicon.POSITION,
+    Frame.PLACEMENT: lexicon.PLACEMENT,
+    Frame.COPULA: (lexicon.BE,),
 }
 _DESCRIBED = ((Sort.BEING, 0.5), (Sort.GOODS, 0.2), (Sort.PLACE, 0.15), (Sort.TEXT, 0.15))
 _TENSES = ((Tense.PRESENT, 0.4), (Tense.PAST, 0.25), (Tense.PERFECT, 0.22), (Tense.FUTURE, 0.13))
 _MODALS = {
-    Tense.PRESENT: (verbs.CAN, verbs.MUST, verbs.WANT_TO, verbs.HAVE_TO, verbs.SHOULD, verbs.MAY),
-    Tense.PAST: (verbs.CAN, verbs.WANT_TO, verbs.HAVE_TO),
+    Tense.PRESENT: (lexicon.CAN, lexicon.MUST, lexicon.WANT_TO, lexicon.HAVE_TO, lexicon.SHOULD, lexicon.MAY),
+    Tense.PAST: (lexicon.CAN, lexicon.WANT_TO, lexicon.HAVE_TO),
 }
-_MODALS_NEGATED = (verbs.CAN, verbs.MUST_NOT, verbs.WANT_TO, verbs.HAVE_TO, verbs.SHOULD)
+_MODALS_NEGATED = (lexicon.CAN, lexicon.MUST_NOT, lexicon.WANT_TO, lexicon.HAVE_TO, lexicon.SHOULD)
 _TIMES = {
     Tense.PRESENT: lexicon.TIMES_PRESENT,
     Tense.PAST: lexicon.TIMES_PAST,
@@ -112,7 +112,7 @@ class ClauseSampler(PhraseSampler):
         tense = wanted.tense or self.choose.weighted(_TENSES)
         if tense not in _tenses_of(verb):
             tense = Tense.PRESENT if verb.stative else Tense.PERFECT
-        fits = wanted.modals and not verb.stative and verb not in verbs.INVOLUNTARY and _animate(subject)
+        fits = wanted.modals and not verb.stative and verb not in lexicon.INVOLUNTARY and _animate(subject)
         if not fits or tense not in _MODALS or not self.choose.chance(0.25):
             return tense, None
         negative = negated and tense is Tense.PRESENT
@@ -172,15 +172,15 @@ class ClauseSampler(PhraseSampler):
         return replace(plan, direct=direct, indirect=indirect, recipient_first=recipient_first)
 
     def _with_goal(self, plan: Clause) -> Clause:
-        goal = self.destination() if plan.verb is verbs.TRAVEL else self.goal()
-        if plan.verb is verbs.TRAVEL and self.choose.chance(0.5):
+        goal = self.destination() if plan.verb is lexicon.TRAVEL else self.goal()
+        if plan.verb is lexicon.TRAVEL and self.choose.chance(0.5):
             return replace(plan, place=goal, companion=self.choose.pick(lexicon.BY))
         return replace(plan, place=goal, companion=self.companion() if self.choose.chance(0.15) else None)
 
     def _position(self, plan: Clause) -> Prepositional | Adverbial:
-        if plan.verb is verbs.LIVE:
+        if plan.verb is lexicon.LIVE:
             return self.residence()
-        if plan.verb is verbs.SIT:
+        if plan.verb is lexicon.SIT:
             return self.relation(self.choose.pick((lexicon.ON, lexicon.UNDER, lexicon.BESIDE)), goal=False)
         small = isinstance(plan.subject, Common) and plan.subject.noun.sorts & (Sort.PORTABLE | Sort.VESSEL)
         return self.relation(self.choose.pick(lexicon.INDOORS if small else lexicon.OUTDOORS), goal=False)
@@ -245,7 +245,7 @@ class ClauseSampler(PhraseSampler):
 
     def _relative_subject(self, antecedent: Common, pronoun: RelativePronoun, inner: Constraints) -> Clause:
         """The man who sings."""
-        verb = self._verb_where(verbs.ALL_VERBS, inner.tense, subjects=antecedent.noun.sorts)
+        verb = self._verb_where(lexicon.ALL_VERBS, inner.tense, subjects=antecedent.noun.sorts)
         return replace(self.clause(replace(inner, verb=verb, subject=pronoun)), front=Slot.SUBJECT)
 
     def _relative_predicate(self, antecedent: Common, pronoun: RelativePronoun, inner: Constraints) -> Clause:
@@ -254,37 +254,37 @@ class ClauseSampler(PhraseSampler):
         if not adjectives:
             return self._relative_object(antecedent, pronoun, inner)
         predicate = Predicate(self.choose.pick(adjectives), very=self.choose.chance(0.5))
-        return Clause(pronoun, verbs.BE, inner.tense or Tense.PRESENT, predicate=predicate, front=Slot.SUBJECT)
+        return Clause(pronoun, lexicon.BE, inner.tense or Tense.PRESENT, predicate=predicate, front=Slot.SUBJECT)
 
     def _relative_possessor(self, antecedent: Common, _: RelativePronoun, inner: Constraints) -> Clause:
         """The man whose sister sings."""
         thing = self.common(Sort.KIN | Sort.ANIMAL, owner=False)
         possessed = replace(thing, determiner=whose(antecedent), adjectives=())
-        verb = self._verb_where(verbs.ALL_VERBS, inner.tense, subjects=thing.noun.sorts & Sort.BEING)
+        verb = self._verb_where(lexicon.ALL_VERBS, inner.tense, subjects=thing.noun.sorts & Sort.BEING)
         return replace(self.clause(replace(inner, verb=verb, subject=possessed)), front=Slot.SUBJECT)
 
     def _relative_recipient(self, _: Common, pronoun: RelativePronoun, inner: Constraints) -> Clause:
         """The man to whom Anna gives a book."""
         subject = self.agent(Sort.PERSON, known=True)
-        plan = self.clause(replace(inner, subject=subject, verb=self.choose.pick(verbs.DITRANSITIVE)))
+        plan = self.clause(replace(inner, subject=subject, verb=self.choose.pick(lexicon.DITRANSITIVE)))
         return replace(plan, indirect=pronoun, recipient_first=False, front=Slot.INDIRECT)
 
     def _relative_place(self, antecedent: Common, pronoun: RelativePronoun, inner: Constraints) -> Clause:
         """The house in which Anna lives."""
         subject = self.agent(Sort.PERSON, known=True)
-        verb = self._verb_where((*verbs.INTRANSITIVE, verbs.LIVE), inner.tense, subjects=Sort.PERSON)
+        verb = self._verb_where((*lexicon.INTRANSITIVE, lexicon.LIVE), inner.tense, subjects=Sort.PERSON)
         at = Prepositional(lexicon.PLACE_OF[antecedent.noun].at, pronoun)
         return replace(self.clause(replace(inner, subject=subject, verb=verb)), place=at, front=Slot.PLACE)
 
     def _relative_object(self, antecedent: Common, pronoun: RelativePronoun, inner: Constraints) -> Clause:
         """The book that Anna reads."""
         subject = self.agent(Sort.PERSON, known=True)
-        verb = self._verb_where(verbs.TRANSITIVE, inner.tense, objects=antecedent.noun.sorts)
+        verb = self._verb_where(lexicon.TRANSITIVE, inner.tense, objects=antecedent.noun.sorts)
         return replace(self.clause(replace(inner, subject=subject, verb=verb)), direct=pronoun, front=Slot.DIRECT)
 
     def _relative_oblique(self, antecedent: Common, pronoun: RelativePronoun, inner: Constraints) -> Clause:
         """The friend for whom Anna waits."""
-        verb = self._verb_where(verbs.OBLIQUE, inner.tense, objects=antecedent.noun.sorts)
+        verb = self._verb_where(lexicon.OBLIQUE, inner.tense, objects=antecedent.noun.sorts)
         if verb.preposition is None:
             return self._relative_object(antecedent, pronoun, inner)
         plan = self.clause(replace(inner, subject=self.agent(Sort.PERSON, known=True), verb=verb))
@@ -306,7 +306,7 @@ class ClauseSampler(PhraseSampler):
             and (tense is None or tense in _tenses_of(verb))
             and verb.frame not in (Frame.WEATHER, Frame.COPULA)
         ]
-        return self.choose.pick(fitting or [verbs.TRANSITIVE[0]])
+        return self.choose.pick(fitting or [lexicon.TRANSITIVE[0]])
 
     def _with_adverbials(self, plan: Clause, wanted: Constraints) -> Clause:
         """Add time or frequency, manner and an optional place, and choose what stands first."""

@@ -2,9 +2,8 @@
 
 from data_prep.sources.toy import english
 from data_prep.sources.toy.english import BE, DO, HAVE, EnglishVerb
-from data_prep.sources.toy.entries import Adverbial
 from data_prep.sources.toy.features import Form, Number, Slot, Tense
-from data_prep.sources.toy.lexicon import YET
+from data_prep.sources.toy.lexicon import YET, Adverbial
 from data_prep.sources.toy.plan import (
     Clause,
     Common,

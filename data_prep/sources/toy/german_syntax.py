@@ -7,7 +7,6 @@ subordinate clause the whole verbal complex stands in the right bracket.
 
 from dataclasses import replace
 
-from data_prep.sources.toy.entries import Adverbial
 from data_prep.sources.toy.features import Case, Form, Slot, Tense
 from data_prep.sources.toy.german import (
     CONTRACTIONS,
@@ -23,7 +22,7 @@ from data_prep.sources.toy.german import (
     number_word,
     reflexive,
 )
-from data_prep.sources.toy.lexicon import NO, THE, YET
+from data_prep.sources.toy.lexicon import NO, THE, YET, Adverbial
 from data_prep.sources.toy.plan import (
     Clause,
     Common,

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from data_prep.sources.toy import english_syntax, german_syntax, lexicon, verbs
+from data_prep.sources.toy import english_syntax, german_syntax, lexicon
 from data_prep.sources.toy.clauses import IT, ClauseSampler, Constraints
-from data_prep.sources.toy.entries import Adverbial, Verb
 from data_prep.sources.toy.features import Form, Gender, Number, Slot, Sort, Tense
+from data_prep.sources.toy.lexicon import Adverbial, Verb
 from data_prep.sources.toy.phrases import adjectives_for
 from data_prep.sources.toy.plan import (
     Clause,
@@ -27,28 +27,28 @@ _SAME_TIME = ((Tense.PRESENT, Tense.PRESENT), (Tense.PAST, Tense.PAST))
 _FUTURE_CONDITION = (Tense.FUTURE, Tense.PRESENT)
 _REASON_TENSES = (*_SAME_TIME, _FUTURE_CONDITION, (Tense.PRESENT, Tense.PERFECT), (Tense.PERFECT, Tense.PRESENT))
 _CONJUNCTIONS = (
-    (verbs.BECAUSE, 0.3),
-    (verbs.ALTHOUGH, 0.18),
-    (verbs.IF, 0.18),
-    (verbs.WHEN_NOW, 0.1),
-    (verbs.WHEN_ONCE, 0.1),
-    (verbs.WHILE, 0.08),
-    (verbs.BEFORE, 0.06),
+    (lexicon.BECAUSE, 0.3),
+    (lexicon.ALTHOUGH, 0.18),
+    (lexicon.IF, 0.18),
+    (lexicon.WHEN_NOW, 0.1),
+    (lexicon.WHEN_ONCE, 0.1),
+    (lexicon.WHILE, 0.08),
+    (lexicon.BEFORE, 0.06),
 )
 _TENSES_WITH = {  # of the main and of the subordinate clause; "when" is "wenn" now and "als" once
-    verbs.BECAUSE: _REASON_TENSES,
-    verbs.ALTHOUGH: _REASON_TENSES,
-    verbs.IF: (_SAME_TIME[0], _FUTURE_CONDITION),
-    verbs.WHEN_NOW: (_SAME_TIME[0], _FUTURE_CONDITION),
-    verbs.WHEN_ONCE: (_SAME_TIME[1],),
-    verbs.WHILE: _SAME_TIME,
-    verbs.BEFORE: _SAME_TIME,
+    lexicon.BECAUSE: _REASON_TENSES,
+    lexicon.ALTHOUGH: _REASON_TENSES,
+    lexicon.IF: (_SAME_TIME[0], _FUTURE_CONDITION),
+    lexicon.WHEN_NOW: (_SAME_TIME[0], _FUTURE_CONDITION),
+    lexicon.WHEN_ONCE: (_SAME_TIME[1],),
+    lexicon.WHILE: _SAME_TIME,
+    lexicon.BEFORE: _SAME_TIME,
 }
-_EVENTS = tuple(v for v in (*verbs.INTRANSITIVE, *verbs.TRANSITIVE, *verbs.DITRANSITIVE) if not v.stative)
-_PLACED_EVENTS = tuple(v for v in (*verbs.INTRANSITIVE, *verbs.TRANSITIVE) if not v.stative)
-_OF_PERSONS = tuple(v for v in (*verbs.TRANSITIVE, *verbs.OBLIQUE) if v.objects & Sort.PERSON)
+_EVENTS = tuple(v for v in (*lexicon.INTRANSITIVE, *lexicon.TRANSITIVE, *lexicon.DITRANSITIVE) if not v.stative)
+_PLACED_EVENTS = tuple(v for v in (*lexicon.INTRANSITIVE, *lexicon.TRANSITIVE) if not v.stative)
+_OF_PERSONS = tuple(v for v in (*lexicon.TRANSITIVE, *lexicon.OBLIQUE) if v.objects & Sort.PERSON)
 _COUNTED = Sort.BEING | Sort.TEXT | Sort.GOODS | Sort.PLACE
-_OF_COUNTED = tuple(v for v in verbs.TRANSITIVE if v.objects & _COUNTED)
+_OF_COUNTED = tuple(v for v in lexicon.TRANSITIVE if v.objects & _COUNTED)
 _IN_ORDER = Adverbial("in order", "um")
 
 
@@ -99,7 +99,7 @@ class SentenceSampler(ClauseSampler):
 
     def weather(self, tense: Tense) -> Clause:
         """It is raining."""
-        return Clause(IT, self.choose.pick(verbs.WEATHER), tense)
+        return Clause(IT, self.choose.pick(lexicon.WEATHER), tense)
 
     def question(self) -> Sentence:
         """A yes-no question, or one about a circumstance, a person or a thing."""
@@ -136,7 +136,7 @@ class SentenceSampler(ClauseSampler):
         """Whom, to whom, for whom."""
         if self.choose.chance(0.25):
             plan = self.clause(
-                Constraints(verb=self.choose.pick(verbs.DITRANSITIVE), negation=0, object_pronouns=False)
+                Constraints(verb=self.choose.pick(lexicon.DITRANSITIVE), negation=0, object_pronouns=False)
             )
             return replace(plan, indirect=Who(), recipient_first=False, front=Slot.INDIRECT)
         verb = self.choose.pick(_OF_PERSONS)
@@ -158,7 +158,7 @@ class SentenceSampler(ClauseSampler):
         """A polite imperative."""
         wanted = Constraints(
             tense=Tense.PRESENT,
-            verb=self.choose.pick(verbs.ACTIONS),
+            verb=self.choose.pick(lexicon.ACTIONS),
             subject=_YOU,
             modals=False,
             relatives=True,
@@ -170,13 +170,13 @@ class SentenceSampler(ClauseSampler):
         """A main clause before or after a subordinate clause with a conjunction."""
         conjunction = self.choose.weighted(_CONJUNCTIONS)
         main_tense, tense = self.choose.pick(_TENSES_WITH[conjunction])
-        reason = conjunction in (verbs.BECAUSE, verbs.ALTHOUGH)
-        verb = self._event(main_tense) if conjunction in (verbs.WHILE, verbs.BEFORE) else None
+        reason = conjunction in (lexicon.BECAUSE, lexicon.ALTHOUGH)
+        verb = self._event(main_tense) if conjunction in (lexicon.WHILE, lexicon.BEFORE) else None
         main = self.clause(Constraints(main_tense, verb, adverbials=self.choose.chance(0.35), negation=0.1))
-        if conjunction is not verbs.BEFORE and tense is not Tense.PERFECT and self.choose.chance(0.06):
+        if conjunction is not lexicon.BEFORE and tense is not Tense.PERFECT and self.choose.chance(0.06):
             inner = self.weather(tense)
         else:
-            verb = None if reason or conjunction is verbs.IF else self._event(tense)
+            verb = None if reason or conjunction is lexicon.IF else self._event(tense)
             again = self.choose.chance(0.4) and (verb is None or verb.subjects & Sort.PERSON)
             wanted = Constraints(
                 tense=tense,
@@ -198,7 +198,7 @@ class SentenceSampler(ClauseSampler):
     def with_anaphora(self) -> Sentence:
         """A pronoun in the reason takes up the object of the main clause, in the gender of its German noun."""
         wanted_thing = self.choose.chance(0.6)
-        verb = self.choose.pick(verbs.WITH_NEED if wanted_thing else verbs.WITHOUT_NEED)
+        verb = self.choose.pick(lexicon.WITH_NEED if wanted_thing else lexicon.WITHOUT_NEED)
         subject = self.name() if self.choose.chance(0.4) else self.agent(Sort.PERSON, known=True)
         thing = self.common(verb.objects & (Sort.GOODS | Sort.TEXT), known=True, plural=0.25, owner=False)
         tense = self.choose.pick((Tense.PRESENT, Tense.PAST))
@@ -207,26 +207,28 @@ class SentenceSampler(ClauseSampler):
         pronoun = Pronoun(3, thing.number, thing.noun.german.gender, animate=False)
         owner = pronoun_for(subject)
         because = self.choose.chance(0.6)
-        if owner and thing.noun.sorts & verbs.NEED.objects and self.choose.chance(0.5):
-            inner = Clause(owner, verbs.NEED, tense, negated=because is not wanted_thing, direct=pronoun)
+        if owner and thing.noun.sorts & lexicon.NEED.objects and self.choose.chance(0.5):
+            inner = Clause(owner, lexicon.NEED, tense, negated=because is not wanted_thing, direct=pronoun)
         else:
             adjective = self.choose.pick(adjectives_for(thing.noun))
             predicate = Predicate(adjective, very=self.choose.chance(0.3))
-            inner = Clause(pronoun, verbs.BE, tense, negated=self.choose.chance(0.15), predicate=predicate)
-        conjunction = verbs.BECAUSE if because else verbs.ALTHOUGH
+            inner = Clause(pronoun, lexicon.BE, tense, negated=self.choose.chance(0.15), predicate=predicate)
+        conjunction = lexicon.BECAUSE if because else lexicon.ALTHOUGH
         return Sentence(replace(main, embedded=Embedded(inner, Form.SUBORDINATE, conjunction)))
 
     def with_complement_clause(self) -> Sentence:
         """A clause that is said, known, believed, hoped or asked."""
-        verb = self.choose.pick((verbs.SAY, verbs.SAY, verbs.KNOW, verbs.KNOW, verbs.BELIEVE, verbs.HOPE, verbs.ASK))
+        verb = self.choose.pick(
+            (lexicon.SAY, lexicon.SAY, lexicon.KNOW, lexicon.KNOW, lexicon.BELIEVE, lexicon.HOPE, lexicon.ASK)
+        )
         tense = self.choose.pick((Tense.PRESENT, Tense.PAST))
-        negated = verb in (verbs.KNOW, verbs.BELIEVE) and self.choose.chance(0.35)
+        negated = verb in (lexicon.KNOW, lexicon.BELIEVE) and self.choose.chance(0.35)
         subject = self.agent(Sort.PERSON, known=negated)
         negated = negated and definite(subject)
         inner_tense = (
             self.choose.pick((Tense.PRESENT, Tense.PERFECT, Tense.FUTURE)) if tense is Tense.PRESENT else tense
         )
-        open_question = verb is verbs.ASK or (verb is verbs.KNOW and negated)
+        open_question = verb is lexicon.ASK or (verb is lexicon.KNOW and negated)
         if open_question and self.choose.chance(0.5):
             inner_tense = Tense.FUTURE if inner_tense is Tense.PERFECT else inner_tense
             embedded = Embedded(self.circumstance_question(inner_tense), Form.SUBORDINATE)
@@ -235,15 +237,15 @@ class SentenceSampler(ClauseSampler):
             inner = self.clause(
                 Constraints(inner_tense, subject=again, object_pronouns=False, negation=0 if open_question else 0.15)
             )
-            embedded = Embedded(inner, Form.SUBORDINATE, verbs.WHETHER if open_question else verbs.THAT)
+            embedded = Embedded(inner, Form.SUBORDINATE, lexicon.WHETHER if open_question else lexicon.THAT)
         return Sentence(Clause(subject, verb, tense, negated=negated, embedded=embedded))
 
     def with_infinitive(self) -> Sentence:
         """An infinitive clause: what somebody tries, plans or forgets to do, or goes somewhere to do."""
         purpose = self.choose.chance(0.5)
-        pool = verbs.MOTION if purpose else (verbs.TRY, verbs.TRY, verbs.FORGET, verbs.PLAN)
+        pool = lexicon.MOTION if purpose else (lexicon.TRY, lexicon.TRY, lexicon.FORGET, lexicon.PLAN)
         main = self.clause(Constraints(verb=self.choose.pick(pool), adverbials=False, negation=0))
-        action = self.choose.pick([verb for verb in verbs.ACTIONS if verb.english.base != "follow"])
+        action = self.choose.pick([verb for verb in lexicon.ACTIONS if verb.english.base != "follow"])
         wanted = Constraints(
             Tense.PRESENT,
             action,
@@ -261,11 +263,11 @@ class SentenceSampler(ClauseSampler):
 
     def coordination(self) -> Sentence:
         """Two main clauses joined by "and" or "but"."""
-        conjunction = self.choose.pick((verbs.AND, verbs.BUT))
+        conjunction = self.choose.pick((lexicon.AND, lexicon.BUT))
         tense = self.choose.weighted(((Tense.PRESENT, 0.5), (Tense.PAST, 0.5)))
         first = self.clause(Constraints(tense, adverbials=self.choose.chance(0.3), negation=0.1))
         again = pronoun_for(first.subject) if self.choose.chance(0.3) else None
-        negation = 0.4 if conjunction is verbs.BUT else 0.05
+        negation = 0.4 if conjunction is lexicon.BUT else 0.05
         light = self.choose.chance(0.3)
         second = self.clause(
             Constraints(tense, subject=again, adverbials=light, object_pronouns=False, negation=negation)

@@ -1,225 +1,187 @@
-"""Nouns, adjectives, article words, places and times of the grammar.
+"""The words of the grammar. Nouns, adjectives, adverbials and verbs are in the tables (``*.tsv``) beside this file.
 
-An English word has one German counterpart in its construction, so that every sentence has one translation.
+Each entry pairs an English with a German side. An English word has one German counterpart in its construction, so that
+every sentence has one translation.
 """
 
+import csv
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from pathlib import Path
+
 from data_prep.sources.toy import english, german
-from data_prep.sources.toy.entries import Adjective, Adverbial, Determiner, Noun, Place, Preposition, Relation
-from data_prep.sources.toy.features import Case, Gender, Sort
-from data_prep.sources.toy.german import DEFINITE_ARTICLE, DER_ENDINGS, EIN_ENDINGS, MIXED, STRONG, WEAK
-
-_NOUN_TABLE: tuple[tuple[Sort, str], ...] = (
-    (
-        Sort.PERSON,
-        """
-        man men          | der Mann Männer -es
-        woman women      | die Frau Frauen
-        student          | der Student Studenten -en
-        tourist          | der Tourist Touristen -en
-        farmer           | der Bauer Bauern -n
-        baker            | der Bäcker Bäcker -s
-        guest            | der Gast Gäste -es
-        waitress         | die Kellnerin Kellnerinnen
-        actress          | die Schauspielerin Schauspielerinnen
-        """,
-    ),
-    (
-        Sort.PERSON | Sort.YOUNG,
-        """
-        child children   | das Kind Kinder -es
-        boy              | der Junge Jungen -n
-        girl             | das Mädchen Mädchen -s
-        """,
-    ),
-    (
-        Sort.PERSON | Sort.KIN,
-        """
-        father           | der Vater Väter -s
-        mother           | die Mutter Mütter
-        brother          | der Bruder Brüder -s
-        sister           | die Schwester Schwestern
-        uncle            | der Onkel Onkel -s
-        aunt             | die Tante Tanten
-        friend           | der Freund Freunde -es
-        neighbour        | der Nachbar Nachbarn -n
-        teacher          | der Lehrer Lehrer -s
-        doctor           | der Arzt Ärzte -es
-        """,
-    ),
-    (
-        Sort.ANIMAL | Sort.YOUNG,
-        """
-        dog              | der Hund Hunde -es
-        cat              | die Katze Katzen
-        horse            | das Pferd Pferde -es
-        bird             | der Vogel Vögel -s
-        bear             | der Bär Bären -en
-        """,
-    ),
-    (
-        Sort.SNACK | Sort.FOOD,
-        """
-        apple            | der Apfel Äpfel -s
-        pear             | die Birne Birnen
-        cake             | der Kuchen Kuchen -s
-        tomato           | die Tomate Tomaten
-        """,
-    ),
-    (
-        Sort.SNACK | Sort.FOOD | Sort.COOKABLE,
-        """
-        egg              | das Ei Eier -es
-        potato           | die Kartoffel Kartoffeln
-        """,
-    ),
-    (
-        Sort.TEXT,
-        """
-        book             | das Buch Bücher -es
-        letter           | der Brief Briefe -es
-        newspaper        | die Zeitung Zeitungen
-        novel            | der Roman Romane -s
-        poem             | das Gedicht Gedichte -es
-        """,
-    ),
-    (
-        Sort.CLOTHING,
-        """
-        coat             | der Mantel Mäntel -s
-        shirt            | das Hemd Hemden -es
-        dress            | das Kleid Kleider -es
-        jacket           | die Jacke Jacken
-        """,
-    ),
-    (
-        Sort.VEHICLE,
-        """
-        car              | das Auto Autos -s
-        bicycle          | das Fahrrad Fahrräder -es
-        """,
-    ),
-    (
-        Sort.TRANSPORT,
-        """
-        train            | der Zug Züge -es
-        bus              | der Bus Busse -ses
-        ship             | das Schiff Schiffe -es
-        """,
-    ),
-    (
-        Sort.DEVICE,
-        """
-        lamp             | die Lampe Lampen
-        radio radios     | das Radio Radios -s
-        computer         | der Computer Computer -s
-        """,
-    ),
-    (
-        Sort.VESSEL,
-        """
-        bottle           | die Flasche Flaschen
-        glass            | das Glas Gläser -es
-        plate            | der Teller Teller -s
-        """,
-    ),
-    (
-        Sort.FURNITURE | Sort.SURFACE | Sort.SHELTER,
-        """
-        table            | der Tisch Tische -es
-        bed              | das Bett Betten -es
-        bench            | die Bank Bänke
-        """,
-    ),
-    (
-        Sort.FURNITURE,
-        """
-        chair            | der Stuhl Stühle -es
-        cupboard         | der Schrank Schränke -es
-        """,
-    ),
-    (
-        Sort.TOOL,
-        """
-        key              | der Schlüssel Schlüssel -s
-        knife knives     | das Messer Messer -s
-        umbrella         | der Regenschirm Regenschirme -es
-        picture          | das Bild Bilder -es
-        ball             | der Ball Bälle -es
-        guitar           | die Gitarre Gitarren
-        """,
-    ),
-    (
-        Sort.OPENABLE,
-        """
-        door             | die Tür Türen
-        window           | das Fenster Fenster -s
-        suitcase         | der Koffer Koffer -s
-        box              | die Kiste Kisten
-        """,
-    ),
-    (Sort.SHELTER | Sort.LANDMARK, "tree | der Baum Bäume -es"),
-)
-_MASS_NOUN_TABLE: tuple[tuple[Sort, str], ...] = (
-    (Sort.STUFF | Sort.FOOD, "bread | das Brot Brote -es\n cheese | der Käse Käse -s"),
-    (
-        Sort.STUFF | Sort.FOOD | Sort.COOKABLE,
-        "soup | die Suppe Suppen\n meat | das Fleisch Fleisch -es\n rice | der Reis Reise -es",
-    ),
-    (
-        Sort.STUFF | Sort.DRINK,
-        """
-        milk             | die Milch Milch
-        coffee           | der Kaffee Kaffees -s
-        tea              | der Tee Tees -s
-        water            | das Wasser Wasser -s
-        wine             | der Wein Weine -es
-        """,
-    ),
+from data_prep.sources.toy.english import EnglishNoun, EnglishVerb
+from data_prep.sources.toy.features import Case, Frame, Gender, Number, Sort
+from data_prep.sources.toy.german import (
+    DEFINITE_ARTICLE,
+    DER_ENDINGS,
+    EIN_ENDINGS,
+    MIXED,
+    STRONG,
+    WEAK,
+    GermanNoun,
+    GermanVerb,
+    Paradigm,
 )
 
 
-def _noun(entry: str, sorts: Sort, *, mass: bool = False) -> Noun:
-    english_side, _, german_side = entry.partition("|")
-    return Noun(english.parse_noun(english_side), german.parse_noun(german_side), sorts, mass)
+@dataclass(frozen=True, eq=False)
+class Noun:
+    """A common noun. ``mass`` nouns have no plural and stand without an indefinite article."""
+
+    english: EnglishNoun
+    german: GermanNoun
+    sorts: Sort
+    mass: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Adjective:
+    """An adjective; ``stem`` is the German attributive stem (*teuer*, *teur-*)."""
+
+    english: str
+    german: str
+    stem: str
+    sorts: Sort
+    comparative: tuple[str, str] | None = None
+    colour: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Determiner:
+    """An article word. Without ``endings`` it is invariable; ``adjectives`` is the declension it demands."""
+
+    english: tuple[str, str]
+    stem: str
+    endings: Paradigm | None
+    adjectives: Paradigm
+    definite: bool = False
+
+    def german(self, gender: Gender, number: Number, case: Case) -> str:
+        """The inflected German word, empty for the bare noun phrase."""
+        return self.stem + (self.endings.form(gender, number, case) if self.endings else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Preposition:
+    """A pair of prepositions, and the case that the German one governs here."""
+
+    english: str
+    german: str
+    case: Case
+
+
+@dataclass(frozen=True, eq=False)
+class Adverbial:
+    """A fixed expression of time, place or manner."""
+
+    english: str
+    german: str
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A noun with the prepositions of being there and of going there; one may live in a ``residence``."""
+
+    noun: Noun
+    at: Preposition
+    to: Preposition
+    residence: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """A local preposition, dative for where and accusative for where to, and the landmarks it goes with."""
+
+    where: Preposition
+    whither: Preposition
+    landmarks: Sort
+
+
+@dataclass(frozen=True, eq=False)
+class Verb:
+    """A verb with its frame and the sorts it selects.
+
+    ``stative`` verbs have present and past only and take no adverbials; a ``homograph`` has an English simple past that
+    can be mistaken for another form ("they read"), so it is never used.
+    """
+
+    english: EnglishVerb
+    german: GermanVerb
+    frame: Frame
+    subjects: Sort
+    objects: Sort = Sort.NONE
+    case: Case = Case.ACCUSATIVE
+    preposition: Preposition | None = None
+    stative: bool = False
+    homograph: bool = False
+    manners: tuple[Adverbial, ...] = ()
+
+    @property
+    def takes_place(self) -> bool:
+        """Whether the place belongs to the verb, and so stands last in the German middle field."""
+        return self.frame in (Frame.MOTION, Frame.POSITION, Frame.PLACEMENT)
+
+
+@dataclass(frozen=True, eq=False)
+class Modal:
+    """A modal verb. A ``lexical`` one ("want to") takes do-support; without a past, ``english`` has one form."""
+
+    english: tuple[str, ...]
+    german: GermanVerb
+    lexical: EnglishVerb | None = None
+    subjunctive: bool = False  # "should" is sollte, whatever the tense
+
+
+Row = dict[str, str]
+
+
+def _table(name: str) -> list[Row]:
+    with (Path(__file__).parent / f"{name}.tsv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def _sorts(names: str) -> Sort:
+    return reduce(or_, (Sort[name] for name in names.split("|") if name), Sort.NONE)
+
+
+def _preposition(words: str, case: Case) -> Preposition:
+    """Read "in/in"."""
+    english_words, german_word = words.split("/")
+    return Preposition(english_words, german_word, case)
 
 
 def _at(words: str) -> Preposition:
-    english_words, german_word = words.split("/")
-    return Preposition(english_words, german_word, Case.DATIVE)
+    return _preposition(words, Case.DATIVE)
 
 
 def _to(words: str) -> Preposition:
-    english_words, german_word = words.split("/")
-    return Preposition(english_words, german_word, Case.ACCUSATIVE)
+    """Read "into/in", or "to/zu +dative"; the case is the accusative unless it is stated."""
+    words, _, case = words.partition(" +")
+    return _preposition(words, Case.DATIVE if case else Case.ACCUSATIVE)
 
 
-_INSIDE = _at("in/in")
-_PLACE_TABLE: tuple[tuple[Sort, Preposition, Preposition, bool, str], ...] = (
-    (Sort.BUILDING | Sort.LANDMARK, _INSIDE, _to("into/in"), True, "house | das Haus Häuser -es"),
-    (Sort.ROOM, _INSIDE, _to("into/in"), False, "garden | der Garten Gärten -s"),
-    (Sort.ROOM, _INSIDE, _to("into/in"), False, "kitchen | die Küche Küchen"),
-    (Sort.ROOM, _INSIDE, _to("into/in"), False, "office | das Büro Büros -s"),
-    (Sort.AREA, _INSIDE, _to("into/in"), False, "forest | der Wald Wälder -es"),
-    (Sort.AREA, _INSIDE, _to("to/in"), False, "park | der Park Parks -s"),
-    (Sort.AREA, _INSIDE, _to("to/in"), True, "city | die Stadt Städte"),
-    (Sort.AREA, _INSIDE, _to("to/in"), True, "village | das Dorf Dörfer -es"),
-    (Sort.BUILDING | Sort.LANDMARK, _INSIDE, _to("to/in"), False, "school | die Schule Schulen"),
-    (Sort.BUILDING | Sort.LANDMARK, _INSIDE, _to("to/in"), False, "church | die Kirche Kirchen"),
-    (Sort.BUILDING | Sort.LANDMARK, _INSIDE, _to("to/in"), False, "museum | das Museum Museen -s"),
-    (Sort.BUILDING | Sort.LANDMARK, _INSIDE, _to("to/in"), False, "restaurant | das Restaurant Restaurants -s"),
-    (Sort.BUILDING | Sort.LANDMARK, _INSIDE, _to("to/in"), True, "hotel | das Hotel Hotels -s"),
-    (Sort.BUILDING, _INSIDE, _to("to/in"), False, "hospital | das Krankenhaus Krankenhäuser -es"),
-    (Sort.BUILDING, _at("at/an"), _at("to/zu"), False, "station | der Bahnhof Bahnhöfe -es"),
-    (Sort.AREA, _at("at/auf"), _to("to/auf"), False, "market | der Markt Märkte -es"),
-    (Sort.AREA, _at("at/an"), _to("to/an"), True, "lake | der See Seen -s"),
+def _noun(row: Row) -> Noun:
+    return Noun(
+        english.parse_noun(row["english"]), german.parse_noun(row["german"]), _sorts(row["sorts"]), bool(row["mass"])
+    )
+
+
+def _adjective(row: Row) -> Adjective:
+    """Read an adjective. The German one is followed by its attributive stem if that differs, as in "teuer/teur"."""
+    base, _, stem = row["german"].partition("/")
+    comparative = (row["comparative"], row["german_comparative"]) if row["comparative"] else None
+    return Adjective(row["english"], base, stem or base, _sorts(row["sorts"]), comparative, colour=bool(row["colour"]))
+
+
+_NOUN_ROWS = [(_noun(row), row) for row in _table("nouns")]
+NOUNS = tuple(noun for noun, _ in _NOUN_ROWS)
+PLACES = tuple(
+    Place(noun, _at(row["at"]), _to(row["to"]), bool(row["residence"])) for noun, row in _NOUN_ROWS if row["at"]
 )
-PLACES = tuple(Place(_noun(noun, sort), at, to, home) for sort, at, to, home, noun in _PLACE_TABLE)
 PLACE_OF = {place.noun: place for place in PLACES}
-NOUNS = (
-    *(_noun(line, sorts) for sorts, table in _NOUN_TABLE for line in table.strip().splitlines()),
-    *(_noun(line, sorts, mass=True) for sorts, table in _MASS_NOUN_TABLE for line in table.strip().splitlines()),
-    *(place.noun for place in PLACES),
-)
+ADJECTIVES = tuple(map(_adjective, _table("adjectives")))
 NAMES = (
     *((name, Gender.FEMININE) for name in ("Anna", "Maria", "Julia", "Laura")),
     *((name, Gender.MASCULINE) for name in ("Peter", "Paul", "Martin", "Daniel")),
@@ -242,53 +204,6 @@ WITH = _at("with/mit")
 BY = tuple(
     Adverbial(f"by {word}", f"mit {german_word}")
     for word, german_word in (("train", "dem Zug"), ("car", "dem Auto"), ("bus", "dem Bus"), ("ship", "dem Schiff"))
-)
-
-_THING = Sort.GOODS | Sort.OPENABLE
-_ADJECTIVE_TABLE: tuple[tuple[Sort, str], ...] = (
-    (Sort.BEING | _THING | Sort.PLACE | Sort.SNACK, "big groß bigger größer\n small klein smaller kleiner"),
-    (Sort.BEING | _THING | Sort.PLACE | Sort.TEXT, "old alt older älter\n beautiful schön more_beautiful schöner"),
-    (_THING | Sort.PLACE | Sort.TEXT, "new neu newer neuer"),
-    (Sort.BEING, "young jung younger jünger\n strong stark stronger stärker"),
-    (
-        Sort.GOODS | Sort.STUFF | Sort.SNACK,
-        "expensive teuer/teur more_expensive teurer\n cheap billig cheaper billiger",
-    ),
-    (
-        Sort.PERSON,
-        """
-        rich reich richer reicher
-        poor arm poorer ärmer
-        friendly freundlich friendlier freundlicher
-        clever klug cleverer klüger
-        happy glücklich happier glücklicher
-        famous berühmt
-        sad traurig
-        lazy faul
-        """,
-    ),
-    (Sort.BEING, "tired müde/müd\n hungry hungrig\n ill krank"),
-    (Sort.TEXT, "long lang longer länger\n short kurz shorter kürzer\n interesting interessant\n boring langweilig"),
-    (Sort.VESSEL | Sort.FURNITURE | Sort.DEVICE | Sort.OPENABLE, "heavy schwer heavier schwerer"),
-    (Sort.CLOTHING | Sort.VEHICLE | Sort.VESSEL | Sort.ROOM, "dirty schmutzig\n clean sauber"),
-    (Sort.ROOM | Sort.BUILDING, "dark dunkel/dunkl darker dunkler"),
-    (Sort.STUFF | Sort.TEXT, "good gut better besser"),
-    (Sort.STUFF | Sort.SNACK, "fresh frisch"),
-    (Sort.DRINK, "cold kalt colder kälter\n hot heiß"),
-)
-_COLOUR_TABLE = "red rot\n blue blau\n green grün\n black schwarz\n white weiß"
-
-
-def _adjective(entry: str, sorts: Sort, *, colour: bool = False) -> Adjective:
-    word, german_word, *degree = entry.replace("_", "\N{NO-BREAK SPACE}").split(" ")
-    base, _, stem = german_word.partition("/")
-    comparative = (degree[0].replace("\N{NO-BREAK SPACE}", " "), degree[1]) if degree else None
-    return Adjective(word, base, stem or base, sorts, comparative, colour)
-
-
-ADJECTIVES = (
-    *(_adjective(line.strip(), sorts) for sorts, table in _ADJECTIVE_TABLE for line in table.strip().splitlines()),
-    *(_adjective(line.strip(), _THING, colour=True) for line in _COLOUR_TABLE.splitlines()),
 )
 
 BARE = Determiner(("", ""), "", None, STRONG)
@@ -323,16 +238,77 @@ def numeral(value: int) -> Determiner:
     return Determiner(("", english.number_word(value)), german.number_word(value), None, STRONG)
 
 
-def _adverbials(table: str) -> tuple[Adverbial, ...]:
-    return tuple(Adverbial(*(side.strip() for side in line.split("|"))) for line in table.strip().splitlines())
-
-
-TIMES_PRESENT = _adverbials("today | heute\n now | jetzt\n in the evening | am Abend\n on Monday | am Montag")
-TIMES_HABITUAL = _adverbials("every day | jeden Tag\n every morning | jeden Morgen\n in summer | im Sommer")
-TIMES_PAST = _adverbials("yesterday | gestern\n last week | letzte Woche\n last year | letztes Jahr")
-TIMES_PERFECT = _adverbials("today | heute\n this morning | heute Morgen\n this week | diese Woche")
-TIMES_FUTURE = _adverbials("tomorrow | morgen\n next week | nächste Woche\n soon | bald\n on Friday | am Freitag")
-FREQUENCIES = _adverbials("often | oft\n always | immer\n sometimes | manchmal\n never | nie")
-FREQUENCIES_PERFECT = _adverbials("already | schon\n often | oft\n never | nie")
+_ADVERBIALS: dict[str, tuple[Adverbial, ...]] = {}
+for _row in _table("adverbials"):
+    _ADVERBIALS[_row["group"]] = (*_ADVERBIALS.get(_row["group"], ()), Adverbial(_row["english"], _row["german"]))
+TIMES_PRESENT, TIMES_HABITUAL = _ADVERBIALS["times_present"], _ADVERBIALS["times_habitual"]
+TIMES_PAST, TIMES_PERFECT = _ADVERBIALS["times_past"], _ADVERBIALS["times_perfect"]
+TIMES_FUTURE = _ADVERBIALS["times_future"]
+FREQUENCIES, FREQUENCIES_PERFECT = _ADVERBIALS["frequencies"], _ADVERBIALS["frequencies_perfect"]
 YET = Adverbial("yet", "noch")
-WHEN, WHERE, WHY = _adverbials("when | wann\n where | wo\n why | warum")
+WHEN, WHERE, WHY = Adverbial("when", "wann"), Adverbial("where", "wo"), Adverbial("why", "warum")
+
+
+def _verb(row: Row) -> Verb:
+    """Read a verb. ``case`` is that of its preposition, or of its object if it has none."""
+    flags = row["flags"].split()
+    case = Case.DATIVE if row["case"] else Case.ACCUSATIVE
+    preposition = _preposition(row["preposition"], case) if row["preposition"] else None
+    return Verb(
+        english.parse_verb(row["english"]),
+        german.parse_verb(row["german"], sein="sein" in flags),
+        Frame.INTRANSITIVE if row["group"] == "CLAUSAL" else Frame[row["group"]],
+        _sorts(row["subjects"]),
+        _sorts(row["objects"]),
+        Case.ACCUSATIVE if preposition else case,
+        preposition,
+        "stative" in flags,
+        "homograph" in flags,
+        _ADVERBIALS[row["manners"]] if row["manners"] else (),
+    )
+
+
+_VERB_ROWS = [(_verb(row), row) for row in _table("verbs")]
+
+
+def _of(group: str) -> tuple[Verb, ...]:
+    return tuple(verb for verb, row in _VERB_ROWS if row["group"] == group)
+
+
+def _with(flag: str) -> tuple[Verb, ...]:
+    return tuple(verb for verb, row in _VERB_ROWS if flag in row["flags"].split())
+
+
+INTRANSITIVE, TRANSITIVE, DITRANSITIVE = _of("INTRANSITIVE"), _of("TRANSITIVE"), _of("DITRANSITIVE")
+OBLIQUE, PLACEMENT, WEATHER = _of("OBLIQUE"), _of("PLACEMENT"), _of("WEATHER")
+GO, RUN, COME, TRAVEL = _of("MOTION")
+LIVE, SIT, STAND, LIE = _of("POSITION")
+(BE,) = _of("COPULA")
+SAY, KNOW, BELIEVE, HOPE, ASK, TRY, FORGET, PLAN = _of("CLAUSAL")
+MOTION = (GO, GO, RUN, COME, TRAVEL, TRAVEL)  # some twice as often
+POSITION = (LIVE, LIVE, SIT, STAND, LIE)
+ALL_VERBS = tuple(verb for verb, row in _VERB_ROWS if row["group"] != "CLAUSAL")
+ACTIONS = _with("action")  # what one can be asked to do, or try to do
+INVOLUNTARY = _with("involuntary")  # what just happens, so that one hardly may, must or wants to do it
+WITH_NEED, WITHOUT_NEED = _with("acquires"), _with("parts")  # what one does with a thing that one needs, or does not
+NEED = next(verb for verb in TRANSITIVE if verb.english.base == "need")
+
+CAN = Modal(("can", "could"), german.KOENNEN)
+MUST = Modal(("must",), german.MUESSEN)
+MUST_NOT = Modal(("must",), german.DUERFEN)
+MAY = Modal(("may",), german.DUERFEN)
+SHOULD = Modal(("should",), german.SOLLEN, subjunctive=True)
+WANT_TO = Modal((), german.WOLLEN, english.WANT)
+HAVE_TO = Modal((), german.MUESSEN, english.HAVE)
+
+BECAUSE = Adverbial("because", "weil")
+ALTHOUGH = Adverbial("although", "obwohl")
+IF = Adverbial("if", "wenn")
+WHEN_NOW = Adverbial("when", "wenn")
+WHEN_ONCE = Adverbial("when", "als")
+WHILE = Adverbial("while", "während")
+BEFORE = Adverbial("before", "bevor")
+THAT = Adverbial("that", "dass")
+WHETHER = Adverbial("whether", "ob")
+AND = Adverbial("and", "und")
+BUT = Adverbial(", but", ", aber")

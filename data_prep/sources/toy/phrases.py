@@ -7,8 +7,8 @@ from random import Random
 from typing import TypeVar
 
 from data_prep.sources.toy import english, german, lexicon
-from data_prep.sources.toy.entries import Adjective, Adverbial, Determiner, Noun, Place, Relation
 from data_prep.sources.toy.features import Gender, Number, Sort
+from data_prep.sources.toy.lexicon import Adjective, Adverbial, Determiner, Noun, Place, Relation
 from data_prep.sources.toy.plan import Common, Name, NounPhrase, Pair, Prepositional, Pronoun
 
 T = TypeVar("T")

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from data_prep.sources.toy.entries import Adjective, Adverbial, Determiner, Modal, Noun, Preposition, Verb
 from data_prep.sources.toy.features import Case, Form, Gender, Number, Slot, Tense
 from data_prep.sources.toy.german import RELATIVE_PRONOUN, STRONG
-from data_prep.sources.toy.lexicon import BARE, A
+from data_prep.sources.toy.lexicon import BARE, A, Adjective, Adverbial, Determiner, Modal, Noun, Preposition, Verb
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ def text_and_corpus(folder: Path, pairs: int, *more: str) -> tuple[list[str], di
     return options, contents(folder / "one")
 
 
-def some_pieces(work: Path) -> bool:
-    """Whether workers have finished a piece of the stage ``clean``."""
+def some_chunks(work: Path) -> bool:
+    """Whether workers have finished a chunk of the stage ``clean``."""
     return any(work.glob("clean.partial/pieces/*/judged-??????/piece.json"))
 
 

@@ -14,7 +14,7 @@ import pytest
 import sentencepiece
 from support.data.corpora import TEXT, train_model, write_corpus
 
-from data_prep.sources.toy import generate_pairs
+from data_prep.sources.toy.corpus import generate_pairs
 from dstransformer.batching import Budget, Position, UnigramSampling, Update, UpdateLoader
 from dstransformer.batching.subwords import Pairs, Word
 from dstransformer.corpus import UNK_ID, Corpus, Split, Tokenizer

@@ -1,0 +1,320 @@
+"""Generates the command line of ``dst-prep`` from the recipe's models, and builds recipes from the options given.
+
+Each value is checked when it is parsed, so that the error names its flag, and again as part of the recipe.
+"""
+
+import argparse
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+from annotated_types import Ge, Le
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from data_prep.recipe.loading import load_recipe
+from data_prep.recipe.options import (
+    RECIPE_ONLY,
+    SOURCES,
+    CleanOptions,
+    EncodeOptions,
+    Folder,
+    OneText,
+    Placeholder,
+    SourceOptions,
+    TextFile,
+    Texts,
+    VocabOptions,
+    option_kind,
+    printable_name,
+)
+from data_prep.recipe.recipe import SOURCE_DEFAULTS, Recipe, with_source_defaults
+from dstransformer.errors import UserError, without_secrets
+from dstransformer.terminal.command import StoreOnce
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_Processes = Annotated[int, Ge(1), Le(1024)]
+
+
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """Add the recipe, which takes the place of the options of the source and the stages, and its overrides."""
+    parser.add_argument(
+        "recipe", nargs="?", metavar="RECIPE", help="one of `dst-prep recipes`, or a .yaml file; or give --source"
+    )
+    parser.add_argument(
+        "--set", nargs="+", action="extend", metavar="KEY=VALUE", help="values in place of the recipe's, by name"
+    )
+
+
+def add_source(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Add the options of every source: a group of those that several sources share, and one for each source."""
+    options: dict[str, dict[str, FieldInfo]] = {}
+    for source, model in SOURCES.items():
+        for name, field in model.model_fields.items():
+            if field.json_schema_extra != RECIPE_ONLY:
+                options.setdefault(name, {})[source] = field
+    del options["source"]
+    shared = parser.add_argument_group("source")
+    shared.add_argument("--source", choices=tuple(SOURCES), required=required, help="where the text comes from")
+    groups = {source: parser.add_argument_group(model.model_config.get("title")) for source, model in SOURCES.items()}
+    for name, fields in options.items():
+        source, field = next(iter(fields.items()))
+        _add_option(shared if len(fields) > 1 else groups[source], name, field, _describe_by_source(fields))
+
+
+def add_clean(parser: argparse.ArgumentParser) -> None:
+    """Add the options of cleaning."""
+    _add_options(parser, CleanOptions, SOURCE_DEFAULTS["clean"])
+
+
+def add_vocab(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the vocabulary."""
+    _add_options(parser, VocabOptions, SOURCE_DEFAULTS["vocab"])
+
+
+def add_encode(parser: argparse.ArgumentParser) -> None:
+    """Add the options of encoding."""
+    _add_options(parser, EncodeOptions, SOURCE_DEFAULTS["encode"])
+
+
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """Add the output folder."""
+    parser.add_argument(
+        "--out", type=read_as(Folder), action=StoreOnce, required=True, metavar="CORPUS", help="the corpus to make"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace another corpus at CORPUS")
+
+
+def add_work(parser: argparse.ArgumentParser, text: str, *, required: bool) -> None:
+    """Add the work folder."""
+    parser.add_argument("--work", type=read_as(Folder), required=required, metavar="DIR", help=text)
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Add the number of processes, or the cluster that takes their place."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--workers", type=read_as(_Processes), metavar="N", help="processes (default: all cores)")
+    group.add_argument(
+        "--cluster",
+        type=read_as(TextFile),
+        metavar="FILE",
+        help="work on the machines of a Dask cluster: the file that its scheduler wrote (--scheduler-file)",
+    )
+
+
+def add_corpus(parser: argparse.ArgumentParser) -> None:
+    """Add the corpus to read."""
+    parser.add_argument("corpus", type=read_as(Folder), metavar="CORPUS", help="a corpus folder")
+
+
+def read_as(kind: Any) -> Callable[[str], Any]:
+    """Build the ``type`` of an argument, which parses and checks a value.
+
+    Args:
+        kind: What Pydantic validates: a type, annotated with its bounds.
+    """
+
+    def read(text: str) -> Any:
+        try:
+            return TypeAdapter(kind).validate_python(text)
+        except ValidationError as error:
+            raise argparse.ArgumentTypeError(_explain(text, error, kind)) from None
+
+    return read
+
+
+read_path = read_as(TextFile)
+
+
+def read_recipe(arguments: argparse.Namespace) -> Recipe:
+    """Build the recipe that a command line describes.
+
+    Raises:
+        UserError: An option is missing, or options do not go together.
+    """
+    sections: dict[str, type[BaseModel]] = {"clean": CleanOptions, "vocab": VocabOptions, "encode": EncodeOptions}
+    given: dict[str, Any] = {section: _given(arguments, model.model_fields) for section, model in sections.items()}
+    source = _given(arguments, _source_names())
+    if arguments.recipe is not None:
+        flags = [name for options in (source, *given.values()) for name in options]
+        if flags:
+            flag = f"--{flags[0].replace('_', '-')}"
+            raise UserError(f"{flag} and the recipe {arguments.recipe} do not go together: use --set, or leave one out")
+        return load_recipe(arguments.recipe, arguments.set or ())
+    if arguments.set:
+        raise UserError(f"--set {arguments.set[0]} needs a recipe: name one of `dst-prep recipes`, or a .yaml file")
+    if "source" not in source:
+        raise UserError(
+            f"no recipe and no --source: name one of `dst-prep recipes`, a .yaml file, or --source {'|'.join(SOURCES)}"
+        )
+    return _validate(Recipe, given | {"sources": {source["source"]: source}})
+
+
+def read_source(arguments: argparse.Namespace) -> SourceOptions:
+    """Build the options of the source.
+
+    Raises:
+        UserError: An option is missing or belongs to another source.
+    """
+    return _validate(SOURCES[arguments.source], _given(arguments, _source_names()))
+
+
+def read_stage(arguments: argparse.Namespace, kind: type[Model], stage: str, read: Mapping[str, object]) -> Model:
+    """Build the options of a stage: ``clean``, ``vocab`` or ``encode``.
+
+    Args:
+        arguments: The command line.
+        kind: The model of the stage's options.
+        stage: The stage.
+        read: The options with which the source was read; some defaults depend on it.
+
+    Raises:
+        UserError: Options do not go together.
+    """
+    given = _given(arguments, kind.model_fields)
+    return _validate(kind, with_source_defaults(given, stage, str(read["source"]), read.get("pair")))
+
+
+class _Once(argparse.Action):
+    """Refuses an input that is given twice, because the first would be lost."""
+
+    def __call__(self, _: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *__: Any) -> None:
+        """See ``argparse.Action``."""
+        if getattr(namespace, self.dest) is not None:
+            raise argparse.ArgumentError(self, "given twice; name all files after one")
+        setattr(namespace, self.dest, values)
+
+
+def _add_options(
+    parser: argparse.ArgumentParser, model: type[BaseModel], by_source: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    group = parser.add_argument_group(model.model_config.get("title"))
+    for name, field in model.model_fields.items():
+        defaults = [f"default: {words}"] if (words := _default_text(field)) else []
+        defaults += [f"for {source}: {_words(own[name])}" for source, own in (by_source or {}).items() if name in own]
+        _add_option(group, name, field, _with_note(field.description, defaults))
+
+
+def _add_option(group: Any, name: str, field: FieldInfo, text: str) -> None:
+    """Add one option. It is None unless given, because the model holds the default."""
+    flag = f"--{name.replace('_', '-')}"
+    kind = option_kind(field)
+    base, *metadata = get_args(kind) if get_origin(kind) is Annotated else [kind]
+    if base is bool:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+        return
+    placeholder = next((mark.name for mark in metadata if isinstance(mark, Placeholder)), None)
+    if get_origin(base) is tuple and kind != Texts:
+        item = read_as(get_args(base)[0])
+        group.add_argument(flag, type=item, nargs="+", action="extend", metavar=placeholder, help=text)
+        return
+    choices = get_args(base) if get_origin(base) is Literal else None
+    several = kind == Texts
+    group.add_argument(
+        flag,
+        type=read_as(OneText) if several else str if choices else read_as(kind),
+        nargs="+" if several else None,
+        action=_Once if several else "store",
+        choices=choices,
+        metavar=placeholder,
+        help=text,
+    )
+
+
+def _describe_by_source(fields: Mapping[str, FieldInfo]) -> str:
+    """Describe an option of several sources, whose meaning and default may differ between them."""
+    described: dict[str, dict[str, list[str]]] = {}
+    for source, field in fields.items():
+        words = "required" if field.is_required() else _default_text(field)
+        described.setdefault(str(field.description), {}).setdefault(words, []).append(source)
+    texts = {}
+    for description, defaults in described.items():
+        notes = [
+            f"required for {', '.join(sources)}"
+            if words == "required"
+            else f"default for {', '.join(sources)}: {words}"
+            for words, sources in defaults.items()
+        ]
+        if len(defaults) == 1:
+            notes = [f"default: {words}" for words in defaults if words]
+        texts[", ".join(source for sources in defaults.values() for source in sources)] = _with_note(description, notes)
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{sources}: {text}" for sources, text in texts.items())
+
+
+def _with_note(description: str | None, notes: Iterable[str]) -> str:
+    note = "; ".join(notes)
+    return f"{description} ({note})" if note else str(description)
+
+
+def _default_text(field: FieldInfo) -> str:
+    if isinstance(field.json_schema_extra, dict):
+        return str(field.json_schema_extra["default"])
+    value = field.default
+    return "" if field.is_required() or value is None or value is False or value == () else _words(value)
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _explain(text: str, error: ValidationError, kind: Any) -> str:
+    """Explain what is wrong with a value and what is expected."""
+    fault = error.errors()[0]
+    if fault["type"] == "value_error":
+        return str(fault["ctx"]["error"])
+    base, *metadata = get_args(kind) or [kind]
+    low = next((mark.ge for mark in metadata if isinstance(mark, Ge)), None)
+    high = next((mark.le for mark in metadata if isinstance(mark, Le)), None)
+    if base is int:
+        if fault["type"] in ("less_than_equal", "int_parsing_size"):
+            return f"{text[:40]!r} is too large: give at most {high}"
+        return f"{text[:40]!r} is not a whole number of {low} or more"
+    if base is float:
+        return f"{text[:40]!r} is not a number {f'of {low} or more' if high is None else f'from {low} to {high}'}"
+    return f"{text[:40]!r}: {fault['msg']}"
+
+
+def _source_names() -> Iterable[str]:
+    return dict.fromkeys(
+        name
+        for model in SOURCES.values()
+        for name, field in model.model_fields.items()
+        if field.json_schema_extra != RECIPE_ONLY
+    )
+
+
+def _given(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    values = {name: getattr(arguments, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _validate(kind: type[Model], given: Mapping[str, Any]) -> Model:
+    try:
+        return TypeAdapter(kind).validate_python(given)
+    except ValidationError as error:
+        fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+    if fault["type"] == "value_error":
+        raise UserError(str(fault["ctx"]["error"]))
+    name = str(fault["loc"][-1])
+    flag = f"--{name.replace('_', '-')}"
+    source = str(next(iter(given["sources"])) if kind is Recipe else given.get("source"))
+    if fault["type"] == "extra_forbidden":
+        raise UserError(f"{flag} is not an option of source {source}: leave it out")
+    if fault["type"] == "missing":
+        raise UserError(f"{flag} is missing: {SOURCES[source].model_fields[name].description}")
+    raise UserError(f"{flag}: {fault['msg']}")
+
+
+def recipe_command(arguments: argparse.Namespace) -> str:
+    """The command line of a build from a recipe, without its folders; empty for a build from flags."""
+    if arguments.recipe is None:
+        return ""
+    words = ["dst-prep", "build", shlex.quote(printable_name(Path(arguments.recipe)))]
+    overrides = [shlex.quote(without_secrets(override)) for override in arguments.set or ()]
+    return " ".join([*words, "--set", *overrides] if overrides else words)

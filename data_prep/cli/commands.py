@@ -1,0 +1,299 @@
+"""The commands of ``dst-prep``. Handlers import what they need, so that ``--help`` is fast."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from data_prep.cli import arguments as options
+from dstransformer import __version__
+from dstransformer.errors import DataError, UserError
+from dstransformer.terminal.command import Parser, printing
+
+if TYPE_CHECKING:
+    from data_prep.store.workspace import Stage, Workspace
+    from data_prep.workers.pool import Workers
+    from dstransformer.corpus import Corpus
+
+
+def run(words: Sequence[str]) -> None:
+    """Run the command that the command line ``words`` gives.
+
+    Raises:
+        DstError, OSError: The command failed.
+        SystemExit: Help or the version was asked for.
+    """
+    with printing():  # help and version
+        arguments = _parse(words)
+    arguments.handler(arguments)
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line. The recipe may follow options, which argparse supports only since Python 3.13."""
+    parser = _build_parser()
+    arguments, rest = parser.parse_known_args(words)
+    if len(rest) == 1 and not rest[0].startswith("-") and getattr(arguments, "recipe", "") is None:
+        arguments.recipe = rest.pop()
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return arguments
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="dst-prep", description="Turn parallel text into a sharded, encoded corpus.")
+    parser.add_argument("--version", action="version", version=f"dst-prep {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    build = _add_command(commands, "build", _build, "all stages: text in, corpus out")
+    options.add_recipe(build)
+    options.add_source(build, required=False)
+    for add in (
+        options.add_clean,
+        options.add_vocab,
+        options.add_encode,
+        options.add_out,
+        options.add_workers,
+    ):
+        add(build)
+    options.add_work(build, "folder for unfinished work (default: OUT.work)", required=False)
+
+    read = _add_command(commands, "read", _read, "stage one: read the source into a work folder")
+    clean = _add_command(commands, "clean", _clean, "stage two: normalise and filter the training text")
+    vocab = _add_command(commands, "vocab", _vocab, "stage three: train a tokenizer, or use an existing one")
+    encode = _add_command(commands, "encode", _encode, "stage four: write the corpus")
+    for stage in (read, clean, vocab, encode):
+        options.add_work(stage, "folder shared by the stages", required=True)
+        options.add_workers(stage)
+    options.add_source(read)
+    options.add_clean(clean)
+    options.add_vocab(vocab)
+    options.add_encode(encode)
+    options.add_out(encode)
+
+    _add_corpus_commands(commands)
+    return parser
+
+
+def _add_corpus_commands(commands: Any) -> None:
+    """Add the commands that show and check a corpus, and list the recipes of the package."""
+    info = _add_command(commands, "info", _info, "show what a corpus holds")
+    options.add_corpus(info)
+    info.add_argument("--json", action="store_true", help="print the manifest")
+    _add_command(commands, "recipes", _recipes, "list the recipes of the package")
+    verify = _add_command(commands, "verify", _verify, "check every checksum and count of a corpus")
+    options.add_corpus(verify)
+    verify.add_argument(
+        "--inputs",
+        nargs="+",
+        type=options.read_path,
+        metavar="PATH",
+        help="also compare the files it was made from, which are or lie in PATH, with their hashes and sizes",
+    )
+    report = _add_command(commands, "report", _report, "draw a page: lengths, vocabulary, what cleaning dropped")
+    options.add_corpus(report)
+    report.add_argument("--out", required=True, type=options.read_path, metavar="FILE", help="the page, an .html file")
+    report.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    text = _add_command(commands, "text", _text, "write the raw text of a held-out split to two files")
+    options.add_corpus(text)
+    text.add_argument("--split", default="test", metavar="NAME", help="validation or test (default: test)")
+    text.add_argument(
+        "--src",
+        required=True,
+        type=options.read_path,
+        metavar="FILE",
+        help="source text, one sentence per line (-: standard output)",
+    )
+    text.add_argument(
+        "--tgt", required=True, type=options.read_path, metavar="FILE", help="its translation, line by line"
+    )
+    text.add_argument("--overwrite", action="store_true", help="replace files that are there")
+
+
+def _add_command(commands: Any, name: str, handler: Any, help_text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
+    parser.set_defaults(handler=handler)
+    return parser
+
+
+def _build(arguments: argparse.Namespace) -> None:
+    from data_prep.build import build
+    from data_prep.cli.tables import show_manifest
+    from data_prep.recipe.loading import identify_recipe
+    from data_prep.store.output import resolve_output
+    from data_prep.workers.cluster import open_workers
+    from dstransformer.terminal.progress import build_progress
+
+    recipe = options.read_recipe(arguments)
+    out = resolve_output(arguments.out)
+    work = arguments.work.absolute() if arguments.work else out.with_name(f"{out.name}.work")
+    progress = build_progress()
+    manifest = build(
+        recipe,
+        out,
+        work,
+        workers=open_workers(arguments.workers, arguments.cluster, work, progress),
+        overwrite=arguments.overwrite,
+        progress=progress,
+        command=options.recipe_command(arguments),
+        recipes=identify_recipe(arguments.recipe),
+    )
+    with printing(f"; the corpus {arguments.out} is complete"):
+        show_manifest(arguments.out, manifest)
+
+
+@contextmanager
+def _open_work(arguments: argparse.Namespace, after: "type[Stage] | None" = None) -> Iterator["Workspace"]:
+    """Open the work folder of a stage, which comes after the stage ``after``."""
+    from data_prep.build import STAGES
+    from data_prep.store.workspace import open_workspace
+    from dstransformer.terminal.progress import build_progress
+
+    # Workers of a cluster may run in another folder.
+    folder = arguments.work.absolute() if arguments.cluster else arguments.work
+    with open_workspace(folder, build_progress(), STAGES, after) as workspace:
+        yield workspace
+
+
+def _open_workers(arguments: argparse.Namespace, workspace: "Workspace") -> "AbstractContextManager[Workers]":
+    from data_prep.workers.cluster import open_workers
+
+    return open_workers(arguments.workers, arguments.cluster, workspace.folder, workspace.progress)
+
+
+def _recipes(_: argparse.Namespace) -> None:
+    from data_prep.recipe.loading import recipe_summaries
+
+    with printing(needed=True):
+        summaries = recipe_summaries()
+        width = max(map(len, summaries))
+        for name, summary in summaries.items():
+            print(f"{name:{width}}  {summary}")
+
+
+def _read(arguments: argparse.Namespace) -> None:
+    from data_prep.sources.opening import open_parts
+    from data_prep.stages.read import Read
+
+    source = options.read_source(arguments)
+    with _open_work(arguments) as workspace, _open_workers(arguments, workspace) as workers:
+        workspace.run(Read(open_parts({source.source: source}, workspace.progress)), workers)
+
+
+def _clean(arguments: argparse.Namespace) -> None:
+    from data_prep.cli.tables import show_cleaning
+    from data_prep.recipe.options import CleanOptions
+    from data_prep.stages.clean import Clean
+    from data_prep.stages.read import Read
+
+    with _open_work(arguments, after=Read) as workspace, _open_workers(arguments, workspace) as workers:
+        read = workspace.finished(Read)
+        given = options.read_stage(arguments, CleanOptions, "clean", read.options)
+        workspace.run(Clean(given, after=read.key), workers)
+        report = workspace.report(Clean)
+    with printing(f"; the stage in {arguments.work} is finished"):
+        show_cleaning(report.cleaning)
+
+
+def _vocab(arguments: argparse.Namespace) -> None:
+    from data_prep.recipe.options import VocabOptions
+    from data_prep.stages.clean import Clean
+    from data_prep.stages.read import Read
+    from data_prep.stages.vocab import Vocab
+
+    with _open_work(arguments, after=Read) as workspace:
+        given = options.read_stage(arguments, VocabOptions, "vocab", workspace.finished(Read).options)
+        workspace.run(Vocab(given, after=workspace.chain(Read, Clean)[-1].key), workers=1)
+
+
+def _encode(arguments: argparse.Namespace) -> None:
+    from data_prep.build import run_encode
+    from data_prep.cli.tables import show_manifest
+    from data_prep.recipe.options import EncodeOptions
+    from data_prep.stages.read import Read
+    from data_prep.store.output import check_places, resolve_output
+
+    out = resolve_output(arguments.out)
+    check_places(out, arguments.work)
+    with _open_work(arguments, after=Read) as workspace, _open_workers(arguments, workspace) as workers:
+        given = options.read_stage(arguments, EncodeOptions, "encode", workspace.finished(Read).options)
+        manifest = run_encode(workspace, given, out, workers=workers, overwrite=arguments.overwrite)
+    with printing(f"; the corpus {arguments.out} is complete"):
+        show_manifest(arguments.out, manifest)
+
+
+def _info(arguments: argparse.Namespace) -> None:
+    from data_prep.cli.tables import show_manifest
+    from dstransformer.corpus import Corpus
+
+    corpus = Corpus.open(arguments.corpus, verify=False)
+    _check_files_of_datasets(corpus)
+    manifest = corpus.manifest
+    with printing(needed=True):
+        if arguments.json:
+            print(manifest.to_json(), end="")
+        else:
+            show_manifest(arguments.corpus, manifest)
+
+
+def _verify(arguments: argparse.Namespace) -> None:
+    from data_prep.cli.tables import show_counts
+    from data_prep.cli.verify import check_held_out, check_tags, compare_inputs
+    from dstransformer.corpus import Corpus
+
+    corpus = Corpus.open(arguments.corpus)
+    check_tags(corpus)
+    check_held_out(corpus)
+    _check_files_of_datasets(corpus)
+    shards = sum(len(info.shards) for info in corpus.manifest.splits.values())
+    with printing(needed=True):
+        print(f"{arguments.corpus}: format, tokenizer and {shards} shards are as the manifest says")
+        show_counts(corpus.manifest)
+    if arguments.inputs:
+        found = compare_inputs(corpus.manifest, arguments.inputs)
+        with printing(needed=True):
+            for line in found.lines:
+                print(line)
+        if found.lost:
+            raise DataError(
+                f"{found.lost} of the {found.compared} files that {arguments.corpus} was made from changed or are gone"
+            )
+
+
+def _check_files_of_datasets(corpus: "Corpus") -> None:
+    """Check that ``datasets.load_from_disk`` finds what it needs; training does not need it.
+
+    Raises:
+        DataError: A file is missing.
+    """
+    names = ["dataset_dict.json"]
+    names += [f"{split}/{name}" for split in corpus.splits for name in ("dataset_info.json", "state.json")]
+    for name in names:
+        if not (corpus.path / name).is_file():
+            raise DataError(
+                f"{corpus.path / name} is missing: `dst train` does not need it, but `datasets` cannot open the corpus "
+                "without it; restore it or build the corpus again"
+            )
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from data_prep.cli.page import render_report
+    from dstransformer.corpus import Corpus
+    from dstransformer.io.text import writing_lines
+
+    if arguments.out.suffix != ".html":
+        raise UserError(f"--out {arguments.out} does not end in .html: name the page, for example report.html")
+    corpus = Corpus.open(arguments.corpus, verify=False)
+    with writing_lines(arguments.out, overwrite=arguments.overwrite) as write:
+        write(render_report(corpus, arguments.corpus.resolve().name))
+
+
+def _text(arguments: argparse.Namespace) -> None:
+    from data_prep.store.output import check_text_files, write_text_files
+    from dstransformer.corpus import Corpus
+
+    check_text_files(arguments.src, arguments.tgt, arguments.overwrite)
+    corpus = Corpus.open(arguments.corpus, verify=False)
+    split = corpus.split(arguments.split)
+    texts = {arguments.src: split.src_texts(), arguments.tgt: split.tgt_texts()}
+    corpus.verify(arguments.split)
+    write_text_files(texts, overwrite=arguments.overwrite)

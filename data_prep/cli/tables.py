@@ -1,0 +1,101 @@
+"""Prints tables about a corpus."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from data_prep.stages.encode import unknown_shares
+from dstransformer.corpus import CleaningReport, Manifest, Overlap, PartInfo, TokenizerInfo
+
+
+def _describe(name: str, tokenizer: TokenizerInfo) -> str:
+    return f"{name}: {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, sha256 {tokenizer.sha256[:12]}"
+
+
+def show_manifest(path: Path, manifest: Manifest) -> None:
+    """Print languages, tokenizer, splits and cleaning to stdout."""
+    console = build_console()
+    several = len(manifest.parts) > 1
+    sources = ", ".join(part.name for part in manifest.parts) if several else manifest.sources[0].name
+    console.print(f"{path}: {manifest.src_lang}-{manifest.tgt_lang} from {sources}", soft_wrap=True)
+    if manifest.src_tokenizer is not None:
+        console.print(_describe("source tokenizer", manifest.src_tokenizer))
+    console.print(_describe("tokenizer" if manifest.src_tokenizer is None else "target tokenizer", manifest.tokenizer))
+    splits = Table(box=None, pad_edge=False)
+    splits.add_column("split", no_wrap=True)
+    for heading in ("pairs", "src tokens", "tgt tokens", "src len (mean)", "tgt len (mean)", "shards"):
+        splits.add_column(heading, justify="right", no_wrap=True)
+    for name, info in manifest.splits.items():
+        lengths = [f"{stats.min}-{stats.max} ({stats.mean:.1f})" for stats in (info.src_lengths, info.tgt_lengths)]
+        counts = [f"{count:,}" for count in (info.pairs, info.src_tokens, info.tgt_tokens)]
+        splits.add_row(name, *counts, *lengths, str(len(info.shards)))
+    console.print(splits)
+    if several:
+        console.print(_parts_table(manifest.parts))
+    if shares := unknown_shares(manifest):
+        unknown = [f"{split} {language} {share:.2%}" for (split, language), share in shares.items() if share]
+        console.print(f"unknown pieces (<unk>): {', '.join(unknown) or 'none'}", soft_wrap=True)
+    for name, overlap in (manifest.overlap or {}).items():
+        if overlap.sentences:
+            console.print(_describe_overlap(name, overlap, manifest.splits[name].pairs), soft_wrap=True)
+    if manifest.overlap and not any(overlap.sentences for overlap in manifest.overlap.values()):
+        console.print(f"no sentence of {' or '.join(manifest.overlap)} is in the training text")
+    show_cleaning(manifest.cleaning)
+
+
+def _parts_table(parts: Sequence[PartInfo]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("source", no_wrap=True)
+    for heading in ("pairs read", "kept", "weight", "pairs an epoch", "tag"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for part in parts:
+        epoch = f"{int(part.weight * part.pairs):,}"
+        table.add_row(part.name, f"{part.read:,}", f"{part.pairs:,}", f"{part.weight:g}", epoch, part.tag or "")
+    return table
+
+
+def _describe_overlap(name: str, overlap: Overlap, size: int) -> str:
+    """Describe the overlap of the split ``name``, which has ``size`` pairs, in one line."""
+    return (
+        f"{overlap.sentences:,} of {size:,} {name} sentences ({overlap.sentences / size:.1%}) are in the training "
+        f"text, {overlap.pairs:,} of them with the same translation"
+    )
+
+
+def show_cleaning(report: CleaningReport) -> None:
+    """Print the number of training pairs that each rule dropped."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("cleaning")
+    table.add_column("pairs", justify="right")
+    table.add_column("share", justify="right")
+    rows = {"read": report.read, **{f"dropped: {rule}": n for rule, n in report.dropped.items()}, "kept": report.kept}
+    for name, count in rows.items():
+        table.add_row(name, f"{count:,}", f"{count / report.read:.2%}")
+    build_console().print(table)
+
+
+def show_counts(manifest: Manifest) -> None:
+    """Print the training pairs of each source that were read, dropped and kept; loading the manifest added them up."""
+    cleaning = manifest.cleaning
+    dropped = sum(cleaning.dropped.values())
+    print(f"training pairs: {cleaning.read:,} read = {cleaning.kept:,} kept + {dropped:,} dropped")
+    for part in manifest.parts if len(manifest.parts) > 1 else ():
+        if part.dropped is not None:
+            held_out = f"; {part.held_out:,} held out before" if part.held_out else ""
+            lost = sum(part.dropped.values())
+            print(f"  {part.name}: {part.read:,} read = {part.pairs:,} kept + {lost:,} dropped{held_out}")
+
+
+class _PlainConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """Raise, as any other write would; rich would end the process."""
+        raise BrokenPipeError
+
+
+def build_console() -> Console:
+    """Build a console for plain text on stdout, 100 columns wide unless it is a terminal."""
+    width = None if sys.stdout.isatty() else 100
+    return _PlainConsole(highlight=False, markup=False, width=width)

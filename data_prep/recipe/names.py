@@ -1,0 +1,159 @@
+"""Names that users give: languages, sources, tags, symbols, and files on this machine or on servers."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dstransformer.errors import shown, without_secrets
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://")
+_LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
+_SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+_TAG = re.compile(r"<[A-Za-z0-9][A-Za-z0-9_-]{0,38}>")
+
+#: Texts of the pieces that every tokenizer has, bytes included.
+_TAKEN = re.compile(r"<(?:/s|s|unk|pad|0x[0-9A-Fa-f]{2})>")
+
+#: Categories of spaces, of control characters and of others that cannot be seen.
+_INVISIBLE = ("Zs", "Zl", "Zp", "Cc", "Cf", "Cs")
+
+#: Characters of a symbol.
+_MAX_SYMBOL_LENGTH = 100
+
+
+def check_language(code: str) -> str:
+    """Return a language code.
+
+    Raises:
+        ValueError: It is not a language code.
+    """
+    if not _LANGUAGE.fullmatch(code) or len(code) > 35:
+        raise ValueError(f"{code[:40]!r} is not a language code such as en, pt-BR or zho_Hans")
+    return code
+
+
+def check_source(name: str) -> str:
+    """Return the name of a source.
+
+    Raises:
+        ValueError: It is empty, too long, or has other characters than letters, digits, - and _.
+    """
+    if not _SOURCE.fullmatch(name):
+        raise ValueError(f"{name[:40]!r} is not a name: use letters, digits, - and _, at most 40")
+    return name
+
+
+def check_tag(tag: str) -> str:
+    """Return the tag of a source.
+
+    Raises:
+        ValueError: It is not in angle brackets, or is the name of a special piece.
+    """
+    if not _TAG.fullmatch(tag) or _TAKEN.fullmatch(tag):
+        raise ValueError(f"{tag[:40]!r} is not a tag such as <bt>: letters, digits, - and _ in angle brackets")
+    return tag
+
+
+def check_symbol(symbol: str) -> str:
+    """Return a symbol of the user's own, which is never divided.
+
+    Raises:
+        ValueError: It is empty, too long, or has characters that text cannot have.
+    """
+    problem = None
+    if not symbol:
+        problem = "is empty"
+    elif any(unicodedata.category(character) in _INVISIBLE for character in symbol):
+        problem = "has a space or an invisible character"
+    elif "▁" in symbol:
+        problem = "has a ▁, which stands for a space"
+    elif _TAKEN.search(symbol):
+        problem = "holds the name of a special piece"
+    elif len(symbol) > _MAX_SYMBOL_LENGTH:
+        problem = f"has {len(symbol)} characters, more than {_MAX_SYMBOL_LENGTH}"
+    if problem:
+        raise ValueError(f"the symbol {symbol[:40]!r} {problem}: choose one such as <ph1>")
+    return symbol
+
+
+def check_list(values: object) -> object:
+    """Return a list of symbols.
+
+    Raises:
+        ValueError: It is not a list.
+    """
+    if not isinstance(values, list | tuple):
+        raise ValueError("write a list, such as [<ph1>, <ph2>]")
+    return values
+
+
+def check_distinct(symbols: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the symbols.
+
+    Raises:
+        ValueError: One of them is given twice.
+    """
+    if twice := [symbol for symbol, times in Counter(symbols).items() if times > 1]:
+        raise ValueError(f"the symbol {twice[0]!r} is given twice: leave one out")
+    return symbols
+
+
+@dataclass(frozen=True, repr=False)
+class Address:
+    """A file on a server, such as ``https://host/train.en.gz``. As text its passwords are masked."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return without_secrets(self.url)
+
+    __repr__ = __str__
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is an address, such as ``s3://bucket/train.en``."""
+    return bool(_ADDRESS.match(name))
+
+
+def to_path(name: Any) -> Any:
+    """Convert a name, which need not be UTF-8; an empty one, as from an unset variable, would be the working folder."""
+    if name == "":
+        raise ValueError("the name is empty; is a variable unset?")
+    if isinstance(name, str) and is_address(name):
+        raise ValueError(f"{without_secrets(name)[:60]!r} is an address; download the file first")
+    return Path(name) if isinstance(name, str) else name
+
+
+def to_text(name: Any) -> Any:
+    """Convert a name, which may be an address."""
+    if not isinstance(name, str) or not is_address(name):
+        return to_path(name)
+    if name.startswith("file:"):
+        raise ValueError(f"{name[:60]!r} is a file of this machine: leave out file://")
+    if not name.isprintable():
+        raise ValueError(f"{shown(name)} is no address: it has characters that none has")
+    return Address(name)
+
+
+def to_texts(names: Any) -> Any:
+    """Convert one name, or a list of names."""
+    if not isinstance(names, list | tuple):
+        return (to_text(names),)
+    if not names:
+        raise ValueError("the list is empty; name a file")
+    return tuple(map(to_text, names))
+
+
+def check_utf8(path: Path) -> Path:
+    """Refuse a name that is not UTF-8, which Arrow cannot open."""
+    try:
+        os.path.realpath(path).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{str(path)!r}, in full, is not a name in UTF-8: choose or rename it") from None
+    return path

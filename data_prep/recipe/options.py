@@ -1,0 +1,400 @@
+"""The options of every source and stage, each with its type, bounds, default and description in one place.
+
+The command line is generated from these models. Errors name an option by its flag.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
+
+from annotated_types import Ge, Le
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+
+from data_prep.recipe.names import (
+    Address,
+    check_distinct,
+    check_language,
+    check_list,
+    check_source,
+    check_symbol,
+    check_tag,
+    check_utf8,
+    to_path,
+    to_text,
+    to_texts,
+)
+
+if TYPE_CHECKING:  # imports NumPy and Arrow; `--help` must answer at once
+    from dstransformer.corpus import Option
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """Stands for a value in usage and help, such as ``N``."""
+
+    name: str
+
+
+def split_shares(how: str) -> tuple[float, float]:
+    """The shares for validation and test of ``random:0.05,0.1``; of ``random:0.05`` it is the same for both.
+
+    Raises:
+        ValueError: There are not one or two numbers.
+    """
+    first, *second = map(float, how.partition(":")[2].split(","))
+    (other,) = second or [first]
+    return first, other
+
+
+def _check_splits(how: str) -> str:
+    if how in ("wsj", "none"):
+        return how
+    try:
+        shares = split_shares(how)
+    except ValueError:
+        shares = (1.0, 1.0)
+    if how.partition(":")[0] not in ("files", "random") or not all(0 <= n < 1 for n in shares) or sum(shares) >= 1:
+        raise ValueError(
+            f"{how[:40]!r} is none of wsj, files:DEV,TEST, random:DEV,TEST and none, with shares such as 0.05,0.1 (or "
+            "one for both)"
+        )
+    return how
+
+
+Language = Annotated[str, AfterValidator(check_language), Placeholder("CODE")]
+SourceName = Annotated[str, AfterValidator(check_source)]
+TextFile = Annotated[Path, BeforeValidator(to_path), Placeholder("FILE")]
+OneText = Annotated[Path | Address, BeforeValidator(to_text)]
+Texts = Annotated[tuple[Path | Address, ...], BeforeValidator(to_texts), Placeholder("FILE")]
+Folder = Annotated[Path, BeforeValidator(to_path), AfterValidator(check_utf8), Placeholder("DIR")]
+Count = Annotated[int, Field(ge=0, le=10**9), Placeholder("N")]
+PositiveCount = Annotated[int, Field(ge=1, le=10**9), Placeholder("N")]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1), Placeholder("N")]
+Symbols = Annotated[
+    tuple[Annotated[str, AfterValidator(check_symbol)], ...],
+    BeforeValidator(check_list),
+    AfterValidator(check_distinct),
+    Placeholder("SYMBOL"),
+]
+
+
+def printable_name(path: Path) -> str:
+    """Return the name of a file without its folder, with bytes that are not UTF-8 escaped.
+
+    Of a member of an archive, ``FILE.tgz::MEMBER``, the member keeps its folders.
+    """
+    archive, separator, member = str(path).partition("::")
+    return f"{Path(archive).name}{separator}{member}".encode("utf-8", "backslashreplace").decode()
+
+
+def _recorded(value: Any) -> Any:
+    """The value of an option as the manifest has it: files without their folders, addresses without their secrets."""
+    if isinstance(value, tuple):
+        names = [str(_recorded(one)) for one in value]
+        return names[0] if len(names) == 1 else shlex.join(names)
+    if isinstance(value, Address):
+        return str(value)
+    return printable_name(value) if isinstance(value, Path) else value
+
+
+#: Marks an option that only a recipe in a file has.
+RECIPE_ONLY: dict[str, Any] = {"recipe_only": True}
+
+
+class Options(BaseModel):
+    """A frozen group of options. Unknown names are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: Options that do not change the corpus.
+    _unrecorded: ClassVar[frozenset[str]] = frozenset()
+
+    def record(self) -> dict[str, Option]:
+        """Return the options that decide what the corpus holds, for the manifest and the stage's key.
+
+        Files are recorded without their folders. Options that are None are left out.
+        """
+        return {name: _recorded(value) for name, value in self if value is not None and name not in self._unrecorded}
+
+
+class _SourceOptions(Options):
+    """Options of every source that only recipes have; there are no flags for them."""
+
+    weight: Annotated[FiniteFloat, Field(ge=0, le=10_000)] = Field(
+        1.0, description="how often its pairs are used in an epoch of training", json_schema_extra=RECIPE_ONLY
+    )
+    tag: Annotated[str, AfterValidator(check_tag)] | None = Field(
+        None, description="a piece that its source sentences begin with, such as <bt>", json_schema_extra=RECIPE_ONLY
+    )
+    held_out: bool = Field(
+        True, description="whether its validation and test sets are used", json_schema_extra=RECIPE_ONLY
+    )
+
+    def record(self) -> dict[str, Option]:
+        """Return the options that decide what the corpus holds; of the recipe's own only those that are given."""
+        unset = {name for name in _SourceOptions.model_fields if name not in self.model_fields_set}
+        return {name: value for name, value in super().record().items() if name not in unset}
+
+
+class ToyOptions(_SourceOptions):
+    """The embedded grammar."""
+
+    model_config = ConfigDict(title="source toy: an English-German grammar")
+
+    source: Literal["toy"] = "toy"
+    src_lang: Language = Field("en", description="language code of the source side, for example en")
+    tgt_lang: Language = Field("de", description="language code of the target side, for example de")
+    pairs: Annotated[int, Field(ge=1, le=10**7), Placeholder("N")] = Field(100_000, description="training pairs")
+    seed: Seed = Field(1, description="seed of the sentences drawn")
+    valid_size: Count = Field(1000, description="validation pairs")
+    test_size: Count = Field(1000, description="test pairs")
+
+
+class FilesOptions(_SourceOptions):
+    """Files: for each split two line-aligned texts, or files with both sides, such as TSV, JSON lines, Parquet, TMX."""
+
+    model_config = ConfigDict(
+        title="source files: per split two texts, line by line, or one .tsv, .jsonl, .tmx, .xml, .parquet or .arrow; "
+        "text may be compressed, and a FILE an address"
+    )
+    _unrecorded: ClassVar[frozenset[str]] = frozenset({"cache_dir", "offline"})
+
+    source: Literal["files"] = "files"
+    src_lang: Language = Field(description="language code of the source side, for example en")
+    tgt_lang: Language = Field(description="language code of the target side, for example de")
+    src: Texts | None = Field(
+        None,
+        description="source side of the training text; several files, or a pattern in quotes, follow each other, here "
+        "and below",
+    )
+    tgt: Texts | None = Field(None, description="target side of the training text")
+    valid_src: Texts | None = Field(None, description="source side of the validation text")
+    valid_tgt: Texts | None = Field(None, description="target side of the validation text")
+    test_src: Texts | None = Field(None, description="source side of the test text")
+    test_tgt: Texts | None = Field(None, description="target side of the test text")
+    train: Texts | None = Field(None, description="both sides of the training text")
+    valid: Texts | None = Field(None, description="both sides of the validation text")
+    test: Texts | None = Field(None, description="both sides of the test text")
+    valid_size: Count = Field(0, description="training pairs held out for validation")
+    test_size: Count = Field(0, description="training pairs held out for testing")
+    seed: Seed = Field(1, description="seed of the choice of held-out pairs")
+    scores: Texts | None = Field(None, description="a score of each training pair, one a line, by any other tool")
+    min_score: Annotated[FiniteFloat, Placeholder("X")] | None = Field(
+        None, description="drop training pairs with a lower score"
+    )
+    cache_dir: Folder | None = Field(None, description="where downloads are kept")
+    offline: bool = Field(False, description="use the cache only")
+
+    @model_validator(mode="after")
+    def _go_together(self) -> Self:
+        if (self.scores is None) != (self.min_score is None):
+            raise ValueError("--scores and --min-score go together: give both or none")
+        if not self.held_out and (size := self.valid_size or self.test_size):
+            raise ValueError(f"held_out is false, but {size} pairs are to be held out: leave one of them out")
+        return self
+
+
+class Wmt14Options(_SourceOptions):
+    """WMT 2014 from the hub, or from a local copy in the same layout."""
+
+    model_config = ConfigDict(title="source wmt14")
+    _unrecorded: ClassVar[frozenset[str]] = frozenset({"cache_dir", "offline"})
+
+    source: Literal["wmt14"] = "wmt14"
+    pair: Literal["de-en", "fr-en"] = Field("de-en", description="language pair")
+    src_lang: Language = Field("en", description="language code of the source side, for example en")
+    tgt_lang: Language = Field(
+        default_factory=lambda options: str(options["pair"]).removesuffix("-en"),
+        description="language code of the target side, for example de",
+        json_schema_extra={"default": "by --pair"},
+    )
+    revision: str = Field("main", description="revision of the hub's data set")
+    hub_path: Folder | None = Field(None, description="a local copy in the hub's layout")
+    cache_dir: Folder | None = Field(None, description="where `datasets` keeps downloads")
+    offline: bool = Field(False, description="use the cache only")
+
+
+class TreesOptions(_SourceOptions):
+    """Constituency trees: a corpus for a parser, whose source side is the words and whose target side the tree."""
+
+    model_config = ConfigDict(title="source trees: files in the format of the Penn Treebank, for a parser")
+
+    source: Literal["trees"] = "trees"
+    src_lang: Language = Field("en", description="language code of the source side, for example en")
+    tgt_lang: Literal["tree"] = Field("tree", description="always tree")
+    trees: TextFile | None = Field(
+        None, description="a treebank: a .mrg file, a folder of them, or a pattern in quotes; may be gzipped"
+    )
+    splits: Annotated[str, AfterValidator(_check_splits), Placeholder("HOW")] = Field(
+        "wsj",
+        description="how the treebank is divided: wsj (sections 02 to 21, 22, 23 by file name), files:DEV,TEST (the "
+        "last files, as shares), random:DEV,TEST (sentences, as shares), or none; one share is for both",
+    )
+    valid_trees: TextFile | None = Field(None, description="trees for validation, instead of a part of the treebank")
+    test_trees: TextFile | None = Field(None, description="trees for the test, instead of a part of the treebank")
+    machine_trees: TextFile | None = Field(
+        None, description="trees of a parser, added to the training trees (semi-supervised)"
+    )
+    repeat: PositiveCount = Field(1, description="how often the treebank's training trees are used in an epoch")
+    phrases: Count = Field(
+        0, description="also train on the phrases of 2 to N words inside the treebank's training trees, for small ones"
+    )
+    tags: Literal["keep", "xx", "numbered"] = Field(
+        "keep", description="part-of-speech tags: keep them, write XX for all, or number the words on both sides"
+    )
+    closing: Literal["label", "bare"] = Field("label", description="closing brackets: with their label, or bare")
+    seed: Seed = Field(1, description="seed of random splits")
+
+
+SourceOptions = ToyOptions | FilesOptions | Wmt14Options | TreesOptions
+
+
+#: Options that say how near duplicates are found.
+_NEAR_DETAILS = ("near_text", "near_shingles", "near_size", "near_seed")
+
+#: The options that decide a vocabulary whose models are given.
+_OF_GIVEN_MODELS = ("joint", "src_tokenizer_model", "tokenizer_model", "symbols")
+
+
+class CleanOptions(Options):
+    """How training pairs are cleaned. Lengths are in words, which spaces separate."""
+
+    model_config = ConfigDict(title="cleaning of the training text")
+
+    normalise: Literal["nfkc", "none"] = Field("nfkc", description="Unicode form")
+    max_words: PositiveCount = Field(250, description="drop pairs with more words on either side")
+    max_ratio: Annotated[FiniteFloat, Field(ge=1), Placeholder("R")] = Field(
+        4.0, description="drop pairs whose longer side has more than R times the words of the shorter"
+    )
+    punctuation: Literal["keep", "moses"] = Field(
+        "keep", description="punctuation: keep it, or write it as Moses' normalize-punctuation does"
+    )
+    drop_identical: bool = Field(False, description="drop pairs whose sides are the same text")
+    min_script: Annotated[FiniteFloat, Field(ge=0, le=1), Placeholder("SHARE")] = Field(
+        0.0, description="drop pairs with a side of whose letters less than SHARE are of its language's script"
+    )
+    drop_numbers: bool = Field(False, description="drop pairs whose sides have different numbers")
+    min_language: Annotated[FiniteFloat, Field(ge=0, le=1), Placeholder("P")] = Field(
+        0.0, description="drop pairs with a side whose language is not the one it should be with probability P"
+    )
+    dedup: bool = Field(True, description="drop repeated pairs")
+    near_duplicates: Annotated[FiniteFloat, Ge(0.5), Le(1), Placeholder("J")] | None = Field(
+        None,
+        description="drop pairs whose text is like an earlier pair's, by a Jaccard index of J or more, such as 0.8",
+    )
+    near_text: Literal["both", "src", "tgt"] = Field("both", description="the text that --near-duplicates compares")
+    near_shingles: Literal["chars", "words"] = Field(
+        "chars", description="what --near-duplicates counts: overlapping runs of characters or of words"
+    )
+    near_size: Annotated[int, Field(ge=1, le=20), Placeholder("N")] = Field(5, description="length of such a run")
+    near_seed: Seed = Field(1, description="seed of the hash functions that --near-duplicates finds candidates with")
+    drop_overlap: bool = Field(
+        False,
+        description="drop training pairs whose source sentence is in the validation or test set, "
+        "which are otherwise only counted",
+    )
+
+    @model_validator(mode="after")
+    def _near_options_go_together(self) -> Self:
+        given = sorted(name for name in self.model_fields_set if name in _NEAR_DETAILS)
+        if given and self.near_duplicates is None:
+            raise ValueError(f"--{given[0].replace('_', '-')} needs --near-duplicates: give both or none")
+        return self
+
+    def record(self) -> dict[str, Option]:
+        """Return the options that decide what the corpus holds; of near duplicates only if they are dropped."""
+        record = super().record()
+        return {k: v for k, v in record.items() if self.near_duplicates is not None or k not in _NEAR_DETAILS}
+
+
+class VocabOptions(Options):
+    """How the tokenizers are trained, or which one is reused."""
+
+    model_config = ConfigDict(title="vocabulary")
+
+    tokenizer: Literal["bpe", "unigram"] = Field("bpe", description="kind of tokenizer")
+    vocab_size: Annotated[int, Field(ge=1, le=10**7), Placeholder("N")] = Field(
+        37_000, description="pieces, special ones included; with --no-joint of each language"
+    )
+    joint: bool = Field(True, description="one vocabulary for both languages; --no-joint: one for each")
+    tokenizer_sample: PositiveCount = Field(5_000_000, description="train on at most N lines")
+    tokenizer_seed: Seed = Field(1, description="seed of that sample")
+    # The bounds are SentencePiece's.
+    character_coverage: Annotated[FiniteFloat, Field(ge=0.98, le=1), Placeholder("SHARE")] = Field(
+        1.0, description="share of characters that have a piece of their own; the rest is spelled in bytes"
+    )
+    tokenizer_model: TextFile | None = Field(
+        None, description="reuse this tokenizer instead of training one; with --no-joint that of the target language"
+    )
+    src_tokenizer_model: TextFile | None = Field(None, description="with --no-joint: that of the source language")
+    symbols: Symbols = Field(
+        (), description="pieces of your own, such as <ph1>, that stay whole wherever they stand in a text"
+    )
+
+    @model_validator(mode="after")
+    def _is_trained_or_given(self) -> Self:
+        if self.tokenizer_model and self.model_fields_set & {"tokenizer", "vocab_size"}:
+            raise ValueError("--tokenizer-model brings its own kind and size: leave out --tokenizer and --vocab-size")
+        if self.src_tokenizer_model and self.joint:
+            raise ValueError("--src-tokenizer-model is for a vocabulary of each language: give --no-joint too")
+        if not self.joint and (self.tokenizer_model is None) != (self.src_tokenizer_model is None):
+            raise ValueError("--no-joint takes both --src-tokenizer-model and --tokenizer-model, or trains both")
+        return self
+
+    def record(self) -> dict[str, Option]:
+        """Return the options, symbols as words; of reused tokenizers only their names and the symbols they have."""
+        record = super().record() | {"symbols": " ".join(self.symbols)}
+        if not self.symbols:
+            del record["symbols"]
+        if not self.tokenizer_model:
+            return record
+        if self.joint:
+            del record["joint"]
+        return {name: value for name, value in record.items() if name in _OF_GIVEN_MODELS}
+
+
+class EncodeOptions(Options):
+    """How pairs are encoded and stored."""
+
+    model_config = ConfigDict(title="encoding")
+
+    max_tokens: Annotated[int, Field(ge=1, le=10**6), Placeholder("N")] = Field(
+        256, description="drop training pairs with more tokens on either side"
+    )
+    shard_rows: PositiveCount = Field(1_000_000, description="pairs per shard")
+
+    @model_validator(mode="after")
+    def _fits_arrow(self) -> Self:
+        if self.shard_rows * self.max_tokens >= 1 << 31:
+            raise ValueError(
+                f"--shard-rows {self.shard_rows} with --max-tokens {self.max_tokens} may need more than 2^31 tokens "
+                f"in one shard: give at most --shard-rows {((1 << 31) - 1) // self.max_tokens}"
+            )
+        return self
+
+
+SOURCES: dict[str, type[SourceOptions]] = {
+    "toy": ToyOptions,
+    "files": FilesOptions,
+    "wmt14": Wmt14Options,
+    "trees": TreesOptions,
+}
+
+
+def option_kind(field: FieldInfo) -> Any:
+    """Return the type of an option's value, without None and annotated with its bounds."""
+    if type(None) in get_args(field.annotation):
+        return get_args(field.annotation)[0]
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation

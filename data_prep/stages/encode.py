@@ -1,0 +1,355 @@
+"""Stage four: encode the text in parallel and write the sharded corpus with its manifest."""
+
+import platform
+import shlex
+import unicodedata
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict
+
+import dstransformer
+from data_prep.recipe.options import EncodeOptions
+from data_prep.stages.clean import Clean, CleanReport
+from data_prep.stages.read import Read, ReadReport, text_format
+from data_prep.stages.text import Counts, TextFormat, count_words, describe_words, no_words
+from data_prep.stages.vocab import Vocab, load_tokenizer, open_tokenizer
+from data_prep.store.chunks import open_chunks, write_chunk
+from data_prep.store.pairs import Chunk, cut_pairs, iter_chunk
+from data_prep.store.workspace import Stage, StageFiles, Workspace
+from data_prep.workers.pool import Workers, run_tasks
+from dstransformer.corpus import (
+    FORMAT_VERSION,
+    UNK_ID,
+    CleaningReport,
+    CorpusWriter,
+    InputFile,
+    Manifest,
+    Option,
+    PartInfo,
+    SplitInfo,
+    SplitWriter,
+    Tokenizer,
+    WordCounts,
+)
+from dstransformer.errors import DataError
+from dstransformer.parsing.linearise import Linearisation
+from dstransformer.parsing.trees import parse_tree
+from dstransformer.terminal.progress import Progress
+
+# The share of unknown tokens above which a warning is printed.
+_NOTED_UNKNOWN = 0.01
+
+#: The token ids in the folder of a chunk.
+_IDS = "ids.arrow"
+
+
+@dataclass(frozen=True)
+class Encode(Stage):
+    """Encodes the text and writes the corpus. The corpus is not kept in the work folder."""
+
+    name = "encode"
+    files = StageFiles(in_chunk=("ids.arrow",))
+
+    options: EncodeOptions
+    after: str
+
+    def write(
+        self, work: Workspace, folder: Path, workers: Workers, command: str = "", recipes: Sequence[InputFile] = ()
+    ) -> Manifest:
+        """Write the corpus.
+
+        Args:
+            work: The work folder, with the other stages finished.
+            folder: Where the corpus goes; a new folder.
+            workers: Where the tasks run.
+            command: The command line for the manifest, if the options are not all flags.
+            recipes: The files of the recipe.
+
+        Raises:
+            DataError: A file of a stage is damaged, or no pair is left.
+        """
+        work.verify(Read)
+        work.verify(Clean)
+        tokenizer = open_tokenizer(work)
+        writer = CorpusWriter(folder, tokenizer, shard_rows=self.options.shard_rows)
+        with work.unfinished(self) as unfinished:
+            encoder = Encoder(
+                unfinished,
+                writer,
+                work.folder / Vocab.name,
+                tokenizer.identity,
+                text_format(work),
+                workers,
+                work.progress,
+            )
+            training = encoder.encode_train(work.folder / Clean.name / "train.arrow", self.options.max_tokens)
+            splits = {"train": training.info}
+            for split in work.report(Read).pairs:
+                if split != "train":
+                    splits[split] = encoder.encode_held_out(work.folder / Read.name / f"{split}.arrow")
+        manifest = self._manifest(work, splits, training, command, tuple(recipes))
+        writer.close(manifest)
+        _warn(manifest, work.progress)
+        return manifest
+
+    def _manifest(
+        self,
+        work: Workspace,
+        splits: Mapping[str, SplitInfo],
+        training: "Training",
+        command: str,
+        recipes: tuple[InputFile, ...],
+    ) -> Manifest:
+        read, clean, vocab = work.report(Read), work.report(Clean), work.report(Vocab)
+        stages = (Read, Clean, Vocab)
+        options = {name: value for stage in stages for name, value in work.finished(stage).options.items()}
+        options |= self.record()
+        cleaning = clean.cleaning
+        return Manifest(
+            format_version=FORMAT_VERSION,
+            build_key=self.key,
+            src_lang=str(options["src_lang"]),
+            tgt_lang=str(options["tgt_lang"]),
+            tokenizer=vocab.tokenizer,
+            src_tokenizer=vocab.src_tokenizer,
+            trees=text_format(work).trees,
+            splits=dict(splits),
+            sources=read.sources,
+            parts=_parts(read, clean, training.parts),
+            recipes=recipes,
+            cleaning=CleaningReport(
+                read=cleaning.read,
+                kept=training.info.pairs,
+                dropped=cleaning.dropped | {"too_many_tokens": training.too_long},
+                examples=cleaning.examples,
+                before=cleaning.before,
+                after=training.words,
+            ),
+            overlap=clean.overlap,
+            options=options,
+            command=command or _command_line(options),
+            versions=_package_versions() | clean.packages,
+        )
+
+
+def _parts(read: ReadReport, cleaned: CleanReport, kept: Sequence[int]) -> tuple[PartInfo, ...]:
+    """The parts with what each rule dropped of them, and the pairs that were ``kept`` to the end."""
+    return tuple(
+        part.model_copy(update={"pairs": pairs, "dropped": dropped | {"too_many_tokens": before - pairs}})
+        for part, before, dropped, pairs in zip(read.parts, cleaned.parts, cleaned.dropped, kept, strict=True)
+    )
+
+
+def _package_versions() -> dict[str, str]:
+    """The versions that every manifest states; the report of cleaning adds those of its rules."""
+    packages = {name: version(name) for name in ("datasets", "numpy", "pyarrow", "sentencepiece")}
+    own = {"dstransformer": dstransformer.__version__, "python": platform.python_version()}
+    return own | packages | {"unicode": unicodedata.unidata_version}
+
+
+def _command_line(options: Mapping[str, Option]) -> str:
+    """The command with every option, as a manifest states it."""
+    words = ["dst-prep", "build"]
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", shlex.join(str(value).split(" ")) if name == "symbols" else str(value)]
+    return " ".join(words)
+
+
+def _warn(manifest: Manifest, progress: Progress) -> None:
+    """Warn of unknown tokens, and of sources without a pair that is kept."""
+    for (split, language), share in unknown_shares(manifest).items():
+        if share > _NOTED_UNKNOWN:
+            progress.note(
+                f"warning: {share:.1%} of the {language} tokens in {split} are unknown to the tokenizer (<unk>): train "
+                "one with byte fallback, as `dst-prep vocab` and `dst-prep build` without --tokenizer-model do"
+            )
+    for part in manifest.parts:
+        if part.read and not part.pairs:
+            lost = sorted((part.dropped or {}).items(), key=lambda item: -item[1])
+            counts = ", ".join(f"{rule} dropped {count:,}" for rule, count in lost if count)
+            progress.note(
+                f"warning: no training pair of the source {part.name!r} is left: {counts or 'all are held out'}"
+            )
+
+
+def unknown_shares(manifest: Manifest) -> dict[tuple[str, str], float]:
+    """Return the share of UNK tokens by split and language; empty if the corpus was made before they were counted."""
+    return {
+        (name, language): unknown / max(tokens, 1)
+        for name, info in manifest.splits.items()
+        for language, unknown, tokens in (
+            (manifest.src_lang, info.src_unknown, info.src_tokens),
+            (manifest.tgt_lang, info.tgt_unknown, info.tgt_tokens),
+        )
+        if unknown is not None
+    }
+
+
+class Encoded(BaseModel):
+    """The pairs of an encoded chunk, by part, and its sentences by their words, see :func:`count_words`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    parts: list[int]
+    words: list[list[int]]
+
+
+class Training(NamedTuple):
+    """The training split: how many pairs were too long, those of each part that are in it, and the word counts."""
+
+    info: SplitInfo
+    too_long: int
+    parts: Sequence[int]
+    words: WordCounts
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What a worker needs to encode a chunk: ``identity`` is that of the tokenizer in the folder ``vocab``."""
+
+    root: Path
+    schema: pa.Schema
+    vocab: Path
+    identity: str
+    text: TextFormat
+    max_tokens: int | None
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Encodes the splits of a corpus.
+
+    Attributes:
+        folder: Where the chunks go.
+        writer: Writes the corpus.
+        vocab: The folder of the tokenizer.
+        identity: The identity of the tokenizer.
+        text: How sentences are written.
+        workers: Where the tasks run.
+        progress: Shows what is done.
+    """
+
+    folder: Path
+    writer: CorpusWriter
+    vocab: Path
+    identity: str
+    text: TextFormat
+    workers: Workers
+    progress: Progress
+
+    def encode_train(self, path: Path, max_tokens: int) -> Training:
+        """Write the training split, without pairs that have more than ``max_tokens`` tokens on either side.
+
+        Raises:
+            DataError: Every pair is dropped.
+        """
+        rows = self.writer.split("train", has_text=False)
+        total, parts, words = self._encode(path, rows, max_tokens)
+        info = rows.close()
+        return Training(info, total - info.pairs, parts, describe_words(words))
+
+    def encode_held_out(self, path: Path) -> SplitInfo:
+        """Write the validation or test split, which ``path`` is named after: every pair, with its raw text."""
+        rows = self.writer.split(path.stem, has_text=True)
+        self._encode(path, rows, None)
+        return rows.close()
+
+    def _encode(self, path: Path, rows: SplitWriter, max_tokens: int | None) -> tuple[int, list[int], Counts]:
+        chunks = cut_pairs(path)
+        total = sum(chunk.rows for chunk in chunks)
+        parts, words = np.zeros(len(self.text.tags), dtype=np.int64), no_words()
+        root = open_chunks(self.folder)
+        context = _Context(root, rows.schema, self.vocab, self.identity, self.text, max_tokens)
+        with (
+            self.progress.task(f"encode {path.stem}", total) as advance,
+            closing(run_tasks(partial(_encode_chunk, context), chunks, self.workers)) as results,
+        ):
+            for chunk, report in zip(chunks, results, strict=True):
+                with pa.memory_map(str(_encoded_chunk(root, chunk) / _IDS)) as file:
+                    rows.write(pa.ipc.open_stream(file).read_all())
+                parts[: len(report.parts)] += np.array(report.parts, dtype=np.int64)
+                words += report.words
+                advance(chunk.rows)
+        if not parts.any() and max_tokens is not None:
+            raise DataError(f"all {total} {path.stem} pairs have more than {max_tokens} tokens: raise --max-tokens")
+        return total, parts.tolist(), words
+
+
+def _encoded_chunk(root: Path, chunk: Chunk) -> Path:
+    return root / f"{chunk.path.stem}-{chunk.number:06d}"
+
+
+def _encode_chunk(context: _Context, chunk: Chunk) -> Encoded:
+    """Write the token ids of a chunk."""
+
+    def write(folder: Path) -> Encoded:
+        tokenizer = _load_tokenizer_once(context.vocab, context.identity)
+        parts, words = [np.empty(0, dtype=np.uint16)], no_words()
+        with pa.ipc.new_stream(str(folder / _IDS), context.schema) as stream:
+            for batch in iter_chunk(chunk):
+                table = encode_pairs(batch, tokenizer, context.max_tokens, context.text)
+                stream.write_table(table.select(context.schema.names).cast(context.schema))
+                parts.append(table["part"].to_numpy())
+                words += count_words(table["src_text"], table["tgt_text"])
+        return Encoded(parts=np.bincount(np.concatenate(parts)).tolist(), words=words.tolist())
+
+    return write_chunk(_encoded_chunk(context.root, chunk), Encoded, write)
+
+
+@lru_cache(maxsize=1)
+def _load_tokenizer_once(vocab: Path, identity: str) -> Tokenizer:
+    """Load the tokenizer. A worker keeps it from one chunk to the next."""
+    tokenizer = load_tokenizer(vocab)
+    if tokenizer.identity != identity:
+        raise DataError(f"the tokenizer in {vocab} has changed since the build began: run it again")
+    return tokenizer
+
+
+def encode_pairs(table: pa.Table, tokenizer: Tokenizer, max_tokens: int | None, text: TextFormat) -> pa.Table:
+    """Encode both sides, without BOS and EOS.
+
+    Args:
+        table: Pairs.
+        tokenizer: The tokenizer.
+        max_tokens: Drop pairs with more tokens on either side; None keeps every pair.
+        text: How sentences are written.
+
+    Returns:
+        The ids, the part, and the text: ``src_text`` with its tag if every pair is kept, as held-out text is stored.
+    """
+    sentences, trees = text.tagged(table), text.trees
+    words = sentences if trees is None else [trees.sentence(sentence.split(" ")) for sentence in sentences]
+    src = _column(tokenizer.src.encode(words, threads=1))
+    texts = table["tgt"].to_pylist()
+    tgt = _column(tokenizer.encode(texts, threads=1) if trees is None else _encode_trees(texts, tokenizer, trees))
+    encoded = pa.table({"src": src, "tgt": tgt, "part": table["part"], "tgt_text": table["tgt"]})
+    if max_tokens is None:
+        return encoded.append_column("src_text", pa.array(sentences, pa.string()))
+    encoded = encoded.append_column("src_text", table["src"])
+    longer = pc.max_element_wise(pc.list_value_length(src), pc.list_value_length(tgt))
+    return encoded.filter(pc.less_equal(longer, max_tokens))
+
+
+def _encode_trees(texts: list[str], tokenizer: Tokenizer, trees: Linearisation) -> list[list[int]]:
+    """Encode each symbol as its piece; one that is not in the training trees is UNK."""
+    symbols = tokenizer.symbols
+    return [[symbols.get(symbol, UNK_ID) for symbol in trees.write(parse_tree(text))] for text in texts]
+
+
+def _column(ids: list[list[int]]) -> pa.ListArray:
+    offsets = np.cumsum([0, *map(len, ids)], dtype=np.int32)
+    return pa.ListArray.from_arrays(offsets, np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=offsets[-1]))

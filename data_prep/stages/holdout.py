@@ -1,0 +1,214 @@
+"""Holds random pairs out of the training text, in bounded memory and on any number of machines.
+
+A sentence that several pairs share counts once, where it is first. The first occurrences are found as those of repeated
+pairs are (:mod:`data_prep.stages.dedup`). Random ones are chosen by their number, and all pairs that share their
+sentence leave the training text.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict
+
+from data_prep.stages.dedup import (
+    Rows,
+    bucket_bits,
+    filtered_chunk,
+    first_occurrences,
+    list_buckets,
+    list_rows,
+    mark_bucket,
+    write_keys,
+)
+from data_prep.stages.text import Counts, hash_texts, normalise
+from data_prep.store.chunks import open_chunks, write_chunk
+from data_prep.store.pairs import (
+    Chunk,
+    Kept,
+    PairsWriter,
+    cut_pairs,
+    index_pairs,
+    iter_chunk,
+    join_pairs,
+    take_pairs,
+    write_kept,
+)
+from data_prep.workers.pool import Result, Task, Workers, run_tasks
+from dstransformer.errors import UserError
+from dstransformer.terminal.progress import Progress
+
+#: In the folder of a chunk: the keys of its source sentences; the rows that can be held out; the pairs that are left.
+#: In that of the chunks: the keys of the sentences that are held out.
+_SOURCES, _USABLE, _PAIRS, _CHOSEN = "sources", "usable", "pairs.arrow", "chosen"
+
+
+class _Hashed(BaseModel):
+    """The usable pairs of a chunk in each bucket of their keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    buckets: list[int]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What a worker needs: the part that the sets are held out of, the number of parts, and the bits of buckets."""
+
+    root: Path
+    part: int
+    parts: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Sentences to find in a chunk, whose first row is ``first``, by their numbers among its first occurrences."""
+
+    rows: Rows
+    first: int
+    numbers: npt.NDArray[np.int64]
+
+
+def hold_out(
+    folder: Path, part: int, parts: int, sizes: Mapping[str, int], seed: int, workers: Workers, progress: Progress
+) -> Counts:
+    """Move random pairs of a part out of ``folder/train.arrow``, and drop all that share their source sentences.
+
+    Args:
+        folder: Gets a file of pairs for each split.
+        part: The part.
+        parts: Number of parts of the training text.
+        sizes: The pairs of each split.
+        seed: The seed of the choice.
+        workers: Where the tasks run; the result does not depend on it.
+        progress: Shows what is done.
+
+    Returns:
+        The training pairs of each part that are left, ``(parts,)``.
+
+    Raises:
+        UserError: The text is too small.
+    """
+    train, whole = folder / "train.arrow", folder / "whole.arrow"
+    train.rename(whole)
+    index = index_pairs(whole)
+    chunks = cut_pairs(whole, index)
+    total = sum(chunk.rows for chunk in chunks)
+    root = open_chunks(folder, part)
+    search = _Search(root, part, parts, bucket_bits(total))
+    with progress.task("hold out", total) as advance:
+        hashed = []
+        with closing(run_tasks(partial(_hash_chunk, search), chunks, workers)) as results:
+            for chunk, report in zip(chunks, results, strict=True):
+                hashed.append(report.buckets)
+                advance(chunk.rows)
+        buckets = np.array(hashed, dtype=np.int64)
+        distinct = sum(report.distinct for report in _run(mark_bucket, list_buckets(root, buckets), workers))
+        chosen = _choose(distinct, sizes, seed)
+        rows, keys = _locate(np.concatenate(list(chosen.values())), list_rows(root, buckets), chunks, workers)
+        np.sort(keys).tofile(root / _CHOSEN)
+        left = np.sum([report.parts for report in _run(partial(_drop_held_out, search), chunks, workers)], axis=0)
+    join_pairs((_kept_chunk(root, chunk.number) / _PAIRS for chunk in chunks), train)
+    begin = 0
+    for split, numbers in chosen.items():
+        with PairsWriter(folder / f"{split}.arrow") as writer:
+            writer.write(take_pairs(whole, np.sort(rows[begin : begin + len(numbers)]), index))
+        begin += len(numbers)
+    shutil.rmtree(root)
+    whole.unlink()
+    return np.asarray(left, dtype=np.int64)
+
+
+def _run(function: Callable[[Task], Result], tasks: Sequence[Task], workers: Workers) -> list[Result]:
+    with closing(run_tasks(function, tasks, workers)) as results:
+        return list(results)
+
+
+def _choose(distinct: int, sizes: Mapping[str, int], seed: int) -> dict[str, npt.NDArray[np.int64]]:
+    """Choose the numbers of the sentences of each split, from ``distinct`` different ones."""
+    wanted = sum(sizes.values())
+    if not distinct:
+        raise UserError("no training pair has text on both sides: check that both files hold text")
+    if wanted >= distinct:
+        raise UserError(
+            f"cannot hold {wanted} pairs out of a training text of {distinct} distinct source sentences: "
+            "choose a smaller --valid-size or --test-size, or give held-out text of its own with --valid and --test"
+        )
+    numbers = np.random.default_rng(seed).choice(distinct, size=wanted, replace=False)
+    return dict(zip(sizes, np.split(numbers, np.cumsum(list(sizes.values()))[:-1]), strict=True))
+
+
+def _locate(
+    numbers: npt.NDArray[np.int64], rows: Sequence[Rows], chunks: Sequence[Chunk], workers: Workers
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    """Find sentences by their numbers.
+
+    Returns:
+        The row of the first pair with each, and its key.
+    """
+    ends = np.cumsum(_run(_count_first, rows, workers))
+    chunk_of = np.searchsorted(ends, numbers, side="right")
+    begins = np.concatenate([[0], ends])
+    wanted = []
+    for number in np.unique(chunk_of).tolist():
+        chosen = numbers[chunk_of == number] - begins[number]
+        wanted.append(_Wanted(rows[number], chunks[number].first, chosen))
+    found, keys = np.empty(len(numbers), dtype=np.int64), np.empty(len(numbers), dtype=np.uint64)
+    for one, (at, theirs) in zip(wanted, _run(_find, wanted, workers), strict=True):
+        here = chunk_of == one.rows.number
+        found[here], keys[here] = at, theirs
+    return found, keys
+
+
+def _count_first(rows: Rows) -> int:
+    return int(first_occurrences(rows).sum())
+
+
+def _find(wanted: _Wanted) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    """Find sentences of a chunk: their rows in the file, and their keys."""
+    folder = filtered_chunk(wanted.rows.root, wanted.rows.number)
+    usable = np.flatnonzero(first_occurrences(wanted.rows))[wanted.numbers]
+    in_chunk = np.fromfile(folder / _USABLE, dtype=np.uint32)[usable].astype(np.int64)
+    return wanted.first + in_chunk, np.fromfile(folder / _SOURCES, dtype=np.uint64)[in_chunk]
+
+
+def _hash_chunk(search: _Search, chunk: Chunk) -> _Hashed:
+    """Write the keys of the source sentences of a chunk, equal for equal ones, and which can be held out."""
+
+    def write(folder: Path) -> _Hashed:
+        keys, usable = [np.empty(0, dtype=np.uint64)], [np.empty(0, dtype=np.bool_)]
+        for table in iter_chunk(chunk):
+            src = [normalise(text, "nfkc") for text in table["src"].to_pylist()]
+            tgt = [normalise(text, "nfkc") for text in table["tgt"].to_pylist()]
+            has_text = np.fromiter((bool(a and b) for a, b in zip(src, tgt, strict=True)), np.bool_, len(src))
+            keys.append(hash_texts(src))
+            usable.append(has_text & ~table["low"].to_numpy() & (table["part"].to_numpy() == search.part))
+        sources, rows = np.concatenate(keys), np.flatnonzero(np.concatenate(usable))
+        sources.tofile(folder / _SOURCES)
+        rows.astype(np.uint32).tofile(folder / _USABLE)
+        return _Hashed(buckets=write_keys(folder, sources[rows], search.bits))
+
+    return write_chunk(filtered_chunk(search.root, chunk.number), _Hashed, write)
+
+
+def _kept_chunk(root: Path, number: int) -> Path:
+    return root / f"left-{number:06d}"
+
+
+def _drop_held_out(search: _Search, chunk: Chunk) -> Kept:
+    """Write the pairs of a chunk whose sentences are not held out."""
+
+    def write(folder: Path) -> Kept:
+        sources = np.fromfile(filtered_chunk(search.root, chunk.number) / _SOURCES, dtype=np.uint64)
+        keep = ~np.isin(sources, np.fromfile(search.root / _CHOSEN, dtype=np.uint64))
+        return write_kept(iter_chunk(chunk), keep, folder / _PAIRS, search.parts)
+
+    return write_chunk(_kept_chunk(search.root, chunk.number), Kept, write)

@@ -1,0 +1,412 @@
+"""Near duplicates: training pairs whose text is nearly that of an earlier pair.
+
+Similarity is the Jaccard index of the sets of shingles, short substrings of the text. MinHash with locality-sensitive
+hashing finds candidates without comparing each pair with every other (Broder, 1997; Leskovec, Rajaraman and Ullman,
+*Mining of Massive Datasets*, chapter 3). Then the texts of the candidates are compared, so no pair is dropped whose
+Jaccard index with an earlier one is below the threshold.
+
+The search takes bounded memory and any number of machines. The hashes of each chunk lie in its folder, in buckets
+(:func:`split_into_buckets`). A worker takes one bucket, of all chunks, and writes which rows are to be compared with
+which, in the order of the rows. Then a worker takes one chunk, with the candidates of its rows from all buckets,
+compares texts, and writes the pairs that are left. Each step reads what the one before wrote in the work folder, so an
+interrupted search goes on from its chunks.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict
+
+from data_prep.recipe.options import CleanOptions
+from data_prep.stages.text import Hashes, add_examples, merge_examples
+from data_prep.store.chunks import write_chunk
+from data_prep.store.pairs import Chunk, Index, PairsWriter, cut_pairs, index_pairs, iter_chunk, take_pairs
+from data_prep.workers.pool import Workers, run_tasks
+from dstransformer.errors import ConfigError
+from dstransformer.io.files import file_sha256
+from dstransformer.terminal.progress import Progress
+
+#: Hash functions of a signature, and the share of pairs just at the threshold that may be missed.
+HASHES = 128
+MISSED = 0.02
+
+# rensa starts threads from 256 rows on, which a process forked later would lack.
+_SIGNATURE_ROWS = 200
+
+# Entries of a bucket, about: 134 MB, and some four times as much where most rows share a hash with another.
+_BUCKET_ENTRIES = 1 << 24
+
+# Candidates whose texts are looked up at once.
+_LOOKED_UP = 20_000
+
+# Bytes of a hash.
+_BYTES = 8
+
+#: In the folder of a chunk: the entries of its rows; candidates; the pairs that are left; where the batches are.
+_ENTRIES, _CANDIDATES, _PAIRS, _INDEX = "entries", "candidates", "pairs.arrow", "index"
+
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+
+
+def choose_bands(threshold: float) -> tuple[int, int]:
+    """Divide the hashes into bands of equal size; texts that agree on all hashes of a band are candidates.
+
+    Two texts of Jaccard index *s* agree on a band of *r* hashes with probability s^r, and on none of *b* bands with
+    (1 - s^r)^b.
+
+    Returns:
+        The number of bands, and of hashes in each, the largest that misses at most :data:`MISSED` of the texts just at
+        the threshold.
+    """
+    sizes = [size for size in range(1, HASHES + 1) if (1 - threshold**size) ** (HASHES // size) <= MISSED]
+    return HASHES // max(sizes), max(sizes)
+
+
+def shingle(text: str, options: CleanOptions) -> list[str]:
+    """Cut a text into its overlapping shingles, in lower case; a text shorter than one is its only shingle."""
+    text, size = text.casefold(), options.near_size
+    if options.near_shingles == "chars":
+        return [text[begin : begin + size] for begin in range(max(len(text) - size, 0) + 1)]
+    words = text.split()
+    return [" ".join(words[begin : begin + size]) for begin in range(max(len(words) - size, 0) + 1)]
+
+
+def hash_bands(table: pa.Table, options: CleanOptions) -> Hashes:
+    """Hash each band of the MinHash signature of each text, ``(pairs, bands)``."""
+    assert options.near_duplicates is not None
+    bands, size = choose_bands(options.near_duplicates)
+    shingles = [shingle(text, options) for text in compared_texts(table, options)]
+    signatures = minhash(shingles, bands * size, options.near_seed).reshape(len(shingles), bands, size)
+    factors = np.random.default_rng(options.near_seed).integers(1 << 63, size=size, dtype=np.uint64) * 2 + 1
+    keys: Hashes = (signatures * factors).sum(axis=2, dtype=np.uint64)
+    return keys
+
+
+def minhash(sets: list[list[str]], hashes: int, seed: int) -> npt.NDArray[np.uint64]:
+    """Compute MinHash signatures, ``(sets, hashes)``, of values of 32 bits."""
+    rensa_minhash = load_minhash()
+    values = array("I")
+    for begin in range(0, len(sets), _SIGNATURE_ROWS):
+        part = sets[begin : begin + _SIGNATURE_ROWS]
+        for row in rensa_minhash.digest_matrix_from_token_sets(part, hashes, seed).to_rows():
+            values.fromlist(row)
+    return np.frombuffer(values, dtype=np.uint32).astype(np.uint64).reshape(len(sets), hashes)
+
+
+def jaccard(one: str, other: str, options: CleanOptions) -> float:
+    """The number of different shingles that two texts share, over that of those in either."""
+    left, right = set(shingle(one, options)), set(shingle(other, options))
+    shared = len(left & right)
+    return shared / (len(left) + len(right) - shared)
+
+
+def split_into_buckets(keys: Hashes, first: int, bits: int) -> tuple[Hashes, npt.NDArray[np.int64]]:
+    """Divide the hashes of a band among buckets, by their first bits.
+
+    Args:
+        keys: Hashes of consecutive rows, ``(rows,)``.
+        first: The number of the first row.
+        bits: The bits that the hashes of a bucket have in common.
+
+    Returns:
+        Entries, a hash without these bits (high bits) and a row, bucket by bucket, ``(rows,)``; the number of those in
+        each bucket, ``(2**bits,)``.
+    """
+    rows = np.arange(first, first + len(keys), dtype=np.uint64)
+    entries = (keys >> np.uint64(32 - bits) & _LOW) << _HALF | rows
+    if not bits:
+        return entries, np.array([len(keys)])
+    buckets = (keys >> np.uint64(64 - bits)).astype(np.int64)
+    return entries[np.argsort(buckets, kind="stable")], np.bincount(buckets, minlength=1 << bits)
+
+
+def find_candidates(entries: Hashes) -> Hashes:
+    """Find rows to compare: each with the first row of the same hash, and with the one before it.
+
+    Args:
+        entries: Those of a bucket, as :func:`split_into_buckets` returns them; they are sorted in place.
+
+    Returns:
+        Rows (high bits) and earlier rows, sorted.
+    """
+    entries.sort()
+    same = entries[1:] >> _HALF == entries[:-1] >> _HALF  # as the one before
+    shared = np.zeros(len(entries), dtype=bool)
+    shared[1:] = same
+    shared[:-1] |= same
+    entries = entries[shared]
+    begins = np.ones(len(entries), dtype=bool)
+    begins[1:] = entries[1:] >> _HALF != entries[:-1] >> _HALF
+    rows = (entries & _LOW).astype(np.uint32)
+    later = np.flatnonzero(~begins)
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))[later]
+    between = later[first != later - 1]
+    pairs = np.concatenate([_pair(rows[later], rows[first]), _pair(rows[between], rows[between - 1])])
+    pairs.sort()
+    return pairs
+
+
+def _pair(rows: npt.NDArray[np.uint32], others: npt.NDArray[np.uint32]) -> Hashes:
+    return rows.astype(np.uint64) << _HALF | others
+
+
+def split_candidates(pairs: Hashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The rows of candidates, ``(candidates,)``, and the earlier rows."""
+    return (pairs >> _HALF).astype(np.int64), (pairs & _LOW).astype(np.int64)
+
+
+def first_candidates(rows: npt.NDArray[np.int64]) -> Hashes:
+    """The smallest candidates that rows can have, by which the candidates of chunks are divided."""
+    return rows.astype(np.uint64) << _HALF
+
+
+def compared_texts(table: pa.Table, options: CleanOptions) -> list[str]:
+    """What is compared of each pair: ``src``, ``tgt``, or both sides, one after the other."""
+    side = options.near_text
+    both = pc.binary_join_element_wise(table["src"], table["tgt"], "\n") if side == "both" else table[side]
+    texts: list[str] = both.to_pylist()
+    return texts
+
+
+def load_minhash() -> Any:
+    """Load the MinHash of ``rensa``.
+
+    Raises:
+        ConfigError: The package is not installed.
+    """
+    try:
+        from rensa import RMinHash
+    except ImportError:
+        raise ConfigError(
+            "--near-duplicates needs rensa: install it with `pip install 'dstransformer[clean]'`"
+        ) from None
+    return RMinHash
+
+
+@dataclass(frozen=True)
+class NearDuplicates:
+    """The pairs that are kept, and the near duplicates.
+
+    Attributes:
+        files: Files of pairs, in order.
+        dropped: The near duplicates of each part, ``(parts,)``.
+        examples: The first of them.
+    """
+
+    files: Sequence[Path]
+    dropped: npt.NDArray[np.int64]
+    examples: Sequence[tuple[str, str]]
+
+
+class _Done(BaseModel):
+    """The report of a chunk that has nothing to count."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Dropped(BaseModel):
+    """The near duplicates of a chunk, by part, and the first of them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dropped: list[int]
+    examples: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What a worker needs: the pairs, the folder of the chunks, the hash of the index, the options, and how many
+    parts and bits.
+    """
+
+    path: Path
+    root: Path
+    index: str
+    options: CleanOptions
+    parts: int
+    bits: int
+
+    @property
+    def buckets(self) -> int:
+        assert self.options.near_duplicates is not None
+        return choose_bands(self.options.near_duplicates)[0] << self.bits
+
+    def chunk(self, step: str, number: int) -> Path:
+        return self.root / f"{step}-{number:06d}"
+
+
+def drop_near_duplicates(
+    path: Path, root: Path, parts: int, options: CleanOptions, workers: Workers, progress: Progress
+) -> NearDuplicates:
+    """Drop the pairs that are similar to an earlier pair, which may itself be a near duplicate.
+
+    Args:
+        path: A file of pairs.
+        root: The folder of the chunks.
+        parts: The number of parts of the pairs.
+        options: ``near_duplicates`` is the Jaccard index from which on two texts count as near duplicates.
+        workers: Where the tasks run; the result does not depend on it.
+        progress: Shows what is done.
+
+    Raises:
+        ConfigError: There are too many pairs.
+    """
+    index = index_pairs(path)
+    total = int(index.firsts[-1])
+    if total >= 1 << 32:  # rows are numbered with 32 bits
+        raise ConfigError(f"--near-duplicates: {total:,} pairs are too many, at most {(1 << 32) - 1:,}: leave it out")
+    bits = max(-(-total // _BUCKET_ENTRIES) - 1, 0).bit_length()
+    write_chunk(_indexed(root), _Done, partial(_write_index, index))
+    search = _Search(path, root, file_sha256(_indexed(root) / _INDEX), options, parts, bits)
+    chunks = cut_pairs(path, index)
+    with (
+        progress.task("hash for near duplicates", total) as advance,
+        closing(run_tasks(partial(_hash_chunk, search), chunks, workers)) as hashed,
+    ):
+        for chunk, _ in zip(chunks, hashed, strict=True):
+            advance(chunk.rows)
+    with (
+        progress.task("sort hashes in buckets", search.buckets) as advance,
+        closing(run_tasks(partial(_pair_bucket, search), range(search.buckets), workers)) as paired,
+    ):
+        for _ in paired:
+            advance(1)
+    dropped, examples = np.zeros(parts, dtype=np.int64), list[tuple[str, str]]()
+    with (
+        progress.task("drop near duplicates", total) as advance,
+        closing(run_tasks(partial(_drop_similar, search), chunks, workers)) as results,
+    ):
+        for chunk, report in zip(chunks, results, strict=True):
+            dropped += report.dropped
+            merge_examples(examples, report.examples)
+            advance(chunk.rows)
+    return NearDuplicates([search.chunk("distinct", chunk.number) / _PAIRS for chunk in chunks], dropped, examples)
+
+
+def _indexed(root: Path) -> Path:
+    return root / "index-000000"
+
+
+def _write_index(index: Index, folder: Path) -> _Done:
+    np.concatenate([index.offsets, index.firsts]).tofile(folder / _INDEX)
+    return _Done()
+
+
+@lru_cache(maxsize=1)
+def _load_index(root: Path, content: str) -> Index:
+    """The index of the pairs. A worker keeps it while its hash, ``content``, stays the same."""
+    del content
+    numbers = np.fromfile(_indexed(root) / _INDEX, dtype=np.int64)
+    return Index(*np.split(numbers, [len(numbers) // 2]))
+
+
+def _hash_chunk(search: _Search, chunk: Chunk) -> _Done:
+    """Write the entries of a chunk, in the order of the buckets: band after band."""
+
+    def write(folder: Path) -> _Done:
+        keys = np.concatenate([hash_bands(table, search.options) for table in iter_chunk(chunk)])
+        bands = (split_into_buckets(band, chunk.first, search.bits) for band in keys.T)
+        write_slices(folder / _ENTRIES, search.buckets, bands)
+        return _Done()
+
+    return write_chunk(search.chunk("hashed", chunk.number), _Done, write)
+
+
+def _pair_bucket(search: _Search, number: int) -> _Done:
+    """Write the candidates of a bucket, in the order of the chunks of their later rows."""
+
+    def write(folder: Path) -> _Done:
+        chunks = cut_pairs(search.path, _load_index(search.root, search.index))
+        paths = (search.chunk("hashed", chunk.number) / _ENTRIES for chunk in chunks)
+        candidates = find_candidates(np.concatenate([read_slice(path, number) for path in paths]))
+        firsts = first_candidates(np.array([chunk.first for chunk in chunks]))
+        counts = np.diff(np.searchsorted(candidates, firsts), append=len(candidates))
+        write_slices(folder / _CANDIDATES, len(chunks), [(candidates, counts)])
+        return _Done()
+
+    return write_chunk(search.chunk("paired", number), _Done, write)
+
+
+def _drop_similar(search: _Search, chunk: Chunk) -> _Dropped:
+    """Write the pairs of a chunk that are not near duplicates."""
+
+    def write(folder: Path) -> _Dropped:
+        paths = (search.chunk("paired", number) / _CANDIDATES for number in range(search.buckets))
+        candidates = np.unique(np.concatenate([read_slice(path, chunk.number) for path in paths]))
+        near = np.zeros(chunk.rows, dtype=np.bool_)
+        near[_find_similar(search, candidates) - chunk.first] = True
+        begin, dropped, examples = 0, np.zeros(search.parts, dtype=np.int64), list[tuple[str, str]]()
+        with PairsWriter(folder / _PAIRS, durable=False) as writer:
+            for table in iter_chunk(chunk):
+                drops = near[begin : begin + table.num_rows]
+                begin += table.num_rows
+                writer.write(table.filter(pa.array(~drops)))
+                add_examples(examples, table, drops)
+                dropped += np.bincount(table["part"].to_numpy()[drops], minlength=search.parts)
+        return _Dropped(dropped=dropped.tolist(), examples=examples)
+
+    return write_chunk(search.chunk("distinct", chunk.number), _Dropped, write)
+
+
+def _find_similar(search: _Search, candidates: Hashes) -> npt.NDArray[np.int64]:
+    """The rows whose text is similar to that of a candidate; the rest of a row's candidates is then skipped."""
+    threshold = search.options.near_duplicates
+    assert threshold is not None
+    similar: list[int] = []
+    for row, text, other in _iter_texts(search, candidates):
+        if similar[-1:] != [row] and jaccard(text, other, search.options) >= threshold:
+            similar.append(row)
+    return np.array(similar, dtype=np.int64)
+
+
+def _iter_texts(search: _Search, candidates: Hashes) -> Iterator[tuple[int, str, str]]:
+    """Each candidate row, with its text and that of the earlier row. The file is mapped for a batch at a time."""
+    index = _load_index(search.root, search.index)
+    for begin in range(0, len(candidates), _LOOKED_UP):
+        sides = split_candidates(candidates[begin : begin + _LOOKED_UP])
+        rows, places = np.unique(np.concatenate(sides), return_inverse=True)
+        texts = compared_texts(take_pairs(search.path, rows, index), search.options)
+        here, there = places.reshape(2, -1).tolist()
+        for row, one, other in zip(sides[0].tolist(), here, there, strict=True):
+            yield row, texts[one], texts[other]
+
+
+def write_slices(path: Path, slices: int, parts: Iterable[tuple[Hashes, npt.NDArray[np.int64]]]) -> None:
+    """Write a file of slices of hashes, each of which can be read without the others.
+
+    A table of where the slices begin stands first, so only workers need to know it.
+
+    Args:
+        path: The file.
+        slices: The number of slices.
+        parts: Hashes of consecutive slices, and the number of hashes in each. The parts together have all slices.
+    """
+    sizes = [np.array([slices + 1], dtype=np.int64)]  # the first slice follows the table
+    with path.open("wb") as file:
+        file.seek(_BYTES * (slices + 1))
+        for numbers, counts in parts:
+            file.write(np.ascontiguousarray(numbers).data)
+            sizes.append(counts)
+        file.seek(0)
+        file.write(np.cumsum(np.concatenate(sizes), dtype=np.int64).data)
+
+
+def read_slice(path: Path, number: int) -> Hashes:
+    """Read a slice."""
+    with path.open("rb") as file:
+        file.seek(_BYTES * number)
+        begin, end = np.frombuffer(file.read(2 * _BYTES), dtype=np.int64).tolist()
+        file.seek(_BYTES * begin)
+        return np.frombuffer(file.read(_BYTES * (end - begin)), dtype=np.uint64)

@@ -1,0 +1,189 @@
+"""Stage one: copy the sources' text to one Arrow file per split, and hold sets out of the training text."""
+
+import shutil
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+import dstransformer
+from data_prep.recipe.options import FilesOptions
+from data_prep.recipe.recipe import record_sources
+from data_prep.sources.files import same_sides, swapped_sides
+from data_prep.sources.source import Part
+from data_prep.stages.holdout import hold_out
+from data_prep.stages.text import TextFormat
+from data_prep.store.chunks import CHUNKS
+from data_prep.store.folders import list_names
+from data_prep.store.pairs import SCHEMA, PairsWriter
+from data_prep.store.workspace import StageFiles, StoredStage, Workspace
+from data_prep.workers.pool import Workers
+from dstransformer.corpus import FORMAT_VERSION, Option, PartInfo, SourceInfo
+from dstransformer.errors import DataError, UserError
+from dstransformer.parsing.linearise import Linearisation
+from dstransformer.terminal.progress import Advance, Progress
+
+
+class ReadReport(BaseModel):
+    """The sources, the number of pairs in each split, and the training pairs of each source without held-out ones."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sources: tuple[SourceInfo, ...]
+    pairs: dict[str, int]
+    parts: tuple[PartInfo, ...]
+
+
+@dataclass(frozen=True)
+class Read(StoredStage[ReadReport]):
+    """Reads the sources, which are already open."""
+
+    name = "read"
+    files = StageFiles(
+        results=("train.arrow", "validation.arrow", "test.arrow", "whole.arrow"),
+        in_chunk=("pairs.arrow", "keys", "order", "marks", "sources", "usable"),
+        beside_chunks=("chosen",),
+    )
+    report_type = ReadReport
+
+    parts: Sequence[Part]
+    after: str = ""
+
+    def record(self) -> dict[str, Option]:
+        """See ``Stage``."""
+        return record_sources({part.name: part.options for part in self.parts})
+
+    def content(self) -> dict[str, Any]:
+        """See ``Stage``. The versions decide, beside inputs and options, the bytes of a corpus."""
+        sources = {
+            part.name: {"source": part.source.info.model_dump(), "options": part.options.record()}
+            for part in self.parts
+        }
+        versions = {
+            "format": FORMAT_VERSION,
+            "dstransformer": dstransformer.__version__,
+            "sentencepiece": version("sentencepiece"),
+            "unicode": unicodedata.unidata_version,
+        }
+        return {"sources": sources, "order": list(sources), "made_by": versions}
+
+    def check(self, work: Workspace) -> None:
+        """Warn of sides that may be swapped, and say why a finished stage is run again."""
+        for part in self.parts:
+            options = part.options
+            if isinstance(options, FilesOptions) and (warning := swapped_sides(options) or same_sides(options)):
+                work.progress.note(warning)
+        if changes := _changed_sources(work, [part.source.info for part in self.parts]):
+            work.progress.note(f"reading the text again, because {changes}")
+
+    def write(self, work: Workspace, folder: Path, workers: Workers) -> ReadReport:
+        """See ``StoredStage``."""
+        return read_text(self.parts, folder, workers, work.progress)
+
+
+def text_format(work: Workspace) -> TextFormat:
+    """How the sentences of the sources are written, once they are read."""
+    options = work.finished(Read).options
+    trees: Linearisation | None = None
+    if options["source"] == "trees":
+        trees = TypeAdapter(Linearisation).validate_python({name: options[name] for name in ("tags", "closing")})
+    return TextFormat(tuple(part.tag for part in work.report(Read).parts), trees)
+
+
+def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: Progress) -> ReadReport:
+    """Write ``folder/<split>.arrow`` for each split: the text of the first part, then that of the next.
+
+    Raises:
+        DataError: A text cannot be used.
+        UserError: The training text is too small for the held-out sets.
+    """
+    pairs = {}
+    counts = np.zeros(len(parts), dtype=np.int64)
+    for split in ("train", "validation", "test"):
+        if not any(split in part.source.splits for part in parts):
+            continue
+        with progress.task(f"read {split}") as advance, PairsWriter(folder / f"{split}.arrow") as writer:
+            for number, part in enumerate(parts):
+                if split in part.source.splits:
+                    before = writer.rows
+                    _copy(part, split, number, writer, advance)
+                    counts[number] += (writer.rows - before) * (split == "train")
+        pairs[split] = writer.rows
+    whole = counts
+    for number, part in enumerate(parts):
+        if isinstance(part.options, FilesOptions):
+            sizes = {"validation": part.options.valid_size, "test": part.options.test_size}
+            held_out = {split: size for split, size in sizes.items() if size}
+            if held_out:
+                counts = hold_out(folder, number, len(parts), held_out, part.options.seed, workers, progress)
+                pairs |= {"train": int(counts.sum())} | held_out
+    if (folder / CHUNKS).exists():
+        shutil.rmtree(folder / CHUNKS)
+    order = [split for split in ("train", "validation", "test") if split in pairs]
+    return ReadReport(
+        sources=tuple(part.source.info for part in parts),
+        pairs={split: pairs[split] for split in order},
+        parts=tuple(
+            PartInfo(
+                name=part.name,
+                weight=part.options.weight,
+                tag=part.options.tag,
+                read=count,
+                pairs=count,
+                held_out=before - count,
+            )
+            for part, before, count in zip(parts, whole.tolist(), counts.tolist(), strict=True)
+        ),
+    )
+
+
+def _copy(part: Part, split: str, number: int, writer: PairsWriter, advance: Advance) -> None:
+    """Append a split of a part.
+
+    Raises:
+        DataError: The split or one of its sides is empty.
+    """
+    blank = {"src": "source", "tgt": "target"}  # the sides without text so far
+    before = writer.rows
+    for table in part.source.splits[split]():
+        columns = dict(zip(table.column_names, table.columns, strict=True))
+        columns["part"] = pa.array(np.full(table.num_rows, number, dtype=np.uint16))
+        columns.setdefault("low", pa.array(np.zeros(table.num_rows, dtype=np.bool_)))
+        writer.write(pa.table(columns, schema=SCHEMA))
+        for side in list(blank):
+            if any(map(str.strip, table[side].to_pylist())):
+                del blank[side]
+        advance(table.num_rows)
+    if writer.rows == before:
+        raise DataError(f"the {split} text of the source {part.name} is empty: it has no sentence pair")
+    if blank and split != "train":  # cleaning reports it for the training text
+        side = next(iter(blank.values()))
+        raise DataError(f"every line of the {side} side of the {split} text is empty: check which files were named")
+
+
+def _changed_sources(work: Workspace, sources: Sequence[SourceInfo]) -> str | None:
+    """How sources differ from those that the finished stage has read; None if they do not."""
+    try:
+        before = work.report(Read).sources
+    except UserError:  # not finished, or of another version
+        return None
+    old, new = (
+        Counter((file.name, file.sha256) for source in side for file in source.inputs) for side in (before, sources)
+    )
+    removed, added = {name for name, _ in old - new}, {name for name, _ in new - old}
+    described = (
+        ("changed", sorted(removed & added)),
+        ("added", sorted(added - removed)),
+        ("removed", sorted(removed - added)),
+    )
+    changes = [f"{list_names(names)} {what}" for what, names in described if names]
+    if [source.revision for source in before] != [source.revision for source in sources]:
+        changes.append("a data set has another revision")
+    return "; ".join(changes) or None

@@ -1,0 +1,109 @@
+"""What is done with the text of pairs: normalisation, hashes, word counts, examples, tags and trees."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dstransformer.corpus import MOST_WORDS, WordCounts
+from dstransformer.corpus.tokenizer import plain_spaces
+from dstransformer.parsing.linearise import Linearisation
+
+# Dropped pairs that are kept as examples of a rule, and the maximal number of characters of each side.
+_EXAMPLES = 5
+_EXAMPLE_LENGTH = 300
+
+Hashes = npt.NDArray[np.uint64]
+Counts = npt.NDArray[np.int64]
+
+
+def no_words() -> Counts:
+    """Zero counts, ``(2, MOST_WORDS + 1)``."""
+    return np.zeros((2, MOST_WORDS + 1), dtype=np.int64)
+
+
+def count_words(src: pa.ChunkedArray, tgt: pa.ChunkedArray) -> Counts:
+    """Count the normalised sentences of each side by their words, ``(2, MOST_WORDS + 1)``."""
+    counts = no_words()
+    for side, texts in enumerate((src, tgt)):
+        words = pc.count_substring(texts, " ").to_numpy() + pc.not_equal(texts, "").to_numpy()
+        counts[side] = np.bincount(np.minimum(words, MOST_WORDS), minlength=MOST_WORDS + 1)
+    return counts
+
+
+def describe_words(counts: Counts) -> WordCounts:
+    """The counts for the manifest, without trailing zeros."""
+    src, tgt = (tuple(np.trim_zeros(side, "b").tolist()) for side in counts)
+    return WordCounts(src=src, tgt=tgt)
+
+
+def add_examples(examples: list[tuple[str, str]], table: pa.Table, drops: npt.NDArray[np.bool_]) -> None:
+    """Add the first pairs that a rule drops of a table, until there are enough."""
+    rows = np.flatnonzero(drops)[: _EXAMPLES - len(examples)]
+    for pair in table.select(["src", "tgt"]).take(rows).to_pylist() if len(rows) else ():
+        examples.append((shortened(pair["src"], _EXAMPLE_LENGTH), shortened(pair["tgt"], _EXAMPLE_LENGTH)))
+
+
+def merge_examples(examples: list[tuple[str, str]], more: Iterable[tuple[str, str]]) -> None:
+    """Add the examples of a later chunk, until there are enough."""
+    examples += list(more)[: _EXAMPLES - len(examples)]
+
+
+def normalise(text: str, form: Literal["nfkc", "none"]) -> str:
+    """Normalise Unicode, remove control characters and collapse spaces."""
+    text = plain_spaces(text)
+    if form == "nfkc":
+        text = unicodedata.normalize("NFKC", text)
+    return " ".join(filter(None, text.split(" ")))
+
+
+def hash_texts(texts: Iterable[str]) -> Hashes:
+    """Hash each text to 64 bits; the chance of any collision among 36M sentences is 1 in 28,000."""
+    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+
+
+def hash_pairs(src: Iterable[str], tgt: Iterable[str]) -> Hashes:
+    """Hash each sentence pair to 64 bits."""
+    return hash_texts(f"{a}\n{b}" for a, b in zip(src, tgt, strict=True))
+
+
+def comparison_keys(table: pa.Table | pa.RecordBatch) -> tuple[Hashes, Hashes]:
+    """Hash the source sentence of each pair, and the whole pair, in Unicode form NFKC."""
+    src = [normalise(text, "nfkc") for text in table["src"].to_pylist()]
+    tgt = [normalise(text, "nfkc") for text in table["tgt"].to_pylist()]
+    return hash_texts(src), hash_pairs(src, tgt)
+
+
+def shortened(text: str, length: int) -> str:
+    """A text of at most ``length`` characters, for display; the last is an ellipsis if some are left out."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """How the sentences of a corpus are written.
+
+    Attributes:
+        tags: The tag of each part, which its source sentences begin with.
+        trees: How the trees of the target side are written; None for text.
+    """
+
+    tags: tuple[str | None, ...]
+    trees: Linearisation | None = None
+
+    def tagged(self, table: pa.Table) -> list[str]:
+        """The source sentences, each with the tag of its part."""
+        sentences: list[str] = table["src"].to_pylist()
+        if not any(self.tags):
+            return sentences
+        begins = [f"{tag} " if tag else "" for tag in self.tags]
+        return [begins[part] + text for part, text in zip(table["part"].to_pylist(), sentences, strict=True)]

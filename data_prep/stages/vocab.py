@@ -1,0 +1,311 @@
+"""Stage three: one SentencePiece vocabulary for both languages (Vaswani et al., 2017, section 5.1), or one for each."""
+
+import io
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow.compute as pc
+import sentencepiece
+from pydantic import BaseModel, ConfigDict
+
+from data_prep.recipe.options import VocabOptions
+from data_prep.stages.clean import Clean
+from data_prep.stages.read import Read, text_format
+from data_prep.stages.text import TextFormat
+from data_prep.store.pairs import count_pairs, iter_pairs
+from data_prep.store.workspace import StageFiles, StoredStage, Workspace
+from data_prep.workers.pool import Workers, run_in_process
+from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, TokenizerInfo
+from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
+from dstransformer.errors import DataError, UserError
+from dstransformer.io.files import file_sha256
+from dstransformer.parsing.linearise import Linearisation
+from dstransformer.parsing.trees import parse_tree
+from dstransformer.terminal.progress import Progress
+
+# Unigram training sums floats per thread, so the number of threads decides the last bits, and the model file records
+# it. With a fixed number every machine trains the same model.
+_THREADS = 16
+
+#: How SentencePiece writes a space. A tag follows the one that it puts before every sentence.
+SPACE = "\u2581"
+
+
+#: SentencePiece's names of the Unicode normalisations.
+_SENTENCEPIECE_RULES = {"nfkc": "nfkc", "none": "identity"}
+
+#: The sides of the text that a vocabulary is for.
+Side = Literal["both", "src", "tgt"]
+
+_NAMES = {"both": "", "src": " of the source side", "tgt": " of the target side"}
+
+
+class Tokenizers(BaseModel):
+    """The tokenizer of both sides; or that of the target side, and that of the source side."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokenizer: TokenizerInfo
+    src_tokenizer: TokenizerInfo | None = None
+
+
+@dataclass(frozen=True)
+class Vocab(StoredStage[Tokenizers]):
+    """Trains the tokenizers on the cleaned training text, or takes given ones."""
+
+    name = "vocab"
+    files = StageFiles(results=(TOKENIZER_NAME, SRC_TOKENIZER_NAME))
+    report_type = Tokenizers
+
+    options: VocabOptions
+    after: str
+
+    def content(self) -> dict[str, Any]:
+        """See ``Stage``."""
+        content: dict[str, Any] = dict(self.record())
+        if self.options.tokenizer_model:
+            src = self.options.src_tokenizer_model
+            given = Tokenizer.load(self.options.tokenizer_model, Tokenizer.load(src) if src else None)
+            content["sha256"] = given.identity
+        return content
+
+    def check(self, work: Workspace) -> None:
+        """See ``StoredStage``."""
+        work.chain(Read, Clean)
+        work.verify(Clean)
+        check_symbols(self.options.symbols, str(work.finished(Clean).options["normalise"]))
+
+    def write(self, work: Workspace, folder: Path, workers: Workers) -> Tokenizers:
+        """See ``StoredStage``. SentencePiece brings its own threads."""
+        del workers
+        train = work.folder / Clean.name / "train.arrow"
+        rule = _SENTENCEPIECE_RULES[str(work.finished(Clean).options["normalise"])]
+        return make_tokenizers(train, folder, self.options, rule, text_format(work), work.progress)
+
+
+def open_tokenizer(work: Workspace) -> Tokenizer:
+    """Load the tokenizer of a finished stage.
+
+    Raises:
+        DataError: It is damaged or gone.
+    """
+    infos = work.report(Vocab)
+    for name, info in ((SRC_TOKENIZER_NAME, infos.src_tokenizer), (TOKENIZER_NAME, infos.tokenizer)):
+        path = work.folder / Vocab.name / name
+        if info is not None and (not path.is_file() or file_sha256(path) != info.sha256):
+            raise DataError(
+                f"{path} is damaged or gone: remove {path.parent}, then run `dst-prep vocab` or `dst-prep build` again"
+            )
+    return load_tokenizer(work.folder / Vocab.name)
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Load the tokenizer, with the one of the source side if there is one, that a stage left in a folder.
+
+    Raises:
+        DataError: It is gone or damaged.
+    """
+    src = folder / SRC_TOKENIZER_NAME
+    return Tokenizer.load(folder / TOKENIZER_NAME, Tokenizer.load(src) if src.exists() else None)
+
+
+def make_tokenizers(
+    train: Path, folder: Path, options: VocabOptions, rule: str, text: TextFormat, progress: Progress
+) -> Tokenizers:
+    """Make the tokenizers and save them in ``folder``; see :func:`make_tokenizer`."""
+    given = options, rule, text, progress
+    if options.joint:
+        return Tokenizers(tokenizer=make_tokenizer(train, folder / TOKENIZER_NAME, *given))
+    if text.trees:
+        raise UserError("--no-joint: a corpus for a parser has one vocabulary, for words and trees: leave it out")
+    return Tokenizers(
+        src_tokenizer=make_tokenizer(train, folder / SRC_TOKENIZER_NAME, *given, side="src"),
+        tokenizer=make_tokenizer(train, folder / TOKENIZER_NAME, *given, side="tgt"),
+    )
+
+
+def make_tokenizer(
+    train: Path,
+    target: Path,
+    options: VocabOptions,
+    rule: str,
+    text: TextFormat,
+    progress: Progress,
+    side: Side = "both",
+) -> TokenizerInfo:
+    """Train a tokenizer on a file of pairs, or take the given one, and save it as ``target``.
+
+    It has a piece for every tag and for every symbol of the user's. For trees it is trained on the words only, and has
+    a piece for every symbol that they are written with.
+
+    Args:
+        train: A file of pairs, cleaned.
+        target: Where the model goes.
+        options: Kind, size, sample and symbols.
+        rule: SentencePiece's name for the Unicode normalisation that the model applies.
+        text: How sentences are written.
+        progress: Shows that training is under way.
+        side: The sides of the text that it is for.
+
+    Raises:
+        UserError: The text cannot fill the vocabulary, or does not fit into it.
+        DataError: The given model cannot be used.
+    """
+    trees = text.trees
+    of_trees = collect_symbols(train, trees) if trees else []
+    if clash := set(of_trees) & set(options.symbols):
+        raise UserError(f"--symbols {min(clash)}: the trees are written with this symbol; leave it out")
+    tags = [f"{SPACE}{tag}" for tag in sorted({tag for tag in text.tags if tag and side != "tgt"})]
+    for symbol in _unseen(train, options.symbols) if side != "tgt" else ():
+        progress.note(f"warning: the symbol {symbol!r} is nowhere in the training text: no model can learn it")
+    if given := options.src_tokenizer_model if side == "src" else options.tokenizer_model:
+        tokenizer = Tokenizer.load(given)
+        option = f"--{'src-' if side == 'src' else ''}tokenizer-model {given}"
+        _check_given(tokenizer, option, of_trees, tags, options.symbols)
+        kind = "given"
+    else:
+        symbols = [*of_trees, *tags, *options.symbols]
+        read: Side = "src" if trees else side
+        title = f"train a {options.tokenizer} vocabulary of {options.vocab_size:,}{_NAMES[side]}"
+        with progress.task(title) as advance:
+            lines = count_pairs(train) * len(_columns(read))
+            tokenizer = Tokenizer(run_in_process(partial(_train, train, lines, options, rule, symbols, read)))
+            advance(min(lines, options.tokenizer_sample))
+        kind = options.tokenizer
+    tokenizer.save(target)
+    return TokenizerInfo(kind=kind, vocab_size=tokenizer.vocab_size, sha256=tokenizer.sha256)
+
+
+def check_symbols(symbols: Sequence[str], normalise: str) -> None:
+    """Check that cleaning leaves symbols as they are.
+
+    Args:
+        symbols: The user's own.
+        normalise: The Unicode form of cleaned text, ``nfkc`` or ``none``.
+
+    Raises:
+        UserError: It would write one of them differently.
+    """
+    for symbol in symbols if normalise == "nfkc" else ():
+        if (cleaned := unicodedata.normalize("NFKC", symbol)) != symbol:
+            raise UserError(
+                f"--symbols {symbol}: cleaning normalises the text (NFKC), and writes {cleaned!r}: choose another "
+                "symbol, or --normalise none"
+            )
+
+
+def _check_given(
+    tokenizer: Tokenizer, option: str, of_trees: Sequence[str], tags: Sequence[str], own: Sequence[str]
+) -> None:
+    """Refuse the model that an option names if it lacks a symbol that the corpus needs."""
+    for symbols, purpose, source in (
+        (of_trees, ", with which these trees are written", "the tokenizer of a corpus of such trees"),
+        (tags, " for that tag", "the tokenizer of a corpus with that tag"),
+        (own, " that stays whole, as --symbols asks", "one that was trained with this symbol"),
+    ):
+        if missing := [symbol for symbol in symbols if symbol not in tokenizer.symbols]:
+            raise DataError(f"{option} has no piece {missing[0]!r}{purpose}: take {source}, or train one")
+
+
+def _unseen(train: Path, symbols: Sequence[str]) -> Sequence[str]:
+    """The symbols that are on neither side of the training text."""
+    for batch in iter_pairs(train) if symbols else ():
+        texts = [batch["src"], batch["tgt"]]
+        symbols = [one for one in symbols if not any(pc.any(pc.match_substring(text, one)).as_py() for text in texts)]
+        if not symbols:
+            break
+    return symbols
+
+
+def collect_symbols(train: Path, trees: Linearisation) -> list[str]:
+    """The symbols that the trees of the target side are written with, in alphabetical order."""
+    symbols = set(trees.extra_symbols)
+    for batch in iter_pairs(train):
+        for text in batch["tgt"].to_pylist():
+            symbols.update(trees.write(parse_tree(text)))
+    return sorted(symbols)
+
+
+def _columns(side: Side) -> tuple[str, ...]:
+    return ("src", "tgt") if side == "both" else (side,)
+
+
+def _sample_lines(train: Path, lines: int, options: VocabOptions, side: Side = "both") -> Iterator[str]:
+    """Iterate over a random sample of ``options.tokenizer_sample`` sentences of both sides or one, in their order.
+
+    Each batch gives its share of the sample, so that memory holds a batch. A sentence is as likely to be chosen as any
+    other, but for what rounding leaves to a batch.
+    """
+    size = min(options.tokenizer_sample, lines)
+    rng = np.random.default_rng(options.tokenizer_seed)
+    end = 0
+    for batch in iter_pairs(train):
+        sides = [batch[column].to_pylist() for column in _columns(side)]
+        sentences = [sentence for pair in zip(*sides, strict=True) for sentence in pair]
+        begin, end = end, end + len(sentences)
+        share = end * size // lines - begin * size // lines
+        if share == len(sentences):
+            yield from sentences
+        else:
+            chosen = rng.choice(len(sentences), share, replace=False, shuffle=False)
+            yield from (sentences[number] for number in np.sort(chosen).tolist())
+
+
+def _count_words(sentences: Iterator[str]) -> Iterator[str]:
+    """Count the words, which spaces separate, and format each as ``word<tab>count``."""
+    counts: Counter[str] = Counter()
+    for sentence in sentences:
+        counts.update(sentence.split(" "))
+    return (f"{word}\t{count}" for word, count in counts.items())
+
+
+def _train(train: Path, lines: int, options: VocabOptions, rule: str, symbols: list[str], side: Side) -> bytes:
+    sentences = _sample_lines(train, lines, options, side)
+    # SentencePiece keeps its whole input in memory. BPE depends on word counts only, so these give the same pieces;
+    # unigram finds its first candidates in running text.
+    words_only = options.tokenizer == "bpe"
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_count_words(sentences) if words_only else sentences,
+            input_format="tsv" if words_only else "text",
+            model_writer=model,
+            model_type=options.tokenizer,
+            vocab_size=options.vocab_size,
+            character_coverage=options.character_coverage,
+            normalization_rule_name=rule,
+            byte_fallback=True,
+            user_defined_symbols=symbols,
+            pad_id=PAD_ID,
+            unk_id=UNK_ID,
+            bos_id=BOS_ID,
+            eos_id=EOS_ID,
+            num_threads=_THREADS,
+            train_extremely_large_corpus=options.tokenizer_sample > 10_000_000,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _explain(str(error), options, side) from None
+    return model.getvalue()
+
+
+def _explain(message: str, options: VocabOptions, side: Side) -> UserError:
+    text = "this text" if options.joint else f"the {'source' if side == 'src' else 'target'} text"
+    if found := re.search(r"too high .* <= (\d+)", message):
+        return UserError(
+            f"--vocab-size {options.vocab_size} is more than {text} can fill: give at most {found[1]}, a larger "
+            f"--tokenizer-sample (it is {options.tokenizer_sample:,}), or more text"
+        )
+    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return UserError(
+            f"--vocab-size {options.vocab_size} has no room for the special pieces, 256 bytes and {text}'s characters: "
+            f"give at least {found[1]}, or a lower --character-coverage"
+        )
+    return DataError(f"SentencePiece cannot train on {text}: {message}")

@@ -1,0 +1,374 @@
+"""``dst-prep`` on the command line: options, streams, signals, and unusable inputs."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.data.corpora import Rows, train_model, write_corpus
+from support.data.prep import build, refuses, without_vocab
+from support.faults.disk import full_disk
+
+from data_prep.cli import commands, main
+from data_prep.sources import files
+from data_prep.sources.texts import Text
+from data_prep.workers.pool import run_in_process
+from dstransformer.corpus import UNK_ID, Corpus
+from dstransformer.errors import DstError, UserError
+
+ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11]), ([12, 13], [14, 15, 16])]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_corpus(tmp_path / "corpus", ROWS)
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from parsers(command)
+
+
+def test_every_option_has_help() -> None:
+    for parser in parsers(commands._build_parser()):
+        for action in parser._actions:
+            assert action.help or isinstance(action, argparse._SubParsersAction), (parser.prog, action.dest)
+
+
+def test_the_manifest_states_the_versions_of_the_packages_that_rules_needed(tmp_path: Path, options: list[str]) -> None:
+    plain, ruled = tmp_path / "plain", tmp_path / "ruled"
+    assert main(["build", *options, "--workers", "1", "--out", str(plain)]) == 0
+    given = ["--near-duplicates", "1", "--punctuation", "moses"]
+    assert main(["build", *options, *given, "--workers", "1", "--out", str(ruled)]) == 0
+    before, versions = (Corpus.open(corpus).manifest.versions for corpus in (plain, ruled))
+    assert versions == {**before, "rensa": version("rensa"), "sacremoses": version("sacremoses")}
+
+
+def usage(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_options_cannot_be_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
+    line = usage(capsys, "build", "--source", "toy", "--out", "x", "--vocab-siz", "300")
+    assert "unrecognized arguments: --vocab-siz" in line
+
+
+@pytest.mark.parametrize("code", ["../x", "", "e", "en de", "日本", "en/de", "en--de", "a" * 50])
+def test_invalid_language_codes_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, code: str) -> None:
+    command = ["build", "--source", "toy", "--out", str(tmp_path / "out"), f"--tgt-lang={code}"]
+    assert "is not a language code such as en, pt-BR or zho_Hans" in usage(capsys, *command)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("option", "value", "wanted"), [
+    ("--workers", "0", "not a whole number of 1 or more"),
+    ("--workers", "9" * 30, "is too large: give at most 1024"),
+    ("--vocab-size", "1" + "0" * 30, "is too large: give at most 10000000"),
+    ("--max-tokens", "1" + "0" * 30, "is too large: give at most 1000000"),
+    ("--pairs", "10000001", "is too large"),
+    ("--seed", str(2**63), "is too large"),
+    ("--character-coverage", "0.5", "is not a number from 0.98 to 1"),
+    ("--out", "", "the name is empty; is a variable unset?"),
+    ("--out", os.fsdecode(b"\xff"), "is not a name in UTF-8"),
+    ("--work", os.fsdecode(b"\xff"), "is not a name in UTF-8"),
+])  # fmt: skip
+def test_values_are_bounded(capsys: pytest.CaptureFixture[str], option: str, value: str, wanted: str) -> None:
+    message = usage(capsys, "build", "--source", "toy", "--out", "out", option, value)
+    assert f"argument {option}: " in message
+    assert wanted in message
+    assert len(message) < 200
+
+
+def test_an_input_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    message = usage(capsys, "build", "--source", "files", "--out", "out", "--src", "a", "--src", "b")
+    assert "argument --src: given twice; name all files after one" in message
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("dst-prep 0.")
+
+
+class TestStreams:
+    def test_output_works_in_any_encoding(self, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        named = corpus.rename(corpus.with_name("Größe"))
+        for command in (["info"], ["info", "--json"], ["verify"]):
+            written = io.BytesIO()
+            monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+            assert main([*command, str(named)]) == 0
+            assert written.getvalue()
+
+    @pytest.mark.parametrize("command", [["info"], ["info", "--json"], ["verify"]])
+    def test_a_closed_stdout_is_an_error_for_commands_that_only_print(
+        self, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+    ) -> None:
+        monkeypatch.setattr(sys, "stdout", None)
+        assert main([*command, str(corpus)]) == 1
+        assert capsys.readouterr().err == "dst-prep: error: cannot write to stdout: it is closed\n"
+
+    def test_a_build_needs_no_stdout(self, corpus: Path, options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdout", None)
+        assert build(*options, "--out", corpus.with_name("another")) == 0
+        assert sys.stdout is None
+
+    @pytest.mark.parametrize("command", [["info"], ["info", "--json"], ["verify"]])
+    def test_a_closed_pipe_is_not_a_failure(
+        self, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+    ) -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        with os.fdopen(writing, "w") as pipe:
+            monkeypatch.setattr(sys, "stdout", pipe)
+            assert main([*command, str(corpus)]) == 0
+        assert capsys.readouterr().err == ""
+
+    def test_a_full_stdout_is_an_error(
+        self, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        if not Path("/dev/full").exists():
+            pytest.skip("needs /dev/full")
+        with Path("/dev/full").open("w") as full:
+            monkeypatch.setattr(sys, "stdout", full)
+            line = refuses(capsys, main(["info", str(corpus)]), code=1)
+        assert line == "dst-prep: error: cannot write to stdout: No space left on device"
+
+    def test_a_build_on_a_full_disk_names_the_folder(
+        self, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        out, work = tmp_path / "corpus", tmp_path / "corpus.work"
+        with full_disk():
+            status = build(*options, "--out", out)
+        line = refuses(capsys, status, code=1)
+        assert line == (
+            f"dst-prep: error: cannot write {work}: File too large; make room, or choose another folder, and run "
+            "the command again"
+        )
+        assert not work.exists()
+        if not Path("/dev/full").exists():
+            pytest.skip("needs /dev/full")
+        with Path("/dev/full").open("w") as full:
+            monkeypatch.setattr(sys, "stdout", full)
+            line = refuses(capsys, build(*options, "--out", out), code=1)
+        assert line.endswith(f"cannot write to stdout: No space left on device; the corpus {out} is complete")
+        assert len(Corpus.open(out).split("train")) == 300
+
+    def test_a_build_continues_when_its_output_is_closed(
+        self, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        broken = suppress(BrokenPipeError)  # when the files are closed at the end
+        with broken, os.fdopen(os.dup(writing), "w") as output, os.fdopen(writing, "w") as errors:
+            monkeypatch.setattr(sys, "stdout", output)
+            monkeypatch.setattr(sys, "stderr", errors)
+            assert build(*options, "--out", tmp_path / "corpus") == 0
+        assert len(Corpus.open(tmp_path / "corpus").split("train")) == 300
+
+
+def test_unknown_pieces_are_counted_with_a_warning(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = tmp_path / "foreign.model", tmp_path / "corpus"
+    model.write_bytes(train_model(byte_fallback=False, vocab_size=60))  # without digits and Ä
+    assert build(*without_vocab(options), "--tokenizer-model", model, "--out", out) == 0
+    shown = capsys.readouterr()
+    corpus = Corpus.open(out)
+    info = corpus.manifest.splits["train"]
+    flat, _, _, _ = corpus.split("train").gather(np.arange(300))
+    assert info.src_unknown == int((flat == UNK_ID).sum()) >= 300
+    warnings = [line for line in shown.err.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 4  # two languages in two splits
+    assert f"warning: {info.src_unknown / info.src_tokens:.1%} of the en tokens in train are unknown" in warnings[0]
+    assert f"unknown pieces (<unk>): train en {info.src_unknown / info.src_tokens:.2%}, train de" in shown.out
+    assert main(["info", str(out)]) == 0
+    assert "unknown pieces (<unk>): train en" in capsys.readouterr().out
+
+    record = json.loads((out / "manifest.json").read_text())
+    for split in record["splits"].values():
+        del split["src_unknown"], split["tgt_unknown"]
+    (out / "manifest.json").write_text(json.dumps(record))  # as written before unknown pieces were counted
+    assert main(["info", str(out)]) == 0
+    assert "<unk>" not in capsys.readouterr().out
+
+
+class TestSignals:
+    @pytest.mark.parametrize(("number", "what", "status"), [
+        (signal.SIGINT, "interrupted", 130),
+        (signal.SIGTERM, "ended by SIGTERM", 143),
+        (signal.SIGHUP, "ended by SIGHUP", 129),
+    ])  # fmt: skip
+    def test_a_stopped_build_keeps_finished_stages(
+        self,
+        tmp_path: Path,
+        options: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        number: signal.Signals,
+        what: str,
+        status: int,
+    ) -> None:
+        def stop(*_: object, **__: object) -> None:
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)  # the second must be ignored
+
+        before = signal.getsignal(number)
+        with monkeypatch.context() as patch:
+            patch.setattr("data_prep.stages.vocab.make_tokenizers", stop)
+            assert build(*options, "--out", tmp_path / "corpus") == status
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line == f"dst-prep: {what}; the same command goes on from what is finished"
+        assert signal.getsignal(number) == before
+        assert {path.name for path in (tmp_path / "corpus.work").iterdir()} == {"read", "clean", "lock"}
+        assert not list(tmp_path.glob("*.partial"))
+        assert build(*options, "--out", tmp_path / "corpus") == 0
+        assert "clean: finished before, reused" in capsys.readouterr().err
+
+    def test_dst_debug_adds_the_traceback(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("DST_DEBUG", "1")
+        assert main(["info", str(tmp_path / "none")]) == 2
+        lines = capsys.readouterr().err.splitlines()
+        assert lines[0].startswith("Traceback")
+        assert lines[-1].startswith(f"dst-prep: error: {tmp_path / 'none'} is not a corpus")
+
+    def test_an_interrupt_that_looks_like_a_failed_import_is_reported(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def run(_: object) -> None:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                raise ImportError("numpy failed to import") from None
+
+        monkeypatch.setattr(commands, "run", run)
+        assert main(["verify", "corpus"]) == 130
+        assert capsys.readouterr().err == "dst-prep: interrupted\n"
+
+
+def kill_itself() -> bytes:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return b""
+
+
+def fail() -> bytes:
+    raise UserError("too small")
+
+
+def test_run_in_process_returns_the_result_or_raises() -> None:
+    assert run_in_process(b"bytes".upper) == b"BYTES"
+    with pytest.raises(UserError, match="too small"):
+        run_in_process(fail)
+    with pytest.raises(DstError, match="killed, perhaps because memory ran out"):
+        run_in_process(kill_itself)
+
+
+class TestInputs:
+    @pytest.fixture(autouse=True)
+    def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+
+    def refusal(self, capsys: pytest.CaptureFixture[str], options: list[str], **replaced: Path) -> str:
+        given = list(options)
+        for name, path in replaced.items():
+            given[given.index(f"--{name}") + 1] = str(path)
+        message = refuses(capsys, build(*given, "--out", "out"))
+        assert not Path("out").exists()
+        assert not Path("out.work").exists()
+        return message
+
+    def test_pipes_and_devices_are_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+        os.mkfifo("pipe")
+        for path in (Path("pipe"), Path("/dev/null"), Path("/dev/zero")):
+            assert "is a pipe or a device" in self.refusal(capsys, options, src=path)
+        assert "cannot read .: Is a directory" in self.refusal(capsys, options, src=Path())
+
+    @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+    def test_utf_16_is_refused_with_advice(
+        self, capsys: pytest.CaptureFixture[str], options: list[str], encoding: str
+    ) -> None:
+        text = Path(options[options.index("--src") + 1])
+        Path("wide.txt").write_bytes(text.read_text().encode(encoding))
+        message = self.refusal(capsys, options, src=Path("wide.txt"))
+        assert "UTF-16" in message
+        assert "iconv -f UTF-16" in message
+
+    def test_jsonl_given_as_plain_text_is_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+        Path("x.jsonl").write_text("{}\n")
+        assert "is not the text of one side: give it as --train" in self.refusal(capsys, options, src=Path("x.jsonl"))
+
+    def test_a_file_that_changes_while_it_is_read_is_refused(
+        self, capsys: pytest.CaptureFixture[str], options: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read = files._read_two_texts
+
+        def append(src: Text, tgt: Text) -> Iterator[pa.Table]:
+            yield from read(src, tgt)
+            for text in (src, tgt):
+                with text.path.open("a") as file:
+                    file.write("one more\n")
+
+        def remove(src: Text, tgt: Text) -> Iterator[pa.Table]:
+            yield from read(src, tgt)
+            src.path.unlink()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "_read_two_texts", append)
+            message = self.refusal(capsys, options)
+            assert "src.txt changed while it was read: run the command again when it is complete" in message
+            patch.setattr(files, "_read_two_texts", remove)
+            assert "src.txt vanished while it was read" in self.refusal(capsys, options)
+
+    def test_text_that_is_not_valid_unicode_is_refused(
+        self, capsys: pytest.CaptureFixture[str], options: list[str]
+    ) -> None:
+        given = [*options[:8], "--valid-size", "2", "--train"]
+        Path("half.jsonl").write_text('{"en": "\\ud800", "de": "x"}\n')
+        message = refuses(capsys, build(*given, "half.jsonl", "--out", "out"))
+        assert "half.jsonl, line 1: not a JSON object ('\\ud800' is half a character)" in message
+        wrong = pa.Array.from_buffers(
+            pa.string(), 1, [None, *pa.array([0, 1], pa.int32()).buffers()[1:], pa.py_buffer(b"\xff")]
+        )
+        pq.write_table(pa.table([wrong, pa.array(["x"])], names=["en", "de"]), "bytes.parquet")
+        message = refuses(capsys, build(*given, "bytes.parquet", "--out", "out"))
+        assert "bytes.parquet cannot be read as Parquet" in message
+        Path("deep.jsonl").write_text("[" * 100_000 + "\n")
+        assert "deep.jsonl, line 1: not a JSON object" in refuses(capsys, build(*given, "deep.jsonl", "--out", "out"))
+
+    def test_file_names_that_are_not_unicode_are_accepted(self, options: list[str]) -> None:
+        name = os.fsdecode(b"n\xff.txt")
+        Path(options[options.index("--src") + 1]).rename(name)
+        options[options.index("--src") + 1] = name
+        assert build(*options, "--out", "out") == 0
+        assert Corpus.open("out").manifest.sources[0].inputs[0].name == r"n\udcff.txt"
+
+    def test_a_damaged_hub_copy_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        Path("copy/de-en").mkdir(parents=True)
+        for split in ("train", "validation", "test"):
+            Path(f"copy/de-en/{split}-00000-of-00001.parquet").write_text("garbage")
+        options = ["--source", "wmt14", "--hub-path", "copy", "--out", "out"]
+        assert "train: not readable as Parquet" in refuses(capsys, build(*options))
+
+    def test_names_that_are_too_long_are_refused(self, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+        for length in (241, 300):
+            message = refuses(capsys, build(*options, "--out", "x" * length))
+            assert "is longer than 240 bytes: choose a shorter one" in message

@@ -1,0 +1,52 @@
+"""The models of a recipe, without a command line: defaults by source, bounds, and what the manifest records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from data_prep.recipe.options import EncodeOptions, Wmt14Options
+from data_prep.recipe.recipe import Recipe
+
+
+@pytest.mark.parametrize(("source", "tokenizer", "vocab_size", "coverage"), [
+    ({"source": "toy"}, "bpe", 2000, 1.0),
+    ({"source": "files", "src_lang": "en", "tgt_lang": "de"}, "bpe", 37_000, 1.0),
+    ({"source": "wmt14"}, "bpe", 37_000, 0.9998),
+    ({"source": "wmt14", "pair": "fr-en"}, "unigram", 32_000, 0.9998),
+])  # fmt: skip
+def test_the_vocabulary_has_defaults_by_source(
+    source: dict[str, Any], tokenizer: str, vocab_size: int, coverage: float
+) -> None:
+    recipe = Recipe.model_validate({"sources": {"text": source}})
+    vocab = recipe.vocab
+    assert (vocab.tokenizer, vocab.vocab_size, vocab.character_coverage) == (tokenizer, vocab_size, coverage)
+    changed = Recipe.model_validate({"sources": {"text": source}, "vocab": {"vocab_size": 50}})
+    assert changed.vocab == vocab.model_copy(update={"vocab_size": 50})
+
+
+@pytest.mark.parametrize(("recipe", "wanted"), [
+    ({}, "sources"),
+    ({"sources": {"toy": {"source": "toy", "pair": "de-en"}}}, "Extra inputs are not permitted"),
+    ({"sources": {"toy": {"source": "toy"}}, "clean": {"max_ratio": 0.5}}, "greater than or equal to 1"),
+    ({"sources": {"toy": {"source": "toy"}}, "vocab": {"tokenizer_model": "m", "vocab_size": 3}}, "brings its own"),
+    ({"sources": {"toy": {"source": "toy"}}, "encode": {"shard_rows": 9_000_000}}, r"more than 2\^31 tokens"),
+    ({"sources": {"toy": {"source": "toy"}}, "vocab": 3}, "vocab"),
+    ({"sources": {"toy": {"source": "toy"}}, "shuffle": True}, "shuffle"),
+])  # fmt: skip
+def test_invalid_recipes_are_refused(recipe: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(ValidationError, match=wanted):
+        Recipe.model_validate(recipe)
+
+
+def test_a_record_holds_what_determines_the_corpus() -> None:
+    options = Wmt14Options(pair="fr-en", hub_path=Path("/data/copy"), cache_dir=Path("/cache"), offline=True)
+    assert options.record() == {
+        "source": "wmt14", "pair": "fr-en", "src_lang": "en", "tgt_lang": "fr", "revision": "main", "hub_path": "copy",
+    }  # fmt: skip
+    given = Recipe.model_validate({"sources": {"toy": {"source": "toy"}}, "vocab": {"tokenizer_model": "/m/spm.model"}})
+    assert given.vocab.record() == {"tokenizer_model": "spm.model"}
+    assert EncodeOptions().record() == {"max_tokens": 256, "shard_rows": 1_000_000}

@@ -1,0 +1,269 @@
+"""Files on servers are downloaded whole or not at all, once for each version; no record has their passwords."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import http.server
+import io
+import tarfile
+import threading
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from support.data.prep import ENGLISH, GERMAN, build, contents, refuses, sentence
+
+from data_prep.cli.arguments import recipe_command
+from data_prep.recipe.names import Address
+from data_prep.recipe.options import FilesOptions
+from data_prep.sources.files import open_files
+from data_prep.sources.remote import split_member
+from dstransformer.corpus import Corpus
+from dstransformer.errors import DataError, UserError
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder; what a path begins with decides how it misbehaves."""
+
+    requests: list[str]
+
+    def do_GET(self) -> None:
+        self.path = self.path.removeprefix("http://corpora.invalid")  # asked for as of a proxy
+        self.server.requests.append(self.path)  # type: ignore[attr-defined]
+        path = self.path.partition("?")[0]
+        if path.startswith("/cut/"):
+            self._send(self._content(path), stated=True, most=100)
+        elif path.startswith("/unstated/"):
+            self._send(self._content(path), stated=False)
+        elif path.startswith("/refused/"):
+            self.send_error(403)
+        else:
+            super().do_GET()
+
+    def do_HEAD(self) -> None:
+        self.path = self.path.removeprefix("http://corpora.invalid")
+        if self.path.startswith(("/cut/", "/unstated/", "/refused/")):
+            self.send_error(405)
+        else:
+            super().do_HEAD()
+
+    def _content(self, path: str) -> bytes:
+        return (Path(self.directory) / Path(path).name).read_bytes()
+
+    def _send(self, content: bytes, *, stated: bool, most: int | None = None) -> None:
+        self.send_response(200)
+        if stated:
+            self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[:most])
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    requests: list[str]
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server of the folder ``www``, which holds 200 pairs."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    folder = tmp_path / "www"
+    folder.mkdir()
+    for side, words in (("en", ENGLISH), ("de", GERMAN)):
+        (folder / f"x.{side}").write_text("".join(sentence(n, words) + "\n" for n in range(200)))
+    with Server(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder))) as running:
+        running.requests = []
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def options(**given: Any) -> FilesOptions:
+    return FilesOptions(**{"src_lang": "en", "tgt_lang": "de", "valid_size": 1} | given)
+
+
+def read(**given: Any) -> list[tuple[str, str]]:
+    tables = open_files(options(**given)).splits["train"]()
+    return [pair for table in tables for pair in zip(table["src"].to_pylist(), table["tgt"].to_pylist(), strict=True)]
+
+
+GIVEN = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--valid-size", "9", "--vocab-size", "330"]
+
+
+def test_a_corpus_from_a_server_is_that_from_its_files(tmp_path: Path, server: Server) -> None:
+    www = tmp_path / "www"
+    assert build(*GIVEN, "--src", www / "x.en", "--tgt", www / "x.de", "--out", tmp_path / "local") == 0
+    host = server.address.replace("http://", "http://me:hunter2@")
+    sides = ["--src", f"{host}/x.en?X-Amz-Signature=hunter3&part=1", "--tgt", f"{host}/x.de"]
+    assert build(*GIVEN, *sides, "--out", tmp_path / "remote") == 0
+    manifest = Corpus.open(tmp_path / "remote").manifest
+    masked = server.address.replace("http://", "http://me:***@")
+    assert [(one.name, one.sha256) for one in manifest.sources[0].inputs] == [
+        (f"{masked}/{name}", one.sha256)
+        for name, one in zip(
+            ("x.en?X-Amz-Signature=***&part=1", "x.de"),
+            Corpus.open(tmp_path / "local").manifest.sources[0].inputs,
+            strict=True,
+        )
+    ]
+    assert f"--src {masked}/x.en?X-Amz-Signature=***" in manifest.command
+    written = contents(tmp_path / "remote") | contents(tmp_path / "cache")
+    assert not [name for name, content in written.items() if b"hunter" in content or "hunter" in name]
+    mine, theirs = contents(tmp_path / "local"), contents(tmp_path / "remote")
+    assert {name for name in mine if mine[name] != theirs[name]} == {"manifest.json"}
+
+    server.requests.clear()
+    assert build(*GIVEN, *sides, "--out", tmp_path / "remote") == 0, "already built"
+    assert server.requests == [], "the cache has what the server has"
+
+
+def test_a_file_that_changed_is_downloaded_again(tmp_path: Path, server: Server) -> None:
+    address = f"{server.address}/x.tsv"
+    (tmp_path / "www" / "x.tsv").write_text("a\tb\n")
+    assert read(train=address) == [("a", "b")]
+    (tmp_path / "www" / "x.tsv").write_text("a\tchanged\n")
+    assert read(train=address) == [("a", "changed")]
+    server.requests.clear()
+    assert read(train=address, offline=True) == [("a", "changed")]
+    assert server.requests == []
+    with pytest.raises(DataError, match=r"y\.tsv is not in the cache .*: give the command once without --offline"):
+        read(train=f"{server.address}/y.tsv", offline=True)
+
+
+def test_a_proxy_of_the_environment_is_used(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "www" / "x.tsv").write_text("a\tb\n")
+    monkeypatch.setenv("http_proxy", server.address)
+    assert read(train="http://corpora.invalid/x.tsv") == [("a", "b")]
+
+
+def test_a_member_of_an_archive_on_a_server(tmp_path: Path, server: Server) -> None:
+    with tarfile.open(tmp_path / "www" / "x.tgz", "w:gz") as tar:
+        for name, content in (("a/x.en", b"dog\n"), ("a/x.de", b"Hund\n")):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    archive = f"{server.address}/x.tgz"
+    assert read(src=f"{archive}::a/x.en", tgt=f"{archive}::a/x.de") == [("dog", "Hund")]
+    assert server.requests.count("/x.tgz") == 1
+    with pytest.raises(DataError, match=rf"{archive} has no member 'a/x\.fr'; did you mean"):
+        read(src=f"{archive}::a/x.fr", tgt=f"{archive}::a/x.de")
+    assert split_member("http://[::1]:80/x.tgz::a::b") == ("http://[::1]:80/x.tgz", "a::b")
+
+
+@pytest.mark.parametrize(("path", "message"), [
+    ("none.tsv", r"cannot download http://me:\*\*\*@.*/none\.tsv \(404 File not found\): check the address"),
+    ("refused/x.en", r"\(403 Forbidden\): check the address"),
+    ("cut/x.en", r"cannot download .*/cut/x\.en \(.*not completed.*then give the same command again"),
+    ("unstated/x.en", r"the server of .*/unstated/x\.en does not state the size of the file.*by other means"),
+    ("*.tsv", r"is a pattern \(an HTTP server lists no files\): name each file"),
+])  # fmt: skip
+def test_what_a_server_refuses_is_one_line(tmp_path: Path, server: Server, path: str, message: str) -> None:
+    host = server.address.replace("http://", "http://me:hunter2@")
+    with pytest.raises(UserError, match=message) as caught:
+        read(train=f"{host}/{path}")
+    assert "\n" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+
+
+def test_a_server_that_is_not_there(tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    address = server.address
+    server.shutdown()
+    server.server_close()
+    status = build(*GIVEN, "--train", f"{address}/x.tsv", "--out", tmp_path / "c")
+    line = refuses(capsys, status)
+    assert f"cannot download {address}/x.tsv (Cannot connect to host 127.0.0.1" in line
+    assert not (tmp_path / "c").exists()
+
+
+def test_other_protocols(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    files = fsspec.filesystem("memory")
+    for number in (2, 1):
+        files.pipe_file(f"/bucket/part-{number}.tsv", f"{number}\tb\n".encode())
+    assert read(train="memory://bucket/part-*.tsv") == [("1", "b"), ("2", "b")]
+    for address, message in (
+        ("memory://bucket/none-*.tsv", r"no file fits memory://bucket/none-\*\.tsv"),
+        ("memory://bucket/none.tsv", r"cannot download memory://bucket/none\.tsv \(not found\)"),
+        ("memory://bucket", "is a folder: name a file"),
+        ("gs://bucket/x.tsv", r"needs a package that is not installed: `pip install"),
+        ("nosuch://bucket/x.tsv", "give an http, https or s3 address"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read(train=address)
+    with pytest.raises(ValueError, match="leave out file://"):
+        options(train="file:///x.tsv")
+
+
+def test_an_address_is_shown_without_its_secrets() -> None:
+    given = Namespace(recipe="mine.yaml", set=["sources.a.train=https://a:b@host/x.tsv", "vocab.vocab_size=400"])
+    assert recipe_command(given).endswith("--set 'sources.a.train=https://a:***@host/x.tsv' vocab.vocab_size=400")
+    address = Address("https://a:b@host/x?Signature=c&sig=d&token=e&part=f")
+    assert str(address) == repr(address) == "https://a:***@host/x?Signature=***&sig=***&token=***&part=f"
+
+
+@pytest.fixture
+def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The file system of an S3 server with a bucket."""
+    moto_server = pytest.importorskip("moto.server")
+    s3fs = pytest.importorskip("s3fs")
+    running = moto_server.ThreadedMotoServer(port=0, verbose=False)
+    running.start()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*running.get_host_and_port()))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    s3fs.S3FileSystem.clear_instance_cache()
+    files = s3fs.S3FileSystem()
+    files.mkdir("bucket")
+    yield files
+    s3fs.S3FileSystem.clear_instance_cache()
+    running.stop()
+
+
+@pytest.mark.slow
+def test_objects_of_s3(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (2, 1):
+        for side, words in (("en", ENGLISH), ("de", GERMAN)):
+            lines = [sentence(100 * number + n, words) + "\n" for n in range(100)]
+            s3.pipe_file(f"bucket/part-{number}.{side}.gz", gzip.compress("".join(lines).encode()))
+    sides = ["--src", "s3://bucket/part-*.en.gz", "--tgt", "s3://bucket/part-1.de.gz", "s3://bucket/part-2.de.gz"]
+    assert build(*GIVEN, *sides, "--out", tmp_path / "c") == 0
+    manifest = Corpus.open(tmp_path / "c").manifest
+    assert manifest.splits["train"].pairs == 191
+    assert manifest.sources[0].inputs[0].name == "s3://bucket/part-1.en.gz"
+    assert manifest.options["tgt"] == "s3://bucket/part-1.de.gz s3://bucket/part-2.de.gz"
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(
+        "src_lang: en\ntgt_lang: de\nroot: s3://bucket\nvocab: {vocab_size: 330}\n"
+        "sources: {a: {source: files, src: 'part-*.en.gz', tgt: [part-1.de.gz, part-2.de.gz], valid_size: 9}}\n"
+    )
+    assert build(recipe, "--out", tmp_path / "d") == 0
+    assert Corpus.open(tmp_path / "d").manifest.splits["train"].pairs == 191
+    for address, message in (
+        ("s3://bucket/none.tsv", r"cannot download s3://bucket/none\.tsv \(not found\)"),
+        ("s3://none/x.tsv", r"cannot download s3://none/x\.tsv \(.*The specified bucket does not exist\)"),
+        ("s3://bucket/none-*.tsv", "no file fits"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read(train=address)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    type(s3).clear_instance_cache()
+    with pytest.raises(DataError, match=r"\(Unable to locate credentials\): .* FSSPEC_S3_ANON=true"):
+        read(train="s3://bucket/x.tsv")
