@@ -13,14 +13,13 @@ from pydantic import (
     NonNegativeInt,
     PositiveInt,
     StringConstraints,
-    ValidationError,
     model_validator,
 )
 
 from dstransformer.corpus.tokenizer import TOKENIZER_NAME
-from dstransformer.errors import DataError, check_format_version, shown
+from dstransformer.errors import DataError, shown
 from dstransformer.io.files import is_plain_name
-from dstransformer.io.json_text import JsonError, read_json
+from dstransformer.io.json_text import read_record
 from dstransformer.parsing.linearise import Linearisation
 
 #: 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's. 3: ``sources``
@@ -268,29 +267,13 @@ class Manifest(_Record):
             DataError: The file is missing, damaged or of a newer format version.
         """
         path = folder / MANIFEST_NAME
-        if path.exists() and not path.is_file():
-            raise DataError(f"{path} is not a file: restore it or build the corpus again")
-        try:
-            record = read_json(path)
-        except NotADirectoryError:
-            raise DataError(
-                f"{folder} is not a corpus: it is not a folder; give the one that `dst-prep build` made"
-            ) from None
-        except FileNotFoundError:
-            raise DataError(_no_corpus(folder)) from None
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}") from None
-        except JsonError as error:
-            raise DataError(f"{path} is damaged ({error}): restore it or build the corpus again") from None
-        if not isinstance(record, dict):
-            raise DataError(f"{path} is damaged (it is not a JSON object): restore it or build the corpus again")
-        check_format_version(record.get("format_version"), FORMAT_VERSION, path)
-        try:
+        if not path.is_file():
+            raise DataError(_no_corpus(folder))
+
+        def build(record: dict[str, Any]) -> Manifest:
             return cls.model_validate_json(json.dumps(_upgrade(record)), strict=True)
-        except ValidationError as error:
-            raise DataError(
-                f"{path} is damaged ({_first_fault(error)}): restore it or build the corpus again"
-            ) from None
+
+        return read_record(path, build, newest=FORMAT_VERSION, advice="restore it or build the corpus again")
 
     @property
     def vocabulary(self) -> str:
@@ -305,6 +288,10 @@ class Manifest(_Record):
 
 def _no_corpus(folder: Path) -> str:
     """Explain what a folder without a manifest is, and what to do."""
+    if (folder / MANIFEST_NAME).exists():
+        return f"{folder / MANIFEST_NAME} is not a file: restore it or build the corpus again"
+    if folder.exists() and not folder.is_dir():
+        return f"{folder} is not a corpus: it is not a folder; give the one that `dst-prep build` made"
     if not folder.exists():
         return f"{folder} is not a corpus: it does not exist; make it with `dst-prep build --out {folder}`"
     built = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}") if (path.parent / TOKENIZER_NAME).exists())
@@ -322,10 +309,3 @@ def _upgrade(record: dict[str, Any]) -> dict[str, Any]:
     if record["format_version"] < 3 and "source" in record:
         record = {name: value for name, value in record.items() if name != "source"} | {"sources": [record["source"]]}
     return record | {"format_version": FORMAT_VERSION}
-
-
-def _first_fault(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    value = f", found {first['input']!r:.60}" if isinstance(first["input"], str | int | float) else ""
-    return f"{where}: {first['msg'].removeprefix('Value error, ')}{value}".removeprefix(": ")

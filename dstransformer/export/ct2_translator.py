@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import torch
 
 from dstransformer.batching import plan_batches
-from dstransformer.config import DecodingConfig, complete_config
+from dstransformer.config import Config, DecodingConfig, complete_config
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.decoding import Translator, length_penalty
@@ -24,10 +24,10 @@ from dstransformer.decoding.commands import override_settings
 from dstransformer.decoding.sampling import Sampling
 from dstransformer.decoding.translator import Progress, tokens_at_once
 from dstransformer.distributed.world import usable_cores
-from dstransformer.errors import ConfigError, DataError, check_format_version
+from dstransformer.errors import ConfigError, DataError
 from dstransformer.export.ct2 import FORMAT_VERSION, RECORD, require_ctranslate2, unused_rows, write_ct2
 from dstransformer.export.weights import check_translates
-from dstransformer.io.json_text import JsonError, read_json
+from dstransformer.io.json_text import read_record
 from dstransformer.io.products import is_ct2_export
 from dstransformer.model import open_bundle
 
@@ -137,18 +137,11 @@ class CT2Translator(Translator):
         threads: int | None,
         given: dict[str, float | str | None],
     ) -> Self:
-        record = _read_record(folder / RECORD)
-        try:
-            sections = {name: record[name] for name in ("model", "decoding")}
-            config = complete_config(sections, str(folder / RECORD))
-            most_tokens = int(record["positions"])
-            identity = (str(record["weights_sha256"]), str(record["quantization"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{folder / RECORD} is damaged ({error}): export the bundle again") from None
+        config, most_tokens, identity, is_joint = _read_record(folder / RECORD)
         if given.get("pruning_threshold"):
             raise ConfigError("--prune is not available with CTranslate2: leave it out")
         settings = override_settings(config.decoding, {**given, "pruning_threshold": 0.0})
-        src = None if record.get("joint_vocabulary", True) else Tokenizer.load(folder / SRC_TOKENIZER_NAME)
+        src = None if is_joint else Tokenizer.load(folder / SRC_TOKENIZER_NAME)
         tokenizer = Tokenizer.load(folder / TOKENIZER_NAME, src)
         engine = _load_engine(folder, device or "cpu", COMPUTE_TYPES[precision], threads or len(usable_cores()))
         unused = unused_rows(config.model, tokenizer.vocab_size)
@@ -314,17 +307,15 @@ def _too_long(
     return again
 
 
-def _read_record(path: Path) -> dict[str, Any]:
-    try:
-        record = read_json(path)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except JsonError as error:
-        raise DataError(f"{path} is damaged ({error}): export the bundle again") from None
-    if not isinstance(record, dict):
-        raise DataError(f"{path} is damaged (not a JSON object): export the bundle again")
-    check_format_version(record.get("format_version"), FORMAT_VERSION, path)
-    return record
+def _read_record(path: Path) -> tuple[Config, int, tuple[str, str], bool]:
+    """The configuration, the positions, the identity, and whether the vocabulary is joint."""
+
+    def build(record: dict[str, Any]) -> tuple[Config, int, tuple[str, str], bool]:
+        config = complete_config({name: record[name] for name in ("model", "decoding")}, str(path))
+        identity = (str(record["weights_sha256"]), str(record["quantization"]))
+        return config, int(record["positions"]), identity, record.get("joint_vocabulary", True)
+
+    return read_record(path, build, newest=FORMAT_VERSION, advice="export the bundle again")
 
 
 def _load_engine(folder: Path, device: str, compute_type: str, threads: int) -> Any:

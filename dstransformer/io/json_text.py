@@ -1,15 +1,17 @@
-"""Reads JSON that others wrote, within bounds. Whatever is wrong with it is one error of one line."""
+"""Reads JSON within bounds of size, depth and digits. Every failure is one error with a message of one line."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dstransformer.errors import shown
+from dstransformer.errors import DataError, check_format_version, shown
 from dstransformer.io.files import read_bounded
+
+T = TypeVar("T")
 
 #: Bytes of a JSON file, and of a line of a file of JSON lines. Python takes up to 25 times as much memory.
 MOST_BYTES = 16 * 2**20
@@ -68,6 +70,64 @@ def read_json(path: Path, *, nan: bool = False) -> Any:
         OSError: The file cannot be read, or has more than :data:`MOST_BYTES` bytes.
     """
     return parse_json(read_bounded(path, MOST_BYTES), nan=nan)
+
+
+def read_record(
+    path: Path,
+    build: Callable[[dict[str, Any]], T],
+    *,
+    newest: int | None = None,
+    unversioned: int | None = None,
+    check: Callable[[dict[str, Any]], None] = lambda _: None,
+    nan: bool = False,
+    advice: str = "",
+) -> T:
+    """Read a file that holds one JSON object, and build what it describes.
+
+    Args:
+        path: The file.
+        build: Builds the result from the object. A ``KeyError``, ``TypeError``, ``ValueError`` (of which pydantic's
+            ``ValidationError`` is one) or ``AttributeError`` that it raises means that the file is damaged.
+        newest: The newest format version that this package reads. It also reads all earlier ones. None if the file has
+            no format version.
+        unversioned: The version of a file that states none; None if every file states one.
+        check: Called before the version is checked. It may raise a ``DataError`` of its own.
+        nan: See :func:`parse_json`.
+        advice: What to do if the file is damaged.
+
+    Raises:
+        DataError: The file cannot be read, is damaged, or has a newer format version (``NewerFormatError``).
+    """
+    ending = f": {advice}" if advice else ""
+    try:
+        record = read_json(path, nan=nan)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except JsonError as error:
+        raise DataError(f"{path} is damaged ({error}){ending}") from None
+    if not isinstance(record, dict):
+        raise DataError(f"{path} is damaged (it is not a JSON object){ending}")
+    check(record)
+    if newest is not None:
+        check_format_version(record.get("format_version", unversioned), newest, path)
+    try:
+        return build(record)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{path} is damaged ({_describe_fault(error)}){ending}") from None
+
+
+def _describe_fault(error: Exception) -> str:
+    """What :func:`read_record` says about an object from which nothing can be built."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        value = f", found {first['input']!r:.60}" if isinstance(first["input"], str | int | float) else ""
+        return f"{where}: {first['msg'].removeprefix('Value error, ')}{value}".removeprefix(": ")
+    if isinstance(error, KeyError):
+        return f"it lacks the key {shown(error.args[0])}"
+    return shown(error, quote=False) if isinstance(error, ValueError) else "a value has the wrong type"
 
 
 _TOO_DEEP = f"it is nested more than {MOST_DEPTH} deep"

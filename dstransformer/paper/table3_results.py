@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dstransformer.errors import DataError, shown
-from dstransformer.io.json_text import read_json
+from dstransformer.io.json_text import read_record
 from dstransformer.paper.table3_rows import ROWS
 
 FORMAT_VERSION = 1
@@ -79,19 +78,14 @@ def read_table(path: Path) -> Table:
     Raises:
         DataError: The file cannot be read, is damaged, or a newer version wrote it.
     """
-    try:
-        tree = read_json(path, nan=True)
-        version, settings, rows = int(tree["format_version"]), dict(tree["settings"]), dict(tree["rows"])
-        if version > FORMAT_VERSION:
-            raise DataError(f"{path} has format {version}, but this version reads up to {FORMAT_VERSION}: update it")
-        names = {field.name for field in fields(Result)}
+    names = {field.name for field in fields(Result)}
+
+    def build(tree: dict[str, Any]) -> Table:
         results = {
             row: Result(**{name: value for name, value in stored.items() if name in names})
-            for row, stored in rows.items()
+            for row, stored in tree["rows"].items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{path} cannot be read as a table ({type(error).__name__}: {shown(error, quote=False)}): restore it, "
-            "or move it away and give the same command again, which keeps the trained rows"
-        ) from None
-    return Table(settings, results)
+        return Table(dict(tree["settings"]), results)
+
+    advice = "restore it, or move it away and give the same command again, which keeps the trained rows"
+    return read_record(path, build, newest=FORMAT_VERSION, nan=True, advice=advice)

@@ -4,13 +4,16 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, PositiveInt
 
+from dstransformer.errors import DataError, NewerFormatError
 from dstransformer.io import json_text
-from dstransformer.io.json_text import MOST_DEPTH, MOST_DIGITS, JsonError, parse_json, read_json
+from dstransformer.io.json_text import MOST_DEPTH, MOST_DIGITS, JsonError, parse_json, read_json, read_record
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
@@ -87,3 +90,51 @@ def test_a_file_is_measured_before_it_is_read(tmp_path: Path, monkeypatch: pytes
         read_json(path)
     with pytest.raises(OSError, match="it is not a file"):
         read_json(Path("/dev/zero"))
+
+
+class Size(BaseModel):
+    width: PositiveInt
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"is damaged \(Expecting .*\): copy it again"),
+        ("[]", r"is damaged \(it is not a JSON object\): copy it again"),
+        ('{"format_version": "2"}', "its format version is '2'"),
+        ("{}", "its format version is None"),
+        ('{"format_version": 2}', r"is damaged \(it lacks the key 'size'\): copy it again"),
+        ('{"format_version": 2, "size": 3}', r"is damaged \(Input should be .*\): copy it again"),
+        ('{"format_version": 1, "size": {"width": -1}}', r"is damaged \(width: Input .* 0, found -1\): copy it again"),
+    ],
+)
+def test_every_failure_of_a_record_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message) as raised:
+        read_record(path, lambda record: Size.model_validate(record["size"]), newest=2, advice="copy it again")
+    assert str(raised.value).startswith(f"{path} ")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_record_of_a_newer_format_is_refused_by_name_and_an_older_one_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text('{"format_version": 3}')
+    with pytest.raises(NewerFormatError, match=r"record\.json has format version 3, .* up to 2: update dstransformer"):
+        read_record(path, dict, newest=2)
+    path.write_text('{"format_version": 1, "a": NaN}')
+    assert read_record(path, len, newest=2, nan=True) == 2
+    path.write_text("{}")
+    assert read_record(path, dict, newest=2, unversioned=1) == {}
+
+
+def test_a_record_that_cannot_be_read_and_a_check_that_comes_before_the_version(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot read .*absent\.json: No such file"):
+        read_record(tmp_path / "absent.json", dict)
+
+    def refuse(_: dict[str, Any]) -> None:
+        raise DataError("another kind of file")
+
+    (tmp_path / "record.json").write_text('{"format_version": 9}')
+    with pytest.raises(DataError, match="another kind of file"):
+        read_record(tmp_path / "record.json", dict, newest=1, check=refuse)
