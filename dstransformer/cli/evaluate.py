@@ -235,7 +235,7 @@ def _score_trees(options: argparse.Namespace) -> Answer:
 
 
 def _parse_and_score(options: argparse.Namespace) -> Answer:
-    from dstransformer.evaluation.treebank import evaluate_treebank
+    from dstransformer.evaluation.task import evaluate_treebank
     from dstransformer.model import open_bundle
     from dstransformer.parsing.trees import read_trees
     from dstransformer.terminal.progress import reporting

@@ -129,7 +129,7 @@ def _tune(options: argparse.Namespace) -> Answer:
 
 def _read(path: str) -> Iterator[Group]:
     """The lists of a file; one that cannot be read is refused before a model is loaded."""
-    from dstransformer.evaluation.nbest import iter_nbest
+    from dstransformer.evaluation.reranking import iter_nbest
 
     groups = iter_nbest(path)
     return chain([next(groups)], groups)

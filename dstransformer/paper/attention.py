@@ -18,8 +18,7 @@ from dstransformer.decoding import Translator
 from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.io.files import replace_folder, write_durably
 from dstransformer.model import Bundle, attention_weights
-from dstransformer.paper.attention_page import render_page
-from dstransformer.paper.attention_pictures import draw_lines, draw_maps, warn_of_missing_letters
+from dstransformer.paper.attention_pictures import draw_lines, draw_maps, render_page, warn_of_missing_letters
 from dstransformer.paper.attention_view import Sentence, View, Weights, merge_weights
 
 KINDS = ("encoder", "decoder", "cross")

@@ -28,8 +28,17 @@ from dstransformer.io.products import enclosing_product
 from dstransformer.model import parameter_count
 from dstransformer.paper.child import Ended, run_dst
 from dstransformer.paper.table3_report import draw, to_markdown
-from dstransformer.paper.table3_results import Result, Table, read_table
-from dstransformer.paper.table3_rows import ROWS, Row, differences, scale_preset, scale_row, select_rows
+from dstransformer.paper.table3_rows import (
+    ROWS,
+    Result,
+    Row,
+    Table,
+    differences,
+    read_table,
+    scale_preset,
+    scale_row,
+    select_rows,
+)
 from dstransformer.terminal.command import Stopped, stopped_by_signals
 from dstransformer.tracking import PARENT_TAG, RunGroup, RunStatus, TrackingState, resolve_tracking_uri
 from dstransformer.tracking.datasets import manifest_digest

@@ -94,4 +94,4 @@ class Model(Protocol):
         """
 
     def attention(self, source: str, target: str) -> dict[str, Any]:
-        """See :func:`dstransformer.serving.attention.word_attention`; errors also as for :meth:`search`."""
+        """See :func:`dstransformer.serving.loaded.word_attention`; errors also as for :meth:`search`."""

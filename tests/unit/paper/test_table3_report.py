@@ -9,7 +9,7 @@ import pytest
 
 from dstransformer.errors import DataError
 from dstransformer.paper.table3_report import agreement, draw, to_markdown
-from dstransformer.paper.table3_results import Result, Table, read_table
+from dstransformer.paper.table3_rows import Result, Table, read_table
 
 SETTINGS = {
     "scale": "small", "updates": 1500, "set": [], "ds": ["zero0", "fp32"], "languages": "en-de",
