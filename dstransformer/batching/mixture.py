@@ -53,7 +53,7 @@ class Mixture:
             sum(weight * size for weight, size in zip(weights, self.sizes, strict=True)) for weights in self.weights
         )
 
-    def most_pairs(self) -> int:
+    def max_pairs(self) -> int:
         """The most pairs of an epoch, about."""
         return round(max(self.pairs()))
 

@@ -146,7 +146,7 @@ def plan_memory(pairs: int, mixture: Mixture | None, window_pairs: int) -> tuple
     Returns:
         The pairs that are planned at once, repeated ones as often as they are used, and the bytes.
     """
-    uses = pairs if mixture is None else mixture.most_pairs()
+    uses = pairs if mixture is None else mixture.max_pairs()
     if is_windowed(pairs, window_pairs):  # its lengths only, of a repeated block as often as it is used
         return min(uses, window_pairs), PLAN_BYTES * min(uses, window_pairs)
     return uses, _LENGTH_BYTES * pairs + _USE_BYTES * uses

@@ -6,7 +6,7 @@ import argparse
 
 from dstransformer.cli.options import file, folder
 from dstransformer.errors import UserError
-from dstransformer.terminal.command import Parser
+from dstransformer.terminal.command import CommandParser
 
 #: Seconds between two looks of ``--follow`` for a new checkpoint.
 INTERVAL = 15.0
@@ -29,7 +29,7 @@ _SEARCH = (
 )
 
 
-def add_options(parser: Parser) -> None:
+def add_options(parser: CommandParser) -> None:
     """Add the options of the command, except those of the search."""
     parser.add_argument(
         "--task", choices=("translation", "parsing"), default="translation", help="what is scored (translation)"
@@ -55,7 +55,7 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print the scores as JSON")
 
 
-def _add_texts(parser: Parser) -> None:
+def _add_texts(parser: CommandParser) -> None:
     parser.add_argument(
         "--src", type=file, action="append", metavar="FILE", help="source text; once for each test set, with its --ref"
     )
@@ -103,7 +103,7 @@ def _add_texts(parser: Parser) -> None:
     )
 
 
-def _add_following(parser: Parser) -> None:
+def _add_following(parser: CommandParser) -> None:
     parser.add_argument(
         "--follow",
         type=folder,

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dstransformer.errors import UserError, shown
-from dstransformer.terminal.command import Parser
+from dstransformer.terminal.command import CommandParser
 
 if TYPE_CHECKING:
-    from dstransformer.decoding import Parser as ConstituencyParser
-    from dstransformer.decoding import Translator
+    from dstransformer.decoding import Parser, Translator
     from dstransformer.decoding.commands import Decoder
     from dstransformer.decoding.formats import Request
     from dstransformer.distributed.launcher import Processes
@@ -26,14 +25,14 @@ _OVERRIDE = re.compile(r"[\w.]+=")
 _DASHED_OVERRIDE = re.compile(r"-+\w+\.\w+=")
 
 
-class Answer(NamedTuple):
+class CommandResult(NamedTuple):
     """The result of a command: text for stdout, and the exit status."""
 
     text: str = ""
     status: int = 0
 
 
-Handler = Callable[[argparse.Namespace], Answer]
+Handler = Callable[[argparse.Namespace], CommandResult]
 
 
 def folder(name: str) -> Path:
@@ -105,7 +104,7 @@ def registered_name(name: str) -> str:
     return name
 
 
-def add_experiment(parser: Parser) -> None:
+def add_experiment(parser: CommandParser) -> None:
     """Add the options that define an experiment: preset, overrides, DeepSpeed fragments."""
     parser.add_argument("preset", metavar="PRESET", help="name of a preset (dst presets) or a YAML file")
     parser.add_argument(
@@ -120,7 +119,7 @@ def add_experiment(parser: Parser) -> None:
     )
 
 
-def add_decoding(parser: Parser, *, output: str | None = "--output", required: bool = True) -> None:
+def add_decoding(parser: CommandParser, *, output: str | None = "--output", required: bool = True) -> None:
     """Add the options of commands that translate with a bundle.
 
     Args:
@@ -175,7 +174,7 @@ def add_decoding(parser: Parser, *, output: str | None = "--output", required: b
     )
 
 
-def add_lines(parser: Parser, outputs: str) -> None:
+def add_lines(parser: CommandParser, outputs: str) -> None:
     """Add the options of commands that read one sentence per line and write one line for each.
 
     Args:
@@ -201,7 +200,7 @@ def decode_lines(
     load: Callable[[], Translator],
     request: Request | None = None,
     also: Mapping[str, Any] | None = None,
-) -> Answer:
+) -> CommandResult:
     """Read and write as :func:`add_lines` says, with what ``load`` returns. Several processes share the lines.
 
     Args:
@@ -247,13 +246,13 @@ def decode_lines(
                 overwrite=options.overwrite,
                 progress=shown,
             )
-            return Answer()
+            return CommandResult()
         done = translate_files(
             options.file, options.output, load, request, overwrite=options.overwrite, progress=progress
         )
     if options.output not in (None, "-"):
         print(f"dst: {done}", file=sys.stderr)
-    return Answer()
+    return CommandResult()
 
 
 def _take_share(options: argparse.Namespace, processes: Processes) -> None:
@@ -272,7 +271,7 @@ def load_translator(options: argparse.Namespace, bundle: Path | Bundle) -> Trans
     return _load(options, bundle, Translator)
 
 
-def load_parser(options: argparse.Namespace, bundle: Path | Bundle) -> ConstituencyParser:
+def load_parser(options: argparse.Namespace, bundle: Path | Bundle) -> Parser:
     """Load a parser with the options of :func:`add_decoding`."""
     from dstransformer.decoding import Parser
 

@@ -7,15 +7,15 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import Answer, Commands, add_decoding, search_settings
+from dstransformer.cli.options import CommandResult, Commands, add_decoding, search_settings
 from dstransformer.errors import DataError, UserError
-from dstransformer.terminal.command import Parser, exit_on_sigterm
+from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.serving.model import Model
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst serve``."""
     parser = commands.add_parser(
         "serve",
@@ -52,7 +52,7 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Serve until a signal ends it.
 
     Raises:
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> Answer:
             hosts=options.allow_host,
             access_log=options.access_log,
         )
-    return Answer()
+    return CommandResult()
 
 
 def _load(options: argparse.Namespace) -> Model:

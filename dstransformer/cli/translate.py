@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import (
-    Answer,
+    CommandResult,
     Commands,
     add_decoding,
     add_lines,
@@ -21,14 +21,14 @@ from dstransformer.cli.options import (
 )
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.products import is_ct2_export
-from dstransformer.terminal.command import Parser, exit_on_sigterm
+from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding import Translator
     from dstransformer.decoding.formats import Request
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst translate``."""
     parser = commands.add_parser("translate", help="translate text, one sentence per line")
     add_decoding(parser)
@@ -70,7 +70,7 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Translate a file or standard input."""
     exit_on_sigterm()
     request = _read_request(options)
@@ -134,8 +134,8 @@ def _read_request(options: argparse.Namespace) -> Request:
     return Request(options.n_best, sampling, options.prefix, options.prefix_file, options.format, options.tag)
 
 
-def _converse(translator: Translator, request: Request) -> Answer:
-    """Answer each sentence that is typed, until the input ends.
+def _converse(translator: Translator, request: Request) -> CommandResult:
+    """CommandResult each sentence that is typed, until the input ends.
 
     Raises:
         DataError: The input is closed, or not UTF-8.
@@ -151,7 +151,7 @@ def _converse(translator: Translator, request: Request) -> Answer:
             line = input("> " if sys.stdin.isatty() else "")
             line.encode()  # what is not UTF-8 may arrive as surrogates
         except EOFError:
-            return Answer()
+            return CommandResult()
         except UnicodeError:
             raise DataError(f"standard input, line {number}: not UTF-8") from None
         prefixes = [request.prefix] if request.prefix else None

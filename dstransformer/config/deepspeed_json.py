@@ -13,7 +13,7 @@ from typing import Any, Literal
 from dstransformer.config.deepspeed_keys import check_keys
 from dstransformer.config.schema import Config
 from dstransformer.errors import ConfigError, shown
-from dstransformer.io.json_text import MOST_BYTES, JsonError, parse_json
+from dstransformer.io.json_text import MAX_BYTES, JsonError, parse_json
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -183,7 +183,7 @@ def _read_fragment(name: str) -> tuple[dict[str, Any], str]:
         )
     try:
         with path.open("rb") as file:  # may be a pipe
-            fragment = parse_json(file.read(MOST_BYTES))
+            fragment = parse_json(file.read(MAX_BYTES))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except JsonError as error:

@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from dstransformer.config.schema import Config
-from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml
+from dstransformer.config.yaml_text import MAX_BYTES, parse_yaml
 from dstransformer.errors import ConfigError, shown
 from dstransformer.io.files import read_bounded
 
@@ -187,7 +187,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a file: name a YAML file")
     try:
-        text = read_bounded(path, MOST_BYTES).decode()
+        text = read_bounded(path, MAX_BYTES).decode()
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise ConfigError(f"{path}, byte {error.start + 1}: not UTF-8; convert it") from None

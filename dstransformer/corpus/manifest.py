@@ -29,7 +29,7 @@ FORMAT_VERSION = 7
 MANIFEST_NAME = "manifest.json"
 
 #: Sentences of so many words and more are counted together.
-MOST_WORDS = 250
+MAX_WORDS = 250
 
 Option = str | int | float | bool | None
 
@@ -154,11 +154,11 @@ class PartInfo(_Record):
 
 class WordCounts(_Record):
     """How many sentences of each side have so many words: item ``n`` counts those of ``n``, the last possible one those
-    of ``MOST_WORDS`` and more. Words are what spaces separate.
+    of ``MAX_WORDS`` and more. Words are what spaces separate.
     """
 
-    src: Annotated[tuple[NonNegativeInt, ...], Field(max_length=MOST_WORDS + 1)]
-    tgt: Annotated[tuple[NonNegativeInt, ...], Field(max_length=MOST_WORDS + 1)]
+    src: Annotated[tuple[NonNegativeInt, ...], Field(max_length=MAX_WORDS + 1)]
+    tgt: Annotated[tuple[NonNegativeInt, ...], Field(max_length=MAX_WORDS + 1)]
 
     def counts(self, pairs: int) -> bool:
         """Tell whether each side counts so many sentences."""

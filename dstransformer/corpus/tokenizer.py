@@ -13,7 +13,7 @@ from dstransformer.errors import DataError
 from dstransformer.io.files import read_bounded, write_durably
 
 #: Bytes of a model; one of a million pieces has 30 million.
-MOST_BYTES = 2**28
+MAX_BYTES = 2**28
 
 #: Names of the models in the folder of a corpus or a bundle; the second one if each side has a vocabulary of its own.
 TOKENIZER_NAME, SRC_TOKENIZER_NAME = "tokenizer.model", "tokenizer.src.model"
@@ -86,7 +86,7 @@ class Tokenizer:
         try:
             if not Path(path).is_file() and Path(path).exists():
                 raise DataError(f"{path} is not a file: the tokenizer is a SentencePiece model, for example spm.model")
-            model = read_bounded(Path(path), MOST_BYTES)
+            model = read_bounded(Path(path), MAX_BYTES)
         except OSError as error:
             raise DataError(f"cannot read the tokenizer {path}: {error.strerror}") from None
         return cls(model, str(path), src)

@@ -19,7 +19,7 @@ ENDINGS = (".gz", ".xz", ".bz2", ".zst")
 
 
 #: Bytes of memory that xz may take; a file states how many, and the highest level of the program needs 65 MiB.
-MOST_MEMORY = 2**28
+MAX_MEMORY = 2**28
 
 #: Compressed bytes that are taken at once. A bomb unpacks to some 30 MB from so many.
 _BLOCK = 1 << 10
@@ -108,7 +108,7 @@ class _Parts(io.RawIOBase):
 
 def _decompressor(kind: str) -> Any:
     if kind == "xz":
-        return lzma.LZMADecompressor(memlimit=MOST_MEMORY)
+        return lzma.LZMADecompressor(memlimit=MAX_MEMORY)
     if kind == "bzip2":
         return bz2.BZ2Decompressor()
     try:

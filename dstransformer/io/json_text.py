@@ -14,13 +14,13 @@ from dstransformer.io.files import read_bounded
 T = TypeVar("T")
 
 #: Bytes of a JSON file, and of a line of a file of JSON lines. Python takes up to 25 times as much memory.
-MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 
 #: Objects and lists within each other.
-MOST_DEPTH = 64
+MAX_DEPTH = 64
 
 #: Digits of a whole number. Every number of as many digits fits into a float.
-MOST_DIGITS = 300
+MAX_DIGITS = 300
 
 
 class JsonError(ValueError):
@@ -39,8 +39,8 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
         nan: Whether ``NaN`` and ``Infinity``, which Python writes and JSON does not know, are numbers.
 
     Raises:
-        JsonError: It is not JSON, it is nested more than :data:`MOST_DEPTH` deep, an object repeats a key, a number is
-            beyond a float or has more than :data:`MOST_DIGITS` digits, or an escape is half a character.
+        JsonError: It is not JSON, it is nested more than :data:`MAX_DEPTH` deep, an object repeats a key, a number is
+            beyond a float or has more than :data:`MAX_DIGITS` digits, or an escape is half a character.
     """
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
@@ -55,7 +55,7 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
         raise JsonError(shown(error, quote=False)) from None
     except RecursionError:
         raise JsonError(_TOO_DEEP) from None
-    if decoded.count("[") + decoded.count("{") > MOST_DEPTH:
+    if decoded.count("[") + decoded.count("{") > MAX_DEPTH:
         _check_depth(content)
     if "\\u" in decoded:
         _check_characters(content)
@@ -67,9 +67,9 @@ def read_json(path: Path, *, nan: bool = False) -> Any:
 
     Raises:
         JsonError: As for :func:`parse_json`.
-        OSError: The file cannot be read, or has more than :data:`MOST_BYTES` bytes.
+        OSError: The file cannot be read, or has more than :data:`MAX_BYTES` bytes.
     """
-    return parse_json(read_bounded(path, MOST_BYTES), nan=nan)
+    return parse_json(read_bounded(path, MAX_BYTES), nan=nan)
 
 
 def read_record(
@@ -130,7 +130,7 @@ def _describe_fault(error: Exception) -> str:
     return shown(error, quote=False) if isinstance(error, ValueError) else "a value has the wrong type"
 
 
-_TOO_DEEP = f"it is nested more than {MOST_DEPTH} deep"
+_TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -162,8 +162,8 @@ def _describe_repeat(text: str) -> str:
 
 
 def _whole(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
-        raise JsonError(f"a number has {len(digits):,} digits, more than {MOST_DIGITS}")
+    if len(digits) > MAX_DIGITS:
+        raise JsonError(f"a number has {len(digits):,} digits, more than {MAX_DIGITS}")
     return int(digits)
 
 
@@ -186,7 +186,7 @@ _WITH_NAN = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_whole, parse_
 
 def _check_depth(content: Any) -> None:
     level = [content]
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         level = [part for whole in level for part in _parts(whole) if isinstance(part, dict | list)]
         if not level:
             return

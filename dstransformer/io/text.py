@@ -38,7 +38,7 @@ _NOT_TEXT = {
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r"))
 
 #: Bytes of a line with its end. A small file that is gzipped may unpack to a line without end.
-MOST_LINE_BYTES = 16 * 2**20
+MAX_LINE_BYTES = 16 * 2**20
 
 #: Seconds without another line after which the lines of a pipe so far are answered.
 PAUSE = 0.2
@@ -73,7 +73,7 @@ def iter_text(file: BufferedReader, name: str) -> Iterator[str]:
     """
     kind = compression_of(file)
     lines = decompressed(file, kind) if kind else file
-    for line in _decoded(iter(lambda: lines.readline(MOST_LINE_BYTES + 1), b""), name, kind or "gzip"):
+    for line in _decoded(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), name, kind or "gzip"):
         if line is not None:
             yield line
 
@@ -119,7 +119,7 @@ def _arriving(descriptor: int) -> Iterator[bytes | None]:
             unfinished.clear()
             waited = waited or 0.0
         unfinished.append(chunk[end:])
-        if sum(map(len, unfinished)) > MOST_LINE_BYTES:
+        if sum(map(len, unfinished)) > MAX_LINE_BYTES:
             yield b"".join(unfinished)  # is refused
         if ended:
             if rest := b"".join(unfinished):
@@ -162,9 +162,9 @@ def _decoded(lines: Iterable[bytes | None], name: str, kind: str = "gzip") -> It
                 yield None
                 continue
             number += 1
-            if len(line) > MOST_LINE_BYTES:
+            if len(line) > MAX_LINE_BYTES:
                 raise DataError(
-                    f"{name}, line {number}: longer than {MOST_LINE_BYTES:,} bytes; write one sentence per line"
+                    f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; write one sentence per line"
                 )
             text = _decode(line, name, number).removesuffix("\n").removesuffix("\r")
             yield text.removeprefix("\ufeff") if number == 1 else text

@@ -34,7 +34,7 @@ FILES = (
 
 #: The longest sentence that is drawn; the page holds the weights of all layers and heads, and its size grows with the
 #: square of the length.
-MOST_PIECES = 256
+MAX_PIECES = 256
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def _translate(translator: Translator, src: list[int]) -> list[int]:
 def _check_length(ids: Sequence[int], name: str, translator: Translator, *, most_input: int = 0) -> None:
     """Refuse what the model or the pictures cannot hold; ``most_input`` 0 is no limit."""
     config = translator.model.config
-    limits = [(MOST_PIECES, "a picture holds", "split it")]
+    limits = [(MAX_PIECES, "a picture holds", "split it")]
     if config.positions == "learned":
         limits.append((config.max_positions - 1, "the model has positions (model.max_positions) for", "split it"))
     if most_input:

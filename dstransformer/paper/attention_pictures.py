@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 INK, MUTED = "#1c1f24", "#8a919b"
 
-#: Dots per inch of a PNG; fewer where a side would have more than ``MOST_DOTS``.
-DPI, MOST_DOTS = 110, 8000
+#: Dots per inch of a PNG; fewer where a side would have more than ``MAX_DOTS``.
+DPI, MAX_DOTS = 110, 8000
 
 _MARGIN, _HEADING = 0.25, 1.05
 
@@ -44,7 +44,7 @@ _SIDE_TEXT, _LEGEND = 8.0, 0.36
 _ROW, _ROW_TEXT, _GAP, _CELL, _SPACE = 0.215, 10.0, 3.0, 0.085, 0.07
 
 # Heat maps: bounds of a cell, the side that few words fill, text, the gap between maps, the most that a row holds.
-_SMALLEST, _LARGEST, _SIDE, _MAP_TEXT, _BETWEEN, _MOST_WIDTH, _MOST_COLUMNS = 0.14, 0.26, 2.4, 7.5, 0.34, 26.0, 4
+_SMALLEST, _LARGEST, _SIDE, _MAP_TEXT, _BETWEEN, _MAX_WIDTH, _MAX_COLUMNS = 0.14, 0.26, 2.4, 7.5, 0.34, 26.0, 4
 
 _UPRIGHT: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "top"}
 
@@ -105,7 +105,7 @@ def draw_maps(view: View, layer: int, heads: Sequence[int]) -> dict[str, bytes]:
     cell = min(_LARGEST, max(_SMALLEST, _SIDE / max(rows, columns)))
     wide, high = cell * columns, cell * rows
     left, below = (_text_width(texts, _MAP_TEXT) + 0.1 for texts in (view.queries, view.keys))
-    across = int(min(len(heads), _MOST_COLUMNS, max(1, _MOST_WIDTH // (wide + _BETWEEN))))
+    across = int(min(len(heads), _MAX_COLUMNS, max(1, _MAX_WIDTH // (wide + _BETWEEN))))
     down = -(-len(heads) // across)
     what = f"rows: {view.sides[0]}; columns: what it {view.sides[1]}"
     width = max(_MARGIN + left + across * (wide + _BETWEEN) + 0.75, _text_width([what], _SIDE_TEXT) + 2 * _MARGIN)
@@ -236,7 +236,7 @@ def _save(figure: Figure, axes: Axes) -> dict[str, bytes]:
     width, height = figure.get_size_inches()
     axes.set_xlim(0.0, width)
     axes.set_ylim(height, 0.0)
-    dpi = min(DPI, MOST_DOTS / max(width, height))
+    dpi = min(DPI, MAX_DOTS / max(width, height))
     images = {}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # see warn_of_missing_letters

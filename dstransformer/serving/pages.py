@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dstransformer.serving.schema import Health
 
 #: Most hypotheses that the page offers to show.
-MOST_ALTERNATIVES = 10
+MAX_ALTERNATIVES = 10
 
 
 class Page(NamedTuple):
@@ -27,7 +27,7 @@ class Page(NamedTuple):
 def render_start(health: Health, beam_size: int) -> Page:
     """The page to type into."""
     languages = " → ".join(code for code in (health.src_lang, health.tgt_lang) if code)
-    most = min(beam_size, MOST_ALTERNATIVES)
+    most = min(beam_size, MAX_ALTERNATIVES)
     return _render(
         "start.html", script=_read("start.js"), health=health, languages=languages, most=most,
         sentences=int(health.limits["sentences"]),

@@ -187,7 +187,7 @@ class StoreOnce(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """Reports a usage error in one line, like any other error; ``--help`` shows the usage. No abbreviated options."""
 
     def __init__(self, **given: Any) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, PositiveInt
 
 from dstransformer.errors import DataError, NewerFormatError
 from dstransformer.io import json_text
-from dstransformer.io.json_text import MOST_DEPTH, MOST_DIGITS, JsonError, parse_json, read_json, read_record
+from dstransformer.io.json_text import MAX_DEPTH, MAX_DIGITS, JsonError, parse_json, read_json, read_record
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
@@ -58,7 +58,7 @@ def nested(depth: int) -> str:
     ("-1e999", "-1e999 is too large for a number"),
     ("1" * 301, "a number has 301 digits, more than 300"),
     ("1" * 9000, "a number has 9,000 digits, more than 300"),
-    (nested(MOST_DEPTH + 1), "it is nested more than 64 deep"),
+    (nested(MAX_DEPTH + 1), "it is nested more than 64 deep"),
     (nested(500), "it is nested more than 64 deep"),
     ("[" * 100_000, "it is nested more than 64 deep"),
     ('{"a":' * 100_000, "it is nested more than 64 deep"),
@@ -73,10 +73,10 @@ def test_what_is_no_json_or_beyond_a_bound_is_refused_in_one_line(text: str | by
 
 
 def test_bounds_are_inclusive() -> None:
-    assert parse_json(nested(MOST_DEPTH)) == eval(nested(MOST_DEPTH))
-    assert parse_json("[" * MOST_DEPTH + "7" + "]" * MOST_DEPTH)
+    assert parse_json(nested(MAX_DEPTH)) == eval(nested(MAX_DEPTH))
+    assert parse_json("[" * MAX_DEPTH + "7" + "]" * MAX_DEPTH)
     assert parse_json("7") == 7
-    assert math.isfinite(float(parse_json("9" * MOST_DIGITS)))
+    assert math.isfinite(float(parse_json("9" * MAX_DIGITS)))
     assert parse_json("[" + "[]," * 1000 + "[]]") == [[]] * 1001  # wide, not deep
     assert math.isnan(parse_json("NaN", nan=True))
 
@@ -85,7 +85,7 @@ def test_a_file_is_measured_before_it_is_read(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "a.json"
     path.write_bytes(b"\xef\xbb\xbf[1]")
     assert read_json(path) == [1]
-    monkeypatch.setattr(json_text, "MOST_BYTES", 5)
+    monkeypatch.setattr(json_text, "MAX_BYTES", 5)
     with pytest.raises(OSError, match="it is larger than the 5 bytes that such a file may have"):
         read_json(path)
     with pytest.raises(OSError, match="it is not a file"):
