@@ -23,19 +23,19 @@ from dstransformer.corpus.reader import Int32
 Pairs = tuple[Int32, Int32, Int32, Int32]
 Word = tuple[int, ...]
 
-#: Words whose divisions are remembered: at most some 60 MB.
-REMEMBERED = 1 << 17
+#: Number of words whose segmentations are cached: about 60 MB at most.
+CACHED_WORDS = 1 << 17
 
-#: Longest word, in stored pieces, that is remembered. Text without spaces has longer ones, which never come again.
+#: Longest word, in stored pieces, that is cached. Text without spaces has longer ones, which rarely repeat.
 LONGEST_WORD = 12
 
-#: Keeps the random numbers apart from those that shuffle an epoch, which are seeded by seed and epoch. Windows of an
-#: epoch count from it.
+#: Separates the random numbers from those that shuffle an epoch, which are seeded by seed and epoch. The number of the
+#: window is added.
 _STREAM = 1
 
 
 class SubwordSampling(ABC):
-    """Divides the words of a micro-batch into pieces anew.
+    """Samples the segmentation of each word of a micro-batch.
 
     The pieces are a function of the seed, the epoch, the window, the update and the micro-batch, and so the same in any
     layout of ranks, with one version of NumPy. (SentencePiece can sample too, but its draws differ from process to
@@ -46,7 +46,7 @@ class SubwordSampling(ABC):
         tokenizer: The model of the corpus, of one side.
         seed: The seed of the experiment.
         longest: Most pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
-        src: What divides the words of the source side; None if this does.
+        src: Samples the source side; None if this object samples both.
     """
 
     def __init__(self, tokenizer: Tokenizer, seed: int, longest: int | None, src: SubwordSampling | None) -> None:
@@ -62,11 +62,11 @@ class SubwordSampling(ABC):
 
     @abstractmethod
     def _draw(self, random: np.random.Generator) -> Iterator[Any]:
-        """The random numbers that ``_sample_word`` takes."""
+        """The random numbers that ``_sample_word`` uses."""
 
     @abstractmethod
     def _sample_word(self, word: Word, draws: Iterator[Any]) -> Word:
-        """Divide a word, given as its stored pieces, anew."""
+        """Sample the pieces of a word, given as its stored pieces."""
 
     def sample(self, pairs: Pairs, epoch: int, update: int, micro_batch: int, window: int = 0) -> Pairs:
         """The pairs of a micro-batch in sampled pieces.
@@ -105,7 +105,7 @@ class SubwordSampling(ABC):
 
 
 class BpeDropout(SubwordSampling):
-    """Leaves out each merge with some probability. See :class:`SubwordSampling`.
+    """Skips each merge with some probability. See :class:`SubwordSampling`.
 
     Args:
         tokenizer: The BPE model of the corpus, or both.
@@ -119,7 +119,7 @@ class BpeDropout(SubwordSampling):
         super().__init__(tokenizer, seed, longest, src)
         self._probability = probability
         # Words, each with the merges that are left out.
-        self._divide = lru_cache(maxsize=REMEMBERED)(self._divide_checked)
+        self._divide = lru_cache(maxsize=CACHED_WORDS)(self._divide_checked)
 
     def _draw(self, random: np.random.Generator) -> Iterator[int]:
         """The numbers of merges from one that is left out to the next."""
@@ -249,7 +249,7 @@ class UnigramSampling(SubwordSampling):
         super().__init__(tokenizer, seed, longest, src)
         self._alpha = alpha
         self._longest_piece = max(map(len, self._scores), default=0)
-        self._known_lattice = lru_cache(maxsize=REMEMBERED)(self._lattice)
+        self._known_lattice = lru_cache(maxsize=CACHED_WORDS)(self._lattice)
 
     def _draw(self, random: np.random.Generator) -> Iterator[float]:
         """Uniform numbers in [0, 1)."""

@@ -13,18 +13,18 @@ from dstransformer.io.files import read_bounded
 
 T = TypeVar("T")
 
-#: Bytes of a JSON file, and of a line of a file of JSON lines. Python takes up to 25 times as much memory.
+#: Maximum bytes of a JSON file, or of a line of JSON lines. Python uses up to 25 times as much memory.
 MAX_BYTES = 16 * 2**20
 
-#: Objects and lists within each other.
+#: Maximum nesting of objects and lists.
 MAX_DEPTH = 64
 
-#: Digits of a whole number. Every number of as many digits fits into a float.
+#: Maximum digits of an integer. Every integer of that length fits into a float.
 MAX_DIGITS = 300
 
 
 class JsonError(ValueError):
-    """A text is not JSON, or goes beyond a bound. The message says what is wrong, on one line."""
+    """A text is not JSON or exceeds a bound. The message, of one line, says how."""
 
 
 class _RepeatedKeyError(ValueError):
@@ -36,7 +36,7 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
 
     Args:
         text: The text.
-        nan: Whether ``NaN`` and ``Infinity``, which Python writes and JSON does not know, are numbers.
+        nan: Accept ``NaN`` and ``Infinity``, which Python writes although JSON has no such numbers.
 
     Raises:
         JsonError: It is not JSON, it is nested more than :data:`MAX_DEPTH` deep, an object repeats a key, a number is
