@@ -108,10 +108,10 @@ def _cached_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list
 
 
 def _check_systems(options: argparse.Namespace, test_sets: Sequence[TestSet]) -> None:
-    """Check that each test set has the files of all systems, that no system is given twice, and COMET its sources.
+    """Check that each test set has the files of all systems, and that no system is given twice.
 
     Raises:
-        UserError: It is not so.
+        UserError: A test set lacks files of a system, or a system is given twice.
     """
     groups = options.systems or [[] for _ in test_sets]
     if len(groups) != len(test_sets):
@@ -164,7 +164,7 @@ def _find_run(bundle: Bundle) -> Path:
 
 
 def _track(results: Sequence[tuple[Path, Result]]) -> list[str]:
-    """Put results into the MLflow runs of these folders; returns lines about what did not arrive yet."""
+    """Log results in the MLflow runs of these folders; returns a line for each run with results not sent yet."""
     from dstransformer.tracking import log_evaluation, send_evaluations
 
     for path, result in results:
@@ -196,7 +196,7 @@ def _follow(options: argparse.Namespace) -> CommandResult:
 
     run: Path = options.follow
     interval = INTERVAL if options.interval is None else options.interval
-    options.device = options.device or "cpu"  # the GPU is the training's
+    options.device = options.device or "cpu"  # the training uses the GPU
     test_sets = read_test_sets(options.src or [], options.ref or [])
     bundle = None
     if options.track or options.test_set is not None or not test_sets:
@@ -206,11 +206,11 @@ def _follow(options: argparse.Namespace) -> CommandResult:
     test_sets += _cached_sets(options, [] if bundle is None else [bundle])
     if not test_sets and bundle is not None:
         test_sets = [validation_set(bundle)]
-    if options.track:  # also what was evaluated before without --track, or was not recorded any more
-        for passed_over in Results(run).missing_in(logged_evaluations(run), test_sets):
-            log_evaluation(run, passed_over)
+    if options.track:  # also results of earlier calls that were not logged
+        for unlogged in Results(run).missing_in(logged_evaluations(run), test_sets):
+            log_evaluation(run, unlogged)
     with contextlib.suppress(OSError):
-        os.nice(19)  # the processor is the training's too
+        os.nice(19)  # the training uses the processor too
     found = evaluate_run(run, test_sets, lambda bundle: load_translator(options, bundle), interval=interval, say=_note)
     for result in found:
         say(json.dumps(result.to_json()) if options.json else format_line(result))

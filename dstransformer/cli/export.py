@@ -1,4 +1,4 @@
-"""``dst export``: write a bundle in the form of another tool."""
+"""``dst export``: write a bundle in the format of another tool."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _add_places(parser: CommandParser) -> None:
 
 
 def run_hf(options: argparse.Namespace) -> CommandResult:
-    """Write for Hugging Face."""
+    """Write a folder for Hugging Face transformers."""
     from dstransformer.export.hf import export_hf
 
     exit_on_sigterm()
@@ -52,7 +52,7 @@ def run_hf(options: argparse.Namespace) -> CommandResult:
 
 
 def run_ct2(options: argparse.Namespace) -> CommandResult:
-    """Write for CTranslate2."""
+    """Write a folder for CTranslate2."""
     from dstransformer.export.ct2 import export_ct2
 
     exit_on_sigterm()

@@ -71,7 +71,7 @@ def run_name(name: str) -> str:
 
 
 def utf8(text: str) -> str:
-    """The type of an option that takes text: bytes that are not UTF-8 arrive as halves of surrogate pairs."""
+    """The type of an option that takes text. Bytes that are not UTF-8 arrive as lone surrogates and are refused."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -201,13 +201,13 @@ def decode_lines(
     request: Request | None = None,
     also: Mapping[str, Any] | None = None,
 ) -> CommandResult:
-    """Read and write as :func:`add_lines` says, with what ``load`` returns. Several processes share the lines.
+    """Translate or parse the lines of the files of :func:`add_lines`. Several processes share the lines.
 
     Args:
         options: The options.
         load: Builds the translator.
         request: What is written for each line.
-        also: What else determines it, besides the translator: a command with other values does not go on.
+        also: Options that change the output, besides the translator. Parts written with other values are not reused.
 
     Raises:
         UserError: BUNDLE and FILE are swapped, or several processes have no file to read or to write.
@@ -256,7 +256,7 @@ def decode_lines(
 
 
 def _take_share(options: argparse.Namespace, processes: Processes) -> None:
-    """Use the GPU of this process, if there are any and none was named, and its part of the cores."""
+    """Choose the GPU of this process if none was named, and its share of the cores."""
     import torch
 
     if options.device is None and torch.cuda.is_available():

@@ -88,7 +88,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _improve(message: str, arguments: Sequence[str]) -> str:
-    """Say what argparse cannot know: where to look for the options of a command, and what several values are."""
+    """Add what argparse does not know: the command's own ``--help``, and options that take several values."""
     commands = {module.__name__.rpartition(".")[2].replace("_", "-") for module in COMMANDS}
     if arguments and arguments[0] in commands:
         message = message.replace("see `dst --help`", f"see `dst {arguments[0]} --help`")
@@ -100,7 +100,7 @@ def _improve(message: str, arguments: Sequence[str]) -> str:
 
 
 def _find_unknown_option(arguments: Sequence[str]) -> str | None:
-    """The first option that the command does not have, by which another may seem to be missing."""
+    """The first option that the command does not have. A misspelled option makes a required one seem to be missing."""
     (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
     if not arguments or arguments[0] not in commands.choices:
         return None

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> CommandResult:
     """Rerank n-best lists, or find weights for that.
 
     Raises:
-        UserError: An option has nothing to act on.
+        UserError: An option has no effect in this combination.
     """
     model = ("device", "precision", "batch_tokens", "max_tokens")
     if options.reverse is None and (unused := [name for name in model if getattr(options, name) is not None]):
@@ -128,7 +128,7 @@ def _tune(options: argparse.Namespace) -> CommandResult:
 
 
 def _read(path: str) -> Iterator[Group]:
-    """The lists of a file; one that cannot be read is refused before a model is loaded."""
+    """The lists of a file. A file that cannot be read is refused before a model is loaded."""
     from dstransformer.evaluation.reranking import iter_nbest
 
     groups = iter_nbest(path)

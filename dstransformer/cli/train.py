@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> CommandResult:
         planned = dry_run(request)
         text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned)
         return CommandResult(text if is_rank0 else "")
-    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the outcome
+    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the result
         outcome = train(request)
     text = json.dumps(outcome.to_json(), indent=2) if options.json else _describe_outcome(outcome)
     return CommandResult(text if is_rank0 else "", outcome.status)

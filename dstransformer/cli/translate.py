@@ -91,7 +91,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
     """The translator of the chosen engine.
 
     Raises:
-        UserError: The engine lacks something that was asked for.
+        UserError: The engine does not support a given option.
     """
     if options.engine == "torch":
         if is_ct2_export(options.bundle):
@@ -114,7 +114,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
 
 
 def _read_request(options: argparse.Namespace) -> Request:
-    """What the options ask for each line.
+    """What to write for each line, from the options.
 
     Raises:
         UserError: An option of sampling without ``--sample``, or one of the search with it.
@@ -140,7 +140,7 @@ def _converse(translator: Translator, request: Request) -> CommandResult:
     Raises:
         DataError: The input is closed, or not UTF-8.
     """
-    import readline  # noqa: F401  (lines can be edited, and come back with the arrow keys)
+    import readline  # noqa: F401  (line editing and history)
 
     if sys.stdin is None:
         raise DataError("standard input is closed: --interactive reads sentences from it")

@@ -28,7 +28,7 @@ from dstransformer.io.text import iter_lines
 #: The key that reranking adds: the log-probability of the source, given the hypothesis.
 REVERSE = "reverse_log_probability"
 
-#: The largest number of a line and of its tokens; beyond it floats leave whole numbers out.
+#: Largest line number and token count. Beyond it, floats cannot represent every integer.
 _LARGEST = 1 << 53
 
 
@@ -124,7 +124,7 @@ Group = list[Candidate]
 
 
 class Weights(NamedTuple):
-    """What each term of a hypothesis counts: its log-probability, that of the source given it, and its tokens."""
+    """Weights of a hypothesis's log-probability, of that of the source given it, and of its number of tokens."""
 
     forward: float
     reverse: float
@@ -134,7 +134,7 @@ class Weights(NamedTuple):
         return " ".join(f"{value:g}" for value in self)
 
 
-#: The weights that are tried: only their ratios matter, so that of the forward model is 1.
+#: The weights that are tried. Only their ratios matter, so the forward model's is 1.
 GRID = tuple(Weights(1.0, reverse / 10, length / 10) for reverse, length in product(range(21), range(-10, 21)))
 
 
@@ -203,16 +203,16 @@ def _add(candidate: Candidate, found: PairScore) -> Candidate:
     return replace(candidate, reverse=reverse, fields={**candidate.fields, REVERSE: round(reverse, 6)})
 
 
-def _chunks(groups: Iterable[Group], most: int) -> Iterator[list[Group]]:
-    """Groups together as long as they have fewer than ``most`` hypotheses."""
+def _chunks(groups: Iterable[Group], max_hypotheses: int) -> Iterator[list[Group]]:
+    """Lists of consecutive groups; each is closed once it has ``max_hypotheses`` or more."""
     held: list[Group] = []
-    room = most
+    room = max_hypotheses
     for group in groups:
         held.append(group)
         room -= len(group)
         if room <= 0:
             yield held
-            held, room = [], most
+            held, room = [], max_hypotheses
     if held:
         yield held
 
@@ -265,7 +265,7 @@ def tune(groups: Sequence[Group], references: Sequence[str], path: str) -> Tuned
         path: The file of the references, for messages.
 
     Raises:
-        DataError: The list has other lines than the references.
+        DataError: The list has more or fewer lines than the references.
     """
     _check_lines(groups, references, path)
     metric = BLEU(tokenize="13a", effective_order=True)

@@ -38,7 +38,7 @@ class Task:
         return "bleu" if self.trees is None else BRACKET_SCORES[0]
 
     def decoder(self, model: Transformer, tokenizer: Tokenizer, settings: DecodingConfig) -> Translator:
-        """What turns source sentences into outputs: a translator or a parser."""
+        """The translator or the parser."""
         if self.trees is None:
             return Translator(model, tokenizer, settings)
         return Parser(model, tokenizer, settings, self.trees)
@@ -66,7 +66,7 @@ def bracket_scores(outputs: Sequence[str], references: Sequence[str], tags: Tags
 
 
 class TreebankEvaluation(NamedTuple):
-    """The scores of a parser, and the seconds that parsing took."""
+    """The scores of a parser, and the seconds of parsing."""
 
     scores: BracketScores
     seconds: float

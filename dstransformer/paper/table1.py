@@ -21,8 +21,8 @@ from dstransformer.paper.table1_formulas import LAYER_TYPES, LayerType, Size
 from dstransformer.paper.table1_layers import Layer, build_layer
 from dstransformer.terminal.progress import Advance
 
-#: A quick pass is repeated until this many seconds have passed, at most :data:`MAX_REPETITIONS` times.
-ENOUGH_SECONDS = 0.1
+#: A quick pass is repeated for this many seconds, at most :data:`MAX_REPETITIONS` times.
+MIN_SECONDS = 0.1
 MAX_REPETITIONS = 50
 
 
@@ -95,7 +95,7 @@ def measure(layer: Layer, repetitions: int, device: torch.device) -> Cost:
     gradient = torch.ones_like(layer.forward())
     _run(layer, gradient, device)
     times: list[tuple[float, float]] = []
-    while len(times) < repetitions or (sum(map(sum, times)) < ENOUGH_SECONDS and len(times) < MAX_REPETITIONS):
+    while len(times) < repetitions or (sum(map(sum, times)) < MIN_SECONDS and len(times) < MAX_REPETITIONS):
         times.append(_run(layer, gradient, device))
     forward, backward = zip(*times, strict=True)
     return Cost(median(forward), median(backward), _peak_bytes(layer, gradient, device))
@@ -117,8 +117,8 @@ def _run(layer: Layer, gradient: torch.Tensor, device: torch.device) -> tuple[fl
 def _peak_bytes(layer: Layer, gradient: torch.Tensor, device: torch.device) -> int:
     """Bytes of tensors at the peak of both passes, beyond what was allocated before.
 
-    On CUDA that is ``torch.cuda.max_memory_allocated``. On a CPU PyTorch's profiler records what its allocator hands
-    out and takes back; what libraries allocate for themselves, as oneDNN for a convolution, is not in it.
+    On CUDA that is ``torch.cuda.max_memory_allocated``. On a CPU PyTorch's profiler records the allocations of
+    tensors. Memory that libraries such as oneDNN allocate themselves is not counted.
     """
     _forget_gradients(layer)
     if device.type == "cuda":
@@ -191,7 +191,7 @@ class Row:
         costs: By length and width.
         time: The fit of the seconds of both passes.
         memory: The fit of the peak bytes.
-        count: The fit of the multiply-adds, which are exact: what the time would show if each took equally long.
+        count: The fit of the exact multiply-adds. The time would follow it if each took equally long.
     """
 
     kind: LayerType
@@ -203,7 +203,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table1:
-    """The result: one row for each layer type. ``fitted`` are the lengths and widths that the fits are made on."""
+    """The result: one row for each layer type. ``fitted`` are the lengths and widths of the fits."""
 
     settings: Settings
     rows: tuple[Row, ...]
@@ -215,12 +215,12 @@ class Table1:
 
 
 def larger_half(values: Sequence[int]) -> tuple[int, ...]:
-    """The larger half of increasing values, rounded up, at least two: where orders show rather than overheads."""
+    """The larger half of increasing values, rounded up, at least two: there the order outweighs the overhead."""
     return tuple(values[-max(2, -(-len(values) // 2)) :])
 
 
 def check_settings(settings: Settings) -> None:
-    """Check what the user asks for.
+    """Check the settings of the user.
 
     Raises:
         UserError: A number is too small or named twice, there are fewer than two lengths or widths, the neighbourhood

@@ -177,13 +177,13 @@ def check_folder(out: Path, *, overwrite: bool) -> None:
     """Check that a result can be written to a folder, before the measurements take minutes.
 
     Args:
-        out: The folder; need not exist. Its parent folders are made.
+        out: The folder; need not exist. Its parent folders are created.
         overwrite: Whether an earlier result may be replaced.
 
     Raises:
         DataError: The folder is part of a corpus, a checkpoint or a bundle, holds anything but an earlier result, or
             holds one and ``overwrite`` is false.
-        StorageError: The folder cannot be made or read.
+        StorageError: The folder cannot be created or read.
     """
     place = Path(os.path.realpath(out))
     found = enclosing_product(place)
@@ -214,7 +214,7 @@ def _is_result(path: Path) -> bool:
 
 
 def write_folder(table: Table1, out: Path) -> None:
-    """Write the four files into a folder, all or none; an earlier result is replaced. See :func:`check_folder`.
+    """Write the four files into a folder atomically; an earlier result is replaced. See :func:`check_folder`.
 
     Raises:
         StorageError: The folder cannot be written.
@@ -236,7 +236,7 @@ def write_folder(table: Table1, out: Path) -> None:
 
 
 class Quantity(NamedTuple):
-    """What a line of panels shows: its title with the unit, units of it in one second or byte, and where it is."""
+    """What a row of panels shows: title with unit, units in a second or byte, and the functions that return it."""
 
     title: str
     units: float
@@ -249,18 +249,18 @@ QUANTITIES = (
     Quantity("peak memory in MB", 1e-6, lambda cost: cost.peak_bytes, lambda row: row.memory),
 )
 
-#: One for each layer type, as lines may lie on each other.
+#: One for each layer type, because lines may overlap.
 MARKERS = "osD^v"
 
 
 def draw_table1(table: Table1, machine: str) -> Figure:
     """Plot time and memory against n at the largest d, and against d at the largest n.
 
-    Dotted lines are the fits, where they were made; the legends give their exponents.
+    Dotted lines are the fits, over the sizes that were fitted; the legends give their exponents.
 
     Args:
         table: The measurements.
-        machine: What they were made on, for the title.
+        machine: The machine that was measured, for the title.
     """
     n, d = table.settings.lengths[-1], table.settings.widths[-1]
     by_length = [(length, d) for length in table.settings.lengths]

@@ -47,7 +47,7 @@ from dstransformer.tracking.location import GROUP_LOCK_NAME
 STATE_NAME = "table3.json"
 PICTURE_NAME = "table3.png"
 
-#: What ``dst train`` says of a run that another process still writes.
+#: Part of the error of ``dst train`` if another process is writing the run.
 BUSY = "another process is training in"
 
 #: Entries of an output folder besides the rows' run folders.
@@ -79,11 +79,11 @@ class TableRequest:
 
 
 class TableRun:
-    """One worker's view of a table in the making.
+    """A worker that trains rows of a table.
 
     Args:
         request: The options.
-        processes: The ranks that the launcher started; each is a worker.
+        processes: The ranks of the launcher; each is a worker.
 
     Raises:
         UserError: Something in the request is wrong, or the folder holds a table with other settings.
@@ -255,7 +255,7 @@ class TableRun:
 
     @contextmanager
     def _tracking(self) -> Iterator[None]:
-        """Workers talk to MLflow one at a time; results do not wait for that."""
+        """Hold the lock for MLflow, which workers use one at a time; the table has a lock of its own."""
         with hold_lock(self._out / GROUP_LOCK_NAME, f"{self._out} is locked ({{owner}})", wait=-1.0, keep=True):
             yield
 
@@ -349,7 +349,7 @@ def _check_out(out: Path) -> None:
         rows = [row.name for row in ROWS] if ".table3.lock" in names else []  # rows stay if the state is moved away
         own = {*_OWN, *rows, *(f".{row}.lock" for row in rows)}
         others = sorted(name for name in names - own if not name.startswith(".table3"))
-        if others and not (out / STATE_NAME).is_file():  # looked for last: another worker may be making it
+        if others and not (out / STATE_NAME).is_file():  # checked last: another worker may be creating it
             raise UserError(
                 f"--out {out} holds {others[0]}, which is not part of a table: choose a new or empty folder"
             )

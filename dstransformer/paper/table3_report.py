@@ -13,7 +13,7 @@ PAPER_COLOUR, OUR_COLOUR = "#9c9c9c", COLOURS[0]
 
 
 class Agreement(NamedTuple):
-    """How many pairs of rows that the paper's figures order are ordered alike by ours."""
+    """Of the pairs of rows that the paper's figures order, how many ours order alike."""
 
     alike: int
     pairs: int

@@ -176,14 +176,14 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class Result:
-    """What is known of a row.
+    """The result of a row so far.
 
     Attributes:
         status: ``done``, ``interrupted`` or ``failed``.
         differences: The values of ``COLUMNS`` in which the row differs from base; all of them for base itself.
         parameters: Number of weights.
         seconds: Time of the training loop across all starts, without starting up and the final evaluation. Until the
-            row is done, wall time of the starts that ended in an orderly way.
+            row is done, wall time of the starts that were not killed.
         updates: Updates computed.
         perplexity: On validation, per piece, without label smoothing.
         bleu: On validation; its name says if only the first sentences count.
@@ -213,7 +213,7 @@ class Table:
     """The state of an output folder.
 
     Attributes:
-        settings: What all rows have in common; a second start must have the same.
+        settings: The settings of all rows; a second start must have the same.
         results: The rows started so far, by name.
     """
 

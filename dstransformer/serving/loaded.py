@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class ServedTranslator(Translator):
-    """Gives an output whose scores are NaN, and not an empty one, for a sentence for which the model computes NaN."""
+    """Returns an output with NaN scores, instead of an empty one, for a sentence for which the model computes NaN."""
 
     def _search(self, *arguments: Any) -> list[list[Hypothesis]]:
         return [found or [Hypothesis([], math.nan, math.nan)] for found in super()._search(*arguments)]
@@ -29,7 +29,7 @@ class LoadedModel:
     """A model in this process; see :class:`dstransformer.serving.model.Model`.
 
     Args:
-        bundle: Where it comes from.
+        bundle: Its bundle.
         translator: The model.
     """
 
@@ -49,7 +49,7 @@ class LoadedModel:
         )
 
     def warm_up(self) -> None:
-        """Translate a word, so that the first request does not wait for what is built at first use."""
+        """Translate a word, so that the first request does not wait for one-time initialisation."""
         self.search(Batch([Query("a", 1)], 1))
 
     def search(self, batch: Batch) -> list[Found]:
