@@ -162,7 +162,7 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
 
     Args:
         lengths: Tokens of each sentence, without its end.
-        batch_tokens: Most tokens of a batch, ends included; a longer sentence is a batch by itself.
+        batch_tokens: Maximum tokens of a batch, ends included; a longer sentence is a batch of one.
 
     Returns:
         The sentences of each batch, by their place in ``lengths``.

@@ -184,8 +184,8 @@ def merge_characters(
 ) -> tuple[list[str], int]:
     """Merge the characters of a word as SentencePiece does, leaving out some merges.
 
-    Merges come in the order of their scores, those of equal scores from left to right. One that is left out is gone
-    until a neighbour has merged.
+    Merges come in the order of their scores, those of equal scores from left to right. One that is left out is not
+    tried again until a neighbour has merged.
 
     Args:
         word: Its text.

@@ -1,4 +1,4 @@
-"""What is planned at once: an epoch, or a window of it where the lengths of all pairs do not fit into memory.
+"""Plans whole epochs, or windows of an epoch if the lengths of all pairs do not fit into memory.
 
 In windows, the pairs of the corpus lie in blocks of neighbours. An epoch takes the blocks in a random order, as many at
 a time as make a window. The pairs of a window are shuffled and divided into updates as those of a whole corpus are. So
@@ -33,9 +33,9 @@ from dstransformer.errors import ConfigError
 BLOCK_PAIRS = 1024
 WINDOW_BLOCKS = 256
 
-#: Bytes of memory that planning takes for each pair whose lengths are held; and for each use of a pair in what is
-#: planned at once, a mixture uses some several times: the order of this epoch and of the next (8), and what dividing
-#: the next into updates takes (28).
+#: Bytes of memory for planning: for each pair whose lengths are in memory, and for each use of a pair (a mixture may
+#: use it several times). A use takes 8 for the orders of this epoch and the next, and 28 for dividing the next into
+#: updates.
 _LENGTH_BYTES, _USE_BYTES = 8, 36
 
 #: The bytes of a pair that is used once.

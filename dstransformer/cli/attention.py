@@ -19,7 +19,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     add_decoding(parser, output="--out")
     parser.add_argument("sentence", metavar="SENTENCE", help="source sentence, in quotes")
     parser.add_argument("--out", required=True, type=folder, metavar="FOLDER", help="folder for pictures and page")
-    parser.add_argument("--target", metavar="SENTENCE", help="translation to look at (the model's own)")
+    parser.add_argument("--target", metavar="SENTENCE", help="translation to draw the attention of (the model's own)")
     parser.add_argument("--layer", type=int, metavar="N", help="layer of the pictures, from 1 (the last)")
     parser.add_argument("--heads", type=_numbers, default=(), metavar="N,N", help="heads of the pictures, from 1 (all)")
     parser.add_argument("--words", type=_names, default=(), metavar="W,W", help="draw only the lines of these words")

@@ -95,7 +95,7 @@ def registered_name(name: str) -> str:
     """The type of ``--register``: a name that MLflow's model registry takes.
 
     Raises:
-        argparse.ArgumentTypeError: It is not.
+        argparse.ArgumentTypeError: The registry does not accept the name.
     """
     if not name.strip() or not name.isprintable() or len(name) > 250 or set(name) & set("/:\\'\"`%") or name in "..":
         raise argparse.ArgumentTypeError(
@@ -234,13 +234,12 @@ def decode_lines(
     bar = options.output not in (None, "-") or sys.stdout is None or not sys.stdout.isatty()
     with reporting("lines", bar=bar and processes.rank == 0) as progress:
         if in_parts:
-            asked = request or Request()
             shown = progress if processes.rank == 0 else None
             translate_in_parts(
                 options.file,
                 options.output,
                 load,
-                asked,
+                request or Request(),
                 processes,
                 also=also,
                 overwrite=options.overwrite,

@@ -27,7 +27,7 @@ def check_plain_stream(path: Path) -> None:
 def check_batches(file: pa.NativeFile, max_bytes: int) -> None:
     """Refuse a stream with dictionaries, or with a batch whose compressed columns state more than ``max_bytes``.
 
-    A compressed column states its own size, and Arrow takes as much memory before it looks at the data.
+    A compressed column states its own size, and Arrow allocates that much memory before it reads the data.
 
     Args:
         file: A mapped file, at the beginning of the stream.

@@ -71,7 +71,7 @@ class Comet:
             loaded = self._read()
             if loaded.get("lacks_comet"):
                 raise UserError(
-                    f"--comet: {self._python} has no package unbabel-comet: install it in an environment of its own "
+                    f"--comet: {self._python} has no package unbabel-comet: install it in a separate environment "
                     "(it does not go beside this one) and name its Python with --comet-python"
                 )
             if "error" in loaded:

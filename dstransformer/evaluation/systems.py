@@ -82,7 +82,7 @@ def evaluate_bundle(
         translator: Its translator.
         test_sets: The test sets, all with sources.
         name: The name of the system.
-        comet: A COMET model, if its score is wanted too.
+        comet: A COMET model, to add its score; None for no such score.
         write: Called with each translation, in order.
         progress: Called with the number of sentences just translated.
     """
@@ -128,7 +128,7 @@ def evaluate_file(
         lines: Its lines, see :func:`read_translations`.
         test_set: The test set.
         language: Code of the target language, for the paper's BLEU; None leaves it out.
-        comet: A COMET model, if its score is wanted too.
+        comet: A COMET model, to add its score; None for no such score.
     """
     evaluation = _with_comet(score_translations(lines, test_set.references, language), test_set, comet)
     return Result(path, test_set, evaluation, {"file": path})

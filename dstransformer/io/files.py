@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 #: What to do on a full disk while training.
 RESUME_ADVICE = (
-    "make room, then give the same command: it goes on from the latest checkpoint, or starts anew without one"
+    "make room, then run the same command: it resumes from the latest checkpoint, or starts over if there is none"
 )
 
 #: What to do on a full disk while a training waits for it.

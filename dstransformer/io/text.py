@@ -147,7 +147,7 @@ class _Unzip:
         """Check that the data ends with a complete member.
 
         Raises:
-            EOFError: It does not.
+            EOFError: The last member is incomplete.
         """
         if not self._member.eof:
             raise EOFError("the last member is incomplete")

@@ -81,7 +81,7 @@ def fit_power_law(sizes: Sequence[tuple[int, int]], values: Sequence[float]) -> 
 
 
 def measure(layer: Layer, repetitions: int, device: torch.device) -> Cost:
-    """Run forward and backward pass once to warm up, then measure time, and memory in a run of its own.
+    """Run forward and backward pass once to warm up, then measure time, and memory in a separate run.
 
     Args:
         layer: The layer.

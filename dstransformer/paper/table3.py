@@ -1,4 +1,4 @@
-"""Trains the rows of Table 3, each as a run of ``dst train`` in a process of its own.
+"""Trains the rows of Table 3, each as a run of ``dst train`` in a child process.
 
 Workers share nothing but the output folder. A worker takes a row by locking it, so that any number of workers, started
 together by a launcher or one after the other, trains each row once.
@@ -121,7 +121,7 @@ class TableRun:
         """Train all rows that no other worker trains.
 
         Returns:
-            The table. On rank 0 all rows of the request have ended, whoever trained them.
+            The table. On rank 0 all rows of the request have ended, including those of other workers.
 
         Raises:
             Stopped: A signal was received. The row in training has written a checkpoint.

@@ -103,7 +103,7 @@ def scale_row(row: Row, scale: str, updates: int | None = None) -> dict[str, Any
     """The experiment of a row at a scale, as a preset: ``extends`` and the values that differ.
 
     A number that the row changes is changed by the same factor here: with a base of 3 layers, N = 4 of the paper's 6
-    becomes 2. Other values are taken over. No row averages checkpoints, as in section 6.2.
+    becomes 2. Other values are copied. No row averages checkpoints, as in section 6.2.
 
     Args:
         row: The row.

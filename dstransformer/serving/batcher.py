@@ -90,8 +90,8 @@ class Batcher:
 
     Args:
         search: Translates a batch; only called in the thread.
-        batch_tokens: Most source tokens of a batch, ends included; a longer sentence is a batch by itself.
-        queue: Most sentences that may wait.
+        batch_tokens: Maximum source tokens of a batch, ends included; a longer sentence is a batch of one.
+        queue: Maximum sentences that may wait.
         delay: Seconds.
         report: Called in the thread after each batch.
     """
