@@ -60,7 +60,7 @@ class Augmentation:
         modifiers: Applied one after the other, each with its probability (``training.augment``).
         seed: The seed of the experiment.
         languages: The codes of source and target language.
-        longest: Most pieces of a changed sentence.
+        longest: Maximum pieces of a changed sentence.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class SubwordSampling(ABC):
     Args:
         tokenizer: The model of the corpus, of one side.
         seed: The seed of the experiment.
-        longest: Most pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
+        longest: Maximum pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
         src: Samples the source side; None if this object samples both.
     """
 
@@ -111,7 +111,7 @@ class BpeDropout(SubwordSampling):
         tokenizer: The BPE model of the corpus, or both.
         probability: That of leaving a merge out.
         seed: The seed of the experiment.
-        longest: Most pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
+        longest: Maximum pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
     """
 
     def __init__(self, tokenizer: Tokenizer, probability: float, seed: int, longest: int | None) -> None:
@@ -241,7 +241,7 @@ class UnigramSampling(SubwordSampling):
         tokenizer: The unigram model of the corpus, or both.
         alpha: Smoothing: 1 draws as the model says, a smaller one evens the divisions out.
         seed: The seed of the experiment.
-        longest: Most pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
+        longest: Maximum pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
     """
 
     def __init__(self, tokenizer: Tokenizer, alpha: float, seed: int, longest: int | None) -> None:

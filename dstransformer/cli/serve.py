@@ -38,12 +38,12 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         metavar="MS",
         help="milliseconds a sentence waits for others while nothing is decoded (5)",
     )
-    parser.add_argument("--queue", type=int, metavar="N", help="most sentences that wait; more get 503 (1024)")
-    parser.add_argument("--max-sentences", type=int, metavar="N", help="most sentences of a request (256)")
+    parser.add_argument("--queue", type=int, metavar="N", help="maximum waiting sentences; more get 503 (1024)")
+    parser.add_argument("--max-sentences", type=int, metavar="N", help="maximum sentences of a request (256)")
     parser.add_argument(
-        "--max-sentence-tokens", type=int, metavar="N", help="most tokens of a sentence (the bundle's input limit)"
+        "--max-sentence-tokens", type=int, metavar="N", help="maximum tokens of a sentence (the bundle's input limit)"
     )
-    parser.add_argument("--max-request-bytes", type=int, metavar="N", help="most bytes of a request (1048576)")
+    parser.add_argument("--max-request-bytes", type=int, metavar="N", help="maximum bytes of a request (1048576)")
     parser.add_argument("--timeout", type=float, metavar="S", help="seconds for a request, then 504 (60)")
     parser.add_argument(
         "--stop-timeout", type=float, metavar="S", help="seconds to finish accepted requests after SIGTERM (25)"
