@@ -12,7 +12,8 @@ from support.launching import run_command
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "python.md"
 
 #: A shell command of the guide, as a notebook would run it.
-SHELL = "import subprocess, sys; subprocess.run([sys.executable, '-m', 'data_prep', *{words!r}], check=True)"
+SHELL = "import subprocess, sys; subprocess.run([sys.executable, '-m', *{words!r}], check=True)"
+MODULES = {"dst-prep": "data_prep", "dst": "dstransformer"}
 
 
 @pytest.mark.slow
@@ -20,9 +21,10 @@ def test_the_examples_of_the_guide_run(tmp_path: Path) -> None:
     program = []
     for language, code in re.findall(r"^```(\w+)\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL):
         if language == "sh":
-            name, *words = code.split()
-            assert name == "dst-prep"
-        program.append(code if language == "python" else SHELL.format(words=words))
+            command, *words = code.replace("\\\n", " ").split()
+            program.append(SHELL.format(words=[MODULES[command], *words]))
+        else:
+            program.append(code)
     (tmp_path / "guide.py").write_text("\n".join(program))
     done = run_command([sys.executable, "guide.py"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
