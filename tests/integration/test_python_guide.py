@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.launching import run_command
+from support.processes.launching import run_command
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "python.md"
 

@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 
 import pytest
-from support.launching import run_command
+from support.processes.launching import run_command
 
 import dstransformer
 
