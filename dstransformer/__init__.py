@@ -1,11 +1,42 @@
-"""dstransformer: the Transformer of "Attention Is All You Need" (Vaswani et al., 2017), trained with DeepSpeed."""
+"""dstransformer: the Transformer of "Attention Is All You Need" (Vaswani et al., 2017), trained with DeepSpeed.
 
-import os
-import sys
+``__all__`` lists what Python programs import from here; ``docs/guide/python.md`` describes it. Each name loads its
+module at first use (PEP 562), so ``import dstransformer`` loads nothing else and has no side effect.
+"""
 
 __version__ = "0.1.0"
 
-# A GNU OpenMP thread that waits for work first spins 300,000 times, which steals time from other work on the same core
-# (`python -m benchmarks spinning`). OpenMP reads this variable when PyTorch loads it.
-if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+__all__ = ["Corpus", "Parser", "TrainRequest", "Translator", "load_config", "open_bundle", "train"]
+
+_MODULES = {
+    "Corpus": "corpus",
+    "Parser": "decoding",
+    "TrainRequest": "training.setup",
+    "Translator": "decoding",
+    "load_config": "config",
+    "open_bundle": "model",
+    "train": "training.run",
+}
+
+TYPE_CHECKING = False  # as in typing, which takes longer to import than all of this
+if TYPE_CHECKING:
+    from dstransformer.config import load_config
+    from dstransformer.corpus import Corpus
+    from dstransformer.decoding import Parser, Translator
+    from dstransformer.model import open_bundle
+    from dstransformer.training.run import train
+    from dstransformer.training.setup import TrainRequest
+else:
+
+    def __getattr__(name):
+        """Load a public name."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,10 +2,10 @@
 
 import re
 
-#: What stands for a password.
+#: Replaces a password in messages and files.
 MASK = "***"
 
-#: In the address of a server: the password, a token in place of the user, and the same as values of its query.
+#: Secrets in the address of a server: the password, a token in place of the user, and values of its query.
 _SECRETS = (
     (re.compile(r"(://[^/\s:@]*):[^/\s]*@"), r"\1:***@"),
     (re.compile(r"(https?://)[^/\s:@]+@"), r"\1***@"),
@@ -20,8 +20,8 @@ _SECRETS = (
 )
 
 
-#: The exit status of a training that was stopped before its end: the same command goes on with it. Whoever starts runs,
-#: as the files in ``launch/`` do, starts a run with this status again, and no other.
+#: The exit status of a training run that was stopped before its end. The same command resumes it. Launchers, such as
+#: the files in ``launch/``, restart a run with this status and no other.
 RUN_AGAIN = 143
 
 
@@ -82,7 +82,7 @@ def counted(number: int, noun: str) -> str:
 def shown(value: object, *, quote: bool = True, limit: int = 80) -> str:
     r"""A value for an error message, on one line: its ``repr``, or its text. Long values lose their middle.
 
-    Characters that no terminal should get, such as those of escape sequences, are spelled: ``\x1b``. The passwords of
+    Characters that cannot be printed, such as those of escape sequences, are written as ``\x1b``. Passwords in
     addresses are masked.
     """
     text = without_secrets(repr(value) if quote else " ".join(str(value).split()))
@@ -110,7 +110,8 @@ def check_format_version(version: object, newest: int, path: object) -> None:
         path: The file, for the message.
 
     Raises:
-        DataError: The version is newer than ``newest``, or is not a version number.
+        NewerFormatError: The version is newer than ``newest``.
+        DataError: It is not a version number.
     """
     if type(version) is not int or version < 1:
         raise DataError(f"{path} is damaged (its format version is {shown(version)}): restore it")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from data_prep.cli import arguments as options
 from dstransformer import __version__
 from dstransformer.errors import DataError, UserError
-from dstransformer.terminal.command import Parser, printing
+from dstransformer.terminal.command import CommandParser, printing
 
 if TYPE_CHECKING:
     from data_prep.store.workspace import Stage, Workspace
@@ -40,7 +40,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _build_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="dst-prep", description="Turn parallel text into a sharded, encoded corpus.")
+    parser = CommandParser(prog="dst-prep", description="Turn parallel text into a sharded, encoded corpus.")
     parser.add_argument("--version", action="version", version=f"dst-prep {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

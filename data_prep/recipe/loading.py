@@ -28,7 +28,7 @@ from data_prep.recipe.options import (
 )
 from data_prep.recipe.recipe import Recipe
 from dstransformer.config.loading import merge
-from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml
+from dstransformer.config.yaml_text import MAX_BYTES, parse_yaml
 from dstransformer.errors import ConfigError, shown
 from dstransformer.io.files import file_sha256, read_bounded
 
@@ -95,7 +95,7 @@ def recipe_files(name: str) -> list[Path]:
     files: list[Path] = []
     while isinstance(name, str):
         files.append(_find(name, files[-1].parent if files else Path()))
-        tree = parse_yaml(read_bounded(files[-1], MOST_BYTES).decode(), str(files[-1]))
+        tree = parse_yaml(read_bounded(files[-1], MAX_BYTES).decode(), str(files[-1]))
         name = tree.get("extends")
     return files
 
@@ -121,7 +121,7 @@ def _resolve(name: str, folder: Path, children: tuple[Path, ...], root: str | No
     if os.path.realpath(path) in map(os.path.realpath, children):
         raise ConfigError(f"recipe {shown(name)} extends itself: {' -> '.join(map(str, (*children, path)))}")
     try:
-        text = read_bounded(path, MOST_BYTES).decode()
+        text = read_bounded(path, MAX_BYTES).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}, byte {error.start + 1}: not UTF-8; convert it") from None
     except OSError as error:

@@ -18,7 +18,7 @@ from defusedxml.ElementTree import DefusedXMLParser, ParseError
 from data_prep.sources.texts import Text, opened
 from dstransformer.errors import DataError, shown
 from dstransformer.io.compression import DamagedDataError, compression_of, decompressed
-from dstransformer.io.text import MOST_LINE_BYTES
+from dstransformer.io.text import MAX_LINE_BYTES
 
 #: Bytes that are parsed at once.
 _CHUNK = 1 << 16
@@ -190,8 +190,8 @@ class _Units:
 
     def _hold(self, size: int) -> None:
         self._held += size
-        if self._held > MOST_LINE_BYTES:
-            raise _RefusedError(f"a unit of more than {MOST_LINE_BYTES:,} bytes")
+        if self._held > MAX_LINE_BYTES:
+            raise _RefusedError(f"a unit of more than {MAX_LINE_BYTES:,} bytes")
 
     def end(self, tag: str) -> None:
         """An element ends."""

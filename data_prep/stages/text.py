@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dstransformer.corpus import MOST_WORDS, WordCounts
+from dstransformer.corpus import MAX_WORDS, WordCounts
 from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.parsing.linearise import Linearisation
 
@@ -26,16 +26,16 @@ Counts = npt.NDArray[np.int64]
 
 
 def no_words() -> Counts:
-    """Zero counts, ``(2, MOST_WORDS + 1)``."""
-    return np.zeros((2, MOST_WORDS + 1), dtype=np.int64)
+    """Zero counts, ``(2, MAX_WORDS + 1)``."""
+    return np.zeros((2, MAX_WORDS + 1), dtype=np.int64)
 
 
 def count_words(src: pa.ChunkedArray, tgt: pa.ChunkedArray) -> Counts:
-    """Count the normalised sentences of each side by their words, ``(2, MOST_WORDS + 1)``."""
+    """Count the normalised sentences of each side by their words, ``(2, MAX_WORDS + 1)``."""
     counts = no_words()
     for side, texts in enumerate((src, tgt)):
         words = pc.count_substring(texts, " ").to_numpy() + pc.not_equal(texts, "").to_numpy()
-        counts[side] = np.bincount(np.minimum(words, MOST_WORDS), minlength=MOST_WORDS + 1)
+        counts[side] = np.bincount(np.minimum(words, MAX_WORDS), minlength=MAX_WORDS + 1)
     return counts
 
 

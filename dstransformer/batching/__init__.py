@@ -2,7 +2,6 @@
 
 from dstransformer.batching.augment import Augmentation, describe_augmentation
 from dstransformer.batching.batch import PackedBatch, build_batch, pack, pack_pairs
-from dstransformer.batching.bpe_dropout import BpeDropout
 from dstransformer.batching.loader import Position, Update, UpdateLoader
 from dstransformer.batching.mixture import Mixture, build_mixture, describe_mixture
 from dstransformer.batching.plan import (
@@ -14,8 +13,7 @@ from dstransformer.batching.plan import (
     plan_batches,
     plan_epoch,
 )
-from dstransformer.batching.subwords import SubwordSampling
-from dstransformer.batching.unigram_sampling import UnigramSampling
+from dstransformer.batching.subwords import BpeDropout, SubwordSampling, UnigramSampling
 from dstransformer.batching.windows import (
     PLAN_BYTES,
     SUGGESTED_WINDOW,

@@ -1,4 +1,4 @@
-"""Augmentation: the text of some training pairs is changed before it is encoded, in every epoch in another way.
+"""Augmentation: changes the text of some training pairs before it is encoded, differently in every epoch.
 
 The modifiers are those that OpusTrainer (Bogoychev et al., 2023) has for text without word alignment.
 """
@@ -22,7 +22,7 @@ from dstransformer.corpus.reader import Int32
 Change = Callable[[str], str]
 Item = TypeVar("Item")
 
-#: Languages whose i and I are letters of their own.
+#: Languages in which i and I are not the same letter.
 _DOTTED = ("tr", "az")
 
 #: Rows of keys, in which the neighbours of a letter stand: QWERTY and its Russian counterpart.
@@ -31,7 +31,7 @@ _NEIGHBOURS = {key: row[max(place - 1, 0) : place] + row[place + 1 : place + 2]
                for row in _KEYS for place, key in enumerate(row)}  # fmt: skip
 _TYPOS = ("swap", "drop", "double", "neighbour")
 
-#: First and last character of the scripts and signs of which noise is made.
+#: First and last character of the scripts and symbols that noise is drawn from.
 _NOISE = (
     (0x03B1, 0x03C1), (0x0430, 0x044F), (0x0561, 0x0586), (0x05D0, 0x05EA), (0x0641, 0x0648), (0x0915, 0x0928),
     (0x0E01, 0x0E2E), (0x10D0, 0x10F0), (0x30A2, 0x30AA), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3), (0x2190, 0x21FF),
@@ -48,7 +48,7 @@ class Augmentation:
     """Changes the text of some sentence pairs.
 
     Corpora hold the pieces of their training text. SentencePiece gives the text back; a tokenizer encodes what the
-    modifiers make of it. What is done to a pair is a function of the seed, the epoch, the update and the pair, and so
+    modifiers make of it. The change of a pair is a function of the seed, the epoch, the update and the pair, so it is
     the same in any layout of ranks and after a resume. Which pairs an update holds follows from their stored pieces.
 
     Symbols that a user defined, such as the tag of a source, are never changed. A pair keeps its stored pieces if
@@ -57,10 +57,10 @@ class Augmentation:
 
     Args:
         tokenizer: That of the corpus.
-        modifiers: Tried one after the other, each with its probability (``training.augment``).
+        modifiers: Applied one after the other, each with its probability (``training.augment``).
         seed: The seed of the experiment.
         languages: The codes of source and target language.
-        longest: Most pieces of a changed sentence.
+        longest: Maximum pieces of a changed sentence.
     """
 
     def __init__(
@@ -151,12 +151,12 @@ class Augmentation:
 
 
 def upper(text: str, language: str) -> str:
-    """The text in capitals."""
+    """The text in upper case."""
     return (text.replace("i", "İ") if _is_dotted(language) else text).upper()
 
 
 def lower(text: str, language: str) -> str:
-    """The text in small letters."""
+    """The text in lower case."""
     return (text.replace("İ", "i").replace("I", "ı") if _is_dotted(language) else text).lower()
 
 
@@ -199,7 +199,7 @@ def mistype(text: str, rate: float, random: Random) -> str:
 
 
 def make_noise(random: Random) -> str:
-    """Up to three words of up to five characters, each of one script or kind of sign, which only copying gets right."""
+    """Up to three words of up to five characters, each of one script or kind of symbol, to be copied."""
     words = []
     for _ in range(1 + int(_NOISE_WORDS * random.random())):
         first, last = _pick(_NOISE, random)

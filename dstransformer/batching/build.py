@@ -8,12 +8,10 @@ from dataclasses import astuple, replace
 import torch
 
 from dstransformer.batching.augment import Augmentation
-from dstransformer.batching.bpe_dropout import BpeDropout
 from dstransformer.batching.loader import Position, Update, UpdateLoader
 from dstransformer.batching.mixture import build_mixture
 from dstransformer.batching.plan import build_budget
-from dstransformer.batching.subwords import SubwordSampling
-from dstransformer.batching.unigram_sampling import UnigramSampling
+from dstransformer.batching.subwords import BpeDropout, SubwordSampling, UnigramSampling
 from dstransformer.config import Config
 from dstransformer.corpus import Corpus
 from dstransformer.distributed.world import World

@@ -108,7 +108,7 @@ class UpdateLoader:
 
     @property
     def samples(self) -> bool:
-        """Whether pieces are others than are stored. If so, ``Update.sums`` covers this rank's sentences only."""
+        """Whether pieces differ from the stored ones. If so, ``Update.sums`` covers this rank's sentences only."""
         return self._subwords is not None or self._augmentation is not None
 
     def plan(self, epoch: int, window: int = 0) -> Window:
@@ -144,7 +144,7 @@ class UpdateLoader:
             here = there
 
     def _iter_windows(self, start: Position) -> Iterator[Position]:
-        """The place where training begins in each window, from ``start`` on."""
+        """The position where training begins in each window, from ``start`` on."""
         yield start
         epoch, window = start.epoch, start.window + 1
         while True:

@@ -15,7 +15,7 @@ from dstransformer.errors import ConfigError, counted, shown
 
 Rows = npt.NDArray[np.int32]
 
-#: Tells the random numbers of the mixture from those of the order of an epoch.
+#: Separates the random numbers of the mixture from those that shuffle an epoch.
 _STREAM = 1
 
 
@@ -23,8 +23,8 @@ _STREAM = 1
 class Mixture:
     """The pairs of every epoch.
 
-    A source of weight ``w`` with ``n`` pairs gives ``w * n`` pairs to an epoch, rounded so that nothing is lost over
-    several epochs. Its pairs are taken in rounds, each in a random order of its own: over any number of epochs every
+    A source of weight ``w`` with ``n`` pairs contributes ``w * n`` pairs to an epoch. Rounding errors do not add up
+    over epochs. Its pairs are taken in rounds, each in a random order of its own: over any number of epochs every
     pair is used as often as every other, or once more.
 
     Attributes:
@@ -48,13 +48,13 @@ class Mixture:
         return np.concatenate(chosen, dtype=np.int32)
 
     def pairs(self) -> tuple[float, ...]:
-        """Pairs of an epoch of each stage, about, ``(stages,)``: repeated ones count as often as they are used."""
+        """Approximate pairs of an epoch in each stage, ``(stages,)``. A repeated pair counts each time."""
         return tuple(
             sum(weight * size for weight, size in zip(weights, self.sizes, strict=True)) for weights in self.weights
         )
 
-    def most_pairs(self) -> int:
-        """The most pairs of an epoch, about."""
+    def max_pairs(self) -> int:
+        """Approximate pairs of the largest epoch."""
         return round(max(self.pairs()))
 
     def _take(self, source: int, weight: float, epoch: int, key: tuple[int, int]) -> Rows:

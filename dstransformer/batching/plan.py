@@ -1,4 +1,4 @@
-"""Which sentences are computed together: the plan of an epoch, and the batches of a translation.
+"""Which sentences are computed together: the plan of an epoch, and the batches for decoding.
 
 The plan is a pure function of lengths, seed, epoch and budgets. It does not depend on the number of processes, so the
 same updates are computed on one GPU with eight accumulation steps, on eight GPUs, or on four with two.
@@ -21,7 +21,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Budget:
-    """The most tokens of an update on each side (section 5.1), and the number of its micro-batches."""
+    """The maximum tokens of an update on each side (section 5.1), and the number of its micro-batches."""
 
     src_tokens: int
     tgt_tokens: int
@@ -162,7 +162,7 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
 
     Args:
         lengths: Tokens of each sentence, without its end.
-        batch_tokens: Most tokens of a batch, ends included; a longer sentence is a batch by itself.
+        batch_tokens: Maximum tokens of a batch, ends included; a longer sentence is a batch of one.
 
     Returns:
         The sentences of each batch, by their place in ``lengths``.
@@ -190,7 +190,7 @@ def check_lengths(src_lengths: Lengths, tgt_lengths: Lengths, budget: Budget, fi
         first: The number of the first of them in the training split.
 
     Raises:
-        DataError: There is none, or a single pair exceeds the budget.
+        DataError: There are no pairs, or a single pair exceeds the budget.
     """
     if not len(src_lengths):
         raise DataError("the training split is empty: build the corpus again")

@@ -1,10 +1,17 @@
-"""Other pieces for the same sentences in every epoch: what BPE dropout and unigram sampling have in common."""
+"""Sampling the subwords of the training text: BPE dropout (Provilkov et al., 2020) and a unigram model (Kudo, 2018).
+
+Every epoch divides the same sentences into other pieces.
+"""
 
 from __future__ import annotations
 
+import heapq
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,19 +23,19 @@ from dstransformer.corpus.reader import Int32
 Pairs = tuple[Int32, Int32, Int32, Int32]
 Word = tuple[int, ...]
 
-#: Words whose divisions are remembered: at most some 60 MB.
-REMEMBERED = 1 << 17
+#: Number of words whose segmentations are cached: about 60 MB at most.
+CACHED_WORDS = 1 << 17
 
-#: Longest word, in stored pieces, that is remembered. Text without spaces has longer ones, which never come again.
+#: Longest word, in stored pieces, that is cached. Text without spaces has longer ones, which rarely repeat.
 LONGEST_WORD = 12
 
-#: Keeps the random numbers apart from those that shuffle an epoch, which are seeded by seed and epoch. Windows of an
-#: epoch count from it.
+#: Separates the random numbers from those that shuffle an epoch, which are seeded by seed and epoch. The number of the
+#: window is added.
 _STREAM = 1
 
 
 class SubwordSampling(ABC):
-    """Divides the words of a micro-batch into pieces anew.
+    """Samples the segmentation of each word of a micro-batch.
 
     The pieces are a function of the seed, the epoch, the window, the update and the micro-batch, and so the same in any
     layout of ranks, with one version of NumPy. (SentencePiece can sample too, but its draws differ from process to
@@ -38,8 +45,8 @@ class SubwordSampling(ABC):
     Args:
         tokenizer: The model of the corpus, of one side.
         seed: The seed of the experiment.
-        longest: Most pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
-        src: What divides the words of the source side; None if this does.
+        longest: Maximum pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
+        src: Samples the source side; None if this object samples both.
     """
 
     def __init__(self, tokenizer: Tokenizer, seed: int, longest: int | None, src: SubwordSampling | None) -> None:
@@ -55,11 +62,11 @@ class SubwordSampling(ABC):
 
     @abstractmethod
     def _draw(self, random: np.random.Generator) -> Iterator[Any]:
-        """The random numbers that ``_sample_word`` takes."""
+        """The random numbers that ``_sample_word`` uses."""
 
     @abstractmethod
     def _sample_word(self, word: Word, draws: Iterator[Any]) -> Word:
-        """Divide a word, given as its stored pieces, anew."""
+        """Sample the pieces of a word, given as its stored pieces."""
 
     def sample(self, pairs: Pairs, epoch: int, update: int, micro_batch: int, window: int = 0) -> Pairs:
         """The pairs of a micro-batch in sampled pieces.
@@ -95,3 +102,194 @@ class SubwordSampling(ABC):
             word = end
         sampled = np.fromiter((token for row in rows for token in row), dtype=np.int32)
         return sampled, np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
+
+
+class BpeDropout(SubwordSampling):
+    """Skips each merge with some probability. See :class:`SubwordSampling`.
+
+    Args:
+        tokenizer: The BPE model of the corpus, or both.
+        probability: That of leaving a merge out.
+        seed: The seed of the experiment.
+        longest: Maximum pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, probability: float, seed: int, longest: int | None) -> None:
+        src = None if tokenizer.is_joint else BpeDropout(tokenizer.src, probability, seed, longest)
+        super().__init__(tokenizer, seed, longest, src)
+        self._probability = probability
+        # Words, each with the merges that are left out.
+        self._divide = lru_cache(maxsize=CACHED_WORDS)(self._divide_checked)
+
+    def _draw(self, random: np.random.Generator) -> Iterator[int]:
+        """The numbers of merges from one that is left out to the next."""
+        while True:
+            yield from random.geometric(self._probability, size=1024).tolist()
+
+    def _sample_word(self, word: Word, draws: Iterator[int]) -> Word:
+        if len(word) > LONGEST_WORD:
+            return self._sample_long_word(word, draws)
+        left_out = 0
+        pieces, possible = self._divide(word, left_out)
+        following = next(draws) - 1
+        while following < possible:
+            left_out |= 1 << following
+            pieces, possible = self._divide(word, left_out)
+            following += next(draws)
+        return pieces
+
+    def _sample_long_word(self, word: Word, gaps: Iterator[int]) -> Word:
+        following = next(gaps) - 1
+
+        def is_left_out(merge: int) -> bool:
+            nonlocal following
+            if merge < following:
+                return False
+            following += next(gaps)
+            return True
+
+        if self._divide_anew(word, lambda _: False)[0] != word:
+            return word
+        return self._divide_anew(word, is_left_out)[0]
+
+    def _divide_checked(self, word: Word, left_out: int) -> tuple[Word, int]:
+        """Divide a word by BPE.
+
+        Args:
+            word: The stored pieces. They are the result, and no merge is possible, if this program cannot reproduce
+                them: with pieces that are bytes, unknown, defined by the user or not used by the model.
+            left_out: Its bit ``n`` says whether to leave out the ``n``-th merge that is possible.
+
+        Returns:
+            The pieces, and the number of merges that were possible on the way.
+        """
+        if not left_out:
+            pieces, possible = self._divide_anew(word, lambda _: False)
+            return (pieces, possible) if pieces == word else (word, 0)
+        return self._divide_anew(word, lambda merge: bool(left_out >> merge & 1))
+
+    def _divide_anew(self, word: Word, is_left_out: Callable[[int], bool]) -> tuple[Word, int]:
+        """Merge the characters of a word, leaving out some merges."""
+        if any(token not in self._text for token in word):
+            return word, 0
+        characters = "".join(self._text[token] for token in word)
+        if any(character not in self._scores for character in characters):
+            return word, 0
+        pieces, possible = merge_characters(characters, self._scores, is_left_out)
+        return tuple(self._scores[piece][0] for piece in pieces), possible
+
+
+def merge_characters(
+    word: str, scores: Mapping[str, tuple[int, float]], is_left_out: Callable[[int], bool] = lambda _: False
+) -> tuple[list[str], int]:
+    """Merge the characters of a word as SentencePiece does, leaving out some merges.
+
+    Merges come in the order of their scores, those of equal scores from left to right. One that is left out is not
+    tried again until a neighbour has merged.
+
+    Args:
+        word: Its text.
+        scores: Id and score of every piece, see :meth:`Tokenizer.scores`.
+        is_left_out: Whether to leave out the merge of this number, counted from 0 in the order of the merges.
+
+    Returns:
+        The pieces, and the number of merges that were possible on the way.
+    """
+    symbols = list(word)
+    agenda: list[tuple[float, int, int, str]] = []  # score, left and right symbol, their text
+    before, after = list(range(-1, len(symbols) - 1)), list(range(1, len(symbols) + 1))
+
+    def consider(left: int, right: int) -> None:
+        if left >= 0 and right < len(symbols) and (text := symbols[left] + symbols[right]) in scores:
+            heapq.heappush(agenda, (-scores[text][1], left, right, text))
+
+    for left in range(len(symbols) - 1):
+        consider(left, left + 1)
+    possible = 0
+    while agenda:
+        _, left, right, text = heapq.heappop(agenda)
+        if not symbols[left] or not symbols[right] or symbols[left] + symbols[right] != text:
+            continue  # one of the two has merged with its other neighbour
+        possible += 1
+        if is_left_out(possible - 1):
+            continue
+        symbols[left], symbols[right] = text, ""
+        after[left] = after[right]
+        if after[right] < len(symbols):
+            before[after[right]] = left
+        consider(before[left], left)
+        consider(left, after[left])
+    return [symbol for symbol in symbols if symbol], possible
+
+
+class _Last(NamedTuple):
+    """The pieces that the beginning of a word can end in: where each begins, its id, and the sum of the probabilities
+    up to it.
+    """
+
+    begins: list[int]
+    tokens: list[int]
+    sums: list[float]
+
+
+class UnigramSampling(SubwordSampling):
+    """Draws the pieces of each word with probability proportional to P(pieces)^alpha, among all divisions of the word.
+
+    P is the unigram model's (Kudo, 2018, section 3; there, l is infinite). See :class:`SubwordSampling`.
+
+    Args:
+        tokenizer: The unigram model of the corpus, or both.
+        alpha: Smoothing: 1 draws as the model says, a smaller one evens the divisions out.
+        seed: The seed of the experiment.
+        longest: Maximum pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, alpha: float, seed: int, longest: int | None) -> None:
+        src = None if tokenizer.is_joint else UnigramSampling(tokenizer.src, alpha, seed, longest)
+        super().__init__(tokenizer, seed, longest, src)
+        self._alpha = alpha
+        self._longest_piece = max(map(len, self._scores), default=0)
+        self._known_lattice = lru_cache(maxsize=CACHED_WORDS)(self._lattice)
+
+    def _draw(self, random: np.random.Generator) -> Iterator[float]:
+        """Uniform numbers in [0, 1)."""
+        while True:
+            yield from random.random(1024).tolist()
+
+    def _sample_word(self, word: Word, draws: Iterator[float]) -> Word:
+        """Draw from the last piece to the first (forward filtering, backward sampling)."""
+        lattice = self._known_lattice(word) if len(word) <= LONGEST_WORD else self._lattice(word)
+        if lattice is None:
+            return word
+        pieces = []
+        end = len(lattice) - 1
+        while end:
+            begins, tokens, sums = lattice[end]
+            chosen = min(bisect_right(sums, next(draws)), len(sums) - 1) if len(sums) > 1 else 0
+            pieces.append(tokens[chosen])
+            end = begins[chosen]
+        return tuple(reversed(pieces))
+
+    def _lattice(self, word: Word) -> list[_Last] | None:
+        """For each beginning of a word, by its number of characters, the pieces that it can end in.
+
+        None for a word with pieces that are bytes, unknown, defined by the user or not used by the model.
+        """
+        if any(token not in self._text for token in word):
+            return None
+        text = "".join(self._text[token] for token in word)
+        sums = [0.0] + [-math.inf] * len(text)  # logarithms
+        lattice = [_Last([], [], [])]
+        for end in range(1, len(text) + 1):
+            found = [
+                (begin, *self._scores[piece])
+                for begin in range(max(end - self._longest_piece, 0), end)
+                if (piece := text[begin:end]) in self._scores and sums[begin] > -math.inf
+            ]
+            weights = [sums[begin] + self._alpha * score for begin, _, score in found]
+            if found:
+                most = max(weights)
+                sums[end] = most + math.log(sum(math.exp(weight - most) for weight in weights))
+            shares = np.cumsum([math.exp(weight - sums[end]) for weight in weights]).tolist()
+            lattice.append(_Last([begin for begin, _, _ in found], [token for _, token, _ in found], shares))
+        return lattice

@@ -1,10 +1,9 @@
-"""What is planned at once: an epoch, or a window of it where the lengths of all pairs do not fit into memory.
+"""Plans whole epochs, or windows of an epoch if the lengths of all pairs do not fit into memory.
 
 In windows, the pairs of the corpus lie in blocks of neighbours. An epoch takes the blocks in a random order, as many at
 a time as make a window. The pairs of a window are shuffled and divided into updates as those of a whole corpus are. So
-a window is a function of seed, epoch and its number, and is planned without those before it: the next update is found
-wherever a run goes on. Blocks are smaller than shards, so that a window holds every part of the corpus in about its
-share.
+a window is a function of seed, epoch and its number, and is planned without the windows before it: a run resumes at
+any of them. Blocks are smaller than shards, so that a window samples every part of the corpus.
 """
 
 from __future__ import annotations
@@ -30,31 +29,31 @@ from dstransformer.batching.plan import (
 from dstransformer.corpus import Split
 from dstransformer.errors import ConfigError
 
-#: Most pairs of a block, and fewest blocks of a window. Other values give other updates.
+#: Maximum pairs of a block, and minimum blocks of a window. Changing them changes the updates.
 BLOCK_PAIRS = 1024
 WINDOW_BLOCKS = 256
 
-#: Bytes of memory that planning takes for each pair whose lengths are held; and for each use of a pair in what is
-#: planned at once, a mixture uses some several times: the order of this epoch and of the next (8), and what dividing
-#: the next into updates takes (28).
+#: Bytes of memory for planning: for each pair whose lengths are in memory, and for each use of a pair (a mixture may
+#: use it several times). A use takes 8 for the orders of this epoch and the next, and 28 for dividing the next into
+#: updates.
 _LENGTH_BYTES, _USE_BYTES = 8, 36
 
 #: The bytes of a pair that is used once.
 PLAN_BYTES = _LENGTH_BYTES + _USE_BYTES
 
-#: Most pairs that are planned at once; an order holds int32.
+#: Maximum pairs that are planned at once, because the order is int32.
 MAX_PAIRS = 2**31 - 1
 
 #: Pairs of a window that errors suggest: about 1 GB of memory in each process.
 SUGGESTED_WINDOW = 20_000_000
 
-#: Tells the random numbers of windows from those of epochs, of the mixture and of BPE dropout.
+#: Separates the random numbers of windows from those of epochs, of the mixture and of subword sampling.
 _STREAM = 2
 
 
 @dataclass(frozen=True)
 class Window:
-    """Updates that are planned at once. Their plan speaks of places, each of which holds a pair of the corpus.
+    """Updates that are planned at once. The plan refers to places, each of which holds a pair of the corpus.
 
     Attributes:
         plan: The updates.
@@ -136,7 +135,7 @@ def is_windowed(pairs: int, window_pairs: int) -> bool:
 
 
 def plan_memory(pairs: int, mixture: Mixture | None, window_pairs: int) -> tuple[int, int]:
-    """What planning takes in each process.
+    """Pairs planned at once, and the memory that planning takes in each process.
 
     Args:
         pairs: Pairs of the training split.
@@ -146,7 +145,7 @@ def plan_memory(pairs: int, mixture: Mixture | None, window_pairs: int) -> tuple
     Returns:
         The pairs that are planned at once, repeated ones as often as they are used, and the bytes.
     """
-    uses = pairs if mixture is None else mixture.most_pairs()
+    uses = pairs if mixture is None else mixture.max_pairs()
     if is_windowed(pairs, window_pairs):  # its lengths only, of a repeated block as often as it is used
         return min(uses, window_pairs), PLAN_BYTES * min(uses, window_pairs)
     return uses, _LENGTH_BYTES * pairs + _USE_BYTES * uses

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
@@ -17,10 +17,12 @@ from dstransformer.batching import Position
 from dstransformer.checkpoints.shards import Shard
 from dstransformer.config import precision_of, zero_stage
 from dstransformer.corpus import Manifest
-from dstransformer.errors import DataError, check_format_version, shown
+from dstransformer.errors import DataError, shown
 from dstransformer.evaluation import Score
 from dstransformer.io.files import file_sha256, is_plain_name
-from dstransformer.io.json_text import JsonError, read_json
+from dstransformer.io.json_text import read_record
+
+T = TypeVar("T")
 
 #: 1: the first format, without a version key. 2: adds ``format_version``, and the position in the data is a section of
 #: its own. 3: the state of the optimizer by parameter, as safetensors, instead of DeepSpeed's files. 4: the position
@@ -244,8 +246,16 @@ class Checkpoint:
         return file_sha256(self.path / MANIFEST)
 
 
-#: Of a state, a score and its name.
-_STATE_TYPES = TypeAdapter(tuple[TrainState, float | None, str | None])
+@dataclass(frozen=True)
+class _Stored:
+    """The types of what is stored of a checkpoint."""
+
+    state: TrainState
+    score: float | None
+    metric: str | None
+
+
+_STORED = TypeAdapter(_Stored)
 
 
 def manifest_text(state: TrainState, score: Score | None, files: Mapping[str, str], *, interim: bool = False) -> str:
@@ -283,26 +293,28 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     Raises:
         DataError: The folder is not a checkpoint, its manifest is damaged, or its format is too new.
     """
-    content = read_manifest(folder)
+    checkpoint = _read(folder, lambda content: _build_checkpoint(folder, content))
+    step = checkpoint.state.step
+    if re.fullmatch(r"step-\d{8}", folder.name) and folder.name != f"step-{step:08d}":
+        raise DataError(f"{folder} holds the checkpoint of step {step}: rename it to step-{step:08d} or remove it")
+    return checkpoint
+
+
+def _build_checkpoint(folder: Path, content: Mapping[str, Any]) -> Checkpoint:
+    state = TrainState.from_json(content)
+    version = content.get("format_version", 1)
+    interim = content.get("interim", False) is True
+    checkpoint = Checkpoint(folder, state, content["score"], content.get("metric"), version, interim)
+    values = asdict(state)
+    stored = {"state": values, "score": checkpoint.score, "metric": checkpoint.metric}
     try:
-        state = TrainState.from_json(content)
-        version = content.get("format_version", 1)
-        interim = content.get("interim", False) is True
-        checkpoint = Checkpoint(folder, state, content["score"], content.get("metric"), version, interim)
-        values = asdict(state)
-        _STATE_TYPES.validate_json(json.dumps([values, checkpoint.score, checkpoint.metric]), strict=True)
-        if values["cost"].pop("flops") < 0 or not all(0 <= number < 2**63 for number in _iter_counts(values)):
-            raise DataError(f"{folder / MANIFEST} is damaged: a count is negative, or beyond 64 bits")
+        _STORED.validate_json(json.dumps(stored), strict=True)
     except ValidationError as error:
         fault = error.errors()[0]
-        where = ".".join(_KEYS.get(str(part), str(part)) for part in fault["loc"][1:])
+        where = ".".join(_KEYS.get(str(part), str(part)) for part in fault["loc"] if part != "state")
         raise DataError(f"{folder / MANIFEST} is damaged ({where}: {fault['msg']})") from None
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise DataError(f"{folder / MANIFEST} is damaged") from None
-    if re.fullmatch(r"step-\d{8}", folder.name) and folder.name != f"step-{state.step:08d}":
-        raise DataError(
-            f"{folder} holds the checkpoint of step {state.step}: rename it to step-{state.step:08d} or remove it"
-        )
+    if values["cost"].pop("flops") < 0 or not all(0 <= number < 2**63 for number in _iter_counts(values)):
+        raise DataError(f"{folder / MANIFEST} is damaged: a count is negative, or beyond 64 bits")
     return checkpoint
 
 
@@ -321,6 +333,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises:
         DataError: The folder is not a checkpoint, its manifest is damaged, or its format is too new.
     """
+    return _read(folder, dict)
+
+
+def _read(folder: Path, build: Callable[[dict[str, Any]], T]) -> T:
     path = folder / MANIFEST
     if not folder.exists():
         raise DataError(f"{folder} does not exist")
@@ -328,20 +344,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError(f"{folder} is a file: name the folder of the checkpoint")
     if not path.is_file():
         raise DataError(f"{folder} is not a checkpoint: it has no {MANIFEST}")
-    try:
-        content = read_json(path, nan=True)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except JsonError as error:
-        raise DataError(f"{path} is damaged ({error})") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{path} is damaged (it is not a JSON object)")
-    if "state" not in content and "splits" in content:
-        raise DataError(f"{folder} is a corpus, not a checkpoint")
-    if _OWN_HASH in content and content[_OWN_HASH] != _own_hash(content):
-        raise DataError(f"{path} is damaged: its content does not match its hash")
-    check_format_version(content.get("format_version", 1), FORMAT_VERSION, path)
-    return content
+
+    def check(content: dict[str, Any]) -> None:
+        if "state" not in content and "splits" in content:
+            raise DataError(f"{folder} is a corpus, not a checkpoint")
+        if _OWN_HASH in content and content[_OWN_HASH] != _own_hash(content):
+            raise DataError(f"{path} is damaged: its content does not match its hash")
+
+    return read_record(path, build, newest=FORMAT_VERSION, unversioned=1, check=check, nan=True)
 
 
 def verify_checkpoint(checkpoint: Checkpoint) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from dstransformer.cli.options import Answer, Commands, add_decoding, folder, load_translator
-from dstransformer.terminal.command import Parser, exit_on_sigterm
+from dstransformer.cli.options import CommandResult, Commands, add_decoding, folder, load_translator
+from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst attention``."""
     parser = commands.add_parser(
         "attention",
@@ -19,7 +19,7 @@ def add_parser(commands: Commands[Parser]) -> None:
     add_decoding(parser, output="--out")
     parser.add_argument("sentence", metavar="SENTENCE", help="source sentence, in quotes")
     parser.add_argument("--out", required=True, type=folder, metavar="FOLDER", help="folder for pictures and page")
-    parser.add_argument("--target", metavar="SENTENCE", help="translation to look at (the model's own)")
+    parser.add_argument("--target", metavar="SENTENCE", help="translation to draw the attention of (the model's own)")
     parser.add_argument("--layer", type=int, metavar="N", help="layer of the pictures, from 1 (the last)")
     parser.add_argument("--heads", type=_numbers, default=(), metavar="N,N", help="heads of the pictures, from 1 (all)")
     parser.add_argument("--words", type=_names, default=(), metavar="W,W", help="draw only the lines of these words")
@@ -28,7 +28,7 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Draw the attention."""
     from dstransformer.model import open_bundle
     from dstransformer.paper.attention import KINDS, PAGE, WEIGHTS, Choice, draw_attention
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> Answer:
     lines = [f"{drawn.source} → {drawn.target}", f"{options.out}: {PAGE}, {WEIGHTS} and {what}"]
     if drawn.without_lines:
         lines.append(f"no lines for {' and '.join(drawn.without_lines)}: none of the words of --words is on that side")
-    return Answer("\n".join(lines))
+    return CommandResult("\n".join(lines))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

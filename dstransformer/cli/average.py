@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from dstransformer.cli.options import Answer, Commands, folder
-from dstransformer.terminal.command import Parser, exit_on_sigterm
+from dstransformer.cli.options import CommandResult, Commands, folder
+from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst average``."""
     parser = commands.add_parser("average", help="average checkpoints of a run into a bundle")
     parser.add_argument("run", metavar="RUN", type=folder, help="folder that dst train wrote")
@@ -37,7 +37,7 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Average checkpoints."""
     from dstransformer.checkpoints.averaging import average_run
 
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> Answer:
         overwrite=options.overwrite,
     )
     steps = ", ".join(str(checkpoint.state.step) for checkpoint in checkpoints)
-    return Answer(f"{options.out}: the average of steps {steps}")
+    return CommandResult(f"{options.out}: the average of steps {steps}")
 
 
 def _step(name: str) -> int:

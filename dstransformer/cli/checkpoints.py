@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 
-from dstransformer.cli.options import Answer, Commands, folder
-from dstransformer.terminal.command import Parser
+from dstransformer.cli.options import CommandResult, Commands, folder
+from dstransformer.terminal.command import CommandParser
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst checkpoints``."""
     parser = commands.add_parser("checkpoints", help="list the checkpoints of a run, and check that they are intact")
     parser.add_argument("run", metavar="RUN", type=folder, help="folder that dst train wrote")
@@ -18,7 +18,7 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """List checkpoints; the exit status is 1 if one of them is damaged."""
     from dstransformer.checkpoints.listing import describe_checkpoints, list_checkpoints
 
@@ -27,4 +27,4 @@ def run(options: argparse.Namespace) -> Answer:
         text = json.dumps([entry.to_json() for entry in entries], indent=2)
     else:
         text = describe_checkpoints(entries, verified=options.verify)
-    return Answer(text, 1 if any(entry.problem for entry in entries) else 0)
+    return CommandResult(text, 1 if any(entry.problem for entry in entries) else 0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 
-from dstransformer.cli.options import Answer, Commands, add_experiment
-from dstransformer.terminal.command import Parser
+from dstransformer.cli.options import CommandResult, Commands, add_experiment
+from dstransformer.terminal.command import CommandParser
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst ds-config``."""
     parser = commands.add_parser("ds-config", help="print the DeepSpeed JSON of an experiment")
     add_experiment(parser)
@@ -17,9 +17,9 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Compose the DeepSpeed JSON."""
     from dstransformer.config import compose, load_config
 
     config = load_config(options.preset, options.overrides, options.ds)
-    return Answer(json.dumps(compose(config, options.world_size), indent=2))
+    return CommandResult(json.dumps(compose(config, options.world_size), indent=2))

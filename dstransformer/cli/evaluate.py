@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.cli.evaluate_options import INTERVAL, add_options, check_options
-from dstransformer.cli.options import Answer, Commands, add_decoding, load_parser, load_translator
+from dstransformer.cli.options import CommandResult, Commands, add_decoding, load_parser, load_translator
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.io.compression import without_ending
-from dstransformer.terminal.command import Parser, exit_on_sigterm, say
+from dstransformer.terminal.command import CommandParser, exit_on_sigterm, say
 
 if TYPE_CHECKING:
     from dstransformer.evaluation.significance import Comparison
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst evaluate``."""
     parser = commands.add_parser(
         "evaluate", help="translate test sets and score them with sacrebleu, or parse one and score its brackets"
@@ -38,7 +38,7 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Evaluate bundles and outputs of other systems on test sets, follow a run, or score trees."""
     check_options(options)
     exit_on_sigterm()
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> Answer:
     return _evaluate(options) if options.follow is None else _follow(options)
 
 
-def _evaluate(options: argparse.Namespace) -> Answer:
+def _evaluate(options: argparse.Namespace) -> CommandResult:
     from dstransformer.evaluation.comet import Comet, find_checkpoint
     from dstransformer.evaluation.significance import check_draws
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations
@@ -108,10 +108,10 @@ def _cached_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list
 
 
 def _check_systems(options: argparse.Namespace, test_sets: Sequence[TestSet]) -> None:
-    """Check that each test set has the files of all systems, that no system is given twice, and COMET its sources.
+    """Check that each test set has the files of all systems, and that no system is given twice.
 
     Raises:
-        UserError: It is not so.
+        UserError: A test set lacks files of a system, or a system is given twice.
     """
     groups = options.systems or [[] for _ in test_sets]
     if len(groups) != len(test_sets):
@@ -164,7 +164,7 @@ def _find_run(bundle: Bundle) -> Path:
 
 
 def _track(results: Sequence[tuple[Path, Result]]) -> list[str]:
-    """Put results into the MLflow runs of these folders; returns lines about what did not arrive yet."""
+    """Log results in the MLflow runs of these folders; returns a line for each run with results not sent yet."""
     from dstransformer.tracking import log_evaluation, send_evaluations
 
     for path, result in results:
@@ -174,20 +174,20 @@ def _track(results: Sequence[tuple[Path, Result]]) -> list[str]:
 
 def _answer(
     options: argparse.Namespace, results: Sequence[Result], comparisons: Sequence[tuple[str, Comparison]]
-) -> Answer:
+) -> CommandResult:
     from dstransformer.evaluation.systems import FORMAT_VERSION, format_result, format_table
 
     if len(results) == 1:
-        return Answer(json.dumps(results[0].to_json(), indent=2) if options.json else format_result(results[0]))
+        return CommandResult(json.dumps(results[0].to_json(), indent=2) if options.json else format_result(results[0]))
     if not options.json:
-        return Answer(format_table(results, dict(comparisons)))
+        return CommandResult(format_table(results, dict(comparisons)))
     record: dict[str, Any] = {"format_version": FORMAT_VERSION, "results": [result.to_json() for result in results]}
     if comparisons:
         record["significance"] = [{"test_set": name, **found.to_json()} for name, found in comparisons]
-    return Answer(json.dumps(record, indent=2))
+    return CommandResult(json.dumps(record, indent=2))
 
 
-def _follow(options: argparse.Namespace) -> Answer:
+def _follow(options: argparse.Namespace) -> CommandResult:
     from dstransformer.checkpoints.following import Results, evaluate_run, find_bundle, validation_set
     from dstransformer.evaluation.systems import format_line
     from dstransformer.evaluation.testset import read_test_sets
@@ -196,7 +196,7 @@ def _follow(options: argparse.Namespace) -> Answer:
 
     run: Path = options.follow
     interval = INTERVAL if options.interval is None else options.interval
-    options.device = options.device or "cpu"  # the GPU is the training's
+    options.device = options.device or "cpu"  # the training uses the GPU
     test_sets = read_test_sets(options.src or [], options.ref or [])
     bundle = None
     if options.track or options.test_set is not None or not test_sets:
@@ -206,11 +206,11 @@ def _follow(options: argparse.Namespace) -> Answer:
     test_sets += _cached_sets(options, [] if bundle is None else [bundle])
     if not test_sets and bundle is not None:
         test_sets = [validation_set(bundle)]
-    if options.track:  # also what was evaluated before without --track, or was not recorded any more
-        for passed_over in Results(run).missing_in(logged_evaluations(run), test_sets):
-            log_evaluation(run, passed_over)
+    if options.track:  # also results of earlier calls that were not logged
+        for unlogged in Results(run).missing_in(logged_evaluations(run), test_sets):
+            log_evaluation(run, unlogged)
     with contextlib.suppress(OSError):
-        os.nice(19)  # the processor is the training's too
+        os.nice(19)  # the training uses the processor too
     found = evaluate_run(run, test_sets, lambda bundle: load_translator(options, bundle), interval=interval, say=_note)
     for result in found:
         say(json.dumps(result.to_json()) if options.json else format_line(result))
@@ -218,7 +218,7 @@ def _follow(options: argparse.Namespace) -> Answer:
             log_evaluation(run, result.to_json())
     if options.track and (line := send_evaluations(run, wait_seconds=ENDING)):
         logger.warning(line)
-    return Answer()
+    return CommandResult()
 
 
 def _note(line: str) -> None:
@@ -226,16 +226,16 @@ def _note(line: str) -> None:
         print(f"dst: {line}", file=sys.stderr, flush=True)
 
 
-def _score_trees(options: argparse.Namespace) -> Answer:
+def _score_trees(options: argparse.Namespace) -> CommandResult:
     from dstransformer.parsing.brackets import score_files
     from dstransformer.parsing.trees import read_trees
 
     scores = score_files(read_trees(options.gold), read_trees(options.trees), options.tags or "parsed")
-    return Answer(json.dumps(scores.to_json(), indent=2) if options.json else str(scores))
+    return CommandResult(json.dumps(scores.to_json(), indent=2) if options.json else str(scores))
 
 
-def _parse_and_score(options: argparse.Namespace) -> Answer:
-    from dstransformer.evaluation.treebank import evaluate_treebank
+def _parse_and_score(options: argparse.Namespace) -> CommandResult:
+    from dstransformer.evaluation.task import evaluate_treebank
     from dstransformer.model import open_bundle
     from dstransformer.parsing.trees import read_trees
     from dstransformer.terminal.progress import reporting
@@ -252,8 +252,8 @@ def _parse_and_score(options: argparse.Namespace) -> Answer:
     search = parser.describe()
     if options.json:
         record = {**found.scores.to_json(), "seconds": found.seconds, "bundle": str(bundle.path), **search}
-        return Answer(json.dumps(record, indent=2))
-    return Answer(
+        return CommandResult(json.dumps(record, indent=2))
+    return CommandResult(
         f"{found.scores}\n{len(gold)} sentences in {found.seconds:.1f} s, beam {search['beam_size']}, "
         f"length penalty {search['length_penalty']}, {search['precision']} on {search['device']}"
     )

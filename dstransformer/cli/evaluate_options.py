@@ -1,4 +1,4 @@
-"""The options of ``dst evaluate``, and which of them go together."""
+"""The options of ``dst evaluate``, and checks of their combinations."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import argparse
 
 from dstransformer.cli.options import file, folder
 from dstransformer.errors import UserError
-from dstransformer.terminal.command import Parser
+from dstransformer.terminal.command import CommandParser
 
-#: Seconds between two looks of ``--follow`` for a new checkpoint.
+#: Seconds between two checks of ``--follow`` for a new checkpoint.
 INTERVAL = 15.0
 
-#: The most of these that make sense.
-LONGEST_INTERVAL = 86_400.0
+#: Upper bound of ``--interval``.
+MAX_INTERVAL = 86_400.0
 
-#: Options of the search, which files of outputs do not take.
+#: Options of the search, which do not apply to files of outputs.
 _SEARCH = (
     "beam",
     "length_penalty",
@@ -29,7 +29,7 @@ _SEARCH = (
 )
 
 
-def add_options(parser: Parser) -> None:
+def add_options(parser: CommandParser) -> None:
     """Add the options of the command, except those of the search."""
     parser.add_argument(
         "--task", choices=("translation", "parsing"), default="translation", help="what is scored (translation)"
@@ -55,7 +55,7 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print the scores as JSON")
 
 
-def _add_texts(parser: Parser) -> None:
+def _add_texts(parser: CommandParser) -> None:
     parser.add_argument(
         "--src", type=file, action="append", metavar="FILE", help="source text; once for each test set, with its --ref"
     )
@@ -103,7 +103,7 @@ def _add_texts(parser: Parser) -> None:
     )
 
 
-def _add_following(parser: Parser) -> None:
+def _add_following(parser: CommandParser) -> None:
     parser.add_argument(
         "--follow",
         type=folder,
@@ -112,7 +112,7 @@ def _add_following(parser: Parser) -> None:
         "on a CPU unless --device says otherwise",
     )
     parser.add_argument(
-        "--interval", type=float, metavar="S", help=f"--follow: seconds between two looks ({INTERVAL:g})"
+        "--interval", type=float, metavar="S", help=f"--follow: seconds between two checks ({INTERVAL:g})"
     )
 
 
@@ -125,7 +125,7 @@ _TAKEN = {
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Check that the options are those of the task, and go together.
+    """Check that the options fit the task and each other.
 
     Raises:
         UserError: One is missing, belongs to the other task, or contradicts another.
@@ -154,8 +154,8 @@ def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
     if several := sorted(map(_option, given & apart)):
         raise UserError(f"--follow and {several[0]} do not go together")
     systems = len(options.bundle or []) + len((options.systems or [[]])[0])
-    if "interval" in given and not (following and 0 < options.interval <= LONGEST_INTERVAL):
-        raise UserError(f"--interval is for --follow, in seconds, more than 0 and at most {LONGEST_INTERVAL:,.0f}")
+    if "interval" in given and not (following and 0 < options.interval <= MAX_INTERVAL):
+        raise UserError(f"--interval is for --follow, in seconds, more than 0 and at most {MAX_INTERVAL:,.0f}")
     if not following and "bundle" not in given and (useless := _search_options(options)):
         raise UserError(f"{_option(useless[0])} is for a BUNDLE: files of translations are only scored")
     if unused := sorted(given & {"resamples", "seed"} if "significance" not in given else ()):

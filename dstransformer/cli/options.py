@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dstransformer.errors import UserError, shown
-from dstransformer.terminal.command import Parser
+from dstransformer.terminal.command import CommandParser
 
 if TYPE_CHECKING:
-    from dstransformer.decoding import Parser as ConstituencyParser
-    from dstransformer.decoding import TextDecoder, Translator
+    from dstransformer.decoding import Parser, TextDecoder, Translator
     from dstransformer.decoding.commands import Decoder
     from dstransformer.decoding.formats import Request
     from dstransformer.distributed.launcher import Processes
@@ -26,14 +25,14 @@ _OVERRIDE = re.compile(r"[\w.]+=")
 _DASHED_OVERRIDE = re.compile(r"-+\w+\.\w+=")
 
 
-class Answer(NamedTuple):
+class CommandResult(NamedTuple):
     """The result of a command: text for stdout, and the exit status."""
 
     text: str = ""
     status: int = 0
 
 
-Handler = Callable[[argparse.Namespace], Answer]
+Handler = Callable[[argparse.Namespace], CommandResult]
 
 
 def folder(name: str) -> Path:
@@ -72,7 +71,7 @@ def run_name(name: str) -> str:
 
 
 def utf8(text: str) -> str:
-    """The type of an option that takes text: bytes that are not UTF-8 arrive as halves of surrogate pairs."""
+    """The type of an option that takes text. Bytes that are not UTF-8 arrive as lone surrogates and are refused."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -96,7 +95,7 @@ def registered_name(name: str) -> str:
     """The type of ``--register``: a name that MLflow's model registry takes.
 
     Raises:
-        argparse.ArgumentTypeError: It is not.
+        argparse.ArgumentTypeError: The registry does not accept the name.
     """
     if not name.strip() or not name.isprintable() or len(name) > 250 or set(name) & set("/:\\'\"`%") or name in "..":
         raise argparse.ArgumentTypeError(
@@ -105,7 +104,7 @@ def registered_name(name: str) -> str:
     return name
 
 
-def add_experiment(parser: Parser) -> None:
+def add_experiment(parser: CommandParser) -> None:
     """Add the options that define an experiment: preset, overrides, DeepSpeed fragments."""
     parser.add_argument("preset", metavar="PRESET", help="name of a preset (dst presets) or a YAML file")
     parser.add_argument(
@@ -120,7 +119,7 @@ def add_experiment(parser: Parser) -> None:
     )
 
 
-def add_decoding(parser: Parser, *, output: str | None = "--output", required: bool = True) -> None:
+def add_decoding(parser: CommandParser, *, output: str | None = "--output", required: bool = True) -> None:
     """Add the options of commands that translate with a bundle.
 
     Args:
@@ -175,7 +174,7 @@ def add_decoding(parser: Parser, *, output: str | None = "--output", required: b
     )
 
 
-def add_lines(parser: Parser, outputs: str) -> None:
+def add_lines(parser: CommandParser, outputs: str) -> None:
     """Add the options of commands that read one sentence per line and write one line for each.
 
     Args:
@@ -201,14 +200,14 @@ def decode_lines(
     load: Callable[[], TextDecoder],
     request: Request | None = None,
     also: Mapping[str, Any] | None = None,
-) -> Answer:
-    """Read and write as :func:`add_lines` says, with what ``load`` returns. Several processes share the lines.
+) -> CommandResult:
+    """Translate or parse the lines of the files of :func:`add_lines`. Several processes share the lines.
 
     Args:
         options: The options.
         load: Builds the translator.
         request: What is written for each line.
-        also: What else determines it, besides the translator: a command with other values does not go on.
+        also: Options that change the output, besides the translator. Parts written with other values are not reused.
 
     Raises:
         UserError: BUNDLE and FILE are swapped, or several processes have no file to read or to write.
@@ -235,29 +234,28 @@ def decode_lines(
     bar = options.output not in (None, "-") or sys.stdout is None or not sys.stdout.isatty()
     with reporting("lines", bar=bar and processes.rank == 0) as progress:
         if in_parts:
-            asked = request or Request()
             shown = progress if processes.rank == 0 else None
             translate_in_parts(
                 options.file,
                 options.output,
                 load,
-                asked,
+                request or Request(),
                 processes,
                 also=also,
                 overwrite=options.overwrite,
                 progress=shown,
             )
-            return Answer()
+            return CommandResult()
         done = translate_files(
             options.file, options.output, load, request, overwrite=options.overwrite, progress=progress
         )
     if options.output not in (None, "-"):
         print(f"dst: {done}", file=sys.stderr)
-    return Answer()
+    return CommandResult()
 
 
 def _take_share(options: argparse.Namespace, processes: Processes) -> None:
-    """Use the GPU of this process, if there are any and none was named, and its part of the cores."""
+    """Choose the GPU of this process if none was named, and its share of the cores."""
     import torch
 
     if options.device is None and torch.cuda.is_available():
@@ -272,7 +270,7 @@ def load_translator(options: argparse.Namespace, bundle: Path | Bundle) -> Trans
     return _load(options, bundle, Translator)
 
 
-def load_parser(options: argparse.Namespace, bundle: Path | Bundle) -> ConstituencyParser:
+def load_parser(options: argparse.Namespace, bundle: Path | Bundle) -> Parser:
     """Load a parser with the options of :func:`add_decoding`."""
     from dstransformer.decoding import Parser
 

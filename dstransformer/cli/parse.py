@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import Answer, Commands, add_decoding, add_lines, decode_lines, load_parser
-from dstransformer.terminal.command import Parser, exit_on_sigterm
+from dstransformer.cli.options import CommandResult, Commands, add_decoding, add_lines, decode_lines, load_parser
+from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
-    from dstransformer.decoding import Parser as ConstituencyParser
+    from dstransformer.decoding import Parser
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst parse``."""
     parser = commands.add_parser("parse", help="parse text, one sentence per line, into constituency trees")
     add_decoding(parser)
@@ -23,11 +23,11 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Parse a file or standard input."""
     from dstransformer.decoding.parser import given_words, penn_words
 
-    def load() -> ConstituencyParser:
+    def load() -> Parser:
         parser = load_parser(options, options.bundle)
         parser.split = given_words if options.tokenised else penn_words
         return parser

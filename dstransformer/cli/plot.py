@@ -6,15 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import Answer, Commands, folder
+from dstransformer.cli.options import CommandResult, Commands, folder
 from dstransformer.errors import UserError
-from dstransformer.terminal.command import Parser
+from dstransformer.terminal.command import CommandParser
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst plot``."""
     parser = commands.add_parser("plot", help="draw the curves of runs, or the learning rates of presets")
     parser.add_argument(
@@ -37,7 +37,7 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Draw runs or schedules, and save the picture."""
     _check(options)
     from dstransformer.io.figures import check_picture, save_figure
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> Answer:
     check_picture(out, overwrite=options.overwrite)
     figure, summary = _draw_schedules(options) if options.schedule else _draw_runs(options)
     save_figure(figure, out)
-    return Answer(f"{summary}\n{out}")
+    return CommandResult(f"{summary}\n{out}")
 
 
 def _check(options: argparse.Namespace) -> None:

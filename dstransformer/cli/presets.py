@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from dstransformer.cli.options import Answer, Commands
-from dstransformer.terminal.command import Parser
+from dstransformer.cli.options import CommandResult, Commands
+from dstransformer.terminal.command import CommandParser
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst presets``."""
     parser = commands.add_parser("presets", help="list the presets")
     parser.set_defaults(handler=run)
 
 
-def run(_: argparse.Namespace) -> Answer:
+def run(_: argparse.Namespace) -> CommandResult:
     """List the names and summaries of the presets."""
     from dstransformer.config import preset_names, preset_summary
 
     names = preset_names()
     width = max(map(len, names))
-    return Answer("\n".join(f"{name:<{width}}  {preset_summary(name)}" for name in names))
+    return CommandResult("\n".join(f"{name:<{width}}  {preset_summary(name)}" for name in names))

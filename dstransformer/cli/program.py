@@ -31,9 +31,9 @@ from dstransformer.cli import (
     train,
     translate,
 )
-from dstransformer.cli.options import Answer, Handler, file, split_values
+from dstransformer.cli.options import CommandResult, Handler, file, split_values
 from dstransformer.errors import UserError
-from dstransformer.terminal.command import Parser, run_guarded, say
+from dstransformer.terminal.command import CommandParser, run_guarded, say
 
 COMMANDS = (
     train,
@@ -71,9 +71,9 @@ def _run_command(arguments: Sequence[str]) -> int:
     finally:
         say("")  # flush the output of --help and --version
     handler: Handler = options.handler
-    answer: Answer = handler(options)
-    say(answer.text)
-    return answer.status
+    result: CommandResult = handler(options)
+    say(result.text)
+    return result.status
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -88,7 +88,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _improve(message: str, arguments: Sequence[str]) -> str:
-    """Say what argparse cannot know: where to look for the options of a command, and what several values are."""
+    """Add what argparse does not know: the command's own ``--help``, and options that take several values."""
     commands = {module.__name__.rpartition(".")[2].replace("_", "-") for module in COMMANDS}
     if arguments and arguments[0] in commands:
         message = message.replace("see `dst --help`", f"see `dst {arguments[0]} --help`")
@@ -100,7 +100,7 @@ def _improve(message: str, arguments: Sequence[str]) -> str:
 
 
 def _find_unknown_option(arguments: Sequence[str]) -> str | None:
-    """The first option that the command does not have, by which another may seem to be missing."""
+    """The first option that the command does not have. A misspelled option makes a required one seem to be missing."""
     (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
     if not arguments or arguments[0] not in commands.choices:
         return None
@@ -109,16 +109,16 @@ def _find_unknown_option(arguments: Sequence[str]) -> str | None:
     return next((option for option in given if option not in known), None)
 
 
-def build_parser() -> Parser:
+def build_parser() -> CommandParser:
     """Build the parser of ``dst`` with all its commands."""
-    parser = Parser(
+    parser = CommandParser(
         prog="dst",
         description="Train, translate with and evaluate Transformers (Vaswani et al., 2017) on DeepSpeed.",
         epilog="An error is one line on stderr; DST_DEBUG=1 in the environment adds the traceback.",
     )
     parser.add_argument("--version", action="version", version=f"dst {__version__}")
     parser.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)  # deepspeed passes it
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
     for command in COMMANDS:
         command.add_parser(commands)
     return parser

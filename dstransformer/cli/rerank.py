@@ -10,17 +10,17 @@ from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import Answer, Commands, file, folder
+from dstransformer.cli.options import CommandResult, Commands, file, folder
 from dstransformer.cli.score import add_scoring
 from dstransformer.errors import UserError
-from dstransformer.terminal.command import Parser, exit_on_sigterm
+from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding.scoring import Scorer
     from dstransformer.evaluation.reranking import Group, Weights
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst rerank``."""
     parser = commands.add_parser("rerank", help="choose among n-best translations with a model of the other direction")
     parser.add_argument(
@@ -61,11 +61,11 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Rerank n-best lists, or find weights for that.
 
     Raises:
-        UserError: An option has nothing to act on.
+        UserError: An option has no effect in this combination.
     """
     model = ("device", "precision", "batch_tokens", "max_tokens")
     if options.reverse is None and (unused := [name for name in model if getattr(options, name) is not None]):
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> Answer:
     return _rerank(options) if options.tune is None else _tune(options)
 
 
-def _rerank(options: argparse.Namespace) -> Answer:
+def _rerank(options: argparse.Namespace) -> CommandResult:
     from dstransformer.evaluation.reranking import Weights, with_reverse_scores
     from dstransformer.io.text import is_stdout, writing_lines
     from dstransformer.terminal.progress import reporting
@@ -91,10 +91,10 @@ def _rerank(options: argparse.Namespace) -> Answer:
         scored = with_reverse_scores(groups, _load(options), options.file, progress)
         for line in _lines(options, scored, Weights(*options.weights)):
             write(line)
-    return Answer()
+    return CommandResult()
 
 
-def _tune(options: argparse.Namespace) -> Answer:
+def _tune(options: argparse.Namespace) -> CommandResult:
     from dstransformer.evaluation.reranking import tune, with_reverse_scores
     from dstransformer.io.text import is_stdout, iter_lines, writing_lines
     from dstransformer.terminal.progress import reporting
@@ -114,22 +114,22 @@ def _tune(options: argparse.Namespace) -> Answer:
             for line in _lines(options, scored, found.weights):
                 write(line)
     if options.json:
-        return Answer(json.dumps({
+        return CommandResult(json.dumps({
             "weights": found.weights._asdict(),
             "bleu": found.bleu.value,
             "signature": found.bleu.signature,
             "first_bleu": found.first_bleu,
             "best_bleu": found.best_bleu,
         }, indent=2))  # fmt: skip
-    return Answer(
+    return CommandResult(
         f"--weights {found.weights}: {found.bleu}; the first of each list {found.first_bleu:.2f}, "
         f"the best of each list {found.best_bleu:.2f}"
     )
 
 
 def _read(path: str) -> Iterator[Group]:
-    """The lists of a file; one that cannot be read is refused before a model is loaded."""
-    from dstransformer.evaluation.nbest import iter_nbest
+    """The lists of a file. A file that cannot be read is refused before a model is loaded."""
+    from dstransformer.evaluation.reranking import iter_nbest
 
     groups = iter_nbest(path)
     return chain([next(groups)], groups)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from dstransformer.cli.options import Answer, Commands, file, folder
-from dstransformer.terminal.command import Parser, exit_on_sigterm
+from dstransformer.cli.options import CommandResult, Commands, file, folder
+from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst score``."""
     parser = commands.add_parser("score", help="log-probability and perplexity of given translations, pair by pair")
     parser.add_argument("bundle", metavar="BUNDLE", type=folder, help="folder of a bundle, a checkpoint or a run")
@@ -31,7 +31,7 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def add_scoring(parser: Parser) -> None:
+def add_scoring(parser: CommandParser) -> None:
     """Add the options of commands that compute forced scores."""
     parser.add_argument(
         "--max-tokens", type=int, metavar="N", help="pairs with a longer side get no score; 0: all do (the bundle's)"
@@ -45,7 +45,7 @@ def add_scoring(parser: Parser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Score the pairs of two files."""
     from dstransformer.decoding.scoring import Scorer, score_files
     from dstransformer.io.text import is_stdout
@@ -73,4 +73,4 @@ def run(options: argparse.Namespace) -> Answer:
             overwrite=options.overwrite,
             progress=progress,
         )
-    return Answer("" if printed else f"{options.output}: {totals}")
+    return CommandResult("" if printed else f"{options.output}: {totals}")

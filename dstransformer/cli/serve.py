@@ -7,15 +7,15 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import Answer, Commands, add_decoding, search_settings
+from dstransformer.cli.options import CommandResult, Commands, add_decoding, search_settings
 from dstransformer.errors import DataError, UserError
-from dstransformer.terminal.command import Parser, exit_on_sigterm
+from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.serving.model import Model
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst serve``."""
     parser = commands.add_parser(
         "serve",
@@ -38,12 +38,12 @@ def add_parser(commands: Commands[Parser]) -> None:
         metavar="MS",
         help="milliseconds a sentence waits for others while nothing is decoded (5)",
     )
-    parser.add_argument("--queue", type=int, metavar="N", help="most sentences that wait; more get 503 (1024)")
-    parser.add_argument("--max-sentences", type=int, metavar="N", help="most sentences of a request (256)")
+    parser.add_argument("--queue", type=int, metavar="N", help="maximum waiting sentences; more get 503 (1024)")
+    parser.add_argument("--max-sentences", type=int, metavar="N", help="maximum sentences of a request (256)")
     parser.add_argument(
-        "--max-sentence-tokens", type=int, metavar="N", help="most tokens of a sentence (the bundle's input limit)"
+        "--max-sentence-tokens", type=int, metavar="N", help="maximum tokens of a sentence (the bundle's input limit)"
     )
-    parser.add_argument("--max-request-bytes", type=int, metavar="N", help="most bytes of a request (1048576)")
+    parser.add_argument("--max-request-bytes", type=int, metavar="N", help="maximum bytes of a request (1048576)")
     parser.add_argument("--timeout", type=float, metavar="S", help="seconds for a request, then 504 (60)")
     parser.add_argument(
         "--stop-timeout", type=float, metavar="S", help="seconds to finish accepted requests after SIGTERM (25)"
@@ -52,7 +52,7 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Serve until a signal ends it.
 
     Raises:
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> Answer:
             hosts=options.allow_host,
             access_log=options.access_log,
         )
-    return Answer()
+    return CommandResult()
 
 
 def _load(options: argparse.Namespace) -> Model:

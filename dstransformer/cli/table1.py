@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from dstransformer.cli.options import Answer, Commands, folder
-from dstransformer.terminal.command import Parser
+from dstransformer.cli.options import CommandResult, Commands, folder
+from dstransformer.terminal.command import CommandParser
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 WIDTHS = (64, 128, 256, 512, 1024)
@@ -13,7 +13,7 @@ QUICK_LENGTHS = (128, 256, 512, 1024)
 QUICK_WIDTHS = (64, 128, 256)
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst table1``."""
     parser = commands.add_parser(
         "table1", help="measure time and memory of the paper's layer types (Table 1) and fit how they grow"
@@ -38,7 +38,7 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Measure, print the table and write the folder."""
     from dstransformer.decoding.devices import choose_device
     from dstransformer.paper import table1_report
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> Answer:
         table = measure_table1(settings, progress)
     if options.out is not None:
         table1_report.write_folder(table, options.out)
-    return Answer(table1_report.markdown(table) + (f"\n{options.out}\n" if options.out else ""))
+    return CommandResult(table1_report.markdown(table) + (f"\n{options.out}\n" if options.out else ""))
 
 
 def _list(values: tuple[int, ...]) -> str:

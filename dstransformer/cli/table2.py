@@ -6,11 +6,11 @@ import argparse
 import json
 import math
 
-from dstransformer.cli.options import Answer, Commands, folder
-from dstransformer.terminal.command import Parser
+from dstransformer.cli.options import CommandResult, Commands, folder
+from dstransformer.terminal.command import CommandParser
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst table2``."""
     parser = commands.add_parser("table2", help="BLEU and training cost of runs beside the paper's Table 2")
     parser.add_argument("runs", nargs="+", type=folder, metavar="RUN", help="run folder")
@@ -24,12 +24,12 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Print the table."""
     from dstransformer.paper.table2 import format_table, read_run, to_json
 
     results = [read_run(path, options.sustained_tflops) for path in options.runs]
-    return Answer(json.dumps(to_json(results), indent=2) if options.json else format_table(results))
+    return CommandResult(json.dumps(to_json(results), indent=2) if options.json else format_table(results))
 
 
 def _tflops(text: str) -> float:

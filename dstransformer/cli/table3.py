@@ -6,11 +6,11 @@ import argparse
 import json
 import os
 
-from dstransformer.cli.options import Answer, Commands, folder
-from dstransformer.terminal.command import Parser, Stopped
+from dstransformer.cli.options import CommandResult, Commands, folder
+from dstransformer.terminal.command import CommandParser, Stopped
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst table3``."""
     parser = commands.add_parser(
         "table3",
@@ -38,7 +38,7 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Train the rows. Rank 0 prints the table when all rows have ended."""
     from dstransformer.distributed.launcher import check_environment, read_processes
     from dstransformer.errors import DstError, UserError
@@ -62,12 +62,12 @@ def run(options: argparse.Namespace) -> Answer:
         run = TableRun(request, processes)
         table = run.run()
     except Stopped as stop:
-        return Answer("stopped by a signal; run the same command to go on", 128 + stop.number)
+        return CommandResult("stopped by a signal; run the same command to go on", 128 + stop.number)
     except DstError as error:
         error.rank = processes.rank  # each worker has its own
         raise
     if processes.rank != 0:  # a launcher would end the other workers for a status other than 0
-        return Answer()
+        return CommandResult()
     failed = any(result.status == "failed" for result in run.results().values())
     text = json.dumps(table.to_json(), indent=2) if options.json else to_markdown(table).rstrip()
-    return Answer(text, 1 if failed else 0)
+    return CommandResult(text, 1 if failed else 0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from dstransformer.cli.options import Answer, Commands, folder, registered_name
-from dstransformer.terminal.command import Parser
+from dstransformer.cli.options import CommandResult, Commands, folder, registered_name
+from dstransformer.terminal.command import CommandParser
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst track``."""
     parser = commands.add_parser(
         "track", help="send pending tracking records of a run; also run this after moving a folder of runs"
@@ -23,13 +23,13 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Send the pending records of a run, and register its bundle if asked."""
     from dstransformer.tracking import TrackingState, public_address, register_bundle, send_pending
 
     if options.register is not None:
-        return Answer(register_bundle(options.run, options.register))
+        return CommandResult(register_bundle(options.run, options.register))
     sent = send_pending(options.run)
     state = TrackingState.load(options.run)
     assert state is not None
-    return Answer(f"{options.run}: {sent} records sent to {public_address(state.tracking_uri)}, none pending")
+    return CommandResult(f"{options.run}: {sent} records sent to {public_address(state.tracking_uri)}, none pending")

@@ -10,16 +10,24 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import Answer, Commands, add_experiment, folder, registered_name, run_name, run_tag
+from dstransformer.cli.options import (
+    CommandResult,
+    Commands,
+    add_experiment,
+    folder,
+    registered_name,
+    run_name,
+    run_tag,
+)
 from dstransformer.errors import UserError
-from dstransformer.terminal.command import Parser, StoreOnce
+from dstransformer.terminal.command import CommandParser, StoreOnce
 
 if TYPE_CHECKING:
     from dstransformer.training.dry_run import DryRun
     from dstransformer.training.run import Outcome
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst train``."""
     parser = commands.add_parser(
         "train", help="train a model, in one process or in those started by deepspeed, torchrun or srun"
@@ -53,7 +61,7 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Train. Only rank 0 prints the outcome."""
     from dstransformer.distributed.launcher import read_processes
     from dstransformer.training.dry_run import dry_run
@@ -76,11 +84,11 @@ def run(options: argparse.Namespace) -> Answer:
     if options.dry_run:
         planned = dry_run(request)
         text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned)
-        return Answer(text if is_rank0 else "")
-    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the outcome
+        return CommandResult(text if is_rank0 else "")
+    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the result
         outcome = train(request)
     text = json.dumps(outcome.to_json(), indent=2) if options.json else _describe_outcome(outcome)
-    return Answer(text if is_rank0 else "", outcome.status)
+    return CommandResult(text if is_rank0 else "", outcome.status)
 
 
 def _tags(given: Sequence[tuple[str, str]]) -> dict[str, str]:

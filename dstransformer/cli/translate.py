@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import (
-    Answer,
+    CommandResult,
     Commands,
     add_decoding,
     add_lines,
@@ -21,14 +21,14 @@ from dstransformer.cli.options import (
 )
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.products import is_ct2_export
-from dstransformer.terminal.command import Parser, exit_on_sigterm
+from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding import Translator
     from dstransformer.decoding.formats import Request
 
 
-def add_parser(commands: Commands[Parser]) -> None:
+def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst translate``."""
     parser = commands.add_parser("translate", help="translate text, one sentence per line")
     add_decoding(parser)
@@ -70,7 +70,7 @@ def add_parser(commands: Commands[Parser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Translate a file or standard input."""
     exit_on_sigterm()
     request = _read_request(options)
@@ -91,7 +91,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
     """The translator of the chosen engine.
 
     Raises:
-        UserError: The engine lacks something that was asked for.
+        UserError: The engine does not support a given option.
     """
     if options.engine == "torch":
         if is_ct2_export(options.bundle):
@@ -114,7 +114,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
 
 
 def _read_request(options: argparse.Namespace) -> Request:
-    """What the options ask for each line.
+    """What to write for each line, from the options.
 
     Raises:
         UserError: An option of sampling without ``--sample``, or one of the search with it.
@@ -134,13 +134,13 @@ def _read_request(options: argparse.Namespace) -> Request:
     return Request(options.n_best, sampling, options.prefix, options.prefix_file, options.format, options.tag)
 
 
-def _converse(translator: Translator, request: Request) -> Answer:
-    """Answer each sentence that is typed, until the input ends.
+def _converse(translator: Translator, request: Request) -> CommandResult:
+    """CommandResult each sentence that is typed, until the input ends.
 
     Raises:
         DataError: The input is closed, or not UTF-8.
     """
-    import readline  # noqa: F401  (lines can be edited, and come back with the arrow keys)
+    import readline  # noqa: F401  (line editing and history)
 
     if sys.stdin is None:
         raise DataError("standard input is closed: --interactive reads sentences from it")
@@ -151,7 +151,7 @@ def _converse(translator: Translator, request: Request) -> Answer:
             line = input("> " if sys.stdin.isatty() else "")
             line.encode()  # what is not UTF-8 may arrive as surrogates
         except EOFError:
-            return Answer()
+            return CommandResult()
         except UnicodeError:
             raise DataError(f"standard input, line {number}: not UTF-8") from None
         prefixes = [request.prefix] if request.prefix else None

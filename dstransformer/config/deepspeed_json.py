@@ -13,7 +13,7 @@ from typing import Any, Literal
 from dstransformer.config.deepspeed_keys import check_keys
 from dstransformer.config.schema import Config
 from dstransformer.errors import ConfigError, shown
-from dstransformer.io.json_text import MOST_BYTES, JsonError, parse_json
+from dstransformer.io.json_text import MAX_BYTES, JsonError, parse_json
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -49,7 +49,7 @@ DEPRECATED_NAMES = {
     "zero_optimization.cpu_offload_param": "zero_optimization.offload_param",
 }
 
-#: DeepSpeed's switches for half precision, which it is not asked for: the model computes in it, on weights in fp32.
+#: DeepSpeed's options for half precision. They have no effect: the model itself computes in it, on weights in fp32.
 WITHOUT_EFFECT = (
     *(f"bf16.{name}" for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states", "check_grad_overflow",
                                   "immediate_grad_update")),
@@ -60,7 +60,7 @@ WITHOUT_EFFECT = (
 _FINITE = "gradients that are not finite would be applied"
 _MOMENTS = "checkpoints would lack the moments it keeps elsewhere"
 
-#: Keys with one usable value, and what another would do. All other values are accepted by DeepSpeed, most silently.
+#: Keys with one usable value, and what any other would do. DeepSpeed accepts the others, mostly without a warning.
 FIXED_VALUES: dict[str, tuple[Any, str]] = {
     "gradient_allreduce_op": ("mean", "the gradient would not be that of the mean loss"),
     "managed_gradient_accumulation": (True, "every micro-batch would be an update"),
@@ -71,7 +71,7 @@ FIXED_VALUES: dict[str, tuple[Any, str]] = {
     "zero_optimization.zenflow": (None, "updates would use gradients of earlier ones"),
 }
 
-#: More processes than any machine has: a limit against typos.
+#: Maximum number of processes; catches typos.
 MAX_WORLD_SIZE = 1_000_000
 
 #: The lowest ZeRO stage at which each can be offloaded to CPU memory.
@@ -183,7 +183,7 @@ def _read_fragment(name: str) -> tuple[dict[str, Any], str]:
         )
     try:
         with path.open("rb") as file:  # may be a pipe
-            fragment = parse_json(file.read(MOST_BYTES))
+            fragment = parse_json(file.read(MAX_BYTES))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except JsonError as error:

@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from dstransformer.config.schema import Config
-from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml
+from dstransformer.config.yaml_text import MAX_BYTES, parse_yaml
 from dstransformer.errors import ConfigError, shown
 from dstransformer.io.files import read_bounded
 
@@ -187,7 +187,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a file: name a YAML file")
     try:
-        text = read_bounded(path, MOST_BYTES).decode()
+        text = read_bounded(path, MAX_BYTES).decode()
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise ConfigError(f"{path}, byte {error.start + 1}: not UTF-8; convert it") from None
@@ -200,12 +200,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 @cache
 def _base() -> dict[str, Any]:
-    """The content of ``base.yaml``, which nobody may change."""
+    """The content of ``base.yaml``; callers must not modify it."""
     return read_yaml(PRESETS / "base.yaml")
 
 
 def merge(base: dict[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the values of one tree into a copy of another, section by section; an empty section changes nothing."""
+    """A copy of ``base`` with the values of ``override``, section by section. An empty section changes nothing."""
     merged = dict(base)
     for key, value in override.items():
         old = merged.get(key)
@@ -301,7 +301,7 @@ def uses_cpu_kernels(environment: Mapping[str, str]) -> bool:
     switch = environment.get("DST_CPU_KERNELS", "")
     if switch not in ("", "0", "1"):
         raise ConfigError(
-            f"the environment variable DST_CPU_KERNELS is {shown(switch)}: set it to 0 to do without the CPU kernels, "
+            f"the environment variable DST_CPU_KERNELS is {shown(switch)}: set it to 0 to turn the CPU kernels off, "
             "or unset it"
         )
     return switch != "0"

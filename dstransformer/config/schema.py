@@ -97,7 +97,7 @@ class BatchConfig(Section):
 
 
 class MixtureStage(Section):
-    """How often the sources of a corpus are used in an epoch, for some epochs.
+    """How often each source of a corpus is used in an epoch, for a number of epochs.
 
     Attributes:
         epochs: Number of epochs; None for all that follow.
@@ -122,7 +122,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class CaseChange(Section):
-    """Augmentation: capitals, small letters, or words that begin with a capital; of both sides or of the source."""
+    """Augmentation: upper case, lower case or title case, on both sides or on the source only."""
 
     modifier: Literal["upper", "lower", "title"]
     probability: Share
@@ -130,7 +130,7 @@ class CaseChange(Section):
 
 
 class Typos(Section):
-    """Augmentation: typing errors in a share ``rate`` of the letters of the source."""
+    """Augmentation: typing errors in a share ``rate`` of the source's letters."""
 
     modifier: Literal["typos"]
     probability: Share
@@ -138,7 +138,7 @@ class Typos(Section):
 
 
 class OtherModifier(Section):
-    """Augmentation: the same random words after both sides; no mark at the end of either."""
+    """Augmentation: adds the same random words to both sides, or removes the final punctuation of both."""
 
     modifier: Literal["noise", "remove_end_punct"]
     probability: Share
@@ -195,7 +195,7 @@ class ValidationConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """When checkpoints are written, which are kept, and how the final bundle is made."""
+    """When checkpoints are written, which are kept, and how the final bundle is built."""
 
     every_updates: NonNegative
     every_minutes: Annotated[float, Field(ge=0)]
@@ -255,7 +255,7 @@ class Config(Section):
     deepspeed: list[str]
 
     def without_secrets(self) -> Config:
-        """A copy whose tracking address has its password masked, for files that travel and for MLflow."""
+        """A copy whose tracking address has its password masked, for files that others read and for MLflow."""
         if self.tracking.uri is None:
             return self
         tracking = self.tracking.model_copy(update={"uri": without_secrets(self.tracking.uri)})

@@ -13,29 +13,29 @@ from dstransformer.errors import ConfigError, shown
 _EXPONENT = re.compile(r"^[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
 
 
-#: Bytes of a YAML file; the largest configuration has 6,000.
-MOST_BYTES = 2**18
+#: Maximum bytes of a YAML file; the largest configuration has 6,000.
+MAX_BYTES = 2**18
 
-#: Values of a file, counted again wherever an alias repeats them.
-MOST_VALUES = 20_000
+#: Maximum values of a file. Each repetition by an alias counts.
+MAX_VALUES = 20_000
 
-#: Digits of a whole number.
-_MOST_DIGITS = 100
+#: Maximum digits of an integer.
+_MAX_DIGITS = 100
 
 
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with YAML 1.2 floats, without dates and repeated keys, and with bounds."""
 
     def construct_document(self, node: yaml.Node) -> Any:
-        """Refuse aliases that repeat a value too often, or within itself, before any value is made."""
+        """Refuse aliases that repeat a value too often, or within itself, before any value is constructed."""
         _count_values(node, {})
         return super().construct_document(node)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """Refuse a number of so many digits that it cannot be shown."""
-        if len(node.value) > _MOST_DIGITS:
+        """Refuse an integer that has too many digits."""
+        if len(node.value) > _MAX_DIGITS:
             raise yaml.constructor.ConstructorError(
-                None, None, f"a number has {len(node.value):,} digits, more than {_MOST_DIGITS}", node.start_mark
+                None, None, f"a number has {len(node.value):,} digits, more than {_MAX_DIGITS}", node.start_mark
             )
         return int(super().construct_yaml_int(node))
 
@@ -59,7 +59,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.012
 
 
 def _count_values(node: yaml.Node, counted: dict[int, int]) -> int:
-    """The values of a node, itself included. ``counted`` has those of other nodes; 0 of those around this one."""
+    """The number of values of a node, itself included. ``counted`` caches it, 0 while it is counted."""
     if id(node) not in counted:
         counted[id(node)] = 0
         parts: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else []
@@ -69,9 +69,9 @@ def _count_values(node: yaml.Node, counted: dict[int, int]) -> int:
     number = counted[id(node)]
     if number == 0:
         raise yaml.constructor.ConstructorError(None, None, "an alias repeats a value within itself", node.start_mark)
-    if number > MOST_VALUES:
+    if number > MAX_VALUES:
         raise yaml.constructor.ConstructorError(
-            None, None, f"more than {MOST_VALUES:,} values, with those that aliases repeat", node.start_mark
+            None, None, f"more than {MAX_VALUES:,} values, with those that aliases repeat", node.start_mark
         )
     return number
 
@@ -80,11 +80,11 @@ def parse_yaml(text: str, name: str) -> Any:
     """Parse YAML text. ``name`` identifies it in error messages.
 
     Raises:
-        ConfigError: The text is not valid YAML, a mapping repeats a key, or it has more than :data:`MOST_BYTES` bytes
-            or :data:`MOST_VALUES` values.
+        ConfigError: The text is not valid YAML, a mapping repeats a key, or it has more than :data:`MAX_BYTES` bytes
+            or :data:`MAX_VALUES` values.
     """
-    if len(text) > MOST_BYTES:
-        raise ConfigError(f"{name} is larger than the {MOST_BYTES:,} bytes that a configuration may have")
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"{name} is larger than the {MAX_BYTES:,} bytes that a configuration may have")
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:

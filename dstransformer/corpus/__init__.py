@@ -2,7 +2,7 @@
 
 from dstransformer.corpus.manifest import (
     FORMAT_VERSION,
-    MOST_WORDS,
+    MAX_WORDS,
     CleaningReport,
     InputFile,
     LengthStats,
@@ -24,7 +24,7 @@ __all__ = [
     "BOS_ID",
     "EOS_ID",
     "FORMAT_VERSION",
-    "MOST_WORDS",
+    "MAX_WORDS",
     "PAD_ID",
     "UNK_ID",
     "CleaningReport",

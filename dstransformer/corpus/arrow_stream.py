@@ -1,4 +1,4 @@
-"""What an Arrow stream may hold here, checked before its columns are read."""
+"""Checks what an Arrow stream holds before its columns are read."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ def check_plain_stream(path: Path) -> None:
     The file is mapped, and only headers are read.
 
     Raises:
-        pa.ArrowException: It is such a stream, or none at all.
+        pa.ArrowException: It is such a stream, or not an Arrow stream.
         OSError: The file cannot be read.
     """
     with pa.memory_map(str(path)) as file:
-        check_batches(file, most=0)
+        check_batches(file, max_bytes=0)
 
 
-def check_batches(file: pa.NativeFile, most: int) -> None:
-    """Refuse a stream with dictionaries, or with a batch whose compressed columns state more than ``most`` bytes.
+def check_batches(file: pa.NativeFile, max_bytes: int) -> None:
+    """Refuse a stream with dictionaries, or with a batch whose compressed columns state more than ``max_bytes``.
 
-    A compressed column states its own size, and Arrow takes as much memory before it looks at the data.
+    A compressed column states its own size, and Arrow allocates that much memory before it reads the data.
 
     Args:
         file: A mapped file, at the beginning of the stream.
-        most: Bytes; 0 refuses all compression.
+        max_bytes: Limit of the stated bytes; 0 refuses all compression.
 
     Raises:
-        pa.ArrowException: It is such a stream, or none at all.
+        pa.ArrowException: It is such a stream, or not an Arrow stream.
     """
     messages = pa.ipc.MessageReader.open_stream(file)
     while True:
@@ -46,10 +46,10 @@ def check_batches(file: pa.NativeFile, most: int) -> None:
             header = memoryview(message.metadata)
             batch = _batch(header)
             if _offset(header, batch, _COMPRESSION):
-                if not most:
+                if not max_bytes:
                     raise pa.ArrowInvalid("its columns are compressed")
-                if (stated := _stated_bytes(header, batch, message.body)) > most:
-                    raise pa.ArrowInvalid(f"a batch states {stated:,} bytes, more than {most:,}")
+                if (stated := _stated_bytes(header, batch, message.body)) > max_bytes:
+                    raise pa.ArrowInvalid(f"a batch states {stated:,} bytes, more than {max_bytes:,}")
         elif message.type != "schema":
             raise pa.ArrowInvalid(f"it holds a {message.type}")
 

@@ -1,4 +1,4 @@
-"""``manifest.json``: what a corpus holds, with a checksum for every shard, and what it was made from and how."""
+"""``manifest.json``: what a corpus holds, with a checksum for every shard, and how it was built from which input."""
 
 import json
 from pathlib import Path
@@ -13,14 +13,13 @@ from pydantic import (
     NonNegativeInt,
     PositiveInt,
     StringConstraints,
-    ValidationError,
     model_validator,
 )
 
 from dstransformer.corpus.tokenizer import TOKENIZER_NAME
-from dstransformer.errors import DataError, check_format_version, shown
+from dstransformer.errors import DataError, shown
 from dstransformer.io.files import is_plain_name
-from dstransformer.io.json_text import JsonError, read_json
+from dstransformer.io.json_text import read_record
 from dstransformer.parsing.linearise import Linearisation
 
 #: 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's. 3: ``sources``
@@ -29,8 +28,8 @@ from dstransformer.parsing.linearise import Linearisation
 FORMAT_VERSION = 7
 MANIFEST_NAME = "manifest.json"
 
-#: Sentences of so many words and more are counted together.
-MOST_WORDS = 250
+#: Sentences with this many words or more are counted together.
+MAX_WORDS = 250
 
 Option = str | int | float | bool | None
 
@@ -46,11 +45,11 @@ PlainName = Annotated[str, AfterValidator(_plain_name)]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 
-class _Record(BaseModel):
+class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Shard(_Record):
+class Shard(_Section):
     """One Arrow file of a split; ``name`` is relative to the split's folder."""
 
     name: PlainName
@@ -58,7 +57,7 @@ class Shard(_Record):
     sha256: Sha256
 
 
-class LengthStats(_Record):
+class LengthStats(_Section):
     """Sentence lengths in tokens, without BOS and EOS; ``mean`` is rounded to 4 places."""
 
     min: NonNegativeInt
@@ -70,10 +69,10 @@ class LengthStats(_Record):
         return self.min <= self.mean <= self.max and pairs * self.min <= tokens <= pairs * self.max
 
 
-class SplitInfo(_Record):
+class SplitInfo(_Section):
     """A split's size. ``has_text`` tells whether it also holds the raw text, for BLEU.
 
-    ``src_unknown`` and ``tgt_unknown`` count UNK tokens; they are None in corpora made before these were counted.
+    ``src_unknown`` and ``tgt_unknown`` count UNK tokens; they are None in corpora of versions that did not count them.
     """
 
     pairs: PositiveInt
@@ -102,7 +101,7 @@ class SplitInfo(_Record):
         return self
 
 
-class TokenizerInfo(_Record):
+class TokenizerInfo(_Section):
     """The tokenizer beside the manifest; ``sha256`` is of its file."""
 
     kind: Literal["bpe", "unigram", "given"]
@@ -110,7 +109,7 @@ class TokenizerInfo(_Record):
     sha256: Sha256
 
 
-class InputFile(_Record):
+class InputFile(_Section):
     """An input file: its name without its folder, its content's hash, and its size in bytes.
 
     ``size`` is None in corpora of format versions before 6.
@@ -121,7 +120,7 @@ class InputFile(_Record):
     size: NonNegativeInt | None = None
 
 
-class SourceInfo(_Record):
+class SourceInfo(_Section):
     """A source of text: input files with their hashes, or a revision of a hub data set."""
 
     name: str
@@ -129,13 +128,13 @@ class SourceInfo(_Record):
     inputs: tuple[InputFile, ...]
 
 
-class PartInfo(_Record):
+class PartInfo(_Section):
     """The training pairs of one source. They follow those of the source before it.
 
     ``weight`` is how often they are used in an epoch, ``tag`` the piece that their source sentences begin with,
     ``read`` the number of pairs before cleaning, ``pairs`` after it. ``dropped`` counts those that each rule dropped,
-    ``held_out`` those that were taken out before, for held-out sets or for sharing a source sentence with one. Both are
-    None in corpora of format versions before 6.
+    ``held_out`` those removed before cleaning, for held-out sets or because they share a source sentence with one. Both
+    are None in corpora of format versions before 6.
     """
 
     name: str
@@ -153,20 +152,20 @@ class PartInfo(_Record):
         return self
 
 
-class WordCounts(_Record):
-    """How many sentences of each side have so many words: item ``n`` counts those of ``n``, the last possible one those
-    of ``MOST_WORDS`` and more. Words are what spaces separate.
+class WordCounts(_Section):
+    """Numbers of sentences of each side by their length in words: item ``n`` counts those of ``n`` words, the last
+    possible item those of ``MAX_WORDS`` or more. Spaces separate words.
     """
 
-    src: Annotated[tuple[NonNegativeInt, ...], Field(max_length=MOST_WORDS + 1)]
-    tgt: Annotated[tuple[NonNegativeInt, ...], Field(max_length=MOST_WORDS + 1)]
+    src: Annotated[tuple[NonNegativeInt, ...], Field(max_length=MAX_WORDS + 1)]
+    tgt: Annotated[tuple[NonNegativeInt, ...], Field(max_length=MAX_WORDS + 1)]
 
     def counts(self, pairs: int) -> bool:
-        """Tell whether each side counts so many sentences."""
+        """Whether each side counts ``pairs`` sentences."""
         return sum(self.src) == sum(self.tgt) == pairs
 
 
-class CleaningReport(_Record):
+class CleaningReport(_Section):
     """Training pairs read, kept, and dropped by each rule; ``read == kept + sum(dropped.values())``.
 
     ``examples`` are some dropped pairs of each rule; empty in corpora of format versions before 5. ``before`` and
@@ -190,7 +189,7 @@ class CleaningReport(_Record):
         return self
 
 
-class Overlap(_Record):
+class Overlap(_Section):
     """How much of a held-out split is in the training text, after Unicode normalisation.
 
     ``sentences`` counts its pairs whose source sentence is there, ``pairs`` those with the same translation.
@@ -206,8 +205,8 @@ class Overlap(_Record):
         return self
 
 
-class Manifest(_Record):
-    """Everything about a corpus except its tokens. ``build_key`` is a hash of the inputs and options that made it.
+class Manifest(_Section):
+    """Everything about a corpus except its tokens. ``build_key`` is a hash of its inputs and options.
 
     ``overlap`` has an entry for each held-out split; it is None in corpora of format version 1. ``trees`` says how the
     trees of a corpus for a parser are written as tokens; it is None if the target side is text. ``parts`` is empty in
@@ -251,7 +250,7 @@ class Manifest(_Record):
         return self
 
     def _check_parts(self) -> None:
-        """Compare what the parts lost with what cleaning dropped."""
+        """Check that the pairs dropped from the parts add up to those that cleaning dropped."""
         dropped = [part.dropped for part in self.parts if part.dropped is not None]
         if not self.parts or len(dropped) < len(self.parts):
             return
@@ -268,29 +267,13 @@ class Manifest(_Record):
             DataError: The file is missing, damaged or of a newer format version.
         """
         path = folder / MANIFEST_NAME
-        if path.exists() and not path.is_file():
-            raise DataError(f"{path} is not a file: restore it or build the corpus again")
-        try:
-            record = read_json(path)
-        except NotADirectoryError:
-            raise DataError(
-                f"{folder} is not a corpus: it is not a folder; give the one that `dst-prep build` made"
-            ) from None
-        except FileNotFoundError:
-            raise DataError(_no_corpus(folder)) from None
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}") from None
-        except JsonError as error:
-            raise DataError(f"{path} is damaged ({error}): restore it or build the corpus again") from None
-        if not isinstance(record, dict):
-            raise DataError(f"{path} is damaged (it is not a JSON object): restore it or build the corpus again")
-        check_format_version(record.get("format_version"), FORMAT_VERSION, path)
-        try:
+        if not path.is_file():
+            raise DataError(_no_corpus(folder))
+
+        def build(record: dict[str, Any]) -> Manifest:
             return cls.model_validate_json(json.dumps(_upgrade(record)), strict=True)
-        except ValidationError as error:
-            raise DataError(
-                f"{path} is damaged ({_first_fault(error)}): restore it or build the corpus again"
-            ) from None
+
+        return read_record(path, build, newest=FORMAT_VERSION, advice="restore it or build the corpus again")
 
     @property
     def vocabulary(self) -> str:
@@ -305,6 +288,10 @@ class Manifest(_Record):
 
 def _no_corpus(folder: Path) -> str:
     """Explain what a folder without a manifest is, and what to do."""
+    if (folder / MANIFEST_NAME).exists():
+        return f"{folder / MANIFEST_NAME} is not a file: restore it or build the corpus again"
+    if folder.exists() and not folder.is_dir():
+        return f"{folder} is not a corpus: it is not a folder; give the one that `dst-prep build` made"
     if not folder.exists():
         return f"{folder} is not a corpus: it does not exist; make it with `dst-prep build --out {folder}`"
     built = sorted(path.parent for path in folder.glob(f"*/{MANIFEST_NAME}") if (path.parent / TOKENIZER_NAME).exists())
@@ -322,10 +309,3 @@ def _upgrade(record: dict[str, Any]) -> dict[str, Any]:
     if record["format_version"] < 3 and "source" in record:
         record = {name: value for name, value in record.items() if name != "source"} | {"sources": [record["source"]]}
     return record | {"format_version": FORMAT_VERSION}
-
-
-def _first_fault(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    value = f", found {first['input']!r:.60}" if isinstance(first["input"], str | int | float) else ""
-    return f"{where}: {first['msg'].removeprefix('Value error, ')}{value}".removeprefix(": ")

@@ -60,7 +60,7 @@ class Corpus:
             names: The splits to check; all if none is given.
 
         Raises:
-            DataError: A shard is damaged, or the manifest does not describe it.
+            DataError: A shard is damaged or differs from the manifest.
         """
         checked = names or self.splits
         shards = [(self.path / name / s.name, s) for name in checked for s in self.manifest.splits[name].shards]
@@ -112,7 +112,7 @@ def _open_tokenizer(folder: Path, name: str, info: TokenizerInfo, src: Tokenizer
 
 
 def text_digest(sources: Iterable[str], targets: Iterable[str]) -> str:
-    """A hash of sentence pairs, 32 hexadecimal digits, by which test sets are told apart."""
+    """A hash of sentence pairs (32 hexadecimal digits) that identifies a test set."""
     digest = hashlib.sha256()
     for src, tgt in zip(sources, targets, strict=True):
         digest.update(f"{src}\n{tgt}\n".encode())
@@ -146,7 +146,7 @@ class Split:
             src_vocab_size: Number of pieces on the source side.
 
         Raises:
-            DataError: They do not agree; the message names the shard or the manifest's field.
+            DataError: The shards contradict the vocabulary or the manifest. The message names the shard or the field.
         """
         for shard, table, src, tgt in zip(self.info.shards, self._tables, self._src, self._tgt, strict=True):
             path = self.folder / shard.name
@@ -189,7 +189,7 @@ class Split:
     def lengths(self, begins: Int64, ends: Int64) -> tuple[Int32, Int32]:
         """Source and target tokens of the pairs in some ranges, one range after the other.
 
-        They are read from the shards and not kept, so that it takes no more memory than its result.
+        They are read from the shards and not cached, so the memory is that of the result.
 
         Args:
             begins: The first pair of each range, ``(ranges,)``.
@@ -199,7 +199,7 @@ class Split:
             IndexError: A range is not within ``[0, len(self)]``.
         """
         if begins.size and (begins.min() < 0 or ends.max() > len(self) or (begins > ends).any()):
-            raise IndexError(f"pairs {begins.min()} to {ends.max()} asked of a split of {len(self)} pairs")
+            raise IndexError(f"pairs {begins.min()} to {ends.max()} requested from a split of {len(self)} pairs")
         src, tgt = (np.empty(int((ends - begins).sum()), dtype=np.int32) for _ in range(2))
         place = 0
         for shard, first, end in _cut_at_shards(begins.tolist(), ends.tolist(), self._ends.tolist()):
@@ -221,7 +221,7 @@ class Split:
         """
         rows = np.asarray(indices, dtype=np.int64)
         if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
-            raise IndexError(f"pairs {rows.min()} to {rows.max()} asked of a split of {len(self)} pairs")
+            raise IndexError(f"pairs {rows.min()} to {rows.max()} requested from a split of {len(self)} pairs")
         shard_of = np.searchsorted(self._ends, rows, side="right")
         groups = list(_group(shard_of, rows, self._ends))
         return *_gather_column(self._src, groups, rows.size), *_gather_column(self._tgt, groups, rows.size)
@@ -288,7 +288,7 @@ def _cut_at_shards(
             first, shard = stop, shard + 1
 
 
-#: From so many rows of a shard on, indices of all their tokens are faster than a copy for each row.
+#: With this many rows of a shard or more, indexing all their tokens is faster than copying row by row.
 _MANY = 32
 
 # A shard's number, the positions in the result that it fills, and its rows that go there.
@@ -333,7 +333,7 @@ _ID_LISTS = (pa.list_(pa.uint16()), pa.list_(pa.int32()))
 
 
 def _map_shard(path: Path, shard: Shard, has_text: bool) -> pa.Table:
-    """Map a shard and check what can be checked without reading its ids.
+    """Map a shard and check its schema, row count and nulls, without reading its ids.
 
     Raises:
         DataError: The shard is damaged or is not the one in the manifest.

@@ -12,10 +12,10 @@ import sentencepiece
 from dstransformer.errors import DataError
 from dstransformer.io.files import read_bounded, write_durably
 
-#: Bytes of a model; one of a million pieces has 30 million.
-MOST_BYTES = 2**28
+#: Maximum bytes of a model. One with a million pieces has 30 million.
+MAX_BYTES = 2**28
 
-#: Names of the models in the folder of a corpus or a bundle; the second one if each side has a vocabulary of its own.
+#: File names of the models in a corpus or a bundle. The second exists if each side has its own vocabulary.
 TOKENIZER_NAME, SRC_TOKENIZER_NAME = "tokenizer.model", "tokenizer.src.model"
 
 PAD_ID = 0
@@ -43,11 +43,11 @@ class Tokenizer:
     """
 
     def __init__(self, model: bytes, name: str = TOKENIZER_NAME, src: "Tokenizer | None" = None) -> None:
-        """Load a SentencePiece model from its bytes; errors call it ``name``.
+        """Load a SentencePiece model from its bytes; ``name`` identifies it in errors.
 
         Args:
             model: The bytes.
-            name: What errors call it.
+            name: Its name in errors.
             src: The tokenizer of the source side; None if this one is for both sides.
 
         Raises:
@@ -86,7 +86,7 @@ class Tokenizer:
         try:
             if not Path(path).is_file() and Path(path).exists():
                 raise DataError(f"{path} is not a file: the tokenizer is a SentencePiece model, for example spm.model")
-            model = read_bounded(Path(path), MOST_BYTES)
+            model = read_bounded(Path(path), MAX_BYTES)
         except OSError as error:
             raise DataError(f"cannot read the tokenizer {path}: {error.strerror}") from None
         return cls(model, str(path), src)
@@ -143,7 +143,7 @@ class Tokenizer:
 
     @cached_property
     def symbols(self) -> dict[str, int]:
-        """Ids of the pieces that training the model was told to have (user-defined symbols), by their text."""
+        """Ids of the user-defined symbols, by their text."""
         from sentencepiece import sentencepiece_model_pb2 as formats
 
         user_defined = formats.ModelProto.SentencePiece.USER_DEFINED

@@ -1,6 +1,6 @@
-"""COMET (Rei et al., 2020), computed by the package ``unbabel-comet`` in an environment of its own.
+"""COMET (Rei et al., 2020), computed by the package ``unbabel-comet`` in a separate environment.
 
-The package needs other versions of NumPy and Transformers than this one. Nothing is downloaded.
+The package conflicts with the versions of NumPy and Transformers used here. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dstransformer.errors import DataError, DstError, UserError, shown
 from dstransformer.evaluation.result import Score
 from dstransformer.io.files import file_sha256
 
-#: Sentences that the model takes at once.
+#: Sentences in a batch of the model.
 BATCH_SIZE = 16
 
 SCRIPT = Path(__file__).with_name("comet_script.py")
@@ -45,7 +45,7 @@ def find_checkpoint(path: str) -> Path:
 
 
 class Comet:
-    """A COMET model in a process of its own, which ends with the ``with`` block.
+    """A COMET model in a separate process, which ends with the ``with`` block.
 
     Args:
         path: See :func:`find_checkpoint`.
@@ -71,7 +71,7 @@ class Comet:
             loaded = self._read()
             if loaded.get("lacks_comet"):
                 raise UserError(
-                    f"--comet: {self._python} has no package unbabel-comet: install it in an environment of its own "
+                    f"--comet: {self._python} has no package unbabel-comet: install it in a separate environment "
                     "(it does not go beside this one) and name its Python with --comet-python"
                 )
             if "error" in loaded:
@@ -134,5 +134,5 @@ class Comet:
 
 
 def _environment() -> dict[str, str]:
-    """The environment without what is meant for the Python that runs this."""
+    """The environment without the variables of this process's Python."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}

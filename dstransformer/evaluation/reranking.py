@@ -1,13 +1,16 @@
-"""Reranks n-best lists with a model of the other direction (the noisy channel; Yee et al., 2019)."""
+"""N-best lists in JSON lines, and their reranking with a model of the other direction.
+
+This is the noisy channel of Yee et al. (2019).
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import chain, product
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from itertools import chain, groupby, product
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +19,112 @@ from sacrebleu.metrics.bleu import BLEU
 from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.decoding.scoring import PairScore, Scorer
 from dstransformer.decoding.translator import BUFFER_LINES
-from dstransformer.errors import DataError, counted
+from dstransformer.errors import DataError, counted, shown
 from dstransformer.evaluation.bleu import score
-from dstransformer.evaluation.nbest import REVERSE, Candidate
 from dstransformer.evaluation.result import Score
+from dstransformer.io.json_text import JsonError, parse_json
+from dstransformer.io.text import iter_lines
+
+#: The key that reranking adds: the log-probability of the source, given the hypothesis.
+REVERSE = "reverse_log_probability"
+
+#: Largest line number and token count. Beyond it, floats cannot represent every integer.
+_LARGEST = 1 << 53
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A hypothesis of an n-best list.
+
+    Attributes:
+        line: Number of the source sentence, from 1.
+        source: The source sentence.
+        text: The hypothesis.
+        log_probability: Of the hypothesis, given the source, in nats.
+        tokens: Its length in tokens.
+        reverse: Log-probability of the source, given the hypothesis; None if it is not known.
+        fields: The whole JSON object.
+    """
+
+    line: int
+    source: str
+    text: str
+    log_probability: float
+    tokens: int
+    reverse: float | None
+    fields: dict[str, Any]
+
+
+def iter_nbest(path: str) -> Iterator[list[Candidate]]:
+    """Iterate over the hypotheses of each source sentence, in the order of the file.
+
+    Raises:
+        DataError: The file cannot be read, a line is not a hypothesis, or the sentences are not in order.
+    """
+    last = 0
+    for line, group in groupby(_iter_candidates(path), key=lambda candidate: candidate.line):
+        if line < last:
+            raise DataError(f"{path}: the hypotheses of source line {line} come after those of line {last}: sort them")
+        last = line
+        yield list(group)
+
+
+def _iter_candidates(path: str) -> Iterator[Candidate]:
+    for number, line in enumerate(iter_lines(path), 1):
+        try:
+            fields = parse_json(line, nan=True)
+            problem = "" if isinstance(fields, dict) else f"a {type(fields).__name__}"
+        except JsonError as error:
+            problem = str(error)
+        if problem:
+            raise DataError(
+                f"{path}, line {number}: {shown(line)} is not a JSON object ({problem}); "
+                "`dst translate --n-best N --format jsonl` writes such lists"
+            )
+        yield _read(fields, f"{path}, line {number}")
+
+
+def _read(fields: dict[str, Any], place: str) -> Candidate:
+    reverse = fields.get(REVERSE)
+    return Candidate(
+        line=_whole(fields, "line", 1, place),
+        source=_text(fields, "source", place),
+        text=_text(fields, "text", place),
+        log_probability=_number(fields, "log_probability", place),
+        tokens=_whole(fields, "tokens", 0, place),
+        reverse=None if reverse is None else _number(fields, REVERSE, place),
+        fields=fields,
+    )
+
+
+def _text(fields: dict[str, Any], name: str, place: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise DataError(f"{place}: {name} is {shown(value)}, not a text")
+    return value
+
+
+def _whole(fields: dict[str, Any], name: str, least: int, place: str) -> int:
+    value = fields.get(name)
+    if type(value) is not int or value < least:
+        raise DataError(f"{place}: {name} is {shown(value)}, not a whole number from {least} on")
+    if value > _LARGEST:
+        raise DataError(f"{place}: {name} is {shown(value)}, more than {_LARGEST:,}")
+    return value
+
+
+def _number(fields: dict[str, Any], name: str, place: str) -> float:
+    value = fields.get(name)
+    if type(value) not in (int, float) or not abs(value) < math.inf:  # type: ignore[arg-type]
+        raise DataError(f"{place}: {name} is {shown(value)}, not a finite number")
+    return float(value)  # type: ignore[arg-type]
+
 
 Group = list[Candidate]
 
 
 class Weights(NamedTuple):
-    """What each term of a hypothesis counts: its log-probability, that of the source given it, and its tokens."""
+    """Weights of a hypothesis's log-probability, of that of the source given it, and of its number of tokens."""
 
     forward: float
     reverse: float
@@ -35,7 +134,7 @@ class Weights(NamedTuple):
         return " ".join(f"{value:g}" for value in self)
 
 
-#: The weights that are tried: only their ratios matter, so that of the forward model is 1.
+#: The weights that are tried. Only their ratios matter, so the forward model's is 1.
 GRID = tuple(Weights(1.0, reverse / 10, length / 10) for reverse, length in product(range(21), range(-10, 21)))
 
 
@@ -104,16 +203,16 @@ def _add(candidate: Candidate, found: PairScore) -> Candidate:
     return replace(candidate, reverse=reverse, fields={**candidate.fields, REVERSE: round(reverse, 6)})
 
 
-def _chunks(groups: Iterable[Group], most: int) -> Iterator[list[Group]]:
-    """Groups together as long as they have fewer than ``most`` hypotheses."""
+def _chunks(groups: Iterable[Group], max_hypotheses: int) -> Iterator[list[Group]]:
+    """Lists of consecutive groups; each is closed once it has ``max_hypotheses`` or more."""
     held: list[Group] = []
-    room = most
+    room = max_hypotheses
     for group in groups:
         held.append(group)
         room -= len(group)
         if room <= 0:
             yield held
-            held, room = [], most
+            held, room = [], max_hypotheses
     if held:
         yield held
 
@@ -166,7 +265,7 @@ def tune(groups: Sequence[Group], references: Sequence[str], path: str) -> Tuned
         path: The file of the references, for messages.
 
     Raises:
-        DataError: The list has other lines than the references.
+        DataError: The list has more or fewer lines than the references.
     """
     _check_lines(groups, references, path)
     metric = BLEU(tokenize="13a", effective_order=True)

@@ -1,4 +1,4 @@
-"""The result of an evaluation, for trackers, the outcome of a run, JSON and the terminal."""
+"""The result of an evaluation, for trackers, JSON and the terminal."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _TESTS = {"bootstrap": ("bs", 1000), "randomisation": ("ar", 10000)}
 #: sacrebleu's own default.
 DEFAULT_SEED = 12345
 
-#: A difference with a smaller p-value is marked.
+#: Differences with a smaller p-value are marked as significant.
 LEVEL = 0.05
 
 
@@ -34,7 +34,7 @@ class Difference:
 
     Attributes:
         score: The score of the system.
-        p_value: How often chance makes a difference as large as that to the baseline; None for the baseline itself.
+        p_value: Probability of a difference this large from the baseline by chance; None for the baseline itself.
         mean: Mean score of the resamples; None for approximate randomisation.
         interval: Half of the interval that holds 95% of the resamples' scores; None for approximate randomisation.
     """

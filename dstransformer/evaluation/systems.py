@@ -14,6 +14,7 @@ from dstransformer.evaluation.significance import Comparison
 from dstransformer.evaluation.testset import TestSet, evaluate_test_set, score_translations
 from dstransformer.io.text import iter_lines
 from dstransformer.model import Bundle
+from dstransformer.terminal.progress import Advance
 
 if TYPE_CHECKING:
     from dstransformer.evaluation.comet import Comet
@@ -22,8 +23,6 @@ logger = logging.getLogger(__name__)
 
 #: Version of a result's JSON.
 FORMAT_VERSION = 1
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def evaluate_bundle(
     name: str,
     comet: Comet | None = None,
     write: Callable[[str], None] | None = None,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> list[Result]:
     """Translate test sets with a bundle and score them.
 
@@ -83,7 +82,7 @@ def evaluate_bundle(
         translator: Its translator.
         test_sets: The test sets, all with sources.
         name: The name of the system.
-        comet: A COMET model, if its score is wanted too.
+        comet: A COMET model, to add its score; None for no such score.
         write: Called with each translation, in order.
         progress: Called with the number of sentences just translated.
     """
@@ -129,7 +128,7 @@ def evaluate_file(
         lines: Its lines, see :func:`read_translations`.
         test_set: The test set.
         language: Code of the target language, for the paper's BLEU; None leaves it out.
-        comet: A COMET model, if its score is wanted too.
+        comet: A COMET model, to add its score; None for no such score.
     """
     evaluation = _with_comet(score_translations(lines, test_set.references, language), test_set, comet)
     return Result(path, test_set, evaluation, {"file": path})
@@ -144,7 +143,7 @@ def _with_comet(evaluation: Evaluation, test_set: TestSet, comet: Comet | None) 
 
 
 def format_result(result: Result) -> str:
-    """A single result as lines of text: the scores with their signatures, and how they came about."""
+    """A single result as lines of text: the scores with their signatures, and the settings they were computed with."""
     evaluation, facts = result.evaluation, result.facts
     lines = list(map(str, evaluation.scores))
     if "bundle" in facts:

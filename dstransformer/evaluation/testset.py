@@ -119,7 +119,7 @@ def _short_names(paths: Sequence[str]) -> list[str]:
 
 
 def cached_test_set(name: str, languages: str) -> TestSet:
-    """A test set of sacrebleu's that is in its cache, with its first reference. Nothing is downloaded.
+    """A test set from sacrebleu's cache, with its first reference. Nothing is downloaded.
 
     Args:
         name: ``wmt14``, ``wmt14/full`` …

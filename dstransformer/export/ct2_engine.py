@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from dstransformer.batching import plan_batches
-from dstransformer.config import DecodingConfig, complete_config
+from dstransformer.config import Config, DecodingConfig, complete_config
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.decoding import Translator, length_penalty
@@ -23,10 +23,10 @@ from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis
 from dstransformer.decoding.commands import override_settings
 from dstransformer.decoding.engine import Progress, tokens_at_once
 from dstransformer.distributed.world import usable_cores
-from dstransformer.errors import ConfigError, DataError, check_format_version
+from dstransformer.errors import ConfigError, DataError
 from dstransformer.export.ct2 import FORMAT_VERSION, RECORD, require_ctranslate2, unused_rows, write_ct2
 from dstransformer.export.weights import check_translates
-from dstransformer.io.json_text import JsonError, read_json
+from dstransformer.io.json_text import read_record
 from dstransformer.io.products import is_ct2_export
 from dstransformer.model import open_bundle
 
@@ -117,18 +117,11 @@ def _open_export(
     threads: int | None,
     given: dict[str, float | str | None],
 ) -> Translator:
-    record = _read_record(folder / RECORD)
-    try:
-        sections = {name: record[name] for name in ("model", "decoding")}
-        config = complete_config(sections, str(folder / RECORD))
-        max_tokens = int(record["positions"])
-        identity = (str(record["weights_sha256"]), str(record["quantization"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{folder / RECORD} is damaged ({error}): export the bundle again") from None
+    config, max_tokens, identity, is_joint = _read_record(folder / RECORD)
     if given.get("pruning_threshold"):
         raise ConfigError("--prune is not available with CTranslate2: leave it out")
     settings = override_settings(config.decoding, {**given, "pruning_threshold": 0.0})
-    src = None if record.get("joint_vocabulary", True) else Tokenizer.load(folder / SRC_TOKENIZER_NAME)
+    src = None if is_joint else Tokenizer.load(folder / SRC_TOKENIZER_NAME)
     tokenizer = Tokenizer.load(folder / TOKENIZER_NAME, src)
     loaded = _load(folder, device or "cpu", COMPUTE_TYPES[precision], threads or len(usable_cores()))
     engine = CT2Engine(loaded, tokenizer, max_tokens, unused_rows(config.model, tokenizer.vocab_size), identity)
@@ -326,17 +319,15 @@ def _exceeds(one: _Asked, found: Sequence[_Found]) -> bool:
     return any(len(hypothesis.names) + 1 > one.limit for hypothesis in found)
 
 
-def _read_record(path: Path) -> dict[str, Any]:
-    try:
-        record = read_json(path)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except JsonError as error:
-        raise DataError(f"{path} is damaged ({error}): export the bundle again") from None
-    if not isinstance(record, dict):
-        raise DataError(f"{path} is damaged (not a JSON object): export the bundle again")
-    check_format_version(record.get("format_version"), FORMAT_VERSION, path)
-    return record
+def _read_record(path: Path) -> tuple[Config, int, tuple[str, str], bool]:
+    """The configuration, the positions, the identity, and whether the vocabulary is joint."""
+
+    def build(record: dict[str, Any]) -> tuple[Config, int, tuple[str, str], bool]:
+        config = complete_config({name: record[name] for name in ("model", "decoding")}, str(path))
+        identity = (str(record["weights_sha256"]), str(record["quantization"]))
+        return config, int(record["positions"]), identity, record.get("joint_vocabulary", True)
+
+    return read_record(path, build, newest=FORMAT_VERSION, advice="export the bundle again")
 
 
 def _load(folder: Path, device: str, compute_type: str, threads: int) -> Any:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from dstransformer.batching.bpe_dropout import merge_characters
+from dstransformer.batching.subwords import merge_characters
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from dstransformer.corpus.tokenizer import CONTROL_CHARACTERS, INVISIBLE_CHARACTERS
 from dstransformer.errors import DataError

@@ -1,4 +1,4 @@
-"""Reads files that gzip, xz, bzip2 or zstd compressed. The first bytes tell which, not the name."""
+"""Reads files compressed by gzip, xz, bzip2 or zstd. The first bytes tell the format, not the name."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ MAGIC = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"\x28\xb5
 ENDINGS = (".gz", ".xz", ".bz2", ".zst")
 
 
-#: Bytes of memory that xz may take; a file states how many, and the highest level of the program needs 65 MiB.
-MOST_MEMORY = 2**28
+#: Bytes of memory that xz may use. A file states how many it needs; the highest level of xz needs 65 MiB.
+MAX_MEMORY = 2**28
 
-#: Compressed bytes that are taken at once. A bomb unpacks to some 30 MB from so many.
+#: Compressed bytes that are unpacked at once. A decompression bomb makes about 30 MB of them.
 _BLOCK = 1 << 10
 
 
 class DamagedDataError(Exception):
-    """Compressed data that are cut off or damaged; the text says which."""
+    """Compressed data are cut off or damaged; the message says which."""
 
 
 def without_ending(name: str) -> str:
@@ -35,13 +35,13 @@ def without_ending(name: str) -> str:
 
 
 def compression_of(file: BufferedReader) -> str | None:
-    """The format of a file, which stays at its beginning; None if it is not compressed."""
+    """The format of an open file, without advancing it; None if it is not compressed."""
     begin = file.peek(6)
     return next((name for magic, name in MAGIC.items() if begin.startswith(magic)), None)
 
 
 def decompressed(file: BufferedReader, kind: str) -> BinaryIO:
-    """The content of a compressed file, of several parts one after the other if there are several.
+    """The content of a compressed file: that of all its parts, one after the other.
 
     Args:
         file: The file, at its beginning.
@@ -108,7 +108,7 @@ class _Parts(io.RawIOBase):
 
 def _decompressor(kind: str) -> Any:
     if kind == "xz":
-        return lzma.LZMADecompressor(memlimit=MOST_MEMORY)
+        return lzma.LZMADecompressor(memlimit=MAX_MEMORY)
     if kind == "bzip2":
         return bz2.BZ2Decompressor()
     try:

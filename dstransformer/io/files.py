@@ -1,4 +1,4 @@
-"""Durable files: written completely or not at all, flushed to disk, hashed and locked."""
+"""Durable files: written atomically, flushed to disk, hashed and locked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 #: What to do on a full disk while training.
 RESUME_ADVICE = (
-    "make room, then give the same command: it goes on from the latest checkpoint, or starts anew without one"
+    "make room, then run the same command: it resumes from the latest checkpoint, or starts over if there is none"
 )
 
 #: What to do on a full disk while a training waits for it.
@@ -33,20 +33,20 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 @contextmanager
 def storage_errors(path: Path | str, *, full: str = RESUME_ADVICE) -> Iterator[None]:
-    """Report in one line what the file system refuses in the block.
+    """Turn an ``OSError`` of the file system in the block into an error of one line.
 
     Args:
         path: What is written: a file, or a folder with files. Of a folder the message names the file.
         full: What to do if there is no room.
 
     Raises:
-        StorageError: No room, no permission, a folder that vanished.
+        StorageError: The disk is full, permission is denied, or a folder has vanished.
         BrokenPipeError: The reader of a pipe has closed it.
-        BlockingIOError: The system has no process or thread to spare.
+        BlockingIOError: The system cannot start another process or thread.
     """
     try:
         yield
-    except (BrokenPipeError, BlockingIOError):  # not the file system's
+    except (BrokenPipeError, BlockingIOError):  # not from the file system
         raise
     except OSError as error:
         place = (error.filename if os.path.isdir(path) else None) or path  # noqa: PTH112  # Path.is_dir may raise
@@ -61,19 +61,19 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_bounded(path: Path, most: int) -> bytes:
-    """The content of a file, which is not taken into memory if it is larger than ``most`` bytes.
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """The content of a file, which is refused before it is read if it is larger than ``max_bytes``.
 
     Raises:
-        OSError: The file cannot be read, is larger, or is a pipe or a device.
+        OSError: The file cannot be read, has more bytes, or is a pipe or a device.
     """
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(errno.EINVAL, "it is not a file", str(path))
     with path.open("rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"it is larger than the {most:,} bytes that such a file may have", str(path))
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than the {max_bytes:,} bytes that such a file may have", str(path))
     return content
 
 
@@ -85,10 +85,10 @@ def is_plain_name(name: str) -> bool:
 
 
 def path_inside(folder: Path, name: str) -> Path:
-    """The file or folder ``name`` of a folder, which a record in that folder names.
+    """The path of ``name`` in ``folder``, where a record in that folder states the name.
 
     Raises:
-        DataError: The name, or a link on the way or below, leads out of the folder.
+        DataError: The name, or a link in its path or below it, leads out of the folder.
     """
     path, root = folder / name, os.path.realpath(folder)
     if all(map(is_plain_name, name.split("/"))):
@@ -127,7 +127,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 
 def append_whole(path: Path, text: str, *, create: bool = True) -> None:
-    """Append text to a file as UTF-8, all of it or, on a full disk, nothing.
+    """Append text to a file as UTF-8. If the disk is full, nothing is appended.
 
     Args:
         path: The file.
@@ -173,7 +173,7 @@ def replace_folder(
 
     Args:
         target: The folder.
-        write: Writes the content into a new folder.
+        write: Creates the folder that it is given and writes the content into it.
         overwrite: Whether ``target`` may exist and hold something.
         full: What to do about a full disk.
 
@@ -234,7 +234,7 @@ def hold_lock(path: Path, busy: str, *, wait: float = 0.0, keep: bool = False) -
     try:
         lock.acquire()
     except Timeout:
-        path.touch()  # an OSError, where no file can be made here at all
+        path.touch()  # an OSError if no file can be created here at all
         raise UserError(busy.replace("{owner}", _owner(path))) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
@@ -243,11 +243,11 @@ def hold_lock(path: Path, busy: str, *, wait: float = 0.0, keep: bool = False) -
         yield
         return
     try:
-        with suppress(OSError):  # a full disk: the lock holds all the same
+        with suppress(OSError):  # a full disk: the lock is held without the name of its holder
             path.write_text(f"process {os.getpid()} on {platform.node()}\n", encoding="utf-8")
         yield
     finally:
-        if not keep:  # while it is held, so that a process that waits for it takes a new file
+        if not keep:  # before it is released, so that a waiting process creates a new file
             with suppress(OSError):
                 path.unlink(missing_ok=True)
         lock.release()

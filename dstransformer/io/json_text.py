@@ -1,28 +1,30 @@
-"""Reads JSON that others wrote, within bounds. Whatever is wrong with it is one error of one line."""
+"""Reads JSON within bounds of size, depth and digits. Every failure is one error with a message of one line."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dstransformer.errors import shown
+from dstransformer.errors import DataError, check_format_version, shown
 from dstransformer.io.files import read_bounded
 
-#: Bytes of a JSON file, and of a line of a file of JSON lines. Python takes up to 25 times as much memory.
-MOST_BYTES = 16 * 2**20
+T = TypeVar("T")
 
-#: Objects and lists within each other.
-MOST_DEPTH = 64
+#: Maximum bytes of a JSON file, or of a line of JSON lines. Python uses up to 25 times as much memory.
+MAX_BYTES = 16 * 2**20
 
-#: Digits of a whole number. Every number of as many digits fits into a float.
-MOST_DIGITS = 300
+#: Maximum nesting of objects and lists.
+MAX_DEPTH = 64
+
+#: Maximum digits of an integer. Every integer of that length fits into a float.
+MAX_DIGITS = 300
 
 
 class JsonError(ValueError):
-    """A text is not JSON, or goes beyond a bound. The message says what is wrong, on one line."""
+    """A text is not JSON or exceeds a bound. The message, of one line, says how."""
 
 
 class _RepeatedKeyError(ValueError):
@@ -34,11 +36,11 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
 
     Args:
         text: The text.
-        nan: Whether ``NaN`` and ``Infinity``, which Python writes and JSON does not know, are numbers.
+        nan: Accept ``NaN`` and ``Infinity``, which Python writes although JSON has no such numbers.
 
     Raises:
-        JsonError: It is not JSON, it is nested more than :data:`MOST_DEPTH` deep, an object repeats a key, a number is
-            beyond a float or has more than :data:`MOST_DIGITS` digits, or an escape is half a character.
+        JsonError: It is not JSON, it is nested more than :data:`MAX_DEPTH` deep, an object repeats a key, a number is
+            beyond a float or has more than :data:`MAX_DIGITS` digits, or an escape is half a character.
     """
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
@@ -53,7 +55,7 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
         raise JsonError(shown(error, quote=False)) from None
     except RecursionError:
         raise JsonError(_TOO_DEEP) from None
-    if decoded.count("[") + decoded.count("{") > MOST_DEPTH:
+    if decoded.count("[") + decoded.count("{") > MAX_DEPTH:
         _check_depth(content)
     if "\\u" in decoded:
         _check_characters(content)
@@ -65,12 +67,70 @@ def read_json(path: Path, *, nan: bool = False) -> Any:
 
     Raises:
         JsonError: As for :func:`parse_json`.
-        OSError: The file cannot be read, or has more than :data:`MOST_BYTES` bytes.
+        OSError: The file cannot be read, or has more than :data:`MAX_BYTES` bytes.
     """
-    return parse_json(read_bounded(path, MOST_BYTES), nan=nan)
+    return parse_json(read_bounded(path, MAX_BYTES), nan=nan)
 
 
-_TOO_DEEP = f"it is nested more than {MOST_DEPTH} deep"
+def read_record(
+    path: Path,
+    build: Callable[[dict[str, Any]], T],
+    *,
+    newest: int | None = None,
+    unversioned: int | None = None,
+    check: Callable[[dict[str, Any]], None] = lambda _: None,
+    nan: bool = False,
+    advice: str = "",
+) -> T:
+    """Read a file that holds one JSON object, and build what it describes.
+
+    Args:
+        path: The file.
+        build: Builds the result from the object. A ``KeyError``, ``TypeError``, ``ValueError`` (of which pydantic's
+            ``ValidationError`` is one) or ``AttributeError`` that it raises means that the file is damaged.
+        newest: The newest format version that this package reads. It also reads all earlier ones. None if the file has
+            no format version.
+        unversioned: The version of a file that states none; None if every file states one.
+        check: Called before the version is checked. It may raise a ``DataError`` of its own.
+        nan: See :func:`parse_json`.
+        advice: What to do if the file is damaged.
+
+    Raises:
+        DataError: The file cannot be read, is damaged, or has a newer format version (``NewerFormatError``).
+    """
+    ending = f": {advice}" if advice else ""
+    try:
+        record = read_json(path, nan=nan)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except JsonError as error:
+        raise DataError(f"{path} is damaged ({error}){ending}") from None
+    if not isinstance(record, dict):
+        raise DataError(f"{path} is damaged (it is not a JSON object){ending}")
+    check(record)
+    if newest is not None:
+        check_format_version(record.get("format_version", unversioned), newest, path)
+    try:
+        return build(record)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{path} is damaged ({_describe_fault(error)}){ending}") from None
+
+
+def _describe_fault(error: Exception) -> str:
+    """What :func:`read_record` says about an object from which nothing can be built."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        value = f", found {first['input']!r:.60}" if isinstance(first["input"], str | int | float) else ""
+        return f"{where}: {first['msg'].removeprefix('Value error, ')}{value}".removeprefix(": ")
+    if isinstance(error, KeyError):
+        return f"it lacks the key {shown(error.args[0])}"
+    return shown(error, quote=False) if isinstance(error, ValueError) else "a value has the wrong type"
+
+
+_TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -102,8 +162,8 @@ def _describe_repeat(text: str) -> str:
 
 
 def _whole(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
-        raise JsonError(f"a number has {len(digits):,} digits, more than {MOST_DIGITS}")
+    if len(digits) > MAX_DIGITS:
+        raise JsonError(f"a number has {len(digits):,} digits, more than {MAX_DIGITS}")
     return int(digits)
 
 
@@ -126,7 +186,7 @@ _WITH_NAN = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_whole, parse_
 
 def _check_depth(content: Any) -> None:
     level = [content]
-    for _ in range(MOST_DEPTH):
+    for _ in range(MAX_DEPTH):
         level = [part for whole in level for part in _parts(whole) if isinstance(part, dict | list)]
         if not level:
             return

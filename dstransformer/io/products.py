@@ -1,4 +1,4 @@
-"""The folders that this project writes: corpora, runs, checkpoints, bundles, exports.
+"""The folders that this project writes: corpora, runs, checkpoints, bundles and exports.
 
 Each is recognised by its files, so that no command writes into one by accident.
 """

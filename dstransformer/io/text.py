@@ -1,4 +1,4 @@
-"""Reads and writes lines of UTF-8 text, plain or compressed. Bad input is refused by line; no file is half-written."""
+"""Reads and writes lines of UTF-8 text, plain or compressed. Errors name the line; files are written atomically."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _NOT_TEXT = {
 # Rare in text, common in binary data.
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r"))
 
-#: Bytes of a line with its end. A small file that is gzipped may unpack to a line without end.
-MOST_LINE_BYTES = 16 * 2**20
+#: Bytes of a line with its end. Even a small gzipped file may unpack to an endless line.
+MAX_LINE_BYTES = 16 * 2**20
 
-#: Seconds without another line after which the lines of a pipe so far are answered.
+#: Seconds without a new line after which the lines read so far from a pipe are processed.
 PAUSE = 0.2
 
-#: Seconds after which they are answered even if more lines keep coming.
-PATIENCE = 1.0
+#: Seconds after which they are processed even if more lines keep coming.
+MAX_WAIT = 1.0
 
 
 def iter_lines(path: str | Path) -> Iterator[str]:
@@ -73,7 +73,7 @@ def iter_text(file: BufferedReader, name: str) -> Iterator[str]:
     """
     kind = compression_of(file)
     lines = decompressed(file, kind) if kind else file
-    for line in _decoded(iter(lambda: lines.readline(MOST_LINE_BYTES + 1), b""), name, kind or "gzip"):
+    for line in _decoded(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), name, kind or "gzip"):
         if line is not None:
             yield line
 
@@ -81,7 +81,7 @@ def iter_text(file: BufferedReader, name: str) -> Iterator[str]:
 def iter_arriving(descriptor: int, name: str) -> Iterator[str | None]:
     """Iterate over the lines of an open pipe, file or terminal as :func:`iter_text` does, with None at each pause.
 
-    A pause is :data:`PAUSE` seconds without another line, or :data:`PATIENCE` seconds of waiting since the first line
+    A pause is :data:`PAUSE` seconds without another line, or :data:`MAX_WAIT` seconds of waiting since the first line
     after the last pause. At a terminal every line is followed by a pause.
 
     Raises:
@@ -97,14 +97,14 @@ def _arriving(descriptor: int) -> Iterator[bytes | None]:
     typed = os.isatty(descriptor)
     unzip: _Unzip | None = None
     unfinished: list[bytes] = []  # parts of the line that is arriving
-    waited: float | None = None  # seconds since the first unanswered line; None if there is none
+    waited: float | None = None  # seconds since the first unprocessed line; None if there is none
     first = True
     while True:
         if waited is not None:
             began = time.monotonic()
             more = not typed and bool(select.select([descriptor], [], [], PAUSE)[0])
             waited += time.monotonic() - began
-            if not more or waited > PATIENCE:
+            if not more or waited > MAX_WAIT:
                 yield None
                 waited = None
         chunk = os.read(descriptor, 1 << 16)
@@ -119,7 +119,7 @@ def _arriving(descriptor: int) -> Iterator[bytes | None]:
             unfinished.clear()
             waited = waited or 0.0
         unfinished.append(chunk[end:])
-        if sum(map(len, unfinished)) > MOST_LINE_BYTES:
+        if sum(map(len, unfinished)) > MAX_LINE_BYTES:
             yield b"".join(unfinished)  # is refused
         if ended:
             if rest := b"".join(unfinished):
@@ -147,7 +147,7 @@ class _Unzip:
         """Check that the data ends with a complete member.
 
         Raises:
-            EOFError: It does not.
+            EOFError: The last member is incomplete.
         """
         if not self._member.eof:
             raise EOFError("the last member is incomplete")
@@ -162,9 +162,9 @@ def _decoded(lines: Iterable[bytes | None], name: str, kind: str = "gzip") -> It
                 yield None
                 continue
             number += 1
-            if len(line) > MOST_LINE_BYTES:
+            if len(line) > MAX_LINE_BYTES:
                 raise DataError(
-                    f"{name}, line {number}: longer than {MOST_LINE_BYTES:,} bytes; write one sentence per line"
+                    f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; write one sentence per line"
                 )
             text = _decode(line, name, number).removesuffix("\n").removesuffix("\r")
             yield text.removeprefix("\ufeff") if number == 1 else text
@@ -235,7 +235,7 @@ def writing_lines(
         inputs: Files, or their open descriptors, that are never replaced.
 
     Raises:
-        UserError: The file exists and must not be replaced, or another process is writing it.
+        UserError: The file exists and ``overwrite`` is false, or another process is writing it.
         StorageError: The file cannot be written.
     """
     with writing_files([path], overwrite=overwrite, inputs=inputs) as (write,):
@@ -260,8 +260,8 @@ def writing_files(
 class _Output:
     """Writes lines to standard output, a device or a pipe, or to a file that appears when it is published.
 
-    Until then ``.NAME.unfinished`` beside the file holds the lines, and ``.NAME.lock`` keeps other commands out. What a
-    killed command left behind is replaced by the next one that writes NAME.
+    Until then the lines are in ``.NAME.unfinished`` beside the file, and ``.NAME.lock`` keeps other commands out. The
+    next command that writes NAME replaces what a killed one left behind.
     """
 
     def __init__(self, path: str | Path | None, overwrite: bool, inputs: Iterable[str | Path | int]) -> None:
@@ -352,7 +352,7 @@ class _Output:
 
 
 def check_output_file(path: str | Path, inputs: Iterable[str | Path | int] = ()) -> Path:
-    """Check that a text file can be made at a path, or replaced there.
+    """Check that a text file can be created or replaced at a path.
 
     Args:
         path: The file.
@@ -377,7 +377,7 @@ def check_output_file(path: str | Path, inputs: Iterable[str | Path | int] = ())
 
 
 def already_exists(path: str | Path) -> UserError:
-    """The error for an output that is there and must not be replaced."""
+    """The error for an output that exists and may not be replaced."""
     return UserError(f"{path} is there already: replace it with --overwrite, or give another name")
 
 

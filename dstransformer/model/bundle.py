@@ -28,7 +28,7 @@ from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME as SRC_TOKENIZER
 from dstransformer.corpus.tokenizer import TOKENIZER_NAME as TOKENIZER
 from dstransformer.errors import ConfigError, DataError, check_format_version, shown
 from dstransformer.io.files import file_sha256
-from dstransformer.io.json_text import JsonError, read_json
+from dstransformer.io.json_text import read_record
 from dstransformer.io.products import product_of
 from dstransformer.model.ops import Backend
 from dstransformer.model.transformer import Transformer, meta_device
@@ -211,7 +211,7 @@ def open_bundle(path: str | Path) -> Bundle:
         raise DataError(
             f"{given} is not a bundle: it lacks {', '.join(missing)}; `dst average RUN --out BUNDLE` makes one"
         )
-    provenance = _read_provenance(folder / PROVENANCE)
+    provenance = read_record(folder / PROVENANCE, dict, nan=True, advice="copy the bundle again")
     content = _read_config(folder / CONFIG)
     version = content.pop("format_version", 1)
     check_format_version(version, FORMAT_VERSION, folder / CONFIG)
@@ -272,18 +272,6 @@ def _complete(content: Mapping[str, Any], path: Path) -> Config:
         return complete_config(content, str(path))
     except ConfigError as error:
         raise ConfigError(f"{error}; {_DAMAGED}") from None
-
-
-def _read_provenance(path: Path) -> dict[str, Any]:
-    try:
-        provenance = read_json(path, nan=True)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except JsonError as error:
-        raise DataError(f"{path} is not readable JSON ({error}): copy the bundle again") from None
-    if not isinstance(provenance, dict):
-        raise DataError(f"{path} holds a {type(provenance).__name__}, not a JSON object: copy the bundle again")
-    return provenance
 
 
 def save_bundle(

@@ -18,8 +18,7 @@ from dstransformer.decoding import Translator
 from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.io.files import replace_folder, write_durably
 from dstransformer.model import Bundle, attention_weights
-from dstransformer.paper.attention_page import render_page
-from dstransformer.paper.attention_pictures import draw_lines, draw_maps, warn_of_missing_letters
+from dstransformer.paper.attention_pictures import draw_lines, draw_maps, render_page, warn_of_missing_letters
 from dstransformer.paper.attention_view import Sentence, View, Weights, merge_weights
 
 KINDS = ("encoder", "decoder", "cross")
@@ -30,12 +29,12 @@ PAGE, WEIGHTS = "attention.html", "attention.npz"
 FILES = (
     PAGE,
     WEIGHTS,
-    *(f"{kind}-{form}.{end}" for kind in KINDS for form in ("lines", "maps") for end in ("svg", "png")),
+    *(f"{kind}-{style}.{end}" for kind in KINDS for style in ("lines", "maps") for end in ("svg", "png")),
 )
 
 #: The longest sentence that is drawn; the page holds the weights of all layers and heads, and its size grows with the
 #: square of the length.
-MOST_PIECES = 256
+MAX_PIECES = 256
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Choice:
         layer: From 1; None for the last.
         heads: From 1; none for all.
         words: Words whose lines are drawn; none for all.
-        kinds: The kinds of attention that get pictures, of :data:`KINDS`.
+        kinds: The kinds of attention to draw, of :data:`KINDS`.
         whole_words: Merge the pieces of a word.
     """
 
@@ -58,7 +57,7 @@ class Choice:
 
 
 class Drawn(NamedTuple):
-    """What was drawn: the pair, the layer of how many, the heads, the pictures, and the kinds that got no lines."""
+    """What was drawn: the pair, layer and number of layers, the heads, the pictures, and the kinds without lines."""
 
     source: str
     target: str
@@ -106,7 +105,7 @@ def draw_attention(
         sentence: The source.
         out: The folder, which appears once it is complete.
         choice: What to draw.
-        target: The target that the decoder is made to write; None for the model's own translation.
+        target: The target to force the decoder to; None for the model's own translation.
         overwrite: Replace an earlier folder of pictures.
 
     Raises:
@@ -121,7 +120,7 @@ def draw_attention(
     src = _encode(bundle.tokenizer.src, sentence, "the sentence")
     tgt = None if target is None else _encode(bundle.tokenizer, target, "--target")
     translator = load()
-    _check_length(src, "the sentence", translator, most_input=translator.settings.max_input_tokens)
+    _check_length(src, "the sentence", translator, max_input=translator.settings.max_input_tokens)
     if tgt is None:
         tgt = _translate(translator, src)
     _check_length(tgt, "the translation" if target is None else "--target", translator)
@@ -180,7 +179,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _check_choice(choice: Choice, model: ModelConfig) -> tuple[int, tuple[int, ...]]:
-    """The layer and the heads, each of them there."""
+    """The layer and the heads, checked against the model."""
     layers, count = model.num_layers, model.num_heads
     layer = layers if choice.layer is None else choice.layer
     if not 1 <= layer <= layers:
@@ -217,17 +216,17 @@ def _translate(translator: Translator, src: list[int]) -> list[int]:
     return tgt
 
 
-def _check_length(ids: Sequence[int], name: str, translator: Translator, *, most_input: int = 0) -> None:
-    """Refuse what the model or the pictures cannot hold; ``most_input`` 0 is no limit."""
+def _check_length(ids: Sequence[int], name: str, translator: Translator, *, max_input: int = 0) -> None:
+    """Refuse more pieces than the model or the pictures can hold; ``max_input`` 0 is no limit."""
     config = translator.model.config
-    limits = [(MOST_PIECES, "a picture holds", "split it")]
+    limits = [(MAX_PIECES, "a picture holds", "split it")]
     if config.positions == "learned":
         limits.append((config.max_positions - 1, "the model has positions (model.max_positions) for", "split it"))
-    if most_input:
-        limits.append((most_input, "the bundle takes", "split it, or raise --max-input-tokens"))
-    most, what, advice = min(limits)
-    if len(ids) > most:
-        raise DataError(f"{name} has {counted(len(ids), 'piece')}, but {what} at most {most:,}: {advice}")
+    if max_input:
+        limits.append((max_input, "the bundle takes", "split it, or raise --max-input-tokens"))
+    max_pieces, what, advice = min(limits)
+    if len(ids) > max_pieces:
+        raise DataError(f"{name} has {counted(len(ids), 'piece')}, but {what} at most {max_pieces:,}: {advice}")
 
 
 def _view(kind: str, pair: Pair, weights: Weights, choice: Choice) -> View:
@@ -249,7 +248,7 @@ def _choose_lines(view: View, pair: Pair, choice: Choice) -> View:
 
 
 def _check_words(pair: Pair, choice: Choice) -> None:
-    """Refuse a name that is in none of the sentences whose lines are drawn."""
+    """Refuse a word that is in none of the sentences whose lines are drawn."""
     sentences: Mapping[str, Sentence] = {
         "target" if kind != "encoder" else "source": pair.sides(kind)[0] for kind in choice.kinds
     }
@@ -260,13 +259,13 @@ def _check_words(pair: Pair, choice: Choice) -> None:
 
 
 def _draw(views: Sequence[View], layer: int, heads: Sequence[int]) -> dict[str, bytes | str]:
-    """The pictures by name; no lines where none of the named words is."""
+    """The pictures by file name. A kind without any of the named words gets maps only."""
     warn_of_missing_letters(views)
     files: dict[str, bytes | str] = {}
     for view in views:
-        forms = {"maps": draw_maps} if view.chosen == () else {"lines": draw_lines, "maps": draw_maps}
-        for form, draw in forms.items():
-            files |= {f"{view.kind}-{form}.{end}": image for end, image in draw(view, layer, heads).items()}
+        styles = {"maps": draw_maps} if view.chosen == () else {"lines": draw_lines, "maps": draw_maps}
+        for style, draw in styles.items():
+            files |= {f"{view.kind}-{style}.{end}": image for end, image in draw(view, layer, heads).items()}
     return files
 
 

@@ -1,19 +1,22 @@
-"""Pictures of attention as in Figures 3 to 5 of the paper: lines between words, and heat maps. Imports matplotlib.
+"""Pictures of attention as in Figures 3 to 5 of the paper: lines between words, heat maps, and an interactive page.
 
-Lengths are in inches from the top left, sizes of text in points. Heads and layers count from 1.
+The page is one HTML file with weights, styles and script inside; it needs no network. In the pictures, drawn by
+matplotlib, lengths are in inches from the top left, sizes of text in points. Heads and layers count from 1.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PatchCollection
@@ -23,14 +26,14 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
-from dstransformer.paper.attention_view import FAINTEST, View, head_colour
+from dstransformer.paper.attention_view import FAINTEST, View, Weights, head_colour
 
 logger = logging.getLogger(__name__)
 
 INK, MUTED = "#1c1f24", "#8a919b"
 
-#: Dots per inch of a PNG; fewer where a side would have more than ``MOST_DOTS``.
-DPI, MOST_DOTS = 110, 8000
+#: Dots per inch of a PNG; fewer where a side would have more than ``MAX_DOTS``.
+DPI, MAX_DOTS = 110, 8000
 
 _MARGIN, _HEADING = 0.25, 1.05
 
@@ -41,7 +44,7 @@ _SIDE_TEXT, _LEGEND = 8.0, 0.36
 _ROW, _ROW_TEXT, _GAP, _CELL, _SPACE = 0.215, 10.0, 3.0, 0.085, 0.07
 
 # Heat maps: bounds of a cell, the side that few words fill, text, the gap between maps, the most that a row holds.
-_SMALLEST, _LARGEST, _SIDE, _MAP_TEXT, _BETWEEN, _MOST_WIDTH, _MOST_COLUMNS = 0.14, 0.26, 2.4, 7.5, 0.34, 26.0, 4
+_SMALLEST, _LARGEST, _SIDE, _MAP_TEXT, _BETWEEN, _MAX_WIDTH, _MAX_COLUMNS = 0.14, 0.26, 2.4, 7.5, 0.34, 26.0, 4
 
 _UPRIGHT: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "top"}
 
@@ -102,7 +105,7 @@ def draw_maps(view: View, layer: int, heads: Sequence[int]) -> dict[str, bytes]:
     cell = min(_LARGEST, max(_SMALLEST, _SIDE / max(rows, columns)))
     wide, high = cell * columns, cell * rows
     left, below = (_text_width(texts, _MAP_TEXT) + 0.1 for texts in (view.queries, view.keys))
-    across = int(min(len(heads), _MOST_COLUMNS, max(1, _MOST_WIDTH // (wide + _BETWEEN))))
+    across = int(min(len(heads), _MAX_COLUMNS, max(1, _MAX_WIDTH // (wide + _BETWEEN))))
     down = -(-len(heads) // across)
     what = f"rows: {view.sides[0]}; columns: what it {view.sides[1]}"
     width = max(_MARGIN + left + across * (wide + _BETWEEN) + 0.75, _text_width([what], _SIDE_TEXT) + 2 * _MARGIN)
@@ -233,7 +236,7 @@ def _save(figure: Figure, axes: Axes) -> dict[str, bytes]:
     width, height = figure.get_size_inches()
     axes.set_xlim(0.0, width)
     axes.set_ylim(height, 0.0)
-    dpi = min(DPI, MOST_DOTS / max(width, height))
+    dpi = min(DPI, MAX_DOTS / max(width, height))
     images = {}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # see warn_of_missing_letters
@@ -242,3 +245,53 @@ def _save(figure: Figure, axes: Axes) -> dict[str, bytes]:
             figure.savefig(image, format=ending, dpi=dpi, **options)
             images[ending] = image.getvalue()
     return images
+
+
+#: A weight of 1 in the page, which holds weights as 16-bit integers.
+SCALE = 65535
+
+
+def render_page(
+    views: Sequence[View], facts: Mapping[str, str], *, kind: str, layer: int, heads: Sequence[int], whole_words: bool
+) -> str:
+    """The page as HTML.
+
+    Args:
+        views: The kinds of attention that it offers, of the same layers and heads.
+        facts: What the head of the page says: ``source``, ``target`` and ``model``.
+        kind: The kind that it opens with.
+        layer: The layer that it opens with, from 1.
+        heads: The heads that it opens with, from 1.
+        whole_words: Whether the pieces of words are merged.
+    """
+    layers, count = views[0].weights.shape[:2]
+    data = {
+        "kinds": {view.kind: _describe(view) for view in views},
+        "layers": layers,
+        "colours": [head_colour(head) for head in range(1, count + 1)],
+        "faintest": FAINTEST,
+        "scale": SCALE,
+        "opening": {"kind": kind, "layer": layer, "heads": list(heads)},
+    }
+    environment = Environment(
+        loader=PackageLoader("dstransformer.paper"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}  # keys in the order of the views
+    page = environment.get_template("attention.html")
+    return page.render(data=data, facts=facts, layers=layers, heads=count, faintest=FAINTEST, whole_words=whole_words)
+
+
+def _describe(view: View) -> dict[str, Any]:
+    return {
+        "title": view.title,
+        "sides": view.sides,
+        "queries": view.queries,
+        "keys": view.keys,
+        "chosen": view.chosen or (),
+        "weights": _encode(view.weights),
+    }
+
+
+def _encode(weights: Weights) -> str:
+    """The weights as 16-bit integers, little-endian, in the order of the array, in base64."""
+    return base64.b64encode(np.rint(weights * SCALE).astype("<u2").tobytes()).decode("ascii")

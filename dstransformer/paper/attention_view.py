@@ -1,4 +1,4 @@
-"""What a picture of attention shows: its words, their weights, the lines that are wanted, and the colours of heads."""
+"""The data of a picture of attention: words, weights, which lines to draw, and the colours of heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dstransformer.corpus import EOS_ID, Tokenizer
 
 Weights = npt.NDArray[np.float32]
 
-#: Smallest weight whose line is drawn: a fainter one cannot be seen.
+#: Smallest weight whose line is drawn; fainter lines are invisible.
 FAINTEST = 0.02
 
 _COLOURS = ("#1f6fd6", "#e8590c", "#2b8a3e", "#c2255c", "#7048e8", "#0b9a9a", "#a0660a", "#74808c")
@@ -61,10 +61,10 @@ class View:
 
     Attributes:
         kind: ``encoder``, ``decoder`` or ``cross``.
-        queries: Whose attention it is, in order.
-        keys: What they attend to, in order.
+        queries: The words that attend, in order.
+        keys: The words that they attend to, in order.
         weights: ``(layers, heads, queries, keys)``; each row sums to 1.
-        chosen: The queries whose lines are wanted; None for all.
+        chosen: The queries whose lines are drawn; None for all.
     """
 
     kind: str

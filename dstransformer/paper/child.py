@@ -1,4 +1,4 @@
-"""Runs a command of ``dst`` in a process of its own, which ends with this one and stops with it in an orderly way."""
+"""Runs a command of ``dst`` in a child process, which gets the signals of this one and ends with it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 from dstransformer.io.files import storage_errors
 from dstransformer.terminal.command import Stopped, stopped_by_signals
 
-#: Variables by which a launcher makes processes find each other. A child trains by itself.
+#: Variables by which the processes of a launcher find each other. A child trains alone.
 _LAUNCHER_PREFIXES = ("SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "TORCHELASTIC_", "PMI_", "OMPI_")
 _LAUNCHER_NAMES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
     "ROLE_WORLD_SIZE", "ROLE_NAME", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
 
-#: What the child runs. It first asks the kernel for SIGTERM when its parent dies, however that happens (prctl(2)).
+#: The program of the child. It asks the kernel for SIGTERM if its parent dies (prctl(2)).
 _MAIN = """
 import ctypes, os, runpy, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
@@ -40,7 +40,7 @@ class Ended:
         stdout: What it printed.
         error: The last error line that it logged, or how it ended.
         seconds: Wall time.
-        signal: The signal that this process received meanwhile; None if none.
+        signal: The signal that this process received while waiting; None if none.
     """
 
     status: int
@@ -55,7 +55,7 @@ def run_dst(arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -
 
     Args:
         arguments: Its arguments.
-        log: Gets the child's standard error, appended.
+        log: The child's standard error is appended to it.
         variables: Environment variables to add.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The layer types of the paper's Table 1, and what can be counted about them (paper, section 4)."""
+"""The layer types of the paper's Table 1, with formulas for their operations and path lengths (paper, section 4)."""
 
 from __future__ import annotations
 

@@ -1,27 +1,29 @@
-"""Shows the measured Table 1: as Markdown, as JSON, and as a folder with both and the plots."""
+"""The measured Table 1 as Markdown, as JSON, as plots with logarithmic axes, and as a folder with all of them."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from dstransformer import __version__
 from dstransformer.errors import DataError, UserError
-from dstransformer.io.figures import picture
+from dstransformer.io.figures import line_colours, new_figure, picture, style_axes
 from dstransformer.io.files import replace_folder, storage_errors, write_durably
 from dstransformer.io.json_text import read_json
 from dstransformer.io.products import enclosing_product
 from dstransformer.model.ops import processor_name
-from dstransformer.paper.table1 import Row, Table1
-from dstransformer.paper.table1_figure import draw_table1
+from dstransformer.paper.table1 import Cost, PowerLaw, Row, Table1
 from dstransformer.paper.table1_formulas import Size, contiguous_path_length
-from dstransformer.paper.table1_measure import PowerLaw
 
 FORMAT_VERSION = 1
 JSON_NAME = "table1.json"
@@ -175,13 +177,13 @@ def check_folder(out: Path, *, overwrite: bool) -> None:
     """Check that a result can be written to a folder, before the measurements take minutes.
 
     Args:
-        out: The folder; need not exist. Its parent folders are made.
+        out: The folder; need not exist. Its parent folders are created.
         overwrite: Whether an earlier result may be replaced.
 
     Raises:
         DataError: The folder is part of a corpus, a checkpoint or a bundle, holds anything but an earlier result, or
             holds one and ``overwrite`` is false.
-        StorageError: The folder cannot be made or read.
+        StorageError: The folder cannot be created or read.
     """
     place = Path(os.path.realpath(out))
     found = enclosing_product(place)
@@ -212,7 +214,7 @@ def _is_result(path: Path) -> bool:
 
 
 def write_folder(table: Table1, out: Path) -> None:
-    """Write the four files into a folder, all or none; an earlier result is replaced. See :func:`check_folder`.
+    """Write the four files into a folder atomically; an earlier result is replaced. See :func:`check_folder`.
 
     Raises:
         StorageError: The folder cannot be written.
@@ -231,3 +233,79 @@ def write_folder(table: Table1, out: Path) -> None:
             write_durably(folder / name, content)
 
     replace_folder(out, write, full="make room, or choose another folder")
+
+
+class Quantity(NamedTuple):
+    """What a row of panels shows: title with unit, units in a second or byte, and the functions that return it."""
+
+    title: str
+    units: float
+    value: Callable[[Cost], float]
+    law: Callable[[Row], PowerLaw]
+
+
+QUANTITIES = (
+    Quantity("time of both passes in ms", 1e3, lambda cost: cost.seconds, lambda row: row.time),
+    Quantity("peak memory in MB", 1e-6, lambda cost: cost.peak_bytes, lambda row: row.memory),
+)
+
+#: One for each layer type, because lines may overlap.
+MARKERS = "osD^v"
+
+
+def draw_table1(table: Table1, machine: str) -> Figure:
+    """Plot time and memory against n at the largest d, and against d at the largest n.
+
+    Dotted lines are the fits, over the sizes that were fitted; the legends give their exponents.
+
+    Args:
+        table: The measurements.
+        machine: The machine that was measured, for the title.
+    """
+    n, d = table.settings.lengths[-1], table.settings.widths[-1]
+    by_length = [(length, d) for length in table.settings.lengths]
+    by_width = [(n, width) for width in table.settings.widths]
+    figure = new_figure(13.5, 8.5)
+    figure.suptitle(f"Table 1, measured: {machine}; dotted: the fits", fontsize=11)
+    for (left, right), quantity in zip(figure.subplots(2, 2), QUANTITIES, strict=True):
+        style_axes(left, f"{quantity.title}, d = {d:,}")
+        style_axes(right, f"{quantity.title}, n = {n:,}")
+        _draw_panel(left, table, quantity, by_length, varying=0)
+        _draw_panel(right, table, quantity, by_width, varying=1)
+        left.set_xlabel("length n")
+        right.set_xlabel("width d")
+    return figure
+
+
+def _draw_panel(
+    axes: Axes, table: Table1, quantity: Quantity, sizes: Sequence[tuple[int, int]], *, varying: int
+) -> None:
+    """Draw a line for each layer type over sizes in which the length (``varying`` 0) or the width (1) grows."""
+    fitted = [size for size in sizes if size[0] in table.fitted[0] and size[1] in table.fitted[1]]
+    for row, colour, marker in zip(table.rows, line_colours(len(table.rows)), MARKERS, strict=True):
+        law = quantity.law(row)
+        axes.plot(
+            [size[varying] for size in sizes],
+            [quantity.units * quantity.value(row.costs[size]) for size in sizes],
+            color=colour,
+            marker=marker,
+            markersize=5,
+            linewidth=1.4,
+            label=f"{row.kind.name}: ${'nd'[varying]}^{{{(law.n_exponent, law.d_exponent)[varying]:.2f}}}$",
+        )
+        axes.plot(
+            [size[varying] for size in fitted],
+            [quantity.units * law.value(*size) for size in fitted],
+            color="black",
+            linestyle=":",
+            linewidth=1.2,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(FixedLocator([size[varying] for size in sizes]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False, fontsize=9)

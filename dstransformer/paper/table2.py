@@ -48,7 +48,7 @@ PAPER = (
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run has to show for the table. None stands for what its folder does not say.
+    """The values of a run for the table. None stands for a value that its folder does not hold.
 
     Attributes:
         run: The run folder, as given.
@@ -60,8 +60,8 @@ class RunResult:
         flops: Operations of its updates, counted.
         device_hours: Hours of training times devices.
         sustained_tflops: Sustained TFLOPS of a device.
-        notes: What a reader has to know, one sentence each.
-        warnings: Why its figures do not compare with the paper's.
+        notes: Notes for the reader, one sentence each.
+        warnings: Why its figures cannot be compared with the paper's.
     """
 
     run: str
@@ -236,7 +236,7 @@ def _add_cost_notes(result: RunResult, uncounted_updates: float | None) -> None:
 
 
 def _add_corpus_notes(result: RunResult, corpus: str | None) -> None:
-    """Say which text the BLEU score is of, and warn where it is not the paper's."""
+    """Add a note about the test set, and a warning if the corpus is not the paper's."""
     is_wmt14 = result.sources == ("wmt14",)
     result.notes.extend(str(score) for score in dict.fromkeys((result.bleu, result.sacrebleu)) if score is not None)
     if result.bleu is not None:

@@ -1,4 +1,4 @@
-"""Trains the rows of Table 3, each as a run of ``dst train`` in a process of its own.
+"""Trains the rows of Table 3, each as a run of ``dst train`` in a child process.
 
 Workers share nothing but the output folder. A worker takes a row by locking it, so that any number of workers, started
 together by a launcher or one after the other, trains each row once.
@@ -28,8 +28,17 @@ from dstransformer.io.products import enclosing_product
 from dstransformer.model import parameter_count
 from dstransformer.paper.child import Ended, run_dst
 from dstransformer.paper.table3_report import draw, to_markdown
-from dstransformer.paper.table3_results import Result, Table, read_table
-from dstransformer.paper.table3_rows import ROWS, Row, differences, scale_preset, scale_row, select_rows
+from dstransformer.paper.table3_rows import (
+    ROWS,
+    Result,
+    Row,
+    Table,
+    differences,
+    read_table,
+    scale_preset,
+    scale_row,
+    select_rows,
+)
 from dstransformer.terminal.command import Stopped, stopped_by_signals
 from dstransformer.tracking import PARENT_TAG, RunGroup, RunStatus, TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow.location import GROUP_LOCK_NAME
@@ -38,7 +47,7 @@ from dstransformer.tracking.mlflow.records import manifest_digest
 STATE_NAME = "table3.json"
 PICTURE_NAME = "table3.png"
 
-#: What ``dst train`` says of a run that another process still writes.
+#: Part of the error of ``dst train`` if another process is writing the run.
 BUSY = "another process is training in"
 
 #: Entries of an output folder besides the rows' run folders.
@@ -70,11 +79,11 @@ class TableRequest:
 
 
 class TableRun:
-    """One worker's view of a table in the making.
+    """A worker that trains rows of a table.
 
     Args:
         request: The options.
-        processes: The ranks that the launcher started; each is a worker.
+        processes: The ranks of the launcher; each is a worker.
 
     Raises:
         UserError: Something in the request is wrong, or the folder holds a table with other settings.
@@ -112,7 +121,7 @@ class TableRun:
         """Train all rows that no other worker trains.
 
         Returns:
-            The table. On rank 0 all rows of the request have ended, whoever trained them.
+            The table. On rank 0 all rows of the request have ended, including those of other workers.
 
         Raises:
             Stopped: A signal was received. The row in training has written a checkpoint.
@@ -246,7 +255,7 @@ class TableRun:
 
     @contextmanager
     def _tracking(self) -> Iterator[None]:
-        """Workers talk to MLflow one at a time; results do not wait for that."""
+        """Hold the lock for MLflow, which workers use one at a time; the table has a lock of its own."""
         with hold_lock(self._out / GROUP_LOCK_NAME, f"{self._out} is locked ({{owner}})", wait=-1.0, keep=True):
             yield
 
@@ -340,7 +349,7 @@ def _check_out(out: Path) -> None:
         rows = [row.name for row in ROWS] if ".table3.lock" in names else []  # rows stay if the state is moved away
         own = {*_OWN, *rows, *(f".{row}.lock" for row in rows)}
         others = sorted(name for name in names - own if not name.startswith(".table3"))
-        if others and not (out / STATE_NAME).is_file():  # looked for last: another worker may be making it
+        if others and not (out / STATE_NAME).is_file():  # checked last: another worker may be creating it
             raise UserError(
                 f"--out {out} holds {others[0]}, which is not part of a table: choose a new or empty folder"
             )

@@ -7,14 +7,13 @@ from itertools import combinations
 from typing import NamedTuple
 
 from dstransformer.io.figures import COLOURS, label_of, new_figure, picture, style_axes
-from dstransformer.paper.table3_results import Result, Table
-from dstransformer.paper.table3_rows import COLUMNS, ROWS, Row
+from dstransformer.paper.table3_rows import COLUMNS, ROWS, Result, Row, Table
 
 PAPER_COLOUR, OUR_COLOUR = "#9c9c9c", COLOURS[0]
 
 
 class Agreement(NamedTuple):
-    """How many pairs of rows that the paper's figures order are ordered alike by ours."""
+    """Of the pairs of rows that the paper's figures order, how many ours order alike."""
 
     alike: int
     pairs: int

@@ -52,7 +52,7 @@ def build_app(service: Service, hosts: Collection[str] = ()) -> Guard:
     """
     app = _build_routes(service)
     paths = ("/", "/docs", "/openapi.json", "/translate", "/attention", "/healthz", "/metrics")
-    return Guard(app, limits=service.limits, hosts=hosts, measures=service.measures, paths=paths)
+    return Guard(app, limits=service.limits, hosts=hosts, metrics=service.metrics, paths=paths)
 
 
 def describe(service: Service) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _add_reports(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", response_class=Response, summary="Counters for Prometheus")
     async def metrics() -> Response:
-        return Response(service.measures.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_pages(app: FastAPI, service: Service) -> None:
@@ -121,7 +121,7 @@ def _page(page: Page) -> Response:
 
 
 def _answer(content: dict[str, Any] | None) -> Response:
-    """None, as the client has hung up, is an answer that nobody reads."""
+    """The response; ``None`` means that the client has disconnected."""
     return Response(status_code=499) if content is None else JSONResponse(content)
 
 

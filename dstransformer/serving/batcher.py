@@ -1,4 +1,4 @@
-"""One thread that decodes, and the queue before it: sentences of several requests are translated together."""
+"""The queue of sentences and the thread that decodes them: sentences of several requests are translated together."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dstransformer.serving.model import Batch, Found, Query
 
 logger = logging.getLogger(__name__)
 
-#: Longest wait that a client is told before it tries again, in seconds.
-LONGEST_RETRY = 60
+#: Maximum value of the header Retry-After, in seconds.
+MAX_RETRY_AFTER = 60
 
 _RATE_WEIGHT = 0.2  # of the newest batch in the moving average of the speed
 
@@ -35,11 +35,11 @@ class QueueFullError(Exception):
 
 
 class StoppingError(Exception):
-    """The server takes no more work, or has given up what it had."""
+    """The server accepts no more work, or has abandoned what it had accepted."""
 
 
 class BatchReport(NamedTuple):
-    """What a batch was: sentences, source tokens, tokens of the best hypotheses, seconds."""
+    """Sizes of a decoded batch: sentences, source tokens, tokens of the best hypotheses; and its seconds."""
 
     sentences: int
     src_tokens: int
@@ -83,15 +83,15 @@ class _Item:
 
 
 class Batcher:
-    """Takes the work of many threads and does it in one.
+    """Runs the work of many threads in one.
 
     A batch is the oldest sentence in the queue and all that fit beside it: those of the same ``n_best``, oldest first,
-    up to ``batch_tokens`` source tokens. A sentence that finds the thread idle waits up to ``delay`` for company.
+    up to ``batch_tokens`` source tokens. If the thread is idle, a sentence waits up to ``delay`` seconds for others.
 
     Args:
         search: Translates a batch; only called in the thread.
-        batch_tokens: Most source tokens of a batch, ends included; a longer sentence is a batch by itself.
-        queue: Most sentences that may wait.
+        batch_tokens: Maximum source tokens of a batch, ends included; a longer sentence is a batch of one.
+        queue: Maximum sentences that may wait.
         delay: Seconds.
         report: Called in the thread after each batch.
     """
@@ -163,22 +163,22 @@ class Batcher:
 
     def _retry_after(self) -> int:
         seconds = len(self._waiting) / self._rate if self._rate else 1.0
-        return min(max(math.ceil(seconds), 1), LONGEST_RETRY)
+        return min(max(math.ceil(seconds), 1), MAX_RETRY_AFTER)
 
     def drop(self, job: Job) -> None:
-        """Forget a request: its sentences that wait are removed, and nobody reads the result of the others."""
+        """Drop a request: remove its waiting sentences from the queue and ignore the results of the others."""
         with self._changed:
             self._waiting = deque(item for item in self._waiting if item.job is not job)
             self._unfinished.discard(job)
 
     def stop(self) -> None:
-        """Take no more work; what was accepted is finished. Does not wait."""
+        """Accept no more work; accepted work is finished. Does not wait."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
 
     def abandon(self, error: Exception) -> int:
-        """Stop, and give up what is unfinished with this error; the number of requests given up. Does not wait."""
+        """Stop, and fail unfinished requests with this error; returns their number. Does not wait."""
         self.stop()
         with self._changed:
             lost = list(self._unfinished)
@@ -232,7 +232,7 @@ class Batcher:
             if len(batch) == 1:
                 self._fail(batch[0].job, error)
                 return
-            for item in batch:  # one of them may be the reason: each by itself
+            for item in batch:  # one of them may have caused the error: try each by itself
                 self._work([item])
 
     def _translate(self, batch: list[_Item]) -> None:

@@ -1,7 +1,7 @@
-"""The door of the server: what every request must satisfy before the application sees it, and headers of every answer.
+"""Checks every request before the application sees it, and adds headers to every answer.
 
 A page of another site must not use a server on this machine through the visitor's browser. Three checks keep it out:
-the ``Host`` must be an address or a name that the server was told (DNS rebinding needs a name of the attacker), an
+the ``Host`` must be an address or a configured name (DNS rebinding needs a name of the attacker), an
 ``Origin`` must be the server's own, and a body must be ``application/json``, which a foreign page can only send after a
 preflight request that this server never answers.
 """
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dstransformer.errors import shown
 from dstransformer.serving.limits import Limits
-from dstransformer.serving.measures import Measures
+from dstransformer.serving.metrics import ServerMetrics
 
 #: Headers of every answer. The page adds its own Content-Security-Policy.
 HEADERS = {
@@ -31,10 +31,10 @@ HEADERS = {
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
 }
 
-#: Names of this machine that no attacker can point elsewhere.
+#: Names of this machine that an attacker cannot redirect.
 LOCAL_NAMES = ("localhost",)
 
-#: Counted instead of a status if the client hung up before the answer.
+#: Counted in place of a status if the client disconnected before the answer.
 HUNG_UP = 499
 
 
@@ -65,17 +65,17 @@ class Guard:
         app: The application.
         limits: ``request_bytes`` and ``timeout`` are used here.
         hosts: Names by which the server may be called, besides addresses and :data:`LOCAL_NAMES`; ``*`` allows all.
-        measures: Counts the answers.
+        metrics: Counts the answers.
         paths: The paths to count by themselves.
     """
 
     def __init__(
-        self, app: ASGIApp, *, limits: Limits, hosts: Collection[str], measures: Measures, paths: Collection[str]
+        self, app: ASGIApp, *, limits: Limits, hosts: Collection[str], metrics: ServerMetrics, paths: Collection[str]
     ) -> None:
         self._app = app
         self._limits = limits
         self._hosts = frozenset(host.lower().rstrip(".") for host in (*hosts, *LOCAL_NAMES))
-        self._measures = measures
+        self._metrics = metrics
         self._paths = frozenset(paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,10 +101,10 @@ class Guard:
             pass
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
-            self._measures.count_request(path, statuses[-1], time.monotonic() - began)
+            self._metrics.count_request(path, statuses[-1], time.monotonic() - began)
 
     async def _admit(self, scope: Scope, receive: Receive) -> Receive:
-        """Check a request and read its body; returns what replays it.
+        """Check a request and read its body; returns a channel that replays it.
 
         Raises:
             RefusedError: The request is not allowed, too large or too slow.
@@ -126,10 +126,10 @@ class Guard:
         return _replaying(await self._read(headers, receive), receive)
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        most = self._limits.request_bytes
-        too_large = RefusedError(413, f"the request is larger than {most:,} bytes: send fewer sentences at once")
+        max_bytes = self._limits.request_bytes
+        too_large = RefusedError(413, f"the request is larger than {max_bytes:,} bytes: send fewer sentences at once")
         stated = headers.get(b"content-length", b"")
-        if stated.isdigit() and int(stated[:20]) > most:
+        if stated.isdigit() and int(stated[:20]) > max_bytes:
             raise too_large
         body = bytearray()
         try:
@@ -139,7 +139,7 @@ class Guard:
                     if message["type"] == "http.disconnect":
                         raise _HungUpError
                     body += message.get("body", b"")
-                    if len(body) > most:
+                    if len(body) > max_bytes:
                         raise too_large
                     if not message.get("more_body", False):
                         return bytes(body)
@@ -171,7 +171,7 @@ def is_own_origin(origin: str, host: str) -> bool:
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:
-    """A channel that gives the body at once, and then what ``receive`` gives: the end of the connection."""
+    """A channel that returns the body, and then what ``receive`` returns: the end of the connection."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

@@ -10,23 +10,23 @@ from dstransformer.errors import ConfigError
 if TYPE_CHECKING:
     from dstransformer.serving.model import Facts
 
-#: Most tokens of a sentence, or of its translation, whose attention is asked for.
+#: Maximum tokens of a sentence, or of its translation, for ``/attention``.
 ATTENTION_TOKENS = 256
 
-#: Most tokens of a sentence if neither the user nor the model has a limit.
+#: Maximum tokens of a sentence if neither the user nor the model has a limit.
 _SENTENCE_TOKENS = 1024
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a server takes and how long it waits.
+    """What a server accepts, and how long it waits.
 
     Attributes:
         batch_delay: Seconds that a sentence waits for others while nothing is decoded.
-        queue: Most sentences that wait to be decoded.
-        sentences: Most sentences of a request, at most ``queue``.
-        sentence_tokens: Most tokens of a sentence or a prefix; 0 until :func:`fit_to_model` has filled it in.
-        request_bytes: Most bytes of a request's body.
+        queue: Maximum sentences that wait to be decoded.
+        sentences: Maximum sentences of a request, at most ``queue``.
+        sentence_tokens: Maximum tokens of a sentence or a prefix; 0 until :func:`fit_to_model` has filled it in.
+        request_bytes: Maximum bytes of a request's body.
         timeout: Seconds for a request: for its body to arrive, and for its translation.
         stop: Seconds in which accepted requests are finished when the server is stopped.
     """
@@ -53,7 +53,7 @@ OPTIONS = {
 
 
 def check_limits(**given: float | None) -> Limits:
-    """The limits with these values; None keeps the default.
+    """Limits with these values; None keeps the default.
 
     Raises:
         ConfigError: A value is out of bounds.
@@ -81,7 +81,7 @@ def fit_to_model(limits: Limits, facts: Facts) -> Limits:
         limits: The limits.
         facts: The model: its input limit counts unless the user gave another, its learned positions always.
     """
-    most = limits.sentence_tokens or facts.own_decoding.max_input_tokens or _SENTENCE_TOKENS
+    max_tokens = limits.sentence_tokens or facts.own_decoding.max_input_tokens or _SENTENCE_TOKENS
     if facts.architecture.positions == "learned":
-        most = min(most, facts.architecture.max_positions - 1)
-    return replace(limits, sentence_tokens=most)
+        max_tokens = min(max_tokens, facts.architecture.max_positions - 1)
+    return replace(limits, sentence_tokens=max_tokens)

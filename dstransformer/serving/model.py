@@ -1,4 +1,4 @@
-"""What the server knows of its model and asks of it. The model is in a process of its own: nothing here needs torch."""
+"""The interface of the server to its model, which runs in a separate process. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Query(NamedTuple):
     Attributes:
         text: The sentence.
         tokens: Its length in tokens, without its end.
-        prefix: How the translation must begin; empty for no condition.
+        prefix: The required beginning of the translation; empty for none.
     """
 
     text: str
@@ -51,7 +51,7 @@ Found = list[Candidate] | None
 
 
 class Facts(NamedTuple):
-    """What a loaded model is.
+    """Facts about a loaded model.
 
     Attributes:
         path: The bundle's folder.
@@ -83,7 +83,7 @@ class Model(Protocol):
 
     @property
     def ended(self) -> str | None:
-        """Why it cannot answer any more; None if it can."""
+        """Why the model cannot answer any more; None if it can."""
 
     def search(self, batch: Batch) -> list[Found]:
         """Translate a batch.
@@ -94,4 +94,4 @@ class Model(Protocol):
         """
 
     def attention(self, source: str, target: str) -> dict[str, Any]:
-        """See :func:`dstransformer.serving.attention.word_attention`; errors also as for :meth:`search`."""
+        """See :func:`dstransformer.serving.loaded.word_attention`; errors also as for :meth:`search`."""

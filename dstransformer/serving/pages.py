@@ -13,12 +13,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dstransformer.serving.schema import Health
 
-#: Most hypotheses that the page offers to show.
-MOST_ALTERNATIVES = 10
+#: Maximum hypotheses that the page offers to show.
+MAX_ALTERNATIVES = 10
 
 
 class Page(NamedTuple):
-    """A page with styles and script inside, and the Content-Security-Policy that lets only these run."""
+    """A page with styles and script inside, and a Content-Security-Policy that allows only these."""
 
     html: str
     policy: str
@@ -27,9 +27,9 @@ class Page(NamedTuple):
 def render_start(health: Health, beam_size: int) -> Page:
     """The page to type into."""
     languages = " → ".join(code for code in (health.src_lang, health.tgt_lang) if code)
-    most = min(beam_size, MOST_ALTERNATIVES)
+    alternatives = min(beam_size, MAX_ALTERNATIVES)
     return _render(
-        "start.html", script=_read("start.js"), health=health, languages=languages, most=most,
+        "start.html", script=_read("start.js"), health=health, languages=languages, most=alternatives,
         sentences=int(health.limits["sentences"]),
     )  # fmt: skip
 

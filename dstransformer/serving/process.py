@@ -1,4 +1,4 @@
-"""The process of the model. In the server's own it would wait for requests: Python runs one thread at a time.
+"""The process of the model. In the server's own process it would compete with requests for Python's interpreter lock.
 
 Both ends of the pipe are here. The server sends a function that loads the model, and gets the model's facts; then it
 sends the name of a method with its arguments, and gets what the method returns. What is raised there is raised here.
@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 from dstransformer.errors import DstError
 from dstransformer.terminal.command import prepare_streams
 
-if TYPE_CHECKING:  # what they import takes a while, in which the process can already start
+if TYPE_CHECKING:  # importing them takes time, in which the process can already start
     from dstransformer.serving.model import Batch, Facts, Found, Model
 
-#: Signals that reach both processes, as from Ctrl-C. Only the server heeds them.
+#: Signals that reach both processes, as from Ctrl-C. Only the server handles them.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-#: Seconds between the end of the pipe and that of the process, at most.
-_LAST_MOMENTS = 10.0
+#: Maximum seconds between the end of the pipe and that of the process.
+_EXIT_TIMEOUT = 10.0
 
 _MAIN = "from dstransformer.serving.process import answer; answer({descriptor}, {parent})"
 
@@ -38,9 +38,9 @@ class ModelEndedError(DstError):
 
 
 class ModelProcess:
-    """A model in a process of its own; see :class:`dstransformer.serving.model.Model`.
+    """A model in a separate process; see :class:`dstransformer.serving.model.Model`.
 
-    The process ends with this one, however that happens.
+    The process ends when this one ends, even if it is killed.
 
     Args:
         load: Loads the model; called in the process.
@@ -55,7 +55,7 @@ class ModelProcess:
     def __init__(self, load: Callable[[], Model]) -> None:
         self._connection, theirs = Pipe()
         main = _MAIN.format(descriptor=theirs.fileno(), parent=os.getpid())
-        with theirs, _blocked(_STOP_SIGNALS):  # the process inherits that they are
+        with theirs, _blocked(_STOP_SIGNALS):  # the process inherits the blocked signals
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", main],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -97,7 +97,7 @@ class ModelProcess:
         return weights
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
 
@@ -111,7 +111,7 @@ class ModelProcess:
             answer = self._connection.recv()
         except (EOFError, OSError):
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_LAST_MOMENTS)
+                self._process.wait(_EXIT_TIMEOUT)
             raise ModelEndedError(self.ended or "the process of the model has closed its pipe") from None
         if isinstance(answer, Exception):
             raise answer
@@ -128,7 +128,7 @@ def _blocked(signals: tuple[signal.Signals, ...]) -> Iterator[None]:
 
 
 def answer(descriptor: int, parent: int) -> None:
-    """What the process runs: load the model and answer until the pipe is closed.
+    """The main function of the process: load the model and answer until the pipe is closed.
 
     Args:
         descriptor: The end of the pipe.
@@ -153,7 +153,7 @@ def answer(descriptor: int, parent: int) -> None:
 
 
 def _attempt(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call returns, or the exception that it raises, fit to be sent and with its traceback as a note."""
+    """The result of a call, or its exception as one that can be pickled, with the traceback as a note."""
     try:
         return call(*arguments)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What requests and answers hold."""
+"""The JSON of requests and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a bundle to a server that answers, and its end."""
+"""Starts the HTTP server and stops it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dstransformer.serving.limits import Limits, fit_to_model
 from dstransformer.serving.process import ModelProcess
 from dstransformer.serving.service import Service
 
-#: Seconds for answers that are being sent when the server stops, and for requests that are still arriving.
-_LAST_ANSWERS = 2
+#: Seconds for answers being sent and requests still arriving when the server stops.
+_SHUTDOWN_TIMEOUT = 2
 
 #: Connections that the system holds until they are accepted.
 _BACKLOG = 1024
@@ -36,7 +36,7 @@ def serve(
     hosts: Collection[str] = (),
     access_log: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; then finish what was accepted.
+    """Serve until SIGTERM or SIGINT, then finish accepted requests.
 
     Args:
         model: The model, which may still be loading.
@@ -55,11 +55,11 @@ def serve(
         model.wait()
         facts = model.facts
         service = Service(model, fit_to_model(limits, facts))
-        service.measures.watch_process(model.pid)
+        service.metrics.watch_process(model.pid)
         app = build_app(service, (host, *hosts))
         config = uvicorn.Config(
             app, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None, access_log=access_log,
-            proxy_headers=False, server_header=False, backlog=_BACKLOG, timeout_graceful_shutdown=_LAST_ANSWERS,
+            proxy_headers=False, server_header=False, backlog=_BACKLOG, timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT,
         )  # fmt: skip
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
@@ -113,11 +113,11 @@ def _address(listener: socket.socket) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn that first finishes what was accepted, while it answers 503 to new requests, and then stops listening.
+    """Uvicorn that finishes accepted requests before it stops listening, and meanwhile answers 503 to new ones.
 
     Attributes:
-        lost: Requests that were given up, once it has stopped.
-        failure: Why it has stopped by itself; None if it was told to.
+        lost: Number of requests that were abandoned, once it has stopped.
+        failure: Why it stopped by itself; None if a signal stopped it.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:

@@ -13,7 +13,7 @@ from dstransformer.errors import DataError, DstError, shown
 from dstransformer.serving.batcher import Batcher, Job, QueueFullError, StoppingError
 from dstransformer.serving.guard import RefusedError
 from dstransformer.serving.limits import ATTENTION_TOKENS, Limits
-from dstransformer.serving.measures import Measures
+from dstransformer.serving.metrics import ServerMetrics
 from dstransformer.serving.model import Candidate, Found, Model, Query
 from dstransformer.serving.process import ModelEndedError
 from dstransformer.serving.schema import AttentionRequest, Health, TranslateRequest
@@ -32,20 +32,20 @@ class Service:
     """A model that answers requests.
 
     Attributes:
-        measures: Its counters.
+        metrics: Its counters.
         limits: Its limits.
         stopping: Whether it takes no more requests.
-        beam_size: Most hypotheses of a sentence.
+        beam_size: Maximum hypotheses of a sentence.
 
     Args:
-        model: The model. Only the thread of the batcher asks it from here on.
+        model: The model. From here on only the batcher's thread uses it.
         limits: Its limits.
     """
 
     def __init__(self, model: Model, limits: Limits) -> None:
         self._model = model
         self.limits = limits
-        self.measures = Measures()
+        self.metrics = ServerMetrics()
         self.stopping = False
         facts = model.facts
         self._tokenizer = facts.tokenizer
@@ -56,9 +56,9 @@ class Service:
             batch_tokens=max(1, facts.decoding["batch_tokens"] * _FULL_BATCH_BEAM // wide),
             queue=limits.queue,
             delay=limits.batch_delay,
-            report=self.measures.count_batch,
+            report=self.metrics.count_batch,
         )
-        self.measures.watch_queue(lambda: self.batcher.waiting, lambda: self.batcher.unfinished)
+        self.metrics.watch_queue(lambda: self.batcher.waiting, lambda: self.batcher.unfinished)
         self._facts: dict[str, Any] = {
             "model": _name(facts.path),
             "weights_sha256": facts.weights_sha256,
@@ -71,7 +71,7 @@ class Service:
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be translated any more; None if all is well."""
+        """Why nothing can be translated any more; None if the server works."""
         if self.batcher.alive or self.stopping:
             return self._model.ended
         return self._model.ended or "the thread that waits for the model has ended"
@@ -82,12 +82,12 @@ class Service:
         return Health(status=status, **self._facts)
 
     def stop(self) -> None:
-        """Refuse requests from now on; what was accepted is finished."""
+        """Refuse requests from now on; accepted ones are finished."""
         self.stopping = True
         self.batcher.stop()
 
     def give_up(self) -> int:
-        """Stop, and answer what is unfinished with 503; the number of those requests."""
+        """Stop, and answer unfinished requests with 503; returns their number."""
         self.stopping = True
         failure = self.failure
         return self.batcher.abandon(StoppingError() if failure is None else ModelEndedError(failure))
@@ -162,11 +162,13 @@ class Service:
             ids = await asyncio.to_thread(self._encode, both, len(texts))
         else:
             ids = self._encode(both, len(texts))
-        most = self.limits.sentence_tokens
+        max_tokens = self.limits.sentence_tokens
         for place, row in enumerate(ids):
-            if len(row) > most:
+            if len(row) > max_tokens:
                 name = _label(place, len(texts))
-                raise RefusedError(422, f"{name} has {len(row):,} tokens; this server takes at most {most:,}: split it")
+                raise RefusedError(
+                    422, f"{name} has {len(row):,} tokens; this server takes at most {max_tokens:,}: split it"
+                )
         return [Query(text, len(row), prefix) for text, row, prefix in zip(texts, ids, prefixes, strict=False)]
 
     def _encode(self, both: Sequence[str], texts: int) -> list[list[int]]:

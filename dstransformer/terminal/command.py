@@ -37,8 +37,8 @@ def run_guarded(program: str, run: Callable[[], int], *, speaks: bool = True, ad
     Args:
         program: Its name in messages.
         run: The command.
-        speaks: Whether this process reports errors that every process of a run raises.
-        advice: What to do after a signal has ended the command.
+        speaks: Whether this process reports the errors that every process of a run raises.
+        advice: What the user can do after a signal has ended the command.
     """
     prepare_streams()
     logging.basicConfig(level=logging.WARNING, format=f"{program}: %(message)s", stream=sys.stderr)
@@ -111,7 +111,7 @@ def prepare_streams() -> None:
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
-        except OSError:  # closed: the next file opened would take its place and receive what is printed
+        except OSError:  # closed: the next file opened would get this descriptor, and with it what is printed
             os.open(os.devnull, os.O_RDWR)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
@@ -139,7 +139,7 @@ def printing(note: str = "", *, needed: bool = False) -> Iterator[None]:
 
     Args:
         note: What to add to the error.
-        needed: Whether a closed stdout is an error, as printing is all that the command does.
+        needed: Whether a closed stdout is an error, because the command does nothing but print.
 
     Raises:
         StorageError: Stdout cannot be written.
@@ -162,7 +162,7 @@ def printing(note: str = "", *, needed: bool = False) -> Iterator[None]:
 
 
 def _discard_stdout() -> None:
-    """Drop what is printed from here on and what is buffered, which Python would try to write at its end."""
+    """Discard what is buffered and what is printed from here on. Python would try to write it when it exits."""
     nothing = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(nothing.fileno(), sys.stdout.fileno())
@@ -170,7 +170,7 @@ def _discard_stdout() -> None:
 
 
 class StoreOnce(argparse.Action):
-    """For the name of an output: refuses the option if it is given again with another value, as one would be missed."""
+    """Stores the name of an output. Refuses a second value, which would silently replace the first."""
 
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
@@ -187,7 +187,7 @@ class StoreOnce(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """Reports a usage error in one line, like any other error; ``--help`` shows the usage. No abbreviated options."""
 
     def __init__(self, **given: Any) -> None:

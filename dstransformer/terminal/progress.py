@@ -18,12 +18,12 @@ Advance = Callable[[int], None]
 
 @contextmanager
 def reporting(unit: str, total: int | None = None, *, bar: bool = True) -> Iterator[Advance]:
-    """Show the progress of a command that counts one kind of thing. A command that is soon done prints nothing.
+    """Show the progress of a command that counts one kind of unit. A command that ends soon prints nothing.
 
     Args:
         unit: What is counted, in the plural.
         total: How many there are, if known.
-        bar: Whether to draw a bar on a terminal; not if the output of the command appears there too.
+        bar: Whether to draw a bar on a terminal. Choose False if the output of the command appears there too.
     """
     if bar and sys.stderr.isatty():
         with _drawing(unit, total, transient=True) as counter:

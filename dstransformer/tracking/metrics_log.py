@@ -13,7 +13,7 @@ from typing import Any
 from dstransformer.errors import DataError, counted, shown
 from dstransformer.evaluation import Evaluation
 from dstransformer.io.files import append_whole, replacing
-from dstransformer.io.json_text import MOST_BYTES, JsonError, parse_json
+from dstransformer.io.json_text import MAX_BYTES, JsonError, parse_json
 from dstransformer.io.retry import Backlog
 from dstransformer.tracking.events import (
     BundleSaved,
@@ -167,7 +167,7 @@ def read_records(path: Path, *, skip_damaged: bool) -> Iterator[MetricsLine]:
         OSError: The file cannot be read.
     """
     with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES), ""), 1):
+        for number, line in enumerate(iter(lambda: file.readline(MAX_BYTES), ""), 1):
             record = _parse(line)
             if record is not None:
                 yield record
@@ -191,7 +191,7 @@ def _parse(line: str) -> MetricsLine | None:
 
 def _lines_until(path: Path, last_step: int) -> Iterator[str]:
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in iter(lambda: file.readline(MOST_BYTES), ""):
+        for line in iter(lambda: file.readline(MAX_BYTES), ""):
             try:
                 step = parse_json(line, nan=True)["step"]
             except (JsonError, TypeError, KeyError):

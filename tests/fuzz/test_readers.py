@@ -40,13 +40,13 @@ from dstransformer.checkpoints.shards import KINDS, ShardReader
 from dstransformer.config import compose, load_config, read_config
 from dstransformer.corpus import Corpus, Tokenizer
 from dstransformer.decoding.parts import _read_job
-from dstransformer.evaluation.nbest import iter_nbest
+from dstransformer.evaluation.reranking import iter_nbest
 from dstransformer.io.files import file_sha256
 from dstransformer.io.products import product_of
 from dstransformer.io.text import iter_lines
 from dstransformer.model import open_bundle
 from dstransformer.paper.table2 import format_table, read_run
-from dstransformer.paper.table3_results import Table, read_table
+from dstransformer.paper.table3_rows import Table, read_table
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import normalise, read_trees
 from dstransformer.terminal.progress import LineProgress

@@ -107,7 +107,7 @@ def test_a_row_that_fails_does_not_stop_the_others(toy_corpus: Path, tmp_path: P
     (out / "table3.json").touch()
     refused = run_dst(*options(toy_corpus, out))
     assert refused.returncode == 2
-    assert "table3.json cannot be read as a table" in refused.stderr
+    assert "table3.json is damaged" in refused.stderr
     assert "move it away and give the same command again, which keeps the trained rows" in refused.stderr
     (out / "table3.json").unlink()
     (out / "base").rename(tmp_path / "base")

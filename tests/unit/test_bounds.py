@@ -14,11 +14,11 @@ import pytest
 from support.data.corpora import Rows, write_corpus
 
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
-from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml
+from dstransformer.config.yaml_text import MAX_BYTES, parse_yaml
 from dstransformer.corpus import Corpus, Tokenizer, tokenizer
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.io.files import file_sha256, path_inside
-from dstransformer.io.text import MOST_LINE_BYTES, iter_arriving, iter_lines
+from dstransformer.io.text import MAX_LINE_BYTES, iter_arriving, iter_lines
 from dstransformer.model import open_bundle
 
 STORED = Path(__file__).parents[1] / "data" / "formats" / "3" / "run"
@@ -34,7 +34,7 @@ ROWS: Rows = [([5, 6, 7], [8]), ([9], [10, 11])]
     ("a: " + "1" * 101, "a number has 101 digits, more than 100"),
     ("a: 0x" + "f" * 5000, "a number has 5,002 digits"),
     ("a: " + "1:" * 5000 + "1", "a number has 10,001 digits"),
-    ("#" * (MOST_BYTES + 1), "is larger than the 262,144 bytes"),
+    ("#" * (MAX_BYTES + 1), "is larger than the 262,144 bytes"),
     ("[" * 5000, "nested too deeply"),
 ])  # fmt: skip
 def test_yaml_bombs_are_refused(text: str, complaint: str) -> None:
@@ -50,7 +50,7 @@ def test_aliases_are_read() -> None:
 def test_a_line_without_end_is_refused_before_it_fills_memory(tmp_path: Path) -> None:
     path = tmp_path / "bomb.gz"
     member = gzip.compress(b"a" * 2**20, 9)
-    path.write_bytes(gzip.compress(b"one\n") + member * (MOST_LINE_BYTES // 2**20 + 1))
+    path.write_bytes(gzip.compress(b"one\n") + member * (MAX_LINE_BYTES // 2**20 + 1))
     complaint = "line 2: longer than 16,777,216 bytes; write one sentence per line"
     with pytest.raises(DataError, match=complaint):
         list(iter_lines(path))
@@ -74,7 +74,7 @@ def test_a_compressed_shard_is_refused(tmp_path: Path, compression: str) -> None
 
 
 def test_a_tokenizer_is_measured_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer, "MOST_BYTES", 10)
+    monkeypatch.setattr(tokenizer, "MAX_BYTES", 10)
     (tmp_path / "spm.model").write_bytes(b"a" * 11)
     with pytest.raises(DataError, match="it is larger than the 10 bytes"):
         Tokenizer.load(tmp_path / "spm.model")

@@ -211,7 +211,7 @@ def test_lengths_of_ranges_are_those_of_the_pairs(split: Split, ranges: list[tup
 
 @pytest.mark.parametrize("borders", [(-1, 3), (0, PAIRS + 1), (5, 4)])
 def test_lengths_outside_of_the_split_are_refused(split: Split, borders: tuple[int, int]) -> None:
-    with pytest.raises(IndexError, match=f"asked of a split of {PAIRS} pairs"):
+    with pytest.raises(IndexError, match=f"requested from a split of {PAIRS} pairs"):
         split.lengths(np.array(borders[:1]), np.array(borders[1:]))
 
 

@@ -87,7 +87,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_one_warning(run: Path, caplog:
     write(run, "step-00000002")
     assert followed(run, lambda: None, lambda: finish(run)) == ["step-00000002", "bundle"]
     assert len(caplog.messages) == 1
-    assert "provenance.json is not readable JSON" in caplog.messages[0]
+    assert "provenance.json is damaged" in caplog.messages[0]
     assert caplog.messages[0].endswith("; it is skipped")
 
 

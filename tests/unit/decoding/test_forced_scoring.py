@@ -18,8 +18,7 @@ from dstransformer.corpus import EOS_ID
 from dstransformer.decoding import Ensemble, beam_search
 from dstransformer.decoding.scoring import PairScore, Scorer, Totals, _join, score_files
 from dstransformer.errors import DataError
-from dstransformer.evaluation.nbest import iter_nbest
-from dstransformer.evaluation.reranking import with_reverse_scores
+from dstransformer.evaluation.reranking import iter_nbest, with_reverse_scores
 from dstransformer.model import Packing, Transformer
 from dstransformer.model.loss import CHUNK_LOGITS
 

@@ -13,8 +13,15 @@ from dstransformer.cli import main
 from dstransformer.decoding.scoring import Scorer
 from dstransformer.errors import DataError
 from dstransformer.evaluation.bleu import score
-from dstransformer.evaluation.nbest import iter_nbest
-from dstransformer.evaluation.reranking import GRID, Weights, best_lines, json_lines, tune, with_reverse_scores
+from dstransformer.evaluation.reranking import (
+    GRID,
+    Weights,
+    best_lines,
+    iter_nbest,
+    json_lines,
+    tune,
+    with_reverse_scores,
+)
 
 REFERENCES = [
     "Zwei Männer unterhalten sich vor einem kleinen Haus in der Stadt.",

@@ -4,13 +4,16 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, PositiveInt
 
+from dstransformer.errors import DataError, NewerFormatError
 from dstransformer.io import json_text
-from dstransformer.io.json_text import MOST_DEPTH, MOST_DIGITS, JsonError, parse_json, read_json
+from dstransformer.io.json_text import MAX_DEPTH, MAX_DIGITS, JsonError, parse_json, read_json, read_record
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
@@ -55,7 +58,7 @@ def nested(depth: int) -> str:
     ("-1e999", "-1e999 is too large for a number"),
     ("1" * 301, "a number has 301 digits, more than 300"),
     ("1" * 9000, "a number has 9,000 digits, more than 300"),
-    (nested(MOST_DEPTH + 1), "it is nested more than 64 deep"),
+    (nested(MAX_DEPTH + 1), "it is nested more than 64 deep"),
     (nested(500), "it is nested more than 64 deep"),
     ("[" * 100_000, "it is nested more than 64 deep"),
     ('{"a":' * 100_000, "it is nested more than 64 deep"),
@@ -70,10 +73,10 @@ def test_what_is_no_json_or_beyond_a_bound_is_refused_in_one_line(text: str | by
 
 
 def test_bounds_are_inclusive() -> None:
-    assert parse_json(nested(MOST_DEPTH)) == eval(nested(MOST_DEPTH))
-    assert parse_json("[" * MOST_DEPTH + "7" + "]" * MOST_DEPTH)
+    assert parse_json(nested(MAX_DEPTH)) == eval(nested(MAX_DEPTH))
+    assert parse_json("[" * MAX_DEPTH + "7" + "]" * MAX_DEPTH)
     assert parse_json("7") == 7
-    assert math.isfinite(float(parse_json("9" * MOST_DIGITS)))
+    assert math.isfinite(float(parse_json("9" * MAX_DIGITS)))
     assert parse_json("[" + "[]," * 1000 + "[]]") == [[]] * 1001  # wide, not deep
     assert math.isnan(parse_json("NaN", nan=True))
 
@@ -82,8 +85,56 @@ def test_a_file_is_measured_before_it_is_read(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "a.json"
     path.write_bytes(b"\xef\xbb\xbf[1]")
     assert read_json(path) == [1]
-    monkeypatch.setattr(json_text, "MOST_BYTES", 5)
+    monkeypatch.setattr(json_text, "MAX_BYTES", 5)
     with pytest.raises(OSError, match="it is larger than the 5 bytes that such a file may have"):
         read_json(path)
     with pytest.raises(OSError, match="it is not a file"):
         read_json(Path("/dev/zero"))
+
+
+class Size(BaseModel):
+    width: PositiveInt
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"is damaged \(Expecting .*\): copy it again"),
+        ("[]", r"is damaged \(it is not a JSON object\): copy it again"),
+        ('{"format_version": "2"}', "its format version is '2'"),
+        ("{}", "its format version is None"),
+        ('{"format_version": 2}', r"is damaged \(it lacks the key 'size'\): copy it again"),
+        ('{"format_version": 2, "size": 3}', r"is damaged \(Input should be .*\): copy it again"),
+        ('{"format_version": 1, "size": {"width": -1}}', r"is damaged \(width: Input .* 0, found -1\): copy it again"),
+    ],
+)
+def test_every_failure_of_a_record_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message) as raised:
+        read_record(path, lambda record: Size.model_validate(record["size"]), newest=2, advice="copy it again")
+    assert str(raised.value).startswith(f"{path} ")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_record_of_a_newer_format_is_refused_by_name_and_an_older_one_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text('{"format_version": 3}')
+    with pytest.raises(NewerFormatError, match=r"record\.json has format version 3, .* up to 2: update dstransformer"):
+        read_record(path, dict, newest=2)
+    path.write_text('{"format_version": 1, "a": NaN}')
+    assert read_record(path, len, newest=2, nan=True) == 2
+    path.write_text("{}")
+    assert read_record(path, dict, newest=2, unversioned=1) == {}
+
+
+def test_a_record_that_cannot_be_read_and_a_check_that_comes_before_the_version(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot read .*absent\.json: No such file"):
+        read_record(tmp_path / "absent.json", dict)
+
+    def refuse(_: dict[str, Any]) -> None:
+        raise DataError("another kind of file")
+
+    (tmp_path / "record.json").write_text('{"format_version": 9}')
+    with pytest.raises(DataError, match="another kind of file"):
+        read_record(tmp_path / "record.json", dict, newest=1, check=refuse)

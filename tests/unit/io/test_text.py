@@ -254,7 +254,7 @@ def test_an_open_pipe_yields_its_lines_and_none_for_a_pause() -> None:
 
 
 def test_slowly_arriving_lines_also_yield_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dstransformer.io.text.PATIENCE", 0.0)
+    monkeypatch.setattr("dstransformer.io.text.MAX_WAIT", 0.0)
     with pipe() as (reading, writing):
         writing.write(b"one\n")
         arriving = iter_arriving(reading, "standard input")

@@ -10,7 +10,7 @@ import pytest
 from support.models.attention import random_view
 from support.services.browser import elements, open_page
 
-from dstransformer.paper.attention_page import render_page
+from dstransformer.paper.attention_pictures import render_page
 from dstransformer.paper.attention_view import FAINTEST, View
 
 SRC, TGT = ("▁The", "▁law", "'s", "</script>"), ("▁Das", "▁Gesetz", "</s>")

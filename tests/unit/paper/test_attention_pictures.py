@@ -8,7 +8,7 @@ import struct
 import pytest
 from support.models.attention import random_view
 
-from dstransformer.paper.attention_pictures import MOST_DOTS, draw_lines, draw_maps, warn_of_missing_letters
+from dstransformer.paper.attention_pictures import MAX_DOTS, draw_lines, draw_maps, warn_of_missing_letters
 from dstransformer.paper.attention_view import FAINTEST, head_colour
 
 WORDS, KEYS = ("Die", "Straßenbahn", "$x_1$", "</s>"), ("The", "tram", "costs", "$1", "</s>")
@@ -78,7 +78,7 @@ def test_the_same_picture_has_the_same_bytes() -> None:
 def test_the_png_of_a_long_sentence_stays_within_the_size_limit() -> None:
     words = tuple(f"word{number}" for number in range(256))
     width, height = png_size(draw_lines(random_view(words, words), 1, [1])["png"])
-    assert max(width, height) <= MOST_DOTS + 1
+    assert max(width, height) <= MAX_DOTS + 1
 
 
 def test_characters_missing_from_the_font_are_named(caplog: pytest.LogCaptureFixture) -> None:

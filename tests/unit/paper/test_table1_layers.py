@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from dstransformer.paper.table1 import fit_power_law, measure
 from dstransformer.paper.table1_formulas import CONVOLUTIONAL, LAYER_TYPES, RECURRENT, LayerType, Size, window
 from dstransformer.paper.table1_layers import Layer, attention, build_layer, restricted_attention
-from dstransformer.paper.table1_measure import fit_power_law, measure
 
 CPU = torch.device("cpu")
 

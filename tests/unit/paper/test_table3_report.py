@@ -9,7 +9,7 @@ import pytest
 
 from dstransformer.errors import DataError
 from dstransformer.paper.table3_report import agreement, draw, to_markdown
-from dstransformer.paper.table3_results import Result, Table, read_table
+from dstransformer.paper.table3_rows import Result, Table, read_table
 
 SETTINGS = {
     "scale": "small", "updates": 1500, "set": [], "ds": ["zero0", "fp32"], "languages": "en-de",
@@ -71,11 +71,14 @@ def test_a_table_round_trips_through_json(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+DAMAGED = r"is damaged \(.*\): restore it, or move it away"
+
+
 @pytest.mark.parametrize(("text", "message"), [
-    ("[]", "cannot be read as a table"),
-    ('{"format_version": 1, "settings": {}}', "cannot be read as a table"),
-    ('{"format_version": 1, "settings": {}, "rows": {"base": {"status": "done"}}}', "cannot be read as a table"),
-    ('{"format_version": 2, "settings": {}, "rows": {}}', "has format 2, but this version reads up to 1"),
+    ("[]", DAMAGED),
+    ('{"format_version": 1, "settings": {}}', DAMAGED),
+    ('{"format_version": 1, "settings": {}, "rows": {"base": {"status": "done"}}}', DAMAGED),
+    ('{"format_version": 2, "settings": {}, "rows": {}}', "has format version 2, but .* up to 1"),
 ])  # fmt: skip
 def test_a_damaged_or_newer_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "table3.json"

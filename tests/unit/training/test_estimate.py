@@ -104,7 +104,7 @@ def test_a_pair_that_a_mixture_repeats_is_planned_as_often(toy_corpus: Path) -> 
     config = load_config("toy", [*BUDGET, mixture])
     setup = Setup(config, compose(config, 2), corpus, Path("run"), 2)
     assert setup.mixture is not None
-    assert setup.mixture.most_pairs() == len(setup.mixture.rows(1, 0)) == 5 * pairs
+    assert setup.mixture.max_pairs() == len(setup.mixture.rows(1, 0)) == 5 * pairs
     needed = (8 + 5 * 36) * pairs
     check_memory(setup, 1, needed, weights=False)
     with pytest.raises(ConfigError, match=f"planning {5 * pairs:,} pairs at once .*38 bytes per pair"):

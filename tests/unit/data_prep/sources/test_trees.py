@@ -11,7 +11,7 @@ from support.data.trees import write_treebank
 
 from data_prep.cli import main
 from data_prep.sources.trees import phrases
-from dstransformer.batching.bpe_dropout import BpeDropout
+from dstransformer.batching.subwords import BpeDropout
 from dstransformer.corpus import UNK_ID, Corpus
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree

@@ -1,4 +1,4 @@
-"""What ``/metrics`` reports, in the text format of Prometheus."""
+"""The metrics of ``/metrics``, in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
-class Measures:
+class ServerMetrics:
     """The counters of one server, in a registry of their own."""
 
     def __init__(self) -> None:
