@@ -5,21 +5,21 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
-from benchmarks.peers.machine import describe
+from benchmarks.lib.machine import describe
 
 NAMES = (
-    "plan",
-    "windows",
-    "loading",
-    "padding",
-    "startup",
-    "corpus",
-    "cluster",
-    "engine",
-    "checkpoint",
-    "allocator",
-    "spinning",
-    "outage",
+    "data.plan",
+    "data.windows",
+    "data.loading",
+    "data.padding",
+    "training.startup",
+    "data.corpus",
+    "data.cluster",
+    "training.engine",
+    "training.checkpoint",
+    "training.allocator",
+    "training.spinning",
+    "resilience.outage",
 )
 
 

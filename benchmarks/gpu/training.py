@@ -16,7 +16,7 @@ from benchmarks.gpu.cases import Case
 from benchmarks.gpu.profiling import Profile, make_profile
 from benchmarks.gpu.static import common_shape, fill_updates
 from benchmarks.gpu.text import build_updates
-from benchmarks.limits import Limits, measure_limits, synchronize
+from benchmarks.lib.limits import Limits, measure_limits, synchronize
 from dstransformer.batching import PackedBatch, Update, build_budget
 from dstransformer.config import Config, compose
 from dstransformer.distributed.world import World

@@ -10,8 +10,8 @@ import itertools
 import tempfile
 from pathlib import Path
 
+from benchmarks.lib.machine import describe
 from benchmarks.peers import training
-from benchmarks.peers.machine import describe
 from benchmarks.peers.systems import PEERS, build_systems
 from benchmarks.peers.text import build_text
 from dstransformer.distributed.world import usable_cores

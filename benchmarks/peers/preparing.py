@@ -23,11 +23,11 @@ from pathlib import Path
 
 import sentencepiece
 
-from benchmarks.bars import print_at_least
+from benchmarks.data.text import write_text
+from benchmarks.lib.bars import print_at_least
+from benchmarks.lib.machine import describe
 from benchmarks.peers.environments import python_of
-from benchmarks.peers.machine import describe
 from benchmarks.peers.systems import DRIVERS
-from benchmarks.prep_text import write_text
 from dstransformer.corpus import Corpus
 from dstransformer.distributed.world import usable_cores
 

@@ -3,7 +3,7 @@
 Every system trains the same model by the same recipe, alone on all cores, in the precision and with the allocator in
 which a trial was fastest. The clock runs from the first updates, without start-up and preparation, until the time is
 up; what a system does meanwhile, such as writing checkpoints, is its own time. Then its last weights translate the
-held-out text by its own beam search. The models stay below ``--cache`` for ``benchmarks.peers.decode``.
+held-out text by its own beam search. The models stay below ``--cache`` for ``benchmarks.peers.decoding``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.limits import cpu_flops, flops_per_token
+from benchmarks.lib.limits import cpu_flops, flops_per_token
+from benchmarks.lib.machine import describe, wait_for_quiet, watch_others
 from benchmarks.peers import training
 from benchmarks.peers.drivers.harness import Measurement, Request
 from benchmarks.peers.drivers.run_dstransformer import AVERAGE, AVERAGED, LAST
-from benchmarks.peers.machine import describe, wait_for_quiet, watch_others
 from benchmarks.peers.systems import PEERS, Dstransformer, Peer, System
 from benchmarks.peers.text import TOKENIZER, VOCABULARY, HeldOut, Pieces, Text, build_text
 from benchmarks.peers.translating import BEAM_SIZE, OURS, Worker, score, signature

@@ -8,12 +8,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.limits import Sizes, cpu_flops, flops_per_token
+from benchmarks.lib.limits import Sizes, cpu_flops, flops_per_token
+from benchmarks.lib.machine import measure_undisturbed, wait_for_quiet, watch_others
+from benchmarks.lib.processes import settings
 from benchmarks.peers.drivers.harness import Measurement, Request
-from benchmarks.peers.machine import measure_undisturbed, wait_for_quiet, watch_others
 from benchmarks.peers.systems import System
 from benchmarks.peers.text import VOCABULARY, Text
-from benchmarks.processes import settings
 from dstransformer.distributed.world import usable_cores
 
 MODELS = {"tiny": Sizes(3, 256, 1024, 4), "base": Sizes(6, 512, 2048, 8)}

@@ -1,0 +1,180 @@
+"""The engine compared with a bare PyTorch loop, and two ranks compared with one rank of two threads."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.lib.bars import print_at_least, print_at_most, print_share
+from benchmarks.lib.limits import cpu_flops, flops_per_token, sizes_of
+from benchmarks.lib.processes import environment, free_port
+from benchmarks.lib.workload import PIECES, budget_of, build_loader, load_sized, write_split
+from dstransformer.batching import Position, Update
+from dstransformer.config import Config, compose
+from dstransformer.corpus import Split, SplitInfo
+from dstransformer.distributed.launcher import read_processes
+from dstransformer.distributed.world import World, join_world, leave_world
+from dstransformer.model import Transformer
+
+PAIRS = 50_000
+TOKENS = 4_096
+ROUNDS = 5
+STEPS = 4
+
+
+def main() -> None:
+    print(f"tiny, about {TOKENS:,} target tokens per update; seconds per update, medians of {ROUNDS} x {STEPS} updates")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "train"
+        split = write_split(folder, PAIRS)
+        folder.with_suffix(".json").write_text(split.info.model_dump_json())
+        sizes = sizes_of(load_sized("tiny", "fp32").model)
+        flops = flops_per_token(sizes, PIECES, split.src_lengths + 1, split.tgt_lengths + 1)
+        for precision in ("fp32", "bf16"):
+            measure(folder, precision, flops)
+
+
+def measure(folder: Path, precision: str, flops: float) -> None:
+    """Measure one precision and print the results; ``flops`` are operations per token."""
+    systems = {
+        "engine, one rank": Ranks(folder, precision, "engine", 1),
+        "bare loop": Ranks(folder, precision, "bare", 1),
+        "engine, two ranks": Ranks(folder, precision, "engine", 2),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in systems}
+    rates: dict[str, list[float]] = {name: [] for name in systems}
+    peaks = []
+    with ExitStack() as held:
+        for ranks in systems.values():
+            held.callback(ranks.end)
+        for turn in range(ROUNDS + 1):
+            peaks.append(cpu_flops(precision))
+            for name, ranks in systems.items():
+                taken, tokens = ranks.run(STEPS)
+                if turn:
+                    seconds[name].append(taken / STEPS)
+                    rates[name].append(tokens / taken)
+    peak = statistics.median(peaks)
+    for name, values in seconds.items():
+        print(f"  {precision}, {name:18} {statistics.median(values):.3f} s")
+        print_share("    operations", statistics.median(rates[name]) * flops / 1e9, peak / 1e9, "the peak", " GFLOP/s")
+    one, bare, two = seconds.values()
+    print_at_most(f"{precision}, engine against the bare loop", _ratio(one, bare), 1.10)
+    print_at_least(f"{precision}, two ranks of one thread against one rank of two, in speed", _ratio(one, two), 0.90)
+
+
+def _ratio(numerators: list[float], denominators: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
+
+
+class Ranks:
+    """Processes that train together, a given number of updates at a time."""
+
+    def __init__(self, folder: Path, precision: str, kind: str, size: int) -> None:
+        names = {"WORLD_SIZE": str(size), "MASTER_PORT": str(free_port())}
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.training.engine", str(folder), precision, kind],
+                env=environment(**names, RANK=str(rank), LOCAL_RANK=str(rank)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(size)
+        ]
+
+    def run(self, updates: int) -> tuple[float, int]:
+        """Compute updates; return the seconds of the slowest rank, and the tokens on both sides."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(f"{updates}\n")
+            process.stdin.flush()
+        answers = [process.stdout.readline() for process in self._processes if process.stdout is not None]
+        if not all(answers):
+            failed = next(process for process, answer in zip(self._processes, answers, strict=True) if not answer)
+            raise RuntimeError(failed.communicate()[1])
+        seconds, tokens = zip(*(answer.split() for answer in answers), strict=True)
+        return max(map(float, seconds)), int(tokens[0])
+
+    def end(self) -> None:
+        """End the processes by closing their standard input."""
+        for process in self._processes:
+            process.communicate()
+
+
+def work(folder: Path, precision: str, kind: str) -> None:
+    """Run one rank: read numbers of updates from stdin, answer with seconds and tokens on stdout."""
+    answers = os.fdopen(os.dup(1), "w")
+    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout
+        world = join_world(read_processes(os.environ))
+        config = load_sized("tiny", precision, *budget_of(TOKENS, world.world_size))
+        split = Split(folder, SplitInfo.model_validate_json(folder.with_suffix(".json").read_bytes()))
+        stream = build_loader(split, config, world.rank, world.world_size).iter_updates(Position())
+        step = _engine_step(config, world) if kind == "engine" else _bare_step(config, precision)
+        numbers = itertools.count(1)
+        for line in sys.stdin:
+            world.barrier()
+            began, tokens = time.perf_counter(), 0
+            for _ in range(int(line)):
+                update = next(stream)
+                step(update, next(numbers))
+                tokens += update.src_tokens + update.tgt_tokens
+            print(time.perf_counter() - began, tokens, file=answers, flush=True)
+        stream.close()
+        leave_world()
+
+
+def _engine_step(config: Config, world: World) -> Callable[[Update, int], object]:
+    from dstransformer.training.engine import Engine
+
+    return Engine(config, compose(config, world.world_size), PIECES, world).step
+
+
+def _bare_step(config: Config, precision: str) -> Callable[[Update, int], object]:
+    """The same update in plain PyTorch: Adam on fp32 weights, with a bf16 copy for the computation in bf16."""
+    from dstransformer.training.engine import dropout_seed
+    from dstransformer.training.optimizer import learning_rate
+
+    torch.manual_seed(config.training.seed)
+    model = Transformer(config.model, PIECES, config.loss.label_smoothing)
+    masters = [parameter.detach().clone().requires_grad_() for parameter in model.parameters()]
+    if precision == "bf16":
+        model.to(torch.bfloat16)
+    weights: list[Tensor] = list(model.parameters())
+    trained = masters if precision == "bf16" else weights
+    adam = config.optimizer
+    optimizer = torch.optim.Adam(trained, lr=1.0, betas=(adam.beta1, adam.beta2), eps=adam.eps, fused=True)
+
+    def step(update: Update, number: int) -> None:
+        optimizer.param_groups[0]["lr"] = learning_rate(number, config.model.d_model, config.schedule)
+        for position, batch in enumerate(update.batches):
+            torch.manual_seed(dropout_seed(config.training.seed, number, position))
+            (model(*batch.to(masters[0].device)).loss / update.tgt_tokens).backward()
+        if trained is masters:
+            for master, weight in zip(masters, weights, strict=True):
+                assert weight.grad is not None
+                master.grad = weight.grad.float()
+        optimizer.step()
+        if trained is masters:
+            with torch.no_grad():
+                torch._foreach_copy_(weights, masters)
+        model.zero_grad()
+
+    return step
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]), *sys.argv[2:])
