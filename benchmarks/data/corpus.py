@@ -1,7 +1,7 @@
 """Building a corpus: encoding compared with the raw SentencePiece encoder on the same cores, and memory of a build.
 
-``python -m benchmarks.data.corpus --pairs 10000000 --data MULTI30K`` measures the memory of a build of that size from
-variations of a real text, in minutes; ``--near 0.8`` drops near duplicates too.
+``--pairs 10000000 --data MULTI30K`` measures the memory of a build of that size from variations of a real text, in
+minutes; ``--near 0.8`` drops near duplicates too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -25,7 +26,11 @@ import sentencepiece
 from benchmarks.data.text import write_text
 from benchmarks.lib.bars import print_at_least, print_at_most, print_share
 from benchmarks.lib.limits import disk_bandwidth, folder_bytes
+from benchmarks.lib.machine import child_seconds, count_cores
 from benchmarks.lib.memory import tree_peak
+from benchmarks.lib.multi30k import add_data_option
+from benchmarks.lib.processes import run_prep
+from benchmarks.lib.turns import take_turns
 from data_prep.options import EncodeOptions
 from data_prep.pipeline import run_encode
 from data_prep.workspace import open_workspace
@@ -38,14 +43,15 @@ BUILT_PAIRS = 500_000
 CHUNK = 4_000
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.data.corpus", description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, help="measure one complete build of this many pairs")
-    parser.add_argument("--data", type=Path, help="a folder with train.en.gz and train.de.gz; without it, the toy text")
+    add_data_option(parser, "train", required=False)
     parser.add_argument("--near", type=float, help="drop near duplicates too, from this Jaccard index on")
     parser.add_argument("--vocab-size", type=int, default=2000)
     parser.add_argument("--folder", type=Path, help="folder for temporary text and corpora")
-    options = parser.parse_args([] if __name__ != "__main__" else None)
+
+
+def main(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         if options.pairs:
@@ -59,11 +65,11 @@ def main() -> None:
 
 def compare_encoding(folder: Path, data: Path | None, vocab_size: int) -> None:
     """Alternate between the encoding stage of a build and the raw encoder on the same text."""
-    cores = len(os.sched_getaffinity(0))
+    cores = count_cores()
     files = write_text(folder, ENCODED_PAIRS, data)
     work = folder / "work"
-    for command in (["read", *source_options(files)], ["clean"], ["vocab", "--vocab-size", str(vocab_size)]):
-        run_prep([command[0], "--work", str(work), *command[1:]]).check_returncode()
+    for stage in (["read", *source_options(files)], ["clean"], ["vocab", "--vocab-size", str(vocab_size)]):
+        run_prep(*stage, "--work", str(work))
     model = (work / "vocab" / "tokenizer.model").read_bytes()
     sentences = [line for file in files for line in file.read_text().splitlines()]
     systems: dict[str, Callable[[], int]] = {
@@ -71,35 +77,24 @@ def compare_encoding(folder: Path, data: Path | None, vocab_size: int) -> None:
         f"SentencePiece, {cores} processes": lambda: encode_in_processes(model, sentences, cores),
         f"dst-prep encode, {cores} processes": lambda: encode_and_write(work, folder / "corpus", cores),
     }
-    rates: dict[str, list[float]] = {name: [] for name in systems}
-    costs: dict[str, list[float]] = {name: [] for name in systems}
-    for turn in range(ROUNDS + 1):
-        for name, encode in systems.items():
-            began, busy = time.perf_counter(), processor_seconds()
-            tokens = encode()
-            if turn:  # the first turn includes imports
-                rates[name].append(tokens / (time.perf_counter() - began))
-                costs[name].append(1e6 * (processor_seconds() - busy) / tokens)
-    for name in systems:
-        rate, cost = statistics.median(rates[name]), statistics.median(costs[name])
+    found = take_turns({name: partial(time_encoding, encode) for name, encode in systems.items()}, ROUNDS, warm_up=1)
+    rates = {name: [rate for rate, _ in results] for name, results in found.items()}
+    costs = {name: statistics.median(cost for _, cost in results) for name, results in found.items()}
+    for name, cost in costs.items():
+        rate = statistics.median(rates[name])
         print(f"{name:32}: {rate:10,.0f} tokens/s, {cost:.3f} core seconds per million (medians of {ROUNDS})")
     threads, processes, ours = rates.values()
     ratios = [mine / max(raw) for mine, *raw in zip(ours, threads, processes, strict=True)]
     print_at_least("encoding and writing against the faster raw encoder", statistics.median(ratios), 0.85)
-    least = min(statistics.median(costs[name]) for name in list(systems)[:2])
-    print(f"in CPU time: {least / statistics.median(list(costs.values())[2]):.2f} of the cheaper raw encoder")
+    *raw_costs, own_cost = costs.values()
+    print(f"in CPU time: {min(raw_costs) / own_cost:.2f} of the cheaper raw encoder")
 
 
-def processor_seconds() -> float:
-    """CPU seconds used by this process and its finished child processes."""
-    times = os.times()
-    return sum(times[:4])
-
-
-def child_seconds() -> float:
-    """CPU seconds of the child processes that have ended, and of theirs."""
-    times = os.times()
-    return times.children_user + times.children_system
+def time_encoding(encode: Callable[[], int]) -> tuple[float, float]:
+    """Tokens per second, and CPU seconds of all processes per million tokens."""
+    began, busy = time.perf_counter(), sum(os.times()[:4])
+    tokens = encode()
+    return tokens / (time.perf_counter() - began), 1e6 * (sum(os.times()[:4]) - busy) / tokens
 
 
 def encode_raw(model: bytes, sentences: list[str], threads: int) -> int:
@@ -159,25 +154,9 @@ def measure_build(folder: Path, pairs: int, data: Path | None, vocab_size: int, 
 
 
 def source_options(files: tuple[Path, Path]) -> list[str]:
-    src, tgt = map(str, files)
-    return [
-        "--source",
-        "files",
-        "--src",
-        src,
-        "--tgt",
-        tgt,
-        "--src-lang",
-        "en",
-        "--tgt-lang",
-        "de",
-        "--valid-size",
-        "500",
-    ]
-
-
-def run_prep(arguments: list[str]) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-m", "data_prep", *arguments], capture_output=True, check=False)
+    """The options of ``dst-prep`` that read these files."""
+    src, tgt = files
+    return ["--source=files", f"--src={src}", f"--tgt={tgt}", "--src-lang=en", "--tgt-lang=de", "--valid-size=500"]
 
 
 class SilentProgress(LineProgress):
@@ -185,7 +164,3 @@ class SilentProgress(LineProgress):
 
     def note(self, text: str) -> None:
         del text
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """The cost of preparing a corpus as it grows: CPU time and time of each stage for 1, 4 and 16 times as many pairs.
 
-``--data MULTI30K`` takes variations of a real text. What counts is the cost of a further
+What counts is the cost of a further
 pair, without what every start costs: between 4 and 16 times as many pairs at most 1.1 times that between 1 and 4 times.
 """
 
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.data.corpus import child_seconds, source_options
+from benchmarks.data.corpus import source_options
 from benchmarks.data.text import write_text
 from benchmarks.lib.bars import print_at_most
-from benchmarks.lib.machine import describe
+from benchmarks.lib.machine import child_seconds
+from benchmarks.lib.multi30k import add_data_option
+from benchmarks.lib.processes import run_prep
 
 PAIRS = 250_000
 FACTORS = (1, 4, 16)
@@ -26,21 +26,21 @@ FACTORS = (1, 4, 16)
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds that a stage took: of all processes' CPU time, and by the clock."""
+    """What a stage took: CPU seconds of all processes, and seconds by the clock."""
 
     cpu: float
     wall: float
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.data.growth", description=__doc__)
-    parser.add_argument("--data", type=Path, help="a folder with train.en.gz and train.de.gz; without it, the toy text")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_data_option(parser, "train", required=False)
     parser.add_argument("--pairs", type=int, default=PAIRS, help="pairs of the smallest corpus")
     parser.add_argument("--near", type=float, help="drop near duplicates too, from this Jaccard index on")
     parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--folder", type=Path, help="folder for temporary text and corpora")
-    options = parser.parse_args()
-    print(describe())
+
+
+def main(options: argparse.Namespace) -> None:
     costs: dict[int, dict[str, Cost]] = {}
     for factor in FACTORS:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
@@ -77,14 +77,7 @@ def measure_stages(folder: Path, pairs: int, options: argparse.Namespace) -> dic
     costs = {}
     for stage, arguments in stages.items():
         began, busy = time.perf_counter(), child_seconds()
-        command = [sys.executable, "-m", "data_prep", stage, "--work", work, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(done.stderr)
+        run_prep(stage, "--work", work, *arguments)
         costs[stage] = Cost(child_seconds() - busy, time.perf_counter() - began)
     shutil.rmtree(folder / "corpus")
     return costs
-
-
-if __name__ == "__main__":
-    main()

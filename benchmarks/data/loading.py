@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import statistics
@@ -27,8 +28,9 @@ PAIRS = 200_000
 CASES = ((4_096, 30, 5), (25_000, 6, 2))
 
 
-def main() -> None:
-    run_module("benchmarks.data.loading")
+def main(options: argparse.Namespace) -> None:
+    del options
+    run_module(__name__)
 
 
 def measure() -> None:

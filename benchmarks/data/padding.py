@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 
 from benchmarks.lib.bars import print_at_most
@@ -16,7 +18,8 @@ UPDATES = 10
 CASES = ((25_000, 8), (4_096, 1))
 
 
-def main() -> None:
+def main(options: argparse.Namespace) -> None:
+    del options
     print("packed training (the kernels for a CPU, varlen on a GPU): no sentence is padded")
     src, tgt = sample_lengths(PAIRS, seed=0)
     for tokens, micro_batches in CASES:
@@ -49,7 +52,3 @@ def _show(name: str, batches: list[tuple[np.ndarray, np.ndarray]]) -> None:
 
 def _cells(queries: np.ndarray, keys: np.ndarray) -> int:
     return len(queries) * int(queries.max()) * int(keys.max())
-
-
-if __name__ == "__main__":
-    main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 
 from benchmarks.lib.bars import print_at_most, print_share
@@ -14,7 +15,8 @@ from dstransformer.batching import Budget, plan_epoch
 CASES = {"En-De": (4_500_000, 2.0, None), "En-Fr": (36_000_000, 20.0, 1.5)}
 
 
-def main() -> None:
+def main(options: argparse.Namespace) -> None:
+    del options
     bandwidth = cpu_bandwidth()
     for name, (pairs, max_seconds, max_gigabytes) in CASES.items():
         src, tgt = sample_lengths(pairs, seed=0)
@@ -31,7 +33,3 @@ def main() -> None:
             print(f"  peak memory, lengths included: {gigabytes:.2f} GB")
         else:
             print_at_most("  peak memory, lengths included", gigabytes, max_gigabytes, unit=" GB")
-
-
-if __name__ == "__main__":
-    main()

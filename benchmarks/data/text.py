@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import chain, count, islice
 from pathlib import Path
 
+from benchmarks.lib.multi30k import LANGUAGES, find_text
 from data_prep.sources.toy import generate_pairs
 from dstransformer.io.text import iter_lines
 
@@ -28,31 +29,31 @@ def write_text(folder: Path, pairs: int, data: Path | None = None) -> tuple[Path
     Args:
         folder: Where ``text.en`` and ``text.de`` go.
         pairs: Number of lines.
-        data: A folder with ``train.en.gz`` and ``train.de.gz``, of which variations are written; without it, lines are
-            two sentences of the toy grammar each.
+        data: The folder of Multi30k, of which variations are written; without it, lines are two sentences of the toy
+            grammar each.
     """
     src, tgt = folder / "text.en", folder / "text.de"
     with src.open("w") as src_file, tgt.open("w") as tgt_file:
-        for one, other in islice(vary(data) if data else line_up(), pairs):
+        for one, other in islice(vary(data) if data else join_sentences(), pairs):
             src_file.write(f"{one}\n")
             tgt_file.write(f"{other}\n")
     return src, tgt
 
 
-def line_up() -> Iterator[Pair]:
+def join_sentences() -> Iterator[Pair]:
     """Sentences of the toy grammar, each followed by the next one, then by the one after that, and so on."""
     sentences = generate_pairs(SENTENCES, seed=1)
-    everyone = chain.from_iterable(
+    numbers = chain.from_iterable(
         ((i, (i + shift) % SENTENCES) for i in range(SENTENCES)) for shift in range(1, SENTENCES)
     )
-    for first, second in everyone:
+    for first, second in numbers:
         (src_one, tgt_one), (src_two, tgt_two) = sentences[first], sentences[second]
         yield f"{src_one} {src_two}", f"{tgt_one} {tgt_two}"
 
 
 def vary(data: Path) -> Iterator[Pair]:
     """Repeat a text with other words each time; lengths and word frequencies stay. A tenth nearly repeats."""
-    sides = [_Words(list(iter_lines(data / f"train.{language}.gz"))) for language in ("en", "de")]
+    sides = [_Words(list(iter_lines(find_text(data, "train", language)))) for language in LANGUAGES.values()]
     for number in count():
         src, tgt = (side.vary(number) for side in sides)
         for begin in range(0, len(src), _NEAR_EVERY):

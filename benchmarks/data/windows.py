@@ -6,6 +6,7 @@ shuffle is measured on lengths alone, for a smaller corpus that can be planned a
 
 from __future__ import annotations
 
+import argparse
 import os
 import tempfile
 import time
@@ -36,7 +37,8 @@ ASSEMBLED_UPDATES = 50
 Int64 = npt.NDArray[np.int64]
 
 
-def main() -> None:
+def main(options: argparse.Namespace) -> None:
+    del options
     with tempfile.TemporaryDirectory() as folder:
         measure_cost(Path(folder))
     measure_shuffle()
@@ -57,14 +59,14 @@ def measure_cost(folder: Path) -> None:
         files = len(psutil.Process().open_files())
         stream.close()
     with own_data_peak() as planning, Clock() as twice:
-        held = loader.plan(0, 0), loader.plan(0, 1)  # as while training goes from one to the next
+        both = loader.plan(0, 0), loader.plan(0, 1)  # as when training goes from one to the next
     print_at_most("  time to the first update", to_first.seconds, 60.0, unit=" s")
     print(f"  {to_first}, of that opening: {opening}; files that stay open: {files}")
-    print(f"  planning a window: {twice.seconds / 2:.2f} s ({twice.busy / 2:.2f} s), {held[0].updates:,} updates")
+    print(f"  planning a window: {twice.seconds / 2:.2f} s ({twice.busy / 2:.2f} s), {both[0].updates:,} updates")
     print_at_most("  memory without mapped files", max(peak.bytes, planning.bytes) / 1e9, 4.0, unit=" GB")
-    per_pair = planning.bytes / len(held[0].src_lengths)
+    per_pair = planning.bytes / len(both[0].src_lengths)
     print(f"  memory of two windows, one of them being planned: {per_pair:.0f} bytes a pair")
-    del held
+    del both
     stream = build_loader(split).iter_updates(Position(3, 12_345, 37))
     with Clock() as resuming:
         next(stream)
@@ -78,7 +80,7 @@ def measure_cost(folder: Path) -> None:
 
 
 class Clock:
-    """Measures the time of a block, and the CPU time of this process and its threads."""
+    """The time of a block, and the CPU time of this process and its threads."""
 
     def __enter__(self) -> Clock:
         self._began = time.perf_counter(), time.process_time()
@@ -212,7 +214,3 @@ def coincidences(values: Int64) -> int:
     """In how many ways two of them are equal."""
     counts = np.unique(values, return_counts=True)[1]
     return int((counts * (counts - 1) // 2).sum())
-
-
-if __name__ == "__main__":
-    main()

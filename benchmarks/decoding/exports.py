@@ -1,14 +1,11 @@
 """The exports of a bundle beside the bundle itself: equal outputs, BLEU, speed.
 
-    python -m benchmarks.decoding.exports BUNDLE SRC REF
-
 Every system translates the same text with all cores, our own before and after the others.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.lib.machine import count_cores
 from dstransformer.decoding import Translator
 from dstransformer.evaluation.bleu import score
 from dstransformer.export.ct2 import export_ct2
@@ -29,33 +27,28 @@ from dstransformer.io.text import iter_lines
 HF_BATCH = 64
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("bundle")
-    options.add_argument("src")
-    options.add_argument("ref")
-    given = options.parse_args()
-    sources, references = list(iter_lines(given.src)), list(iter_lines(given.ref))
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    ours = Translator.load(given.bundle, device="cpu")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", help="a trained model")
+    parser.add_argument("src", help="sentences, plain or gzipped")
+    parser.add_argument("ref", help="their translations")
+
+
+def main(options: argparse.Namespace) -> None:
+    sources, references = list(iter_lines(options.src)), list(iter_lines(options.ref))
+    torch.set_num_threads(count_cores())
+    ours = Translator.load(options.bundle, device="cpu")
     print(f"{len(sources):,} sentences, {torch.get_num_threads()} threads")
     expected = measure("dst translate, fp32", ours.translate, sources, references)
     with tempfile.TemporaryDirectory() as folder:
         for quantization in ("float32", "int8"):
-            place = Path(folder, quantization)
-            export_ct2(given.bundle, place, quantization=quantization)
-            engine = CT2Translator.open(place)
+            exported = Path(folder, quantization)
+            export_ct2(options.bundle, exported, quantization=quantization)
+            engine = CT2Translator.open(exported)
             measure(f"--engine ct2, {quantization}", engine.translate, sources, references, expected)
-        export_hf(given.bundle, Path(folder, "hf"))
-        for rescore in (False, True):
-            name = f"transformers, generate{', our formula on its beam' if rescore else ''}"
-            measure(
-                name,
-                load_hf(Path(folder, "hf"), ours.settings.length_penalty if rescore else None),
-                sources,
-                references,
-                expected,
-            )
+        export_hf(options.bundle, Path(folder, "hf"))
+        for name, alpha in (("", None), (", our formula on its beam", ours.settings.length_penalty)):
+            generate = load_hf(Path(folder, "hf"), alpha)
+            measure(f"transformers, generate{name}", generate, sources, references, expected)
     measure("dst translate, fp32, again", ours.translate, sources, references, expected)
 
 
@@ -89,15 +82,15 @@ def load_hf(folder: Path, alpha: float | None) -> Callable[[Sequence[str]], list
 
     @torch.inference_mode()
     def translate(sources: Sequence[str]) -> list[str]:
-        order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
+        order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
         found = [""] * len(sources)
         for start in range(0, len(order), HF_BATCH):
-            places = order[start : start + HF_BATCH]
-            batch = tokenizer([sources[place] for place in places], return_tensors="pt", padding=True)
+            chosen = order[start : start + HF_BATCH]
+            batch = tokenizer([sources[number] for number in chosen], return_tensors="pt", padding=True)
             outputs = model.generate(**batch) if alpha is None else generate_rescored(model, batch, alpha)
             texts = decoder.batch_decode(outputs, skip_special_tokens=True)
-            for place, text in zip(places, texts, strict=True):
-                found[place] = text
+            for number, text in zip(chosen, texts, strict=True):
+                found[number] = text
         return found
 
     return translate
@@ -111,7 +104,3 @@ def generate_rescored(model: Any, batch: Any, alpha: float) -> Tensor:
     scores = found.sequences_scores * lengths**settings.length_penalty / ((5 + lengths) / 6) ** alpha
     best: Tensor = found.sequences[scores.view(-1, beam).argmax(1) + torch.arange(0, len(scores), beam)]
     return best
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,11 @@
 """A parser on gold trees: F1 beside two baselines, sentences per second, and the constraint's share of the time.
 
-    python -m benchmarks.decoding.parsing BUNDLE GOLD TRAIN
-
-``GOLD`` and ``TRAIN`` are files, folders or patterns of trees; the second baseline copies from the training trees.
+The baselines are right-branching trees, and the most frequent training tree of the same length.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,6 +14,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.lib.machine import count_cores
 from dstransformer.decoding import Parser
 from dstransformer.decoding.commands import load_translator
 from dstransformer.decoding.constraint import TreeConstraint
@@ -27,23 +25,24 @@ from dstransformer.parsing.trees import TOP, Tree, normalise, parse_tree, read_t
 BARE = Linearisation("xx", "label")
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("bundle", type=Path)
-    options.add_argument("gold")
-    options.add_argument("train")
-    options.add_argument("--prune", type=float, help="the bundle's, if not given")
-    options.add_argument("--batch-tokens", type=int, help="the bundle's, if not given")
-    given = options.parse_args()
-    gold = load_trees(given.gold)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", type=Path, help="a trained parser")
+    parser.add_argument("gold", help="file, folder or pattern of the trees to compare with")
+    parser.add_argument("train", help="file, folder or pattern of the training trees, for the second baseline")
+    parser.add_argument("--prune", type=float, help="default: that of the bundle")
+    parser.add_argument("--batch-tokens", type=int, help="default: that of the bundle")
+
+
+def main(options: argparse.Namespace) -> None:
+    gold = load_trees(options.gold)
     report("right-branching", gold, [branch_right(tree.words()) for tree in gold])
-    report("most frequent training tree of that length", gold, copy_most_frequent(gold, load_trees(given.train)))
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    parser = load_translator(given.bundle, Parser, pruning_threshold=given.prune, batch_tokens=given.batch_tokens)
+    report("most frequent training tree of that length", gold, copy_most_frequent(gold, load_trees(options.train)))
+    torch.set_num_threads(count_cores())
+    parser = load_translator(options.bundle, Parser, pruning_threshold=options.prune, batch_tokens=options.batch_tokens)
     sentences = [" ".join(tree.words()) for tree in gold]
     parser.translate(sentences[:20])  # builds kernels and caches
-    spent = Spent()
-    spent.watch("__init__", "allowed", "advance", "keep")
+    constraint = Stopwatch()
+    constraint.watch("__init__", "allowed", "advance", "keep")
     began = time.perf_counter()
     parsed = parser.translate(sentences)
     seconds = time.perf_counter() - began
@@ -54,13 +53,13 @@ def main() -> None:
     search = f"beam {settings['beam_size']}, pruned at {settings['pruning_threshold']} nats, {settings['precision']}"
     search += f", {torch.get_num_threads()} threads"
     print(f"{len(gold)} sentences in {seconds:.1f} s: {len(gold) / seconds:.1f} per second, {search}")
-    print(f"constraint: {100 * spent.seconds / seconds:.1f}% of the time")
+    print(f"constraint: {100 * constraint.seconds / seconds:.1f}% of the time")
     print(f"trees over exactly the words of the sentence: {whole} of {len(gold)}")
 
 
-def load_trees(given: str) -> list[Tree]:
+def load_trees(pattern: str) -> list[Tree]:
     """The trees as a corpus has them, without traces and function tags."""
-    return [tree for located in read_trees(given) if (tree := normalise(located.tree)) is not None]
+    return [tree for located in read_trees(pattern) if (tree := normalise(located.tree)) is not None]
 
 
 def report(name: str, gold: Sequence[Tree], parsed: Sequence[Tree]) -> None:
@@ -93,7 +92,7 @@ def copy_most_frequent(gold: Sequence[Tree], train: Sequence[Tree]) -> list[Tree
     return copies
 
 
-class Spent:
+class Stopwatch:
     """Seconds spent in the methods of the constraint."""
 
     def __init__(self) -> None:
@@ -113,7 +112,3 @@ class Spent:
                 self.seconds += time.perf_counter() - began
 
         return call
-
-
-if __name__ == "__main__":
-    main()

@@ -1,16 +1,15 @@
-"""``python -m benchmarks.gpu``: training and decoding on one CUDA device, compared with the limits of the device.
+"""Training and decoding on one CUDA device, compared with the limits of the device.
 
-Every case runs in a new process, so that cases share neither peak memory nor compiled code, and may fail independently.
+Every case runs in a new process, so that cases share neither peak memory nor compiled code, and one that fails does not
+stop the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -26,8 +25,7 @@ import torch
 from benchmarks.gpu.cases import SMOKE, Case, Choice, Work, build_cases
 from benchmarks.gpu.device import datasheet_peak, describe
 from benchmarks.gpu.report import describe_profile, format_limits, format_tables, summarise
-
-ROOT = Path(__file__).parents[2]
+from benchmarks.lib.machine import ROOT, format_header
 
 #: Minimum seconds left to start another case.
 MIN_SECONDS = 15.0
@@ -41,21 +39,38 @@ SMOKE_ENVIRONMENT = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the selected cases. Return 0 if all succeeded, 1 if one failed, 2 if there is no GPU."""
-    options = _parse(arguments)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--models", nargs="+", choices=("base", "big"), default=["base", "big"])
+    parser.add_argument("--precisions", nargs="+", choices=("bf16", "fp16", "fp32"), help="default: bf16 fp16")
+    parser.add_argument("--backends", nargs="+", choices=("varlen", "padded"), help="default: both")
+    parser.add_argument("--compile", choices=("no", "yes", "both"), default="both", help="torch.compile of the layers")
+    parser.add_argument("--loops", nargs="+", choices=("engine", "bare"), default=["engine"])
+    parser.add_argument("--micro-batches", type=_count, help="micro-batches per update; default: varlen 1, padded 8")
+    parser.add_argument("--updates", type=_count, help="different updates, each computed once per round; default: 10")
+    parser.add_argument("--rounds", type=_count, help="timed rounds; default: 5")
+    parser.add_argument("--batch-tokens", type=_count, help="source tokens per decoding batch; default: 16384")
+    parser.add_argument("--json", type=Path, help="file for all measurements")
+    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="folder for the full profile of every case")
+    parser.add_argument("--case-seconds", type=float, default=120.0, help="time limit of a case")
+    parser.add_argument("--minutes", type=float, default=9.0, help="time limit of all cases together")
+    parser.add_argument("--smoke", action="store_true", help="run on the CPU with tiny sizes: padded, fp32 and bf16")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the selected cases. Return 0 if all succeeded, 1 if one failed, 2 if the options or the machine forbid it."""
+    if options.smoke and "varlen" in (options.backends or ()):
+        print("--smoke runs on the CPU, which has no varlen backend: remove --backends", file=sys.stderr)
+        return 2
     if not options.smoke and not torch.cuda.is_available():
         print(
-            f"benchmarks.gpu needs a CUDA device, but torch {torch.__version__} finds none: use a machine with one, "
+            f"the benchmark gpu needs a CUDA device, but torch {torch.__version__} finds none: use a machine with one, "
             "or add --smoke, which runs the same code on the CPU with tiny sizes",
             file=sys.stderr,
         )
         return 2
-    device = torch.device("cpu" if options.smoke else "cuda")
-    machine = describe(device)
+    machine = describe(torch.device("cpu" if options.smoke else "cuda"))
+    print(format_header(machine, options.command))
     peak = None if options.smoke else datasheet_peak(machine)
-    print(f"{machine}, {datetime.date.today().isoformat()}")
-    print(f"command: python -m benchmarks.gpu {shlex.join(sys.argv[1:] if arguments is None else arguments)}")
     known = "unknown" if peak is None else f"{peak / 1e12:,.0f} TFLOP/s"
     print(f"dense bf16 peak from the data sheet: {known}", flush=True)
     runs = _run_all(build_cases(_choose(options)), options, peak)
@@ -71,29 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if any(run["status"].startswith("failed") for _, run in runs) else 0
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--models", nargs="+", choices=("base", "big"), default=["base", "big"])
-    parser.add_argument("--precisions", nargs="+", choices=("bf16", "fp16", "fp32"), help="default: bf16 fp16")
-    parser.add_argument("--backends", nargs="+", choices=("varlen", "padded"), help="default: both")
-    parser.add_argument("--compile", choices=("no", "yes", "both"), default="both", help="torch.compile of the layers")
-    parser.add_argument("--loops", nargs="+", choices=("engine", "bare"), default=["engine"])
-    parser.add_argument("--micro-batches", type=int, help="micro-batches per update; default: varlen 1, padded 8")
-    parser.add_argument("--updates", type=int, help="different updates, each computed once per round; default: 10")
-    parser.add_argument("--rounds", type=int, help="timed rounds; default: 5")
-    parser.add_argument("--batch-tokens", type=int, help="source tokens per decoding batch; default: 16384")
-    parser.add_argument("--json", type=Path, help="file for all measurements")
-    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="folder for the full profile of every case")
-    parser.add_argument("--case-seconds", type=float, default=120.0, help="time limit of a case")
-    parser.add_argument("--minutes", type=float, default=9.0, help="time limit of all cases together")
-    parser.add_argument("--smoke", action="store_true", help="run on the CPU with tiny sizes: padded, fp32 and bf16")
-    options = parser.parse_args(arguments)
-    if options.smoke and (options.backends or ["padded"]) != ["padded"]:
-        parser.error("--smoke runs on the CPU, which has no varlen backend: remove --backends")
-    for name in ("micro_batches", "updates", "rounds", "batch_tokens"):
-        if getattr(options, name) is not None and getattr(options, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}: give 1 or more")
-    return options
+def _count(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: give 1 or more")
+    return int(text)
 
 
 def _choose(options: argparse.Namespace) -> Choice:
@@ -160,7 +156,3 @@ def _run(case: Case, limit: float, *, smoke: bool) -> dict[str, Any]:
 def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "no output")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

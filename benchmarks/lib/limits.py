@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import torch
 
-from dstransformer.config import ModelConfig, load_config
+from dstransformer.config import ModelConfig
 from dstransformer.model import DTYPES, LengthSums, ops, training_flops
 
 #: Side of the matrices whose product measures a CPU, and count of the numbers whose copy does.
@@ -24,21 +24,6 @@ _ROUNDS = 5
 _REPEATS = 10
 _BLOCK = 8 << 20
 _BLOCKS = 64
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a model whose heads are ``d_model / heads`` wide."""
-
-    layers: int
-    d_model: int
-    d_ff: int
-    heads: int
-
-
-def sizes_of(model: ModelConfig) -> Sizes:
-    """The sizes of a model whose heads are ``d_model / num_heads`` wide."""
-    return Sizes(model.num_layers, model.d_model, model.d_ff, model.num_heads)
 
 
 def synchronize(device: torch.device) -> None:
@@ -130,45 +115,28 @@ def folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def flops_per_token(sizes: Sizes, vocabulary: int, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> float:
+def flops_per_token(model: ModelConfig, vocabulary: int, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> float:
     """Floating-point operations of forward and backward per token, source or target, on average over a text.
 
     :func:`dstransformer.model.training_flops` says what is counted.
     """
-    width = sizes.d_model // sizes.heads
-    model = load_config("base").model.model_copy(
-        update={
-            "num_layers": sizes.layers,
-            "d_model": sizes.d_model,
-            "d_ff": sizes.d_ff,
-            "num_heads": sizes.heads,
-            "d_k": width,
-            "d_v": width,
-        }
-    )
     sums = LengthSums.of(src_lengths, tgt_lengths)
     return training_flops(model, vocabulary, sums) / (sums.src_tokens + sums.tgt_tokens)
 
 
-def decoding_flops(sizes: Sizes, vocabulary: int, src_tokens: int, tgt_tokens: int, beam_size: int) -> float:
+def decoding_flops(model: ModelConfig, vocabulary: int, src_tokens: int, tgt_tokens: int, beam_size: int) -> float:
     """Operations of a beam search that computes each output token once per hypothesis.
 
     Two for each weight applied to a token: forward only, without the attention products.
 
     Args:
-        sizes: The sizes of the model.
+        model: Its heads together are ``d_model`` wide.
         vocabulary: Rows of the softmax matrix.
         src_tokens: Source tokens of all sentences, end-of-sentence tokens included.
         tgt_tokens: Target tokens of all translations, end-of-sentence tokens included.
         beam_size: Hypotheses per sentence.
     """
-    src_weights, tgt_weights = _weights(sizes, vocabulary)
-    return 2.0 * (src_weights * src_tokens + beam_size * tgt_weights * tgt_tokens)
-
-
-def _weights(sizes: Sizes, vocabulary: int) -> tuple[int, int]:
-    """Number of weights applied to a source token, and to a target token."""
-    d_model, d_ff, layers = sizes.d_model, sizes.d_ff, sizes.layers
-    src_weights = layers * ((4 * d_model + 2 * d_ff) * d_model + 2 * d_model**2)
-    tgt_weights = layers * ((4 * d_model + 2 * d_ff) * d_model + 2 * d_model**2) + vocabulary * d_model
-    return src_weights, tgt_weights
+    # A source token also passes the key and value projections of the attention over the memory, a target token the
+    # other two.
+    weights = model.num_layers * (6 * model.d_model + 2 * model.d_ff) * model.d_model
+    return 2.0 * (weights * src_tokens + beam_size * (weights + vocabulary * model.d_model) * tgt_tokens)

@@ -15,6 +15,9 @@ from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Split, SplitWri
 
 PIECES = 8000
 
+#: The sizes of :func:`load_sized`.
+SIZES = ("tiny", "base")
+
 _TINY = {"num_layers": 3, "d_model": 256, "d_ff": 1024, "num_heads": 4}
 
 

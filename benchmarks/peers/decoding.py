@@ -1,7 +1,7 @@
-"""``python -m benchmarks.peers.decoding --data MULTI30K``: translating with beam 4, on this machine's CPU.
+"""Translating with beam 4: dstransformer, Hugging Face, eole, Sockeye and CTranslate2, on the CPU of this machine.
 
-Each system translates test 2016 with the model that ``benchmarks.peers.quality`` has left of it; CTranslate2 takes that
-of Hugging Face, once with one worker of all threads, once with a worker a thread. All have the same pieces in the same
+Each system translates test 2016 with the model that ``peers-quality`` has trained with it. CTranslate2 takes that of
+Hugging Face, once with one worker of all threads, once with one worker per thread. All have the same pieces in the same
 order, the longest first; starting, loading and a first pass over a tenth of the text are not timed. The batch size and
 the allocator in which a system is fastest are found first; then they take turns.
 """
@@ -16,21 +16,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.lib.limits import cpu_flops, decoding_flops
-from benchmarks.lib.machine import describe, measure_undisturbed, watch_others
+from benchmarks.lib.machine import count_cores, measure_undisturbed, watch_others
+from benchmarks.lib.multi30k import add_data_option
+from benchmarks.lib.tables import format_table
+from benchmarks.lib.workload import load_sized
 from benchmarks.peers.quality import models_folder
+from benchmarks.peers.recipe import ALLOCATORS, MODELS, PRECISIONS, add_common_options, build_environment
 from benchmarks.peers.text import TOKENIZER, VOCABULARY, HeldOut, Pieces
-from benchmarks.peers.training import ALLOCATORS, MODELS, PRECISIONS, build_environment
 from benchmarks.peers.translating import (
     BEAM_SIZE,
     LENGTH_PENALTY,
     OURS,
     Translation,
+    Translator,
     UnsupportedError,
-    Worker,
     score,
 )
 from benchmarks.peers.translating import MODELS as SYSTEMS
-from dstransformer.distributed.world import usable_cores
 
 SPLIT = "test_2016"
 CTRANSLATE2 = ("ctranslate2", "ctranslate2-workers")
@@ -38,7 +40,7 @@ CTRANSLATE2 = ("ctranslate2", "ctranslate2-workers")
 
 @dataclass
 class Series:
-    """A system in a precision, with its best batch size and allocator: a figure a round."""
+    """A system in a precision, with its best batch size and allocator; seconds of each round."""
 
     system: str
     precision: str
@@ -56,7 +58,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Bench:
-    """Who translates what; ``patience`` is how long to wait for a quiet machine, in seconds."""
+    """Who translates what; ``quiet_seconds`` is the longest wait for a quiet machine."""
 
     systems: Sequence[str]
     models: Path
@@ -64,11 +66,11 @@ class Bench:
     pieces: Pieces
     batches: Sequence[int]
     rounds: int
-    patience: float
+    quiet_seconds: float
     cache: Path
 
     def run(self, precision: str) -> tuple[list[Series], dict[str, str], float]:
-        """The series of each system, why others have none, and the FLOP/s of a matrix product beside them."""
+        """The series of each system, the reason of those without one, and the FLOP/s of a matrix product meanwhile."""
         found, left_out, peaks = [], {}, []
         for system in self.systems:
             try:
@@ -76,14 +78,14 @@ class Bench:
             except UnsupportedError as error:
                 left_out[system] = str(error)
         with ExitStack() as stack:
-            workers = {
-                series.system: stack.enter_context(self._worker(series.system, precision, series.allocator))
+            translators = {
+                series.system: stack.enter_context(self._open(series.system, precision, series.allocator))
                 for series in found
             }
             for number in range(1, self.rounds + 1):
                 peaks.append(cpu_flops(precision))
                 for series in found:
-                    done, others = self._translate(workers[series.system], series.batch)
+                    done, others = self._translate(translators[series.system], series.batch)
                     series.seconds.append(done.seconds)
                     series.others.append(others)
                     print(f"{precision}, round {number}: {_describe(series.system, done, others)}", flush=True)
@@ -93,9 +95,9 @@ class Bench:
         """The best batch size with the allocator of launch/env.sh, then the better allocator with that."""
         best: Series | None = None
         for allocator in reversed(ALLOCATORS):
-            with self._worker(system, precision, allocator) as worker:
+            with self._open(system, precision, allocator) as translator:
                 for batch in (best.batch,) if best else self.batches:
-                    done, others = self._translate(worker, batch)
+                    done, others = self._translate(translator, batch)
                     what = f"{precision}, batches of {batch}, {allocator} allocator"
                     print(f"{what}: {_describe(system, done, others)}", flush=True)
                     if best is None or done.seconds < best.translation.seconds:
@@ -103,27 +105,36 @@ class Bench:
         assert best is not None
         return best
 
-    def _worker(self, system: str, precision: str, allocator: str) -> Worker:
+    def _open(self, system: str, precision: str, allocator: str) -> Translator:
         model, environment = self.models / SYSTEMS[system], build_environment(allocator)
-        return Worker(system, model, self.text, self.pieces, precision, self.cache, environment)
+        return Translator(system, model, self.text, self.pieces, precision, self.cache, environment)
 
-    def _translate(self, worker: Worker, batch: int) -> tuple[Translation, float]:
+    def _translate(self, translator: Translator, batch: int) -> tuple[Translation, float]:
         def once() -> tuple[Translation, float]:
-            with watch_others([worker.pid]) as others:
-                done = worker.translate(batch)
+            with watch_others([translator.pid]) as others:
+                done = translator.translate(batch)
             return done, others.share
 
-        return measure_undisturbed(once, self.patience)
+        return measure_undisturbed(once, self.quiet_seconds)
 
 
-def main() -> None:
-    options = _parse()
-    models = models_folder(options.cache.absolute(), options.model)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_data_option(parser, "test_2016", required=True)
+    parser.add_argument("--model", choices=MODELS, default="tiny")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--batches", nargs="+", type=int, default=[32, 64, 128, 256], help="sentences at once, to try")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sentences", type=int, help="of the text, its first; default all")
+    add_common_options(parser)
+
+
+def main(options: argparse.Namespace) -> None:
+    models = models_folder(options.cache, options.model)
     missing = [name for name in options.systems if not (models / SYSTEMS[name]).is_dir()]
     if missing:
-        command = "python -m benchmarks.peers.quality"
+        command = "python -m benchmarks peers-quality"
         raise SystemExit(f"{models} holds no trained model for {', '.join(missing)}: run {command} first")
-    print(describe(), flush=True)
     pieces = Pieces(models / TOKENIZER)
     text = pieces.read(options.data, SPLIT, options.sentences)
     bench = Bench(
@@ -133,8 +144,8 @@ def main() -> None:
         pieces=pieces,
         batches=options.batches,
         rounds=options.rounds,
-        patience=options.patience,
-        cache=options.cache.absolute(),
+        quiet_seconds=options.quiet_seconds,
+        cache=options.cache,
     )
     rivals: list[Series] = []
     for precision in options.precisions:
@@ -154,28 +165,35 @@ def format_case(
 ) -> list[str]:
     """The table of a precision, in Markdown."""
     src_tokens = sum(len(sentence) + 1 for sentence in bench.text.pieces)
-    lines = [
+    columns = ["system", "sentences/s, median:", "from – to:", "output tokens/s:", "of the peak:", "output length:"]
+    rows: list[list[str]] = []
+    for series in found:
+        sentences, done = len(series.translation.pieces), series.translation
+        flops = decoding_flops(load_sized(model, "fp32").model, VOCABULARY, src_tokens, done.tokens, BEAM_SIZE)
+        slowest, fastest = (sentences / seconds for seconds in (max(series.seconds), min(series.seconds)))
+        rows.append(
+            [
+                series.system,
+                f"{series.rate:,.1f}",
+                f"{slowest:,.1f} – {fastest:,.1f}",
+                f"{series.rate * done.tokens / sentences:,.0f}",
+                f"{series.rate / sentences * flops / peak:.1%}",
+                f"{done.tokens / sentences - 1:.1f}",
+                f"{score(done, bench.text, bench.pieces):.1f}",
+                str(series.batch),
+                series.allocator,
+                f"{max(series.others):.0%}",
+            ]
+        )
+    rows += [[system, reason] for system, reason in left_out.items()]
+    return [
         f"### Decoding: {model} {precision}",
         "",
         f"{len(bench.text.pieces):,} sentences of test 2016, beam {BEAM_SIZE}, length penalty {LENGTH_PENALTY}, "
-        f"{len(usable_cores())} threads; matrix product {peak / 1e9:,.0f} GFLOP/s.",
+        f"{count_cores()} threads; matrix product {peak / 1e9:,.0f} GFLOP/s.",
         "",
-        "| system | sentences/s, median | from – to | output tokens/s | of the peak | output length | BLEU | batch "
-        "| allocator | others |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|---|--:|",
+        format_table([*columns, "BLEU:", "batch:", "allocator", "others:"], rows),
     ]
-    for series in found:
-        sentences, done = len(series.translation.pieces), series.translation
-        flops = decoding_flops(MODELS[model], VOCABULARY, src_tokens, done.tokens, BEAM_SIZE)
-        slowest, fastest = (sentences / seconds for seconds in (max(series.seconds), min(series.seconds)))
-        lines.append(
-            f"| {series.system} | {series.rate:,.1f} | {slowest:,.1f} – {fastest:,.1f} | "
-            f"{series.rate * done.tokens / sentences:,.0f} | {series.rate / sentences * flops / peak:.1%} | "
-            f"{done.tokens / sentences - 1:.1f} | "
-            f"{score(done, bench.text, bench.pieces):.1f} | {series.batch} | {series.allocator} | "
-            f"{max(series.others):.0%} |"
-        )
-    return lines + [f"| {system} | {reason} | | | | | | | | |" for system, reason in left_out.items()]
 
 
 def format_ratios(found: Sequence[Series], rivals: Sequence[Series]) -> list[str]:
@@ -189,21 +207,3 @@ def format_ratios(found: Sequence[Series], rivals: Sequence[Series]) -> list[str
         f"- **{ours.rate / rival.rate:.2f}×**: {OURS} {ours.precision} over {rival.system} {rival.precision}"
         for rival in (*best, *rivals)
     ]
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.decoding", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder with test_2016.{en,de} or .gz of Multi30k")
-    parser.add_argument("--model", choices=MODELS, default="tiny")
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
-    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
-    parser.add_argument("--batches", nargs="+", type=int, default=[32, 64, 128, 256], help="sentences at once, to try")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sentences", type=int, help="of the text, its first; default all")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for a quiet machine, each time")
-    parser.add_argument("--cache", type=Path, default=Path(".bench"), help="where the environments and the models are")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    main()

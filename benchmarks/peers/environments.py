@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import venv
 from pathlib import Path
+
+from benchmarks.lib.processes import run_command
 
 REQUIREMENTS = Path(__file__).with_name("requirements")
 
@@ -22,13 +23,7 @@ def python_of(peer: str, cache: Path) -> Path:
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     # PyTorch first, with what that build of it needs. The lists are complete, so nothing is resolved after it; that
     # also lets Sockeye, which asks for torch below 1.14, run on the PyTorch of all others.
-    _install([*pip, "--constraint", str(wanted), "torch"], peer)
-    _install([*pip, "--no-deps", "--requirement", str(wanted)], peer)
+    run_command([*pip, "--constraint", str(wanted), "torch"])
+    run_command([*pip, "--no-deps", "--requirement", str(wanted)])
     shutil.copyfile(wanted, installed)
     return python
-
-
-def _install(command: list[str], peer: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"cannot install {peer}: {' '.join(command)}\n{done.stderr[-2000:]}")

@@ -1,11 +1,12 @@
 """Training beside a tracking server that works, is not there, takes 5 seconds for an answer, or answers status 500.
 
-The same run trains once with each, in processes that take turns: all but one are stopped. Every update is logged,
-fifty times as often as by default. A real MLflow server stands behind the proxy that lets it fail.
+The same run trains with each, in processes that take turns: all but one are stopped at any time. Every update is
+logged, fifty times as often as by default. A real MLflow server stands behind the proxy that makes it fail.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
@@ -15,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +25,8 @@ import psutil
 
 from benchmarks.lib.bars import print_at_most
 from benchmarks.lib.machine import watch_others
-from benchmarks.lib.processes import environment, free_port
+from benchmarks.lib.processes import Worker, environment, free_port, run_prep, wait_for_server
+from benchmarks.lib.turns import median_ratio, ratios
 from benchmarks.resilience.proxy import Fault, Proxy
 from dstransformer.config import compose, load_config
 from dstransformer.corpus import Corpus
@@ -37,25 +38,25 @@ from dstransformer.tracking import FanOut, RunStart, Tracker, build_tracker
 ROUNDS = 11
 STEPS = 8
 SLOW_SECONDS = 5.0
-PATIENCE = 120.0
+START_TIMEOUT = 120.0
 BAR = 1.01
 
 HEALTHY = "healthy server"
 SETTINGS = ["training.log_every=1", "training.max_updates=100000", "validation.every=0", "checkpoint.every_updates=0"]
 
 
-def main() -> None:
+def main(options: argparse.Namespace) -> None:
+    del options
     rounds = f"medians of {ROUNDS} turns of {STEPS} updates"
     print(f"preset toy, fp32, one thread, every update logged; seconds per update, {rounds}")
-    with tempfile.TemporaryDirectory() as name, ExitStack() as held:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        build = ["build", "--source", "toy", "--pairs", "20000", "--out", str(folder / "corpus")]
-        subprocess.run([sys.executable, "-m", "data_prep", *build], check=True, capture_output=True)
-        port = held.enter_context(_mlflow_server(folder))
-        stores = _stores(port, held)
+        run_prep("build", "--source", "toy", "--pairs", "20000", "--out", str(folder / "corpus"))
+        port = stack.enter_context(_mlflow_server(folder))
+        stores = _stores(port, stack)
         runs = {state: Run(folder, folder / f"run-{number}", uri) for number, (state, uri) in enumerate(stores.items())}
         for run in runs.values():
-            held.callback(run.end)
+            stack.callback(run.end)
         with watch_others([run.pid for run in runs.values()]) as others:
             for turn in range(ROUNDS + 1):
                 for run in runs.values():
@@ -64,7 +65,7 @@ def main() -> None:
         print(f"other processes, the MLflow server among them, took {others.share:.0%} of the machine")
 
 
-def _stores(server: int, held: ExitStack) -> Mapping[str, str]:
+def _stores(server: int, stack: ExitStack) -> Mapping[str, str]:
     """The states of the store, and the address of each; empty for a run that is not tracked."""
 
     def wait(*_: str) -> Fault:
@@ -76,7 +77,7 @@ def _stores(server: int, held: ExitStack) -> Mapping[str, str]:
     for state, judge in judges.items():
         proxy = Proxy(free_port(), server)
         proxy.judge = judge
-        held.callback(proxy.close)
+        stack.callback(proxy.close)
         stores[state] = proxy.uri
     return {**stores, "no server": f"http://127.0.0.1:{free_port()}", "not tracked": ""}
 
@@ -91,28 +92,16 @@ def _mlflow_server(folder: Path) -> Iterator[int]:
     with (folder / "server.log").open("wb") as log:
         server = subprocess.Popen(command, env=quiet, stdout=log, stderr=log, start_new_session=True)
     try:
-        deadline = time.monotonic() + PATIENCE
-        while not _answers(f"http://127.0.0.1:{port}/health"):
-            if time.monotonic() > deadline:
-                sys.exit((folder / "server.log").read_text())
-            time.sleep(0.5)
+        wait_for_server(f"http://127.0.0.1:{port}/health", server, START_TIMEOUT)
         yield port
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
 
-def _answers(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(address, timeout=10) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
 @dataclass
 class Run:
-    """A training in a process of its own, which stands still between its turns."""
+    """A training in a process of its own, which is stopped between its turns."""
 
     corpus: Path
     folder: Path
@@ -124,24 +113,18 @@ class Run:
 
     def __post_init__(self) -> None:
         self.folder.mkdir()
-        self._process = subprocess.Popen(
+        self._worker = Worker(
             [sys.executable, "-m", __name__, str(self.corpus / "corpus"), str(self.folder), self.uri],
-            env=environment(OMP_NUM_THREADS="1", WORLD_SIZE="1", RANK="0", LOCAL_RANK="0"),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(self.folder / "log").open("w"), text=True,
-        )  # fmt: skip
-        self.pid = self._process.pid
+            environment(OMP_NUM_THREADS="1", WORLD_SIZE="1", RANK="0", LOCAL_RANK="0"),
+        )
+        self.pid = self._worker.pid
 
     def take_turn(self, updates: int, *, counts: bool) -> None:
         """Compute updates, then stop the process; the first turn, with the start, does not count."""
         process = psutil.Process(self.pid)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         process.resume()
-        self._process.stdin.write(f"{updates}\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise RuntimeError((self.folder / "log").read_text())
+        self._worker.send(updates)
+        answer = self._worker.receive()
         process.suspend()
         if counts:
             spent, used, *seconds = map(float, answer.split())
@@ -152,8 +135,7 @@ class Run:
 
     def end(self) -> None:
         """Kill the process."""
-        self._process.kill()
-        self._process.communicate()
+        self._worker.end(seconds=0)
 
 
 def _report(runs: Mapping[str, Run]) -> None:
@@ -165,12 +147,12 @@ def _report(runs: Mapping[str, Run]) -> None:
     for state, run in runs.items():
         if run is healthy:
             continue
-        ratios = [a / b for a, b in zip(run.turns, healthy.turns, strict=True)]
-        spread = f"turns from {min(ratios):.3f} to {max(ratios):.3f}"
+        found = ratios(run.turns, healthy.turns)
+        spread = f"turns from {min(found):.3f} to {max(found):.3f}"
         updates = statistics.median(run.seconds) / statistics.median(healthy.seconds)
-        cpu = statistics.median(a / b for a, b in zip(run.cpu, healthy.cpu, strict=True))
+        cpu = median_ratio(run.cpu, healthy.cpu)
         what = f"{state} over a {HEALTHY}, time of a turn ({spread}; median update {updates:.3f}; CPU time {cpu:.3f})"
-        print_at_most(what, statistics.median(ratios), BAR, ".3f")
+        print_at_most(what, statistics.median(found), BAR, ".3f")
 
 
 class Turns(Tracker):

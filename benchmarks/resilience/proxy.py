@@ -1,4 +1,4 @@
-"""A proxy that stands before a server and lets it fail."""
+"""A proxy in front of a server, which makes requests fail."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Fault = Literal["none", "drop", "status 500"]
 
 
 class Proxy:
-    """Passes requests on, except those that ``judge`` lets fail. It judges each when it comes, and may wait.
+    """Passes requests on, except those that ``judge`` lets fail.
 
     Args:
         port: The port to listen on.
         server: The port of the server.
 
     Attributes:
-        judge: Given the method and path of a request, what becomes of it: it is passed on, the connection is closed
-            without an answer, or the answer is status 500.
+        judge: Given the method and path of a request, returns ``none`` to pass it on, ``drop`` to close the connection
+            without an answer, or ``status 500`` to answer so. It is called in the thread of the request, and may wait.
         failed: Number of requests that failed.
         passed: Number of requests that were passed on.
     """

@@ -23,61 +23,62 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 from benchmarks.lib.bars import print_at_least, print_at_most
-from benchmarks.lib.machine import describe, watch_others
-from benchmarks.lib.processes import environment, free_port
+from benchmarks.lib.machine import watch_others
+from benchmarks.lib.processes import environment, free_port, run_command, wait_for_server
 from dstransformer.io.text import iter_lines
 
 DST = [sys.executable, "-m", "dstransformer"]
 
-#: Seconds for the server to start.
-PATIENCE = 120.0
+#: Seconds for the server to start, and for an answer to what it counts.
+TIMEOUT = 120.0
 
-SHARE_BAR = 0.8
-LATENCY_BAR = 150.0  # milliseconds
+#: Least speed over that of ``dst translate``, and greatest median latency in milliseconds.
+SPEED_BAR = 0.8
+LATENCY_BAR = 150.0
 
 
 @dataclass
-class Tally:
-    """What the clients saw."""
+class Answers:
+    """What the clients received."""
 
     seconds: list[float] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
-    in_time: int = 0  # answers before the end of the test; those under way are waited for
+    in_time: int = 0  # answers before the end of the test; those that come later are waited for
     different: int = 0
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.load", description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bundle", required=True, help="a trained model")
     parser.add_argument("--text", required=True, help="sentences, plain or gzipped")
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--single", type=int, default=200, help="sentences that are sent one at a time")
-    parser.add_argument("options", nargs="*", help="after --: options of both commands, such as --precision bf16")
-    given = parser.parse_args()
-    print(describe())
-    sentences = [line for line in iter_lines(given.text) if line.strip()]
+    parser.add_argument("extra", nargs="*", help="after --: options of both commands, such as --precision bf16")
+
+
+def main(options: argparse.Namespace) -> None:
+    sentences = [line for line in iter_lines(options.text) if line.strip()]
     with watch_others() as others, tempfile.TemporaryDirectory() as name:
-        before, expected = translate(given.bundle, sentences, given.options, Path(name))
-        with serving(given.bundle, given.options) as port:
+        before, expected = translate(options.bundle, sentences, options.extra, Path(name))
+        with serving(options.bundle, options.extra) as port:
             start = batches(port)
-            single = asyncio.run(load(port, sentences, expected, 1, count=given.single))
+            single = asyncio.run(load(port, sentences, expected, 1, count=options.single))
             alone = batches(port).since(start)
             start = batches(port)
-            many = asyncio.run(load(port, sentences, expected, given.clients, seconds=given.seconds))
+            many = asyncio.run(load(port, sentences, expected, options.clients, seconds=options.seconds))
             together = batches(port).since(start)
-        after, _ = translate(given.bundle, sentences, given.options, Path(name))
+        after, _ = translate(options.bundle, sentences, options.extra, Path(name))
     report("one client", single)
     mean = sum(single.seconds) / len(single.seconds)
     print(f"  mean {1000 * mean:.0f} ms, of which decoding {1000 * alone.seconds / alone.count:.0f} ms")
-    report(f"{given.clients} clients", many)
+    report(f"{options.clients} clients", many)
     size, each = together.sentences / together.count, 1000 * together.seconds / together.sentences
     busy = together.seconds / together.elapsed
     print(f"  {size:.0f} sentences at a time, {each:.1f} ms each; decoding {busy:.0%} of the time")
-    speed = many.in_time / given.seconds
+    speed = many.in_time / options.seconds
     print(f"dst serve: {speed:.1f} sentences/s; dst translate: {before:.1f} sentences/s before, {after:.1f} after")
     print_at_most("one sentence at a time, p50", 1000 * quantile(single.seconds, 0.5), LATENCY_BAR, ".0f", " ms")
-    print_at_least("dst serve over dst translate", speed / ((before + after) / 2), SHARE_BAR)
+    print_at_least("dst serve over dst translate", speed / ((before + after) / 2), SPEED_BAR)
     print(f"other processes took {others.share:.0%} of the machine")
 
 
@@ -88,13 +89,7 @@ def translate(bundle: str, sentences: Sequence[str], options: Sequence[str], fol
         text = folder / "text"
         text.write_text("".join(f"{sentence}\n" for sentence in part), encoding="utf-8")
         began = time.perf_counter()
-        done = subprocess.run(
-            [*DST, "translate", bundle, str(text), *options],
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run_command([*DST, "translate", bundle, str(text), *options], environment())
         times.append(time.perf_counter() - began)
         lines = done.stdout.split("\n")[:-1]
     return (len(sentences) - 1) / (times[1] - times[0]), lines
@@ -106,22 +101,10 @@ def serving(bundle: str, options: Sequence[str]) -> Iterator[int]:
     port = free_port()
     with subprocess.Popen([*DST, "serve", bundle, "--port", str(port), *options], env=environment()) as process:
         try:
-            deadline = time.monotonic() + PATIENCE
-            while not _is_ready(port):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    sys.exit("dst serve did not start")
-                time.sleep(0.1)
+            wait_for_server(f"http://127.0.0.1:{port}/healthz", process, TIMEOUT)
             yield port
         finally:
             process.terminate()
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=PATIENCE) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 @dataclass(frozen=True)
@@ -140,7 +123,7 @@ class Batches:
 
 def batches(port: int) -> Batches:
     """What the server has decoded so far, as it counts."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT) as answer:
         lines = [line.rpartition(" ") for line in answer.read().decode().splitlines()]
     values = {name: float(value) for name, _, value in lines if name.startswith("dst_batch_")}
     return Batches(
@@ -153,29 +136,29 @@ def batches(port: int) -> Batches:
 
 async def load(
     port: int, sentences: Sequence[str], expected: Sequence[str], clients: int, *, seconds: float = 0.0, count: int = 0
-) -> Tally:
-    """Send sentences from several clients, for some seconds or ``count`` from each; requests under way are finished."""
-    tally = Tally()
+) -> Answers:
+    """Send sentences from several clients, for some seconds or ``count`` from each; open requests are finished."""
+    answers = Answers()
     deadline = time.perf_counter() + seconds if seconds else float("inf")
 
-    async def client(number: int) -> None:
-        draw = random.Random(number)
+    async def client(seed: int) -> None:
+        draw = random.Random(seed)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         sent = 0
         while time.perf_counter() < deadline and (not count or sent < count):
-            place = draw.randrange(len(sentences))
+            number = draw.randrange(len(sentences))
             began = time.perf_counter()
-            status, answer = await _ask(reader, writer, sentences[place])
-            tally.statuses[status] += 1
+            status, answer = await _ask(reader, writer, sentences[number])
+            answers.statuses[status] += 1
             sent += 1
             if status == "200":
-                tally.seconds.append(time.perf_counter() - began)
-                tally.in_time += time.perf_counter() < deadline
-                tally.different += json.loads(answer)["translations"][0]["text"] != expected[place]
+                answers.seconds.append(time.perf_counter() - began)
+                answers.in_time += time.perf_counter() < deadline
+                answers.different += json.loads(answer)["translations"][0]["text"] != expected[number]
         writer.close()
 
-    await asyncio.gather(*(client(number) for number in range(clients)))
-    return tally
+    await asyncio.gather(*map(client, range(clients)))
+    return answers
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sentence: str) -> tuple[str, bytes]:
@@ -187,17 +170,14 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sente
     return answered[0].split()[1], await reader.readexactly(length)
 
 
-def report(name: str, tally: Tally) -> None:
+def report(name: str, answers: Answers) -> None:
     """Print statuses and latencies."""
-    statuses = ", ".join(f"{count} x {status}" for status, count in sorted(tally.statuses.items()))
-    times = ", ".join(f"p{100 * share:g} {1000 * quantile(tally.seconds, share):.0f} ms" for share in (0.5, 0.9, 0.99))
-    print(f"{name}: {statuses}; {times}; {tally.different} differ from dst translate")
+    statuses = ", ".join(f"{count} x {status}" for status, count in sorted(answers.statuses.items()))
+    shares = (0.5, 0.9, 0.99)
+    times = ", ".join(f"p{100 * share:g} {1000 * quantile(answers.seconds, share):.0f} ms" for share in shares)
+    print(f"{name}: {statuses}; {times}; {answers.different} differ from dst translate")
 
 
 def quantile(seconds: Sequence[float], share: float) -> float:
     """The value below which this share of the values lies."""
     return sorted(seconds)[min(int(share * len(seconds)), len(seconds) - 1)]
-
-
-if __name__ == "__main__":
-    main()

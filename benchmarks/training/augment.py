@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.lib.machine import describe
 from dstransformer.batching import Augmentation, BpeDropout, Position, describe_augmentation
 from dstransformer.batching.subwords import Pairs
 from dstransformer.config import Modifier, compose, load_config
@@ -38,19 +37,19 @@ PAIRS = 150  # of a micro-batch
 UPDATES = 5
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.training.augment", description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("corpus", type=Path, help="a corpus with a BPE vocabulary")
     parser.add_argument("--turns", type=int, default=0, help="turns of training with and without (default: none)")
-    given = parser.parse_args()
-    print(describe())
-    corpus = Corpus.open(given.corpus, verify=False)
+
+
+def main(options: argparse.Namespace) -> None:
+    corpus = Corpus.open(options.corpus, verify=False)
     modifiers = load_config(PRESET, [AUGMENT]).training.augment
     print(describe_augmentation(modifiers))
     measure_loader(corpus, modifiers)
-    if given.turns:
+    if options.turns:
         world = join_world(read_processes(os.environ))
-        for _ in range(given.turns):
+        for _ in range(options.turns):
             for name, overrides in (("without", []), ("with", [AUGMENT])):
                 tokens, seconds = train(corpus, world, overrides)
                 print(
@@ -95,7 +94,3 @@ def train(corpus: Corpus, world: World, overrides: list[str]) -> tuple[int, floa
                 trainer.engine.step(update, number + 1)
                 tokens += update.src_tokens + update.tgt_tokens if number else 0
         return tokens, time.process_time() - start
-
-
-if __name__ == "__main__":
-    main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import statistics
@@ -32,8 +33,9 @@ POLL = 0.005
 ROUNDS = 5
 
 
-def main() -> None:
-    run_module("benchmarks.training.checkpoint")
+def main(options: argparse.Namespace) -> None:
+    del options
+    run_module(__name__)
 
 
 def measure() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import itertools
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.lib.bars import print_at_least, print_at_most, print_share
-from benchmarks.lib.limits import cpu_flops, flops_per_token, sizes_of
-from benchmarks.lib.processes import environment, free_port
+from benchmarks.lib.limits import cpu_flops, flops_per_token
+from benchmarks.lib.processes import Worker, environment, free_port
+from benchmarks.lib.turns import median_ratio, take_turns
 from benchmarks.lib.workload import PIECES, budget_of, build_loader, load_sized, write_split
 from dstransformer.batching import Position, Update
 from dstransformer.config import Config, compose
@@ -34,85 +35,63 @@ ROUNDS = 5
 STEPS = 4
 
 
-def main() -> None:
+def main(options: argparse.Namespace) -> None:
+    del options
     print(f"tiny, about {TOKENS:,} target tokens per update; seconds per update, medians of {ROUNDS} x {STEPS} updates")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "train"
         split = write_split(folder, PAIRS)
         folder.with_suffix(".json").write_text(split.info.model_dump_json())
-        sizes = sizes_of(load_sized("tiny", "fp32").model)
-        flops = flops_per_token(sizes, PIECES, split.src_lengths + 1, split.tgt_lengths + 1)
+        model = load_sized("tiny", "fp32").model
+        flops = flops_per_token(model, PIECES, split.src_lengths + 1, split.tgt_lengths + 1)
         for precision in ("fp32", "bf16"):
             measure(folder, precision, flops)
 
 
 def measure(folder: Path, precision: str, flops: float) -> None:
     """Measure one precision and print the results; ``flops`` are operations per token."""
-    systems = {
-        "engine, one rank": Ranks(folder, precision, "engine", 1),
-        "bare loop": Ranks(folder, precision, "bare", 1),
-        "engine, two ranks": Ranks(folder, precision, "engine", 2),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in systems}
-    rates: dict[str, list[float]] = {name: [] for name in systems}
-    peaks = []
-    with ExitStack() as held:
-        for ranks in systems.values():
-            held.callback(ranks.end)
-        for turn in range(ROUNDS + 1):
-            peaks.append(cpu_flops(precision))
-            for name, ranks in systems.items():
-                taken, tokens = ranks.run(STEPS)
-                if turn:
-                    seconds[name].append(taken / STEPS)
-                    rates[name].append(tokens / taken)
+    layouts = {"engine, one rank": ("engine", 1), "bare loop": ("bare", 1), "engine, two ranks": ("engine", 2)}
+    peaks: list[float] = []
+    with ExitStack() as stack:
+        systems = {}
+        for name, (kind, size) in layouts.items():
+            ranks = Ranks(folder, precision, kind, size)
+            stack.callback(ranks.end)
+            systems[name] = ranks.run
+        found = take_turns(systems, ROUNDS, warm_up=1, before_round=lambda: peaks.append(cpu_flops(precision)))
     peak = statistics.median(peaks)
-    for name, values in seconds.items():
-        print(f"  {precision}, {name:18} {statistics.median(values):.3f} s")
-        print_share("    operations", statistics.median(rates[name]) * flops / 1e9, peak / 1e9, "the peak", " GFLOP/s")
+    seconds = {name: [taken / STEPS for taken, _ in results] for name, results in found.items()}
+    for name, results in found.items():
+        rate = statistics.median(tokens / taken for taken, tokens in results)
+        print(f"  {precision}, {name:18} {statistics.median(seconds[name]):.3f} s")
+        print_share("    operations", rate * flops / 1e9, peak / 1e9, "the peak", " GFLOP/s")
     one, bare, two = seconds.values()
-    print_at_most(f"{precision}, engine against the bare loop", _ratio(one, bare), 1.10)
-    print_at_least(f"{precision}, two ranks of one thread against one rank of two, in speed", _ratio(one, two), 0.90)
-
-
-def _ratio(numerators: list[float], denominators: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
+    print_at_most(f"{precision}, engine against the bare loop", median_ratio(one, bare), 1.10)
+    what = f"{precision}, two ranks of one thread against one rank of two, in speed"
+    print_at_least(what, median_ratio(one, two), 0.90)
 
 
 class Ranks:
-    """Processes that train together, a given number of updates at a time."""
+    """Processes that train together, a few updates at a time."""
 
     def __init__(self, folder: Path, precision: str, kind: str, size: int) -> None:
         names = {"WORLD_SIZE": str(size), "MASTER_PORT": str(free_port())}
-        self._processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.training.engine", str(folder), precision, kind],
-                env=environment(**names, RANK=str(rank), LOCAL_RANK=str(rank)),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(size)
+        command = [sys.executable, "-m", __name__, str(folder), precision, kind]
+        self._workers = [
+            Worker(command, environment(**names, RANK=str(rank), LOCAL_RANK=str(rank))) for rank in range(size)
         ]
 
-    def run(self, updates: int) -> tuple[float, int]:
-        """Compute updates; return the seconds of the slowest rank, and the tokens on both sides."""
-        for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write(f"{updates}\n")
-            process.stdin.flush()
-        answers = [process.stdout.readline() for process in self._processes if process.stdout is not None]
-        if not all(answers):
-            failed = next(process for process, answer in zip(self._processes, answers, strict=True) if not answer)
-            raise RuntimeError(failed.communicate()[1])
-        seconds, tokens = zip(*(answer.split() for answer in answers), strict=True)
+    def run(self) -> tuple[float, int]:
+        """Compute ``STEPS`` updates; return the seconds of the slowest rank, and the tokens on both sides."""
+        for worker in self._workers:
+            worker.send(STEPS)
+        seconds, tokens = zip(*(worker.receive().split() for worker in self._workers), strict=True)
         return max(map(float, seconds)), int(tokens[0])
 
     def end(self) -> None:
-        """End the processes by closing their standard input."""
-        for process in self._processes:
-            process.communicate()
+        """End the processes."""
+        for worker in self._workers:
+            worker.end()
 
 
 def work(folder: Path, precision: str, kind: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.lib.bars import print_at_most, print_floor
+from benchmarks.lib.processes import run_command, run_prep
 
 ROUNDS = 5
 TIMEOUT = 300.0
@@ -21,24 +23,22 @@ DST = Path(sys.executable).with_name("dst")
 IMPORTS = ("numpy", "torch", "deepspeed", "dstransformer.training.trainer")
 
 
-def main() -> None:
-    helping = statistics.median(seconds_of([str(DST), "--help"]) for _ in range(2 * ROUNDS))
-    print_at_most(f"dst --help (median of {2 * ROUNDS})", helping, 0.4, unit=" s")
+def main(options: argparse.Namespace) -> None:
+    del options
+    help_seconds = statistics.median(seconds_of([str(DST), "--help"]) for _ in range(2 * ROUNDS))
+    print_at_most(f"dst --help (median of {2 * ROUNDS})", help_seconds, 0.4, unit=" s")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        command = [sys.executable, "-m", "data_prep", "build", "--source", "toy", "--out", str(folder / "corpus")]
-        subprocess.run(command, check=True, capture_output=True)
-        times = [seconds_to_first_update(folder, turn) for turn in range(ROUNDS + 1)][
-            1:
-        ]  # the first turn builds the operators
-    first = statistics.median(times)
+        run_prep("build", "--source", "toy", "--out", str(folder / "corpus"))
+        times = [seconds_to_first_update(folder, turn) for turn in range(ROUNDS + 1)]
+    first = statistics.median(times[1:])  # the first turn builds the operators
     print_at_most(f"dst train toy to the first update logged (median of {ROUNDS})", first, 15.0, unit=" s")
     totals = [import_seconds(IMPORTS[:count]) for count in range(len(IMPORTS) + 1)]
     names = ["python", *(f"import {module}" for module in IMPORTS)]
     for name, total, before in zip(names, totals, [0.0, *totals[:-1]], strict=True):
         print(f"  {name:40} {total - before:5.2f} s")
     print(f"  {'joining, building the engine, one update':40} {first - totals[-1]:5.2f} s")
-    print_floor("dst --help", helping, totals[0], "Python's own start")
+    print_floor("dst --help", help_seconds, totals[0], "Python's own start")
     floor = totals[1 + IMPORTS.index("deepspeed")]
     print_floor("dst train toy to the first update", first, floor, "Python, torch and DeepSpeed")
 
@@ -51,7 +51,7 @@ def import_seconds(modules: Sequence[str]) -> float:
 
 def seconds_of(command: list[str]) -> float:
     began = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"DS_ACCELERATOR": "cpu"})
+    run_command(command, os.environ | {"DS_ACCELERATOR": "cpu"})
     return time.perf_counter() - began
 
 
@@ -72,7 +72,3 @@ def seconds_to_first_update(folder: Path, turn: int) -> float:
     finally:
         process.kill()
         process.wait()
-
-
-if __name__ == "__main__":
-    main()

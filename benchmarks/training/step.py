@@ -1,27 +1,35 @@
-"""Tokens per second and operations per token of training steps.
-
-A bare loop in a process of its own, for benchmarks of what the environment changes. SIZE is ``tiny`` or ``base``.
-"""
+"""Tokens per second, and operations per token, of training steps in a bare loop."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+from collections.abc import Mapping
 
 import torch
 
-from benchmarks.lib.limits import flops_per_token, sizes_of
-from dstransformer.config import load_config
+from benchmarks.lib.limits import flops_per_token
+from benchmarks.lib.processes import run_command
+from benchmarks.lib.workload import PIECES, SIZES, load_sized
 from dstransformer.model import DTYPES, Packing, Transformer
 
-TINY = ("model.num_layers=3", "model.d_model=256", "model.d_ff=1024", "model.num_heads=4")
-PIECES = 8000
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", choices=SIZES, default="tiny")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--steps", type=int, default=6, help="steps that are timed, after one that is not")
 
 
-def main() -> None:
-    size, precision, steps = sys.argv[1:]
-    config = load_config("base", TINY if size == "tiny" else ())
-    model = Transformer(config.model, PIECES, 0.1).to(DTYPES[precision])
+def main(options: argparse.Namespace) -> None:
+    rate, flops = measure(options.size, options.precision, options.steps)
+    print(f"{rate:,.0f} tokens/s, {flops / 1e6:.1f} MFLOP per token")
+
+
+def measure(size: str, precision: str, steps: int) -> tuple[float, float]:
+    """Tokens per second, and operations per token."""
+    model_config = load_sized(size, precision).model
+    model = Transformer(model_config, PIECES, 0.1).to(DTYPES[precision])
     generator = torch.Generator().manual_seed(1)
 
     def step() -> torch.Tensor:
@@ -34,10 +42,16 @@ def main() -> None:
 
     step()
     began = time.perf_counter()
-    lengths = torch.cat([step() for _ in range(int(steps))]).numpy()
+    lengths = torch.cat([step() for _ in range(steps)]).numpy()
     seconds = time.perf_counter() - began
-    print(2 * lengths.sum() / seconds, flops_per_token(sizes_of(config.model), PIECES, lengths, lengths))
+    return 2 * float(lengths.sum()) / seconds, flops_per_token(model_config, PIECES, lengths, lengths)
+
+
+def measure_apart(size: str, precision: str, steps: int, env: Mapping[str, str]) -> tuple[float, float]:
+    """As :func:`measure`, in a new process with these environment variables."""
+    rate, flops = run_command([sys.executable, "-m", __name__, size, precision, str(steps)], env).stdout.split()
+    return float(rate), float(flops)
 
 
 if __name__ == "__main__":
-    main()
+    print(*measure(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -1,4 +1,4 @@
-"""A short campaign of faults; ``python -m benchmarks.resilience.faults`` is the long one."""
+"""A short campaign of faults; ``python -m benchmarks faults`` is the long one."""
 
 from __future__ import annotations
 

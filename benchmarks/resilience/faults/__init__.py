@@ -1,4 +1,4 @@
-"""A campaign of faults: trainings that are killed, stopped, starved of their disk and damaged, by seed, until they end.
+"""A campaign of faults: trainings are killed, stopped, and lose their disk or their newest checkpoint.
 
 It trains a tiny model at each ZeRO stage and precision, once undisturbed and then with
 faults, and compares weights, moments and trace bit for bit. The processes are started as the tests start theirs, with

@@ -12,15 +12,15 @@ from benchmarks.resilience.faults.comparing import compare_runs
 from benchmarks.resilience.faults.disk import Disk
 from benchmarks.resilience.faults.plan import Case
 from benchmarks.resilience.faults.report import CaseResult
-from benchmarks.resilience.faults.running import CaseRun, Strike, run_undisturbed
+from benchmarks.resilience.faults.running import CaseRun, FaultResult, run_undisturbed
 
 
 def run_campaign(
     cases: Sequence[Case],
     corpus: Path,
     folder: Path,
-    patience: float,
-    say: Callable[[str], None],
+    timeout: float,
+    log: Callable[[str], None],
     *,
     seconds: float = math.inf,
 ) -> list[CaseResult]:
@@ -30,40 +30,41 @@ def run_campaign(
         cases: The plan.
         corpus: The corpus that all train on.
         folder: For the runs.
-        patience: Seconds after which a run that neither goes on nor ends counts as hung.
-        say: Called with a line after each fault and each run.
-        seconds: After this time no further run is begun.
+        timeout: A run without progress for so many seconds has hung.
+        log: Called with a line after each fault and each run.
+        seconds: No further run is started after this time.
     """
     began = time.monotonic()
     within = itertools.takewhile(lambda _: time.monotonic() - began < seconds, cases)
-    return [_run_case(case, corpus, folder, patience, say) for case in within]
+    return [_run_case(case, corpus, folder, timeout, log) for case in within]
 
 
-def _run_case(case: Case, corpus: Path, folder: Path, patience: float, say: Callable[[str], None]) -> CaseResult:
+def _run_case(case: Case, corpus: Path, folder: Path, timeout: float, log: Callable[[str], None]) -> CaseResult:
     began = time.monotonic()
     reference = folder / f"zero{case.stage}-{case.precision}-undisturbed"
     if not reference.exists():
         run_undisturbed(case, corpus, reference)
     disk = Disk(folder / case.name)
     try:
-        runner = CaseRun(case, corpus, disk, patience)
-        strikes = []
-        for strike in runner.strikes():
-            strikes.append(strike)
-            say(f"{case.name}: {_describe(strike)}")
-        result = CaseResult(case, strikes, runner.problems)
+        runner = CaseRun(case, corpus, disk, timeout)
+        results = []
+        for result in runner.inject_faults():
+            results.append(result)
+            log(f"{case.name}: {_describe(result)}")
+        case_result = CaseResult(case, results, runner.problems)
         if not any(problem.startswith("the run did not") for problem in runner.problems):
-            result.difference = compare_runs(runner.run, reference)
-        result.seconds = time.monotonic() - began
-        say(f"{case.name}: {result.mismatch or 'as the undisturbed run'}, {result.seconds:.0f} s; {runner.problems}")
-        return result
+            case_result.difference = compare_runs(runner.run, reference)
+        case_result.seconds = time.monotonic() - began
+        verdict = case_result.mismatch or "as the undisturbed run"
+        log(f"{case.name}: {verdict}, {case_result.seconds:.0f} s; {runner.problems}")
+        return case_result
     finally:
         disk.close()
 
 
-def _describe(strike: Strike) -> str:
-    what = f"{strike.kind} in {strike.moment}"
-    if not strike.injected:
-        return f"{what}: not injected, {strike.reason}"
-    then = "hung" if strike.hung else "ended" if strike.ended else "went on"
-    return f"{what} at update {strike.update}: {then} after {strike.seconds} s; {'; '.join(strike.complaints)}"
+def _describe(result: FaultResult) -> str:
+    what = f"{result.kind} in {result.moment}"
+    if not result.injected:
+        return f"{what}: not injected, {result.reason}"
+    then = "hung" if result.hung else "ended" if result.ended else "went on"
+    return f"{what} at update {result.update}: {then} after {result.seconds} s; {'; '.join(result.complaints)}"

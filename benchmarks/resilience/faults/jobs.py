@@ -93,21 +93,21 @@ class Job:
         paths = [self._log] if self._program is not None else [path for fork in self._forks for path in fork.outputs]
         return "".join(path.read_text(errors="replace") for path in paths if path.exists())
 
-    def wait(self, patience: float, sign_of_life: Callable[[], object] = int) -> bool:
+    def wait(self, timeout: float, progress: Callable[[], object] = int) -> bool:
         """Wait for the end of all processes.
 
         Args:
-            patience: Seconds to wait.
-            sign_of_life: What changes while the run goes on, which starts the waiting anew.
+            timeout: Seconds to wait.
+            progress: A value that changes while the run makes progress, which restarts the wait.
 
         Returns:
             Whether they have ended.
         """
-        since, seen = time.monotonic(), sign_of_life()
+        since, seen = time.monotonic(), progress()
         while not self.has_ended:
-            if (now := sign_of_life()) != seen:
+            if (now := progress()) != seen:
                 since, seen = time.monotonic(), now
-            if time.monotonic() - since > patience:
+            if time.monotonic() - since > timeout:
                 return False
             time.sleep(_POLL)
         return True

@@ -6,32 +6,33 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from benchmarks.lib.tables import format_table
 from benchmarks.resilience.faults.comparing import TOLERANCE, Difference
 from benchmarks.resilience.faults.plan import KINDS, Case
-from benchmarks.resilience.faults.running import Strike
+from benchmarks.resilience.faults.running import FaultResult
 
 
 @dataclass
 class CaseResult:
-    """A run and what became of it.
+    """How a run went.
 
     Attributes:
         case: The run.
-        strikes: Its faults.
-        problems: What went wrong beside the faults.
+        faults: What its faults did.
+        problems: Broken promises that belong to no single fault.
         difference: From the run that was not disturbed; None if it did not end.
         seconds: That it took.
     """
 
     case: Case
-    strikes: Sequence[Strike]
+    faults: Sequence[FaultResult]
     problems: list[str] = field(default_factory=list)
     difference: Difference | None = None
     seconds: float = 0.0
 
     @property
     def mismatch(self) -> str:
-        """How the run differs from the undisturbed one beyond what is promised; empty if it does not."""
+        """How the run differs from the undisturbed one beyond the tolerance; empty if it does not."""
         found = self.difference
         if found is None:
             return "it did not end"
@@ -44,28 +45,21 @@ class CaseResult:
 
 
 def all_is_well(results: Iterable[CaseResult]) -> bool:
-    """Whether nothing hung, nothing complained, and every run is what the undisturbed one is."""
+    """Whether nothing hung, no promise was broken, and every run equals the undisturbed one."""
     return not any(
-        result.mismatch or result.problems or any(s.hung or s.complaints for s in result.strikes) for result in results
+        result.mismatch or result.problems or any(s.hung or s.complaints for s in result.faults) for result in results
     )
 
 
 def print_report(results: Sequence[CaseResult]) -> None:
     """Print a table of kinds, a table of runs, the totals, and each complaint."""
-    strikes = [strike for result in results for strike in result.strikes]
-    print("\n| fault | injected | not met | resumes | updates lost, mean and most | seconds to the end, most | hung |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
-    for kind in KINDS:
-        _print_row(kind, [strike for strike in strikes if strike.kind == kind])
-    _print_row("**all**", strikes)
-    print("\n| run | processes | faults | bits that differ | largest difference of a loss | as promised |")
-    print("|---|---|--:|--:|--:|---|")
-    for result in results:
-        sizes = ", ".join(map(str, result.case.world_sizes))
-        bits, loss = ("", "") if (d := result.difference) is None else (f"{d.bits:,}", f"{d.loss:.1e}")
-        injected = sum(strike.injected for strike in result.strikes)
-        verdict = result.mismatch or "yes"
-        print(f"| {result.case.name} | {sizes} | {injected} | {bits} | {loss} | {verdict} |")
+    faults = [fault for result in results for fault in result.faults]
+    head = ["fault", "injected:", "not met:", "resumes:", "updates lost, mean and most:"]
+    groups = {kind: [fault for fault in faults if fault.kind == kind] for kind in KINDS} | {"**all**": faults}
+    rows = [_row(kind, group) for kind, group in groups.items()]
+    print(f"\n{format_table([*head, 'seconds to the end, most:', 'hung:'], rows)}")
+    head = ["run", "processes", "faults:", "bits that differ:", "largest difference of a loss:", "as promised"]
+    print(f"\n{format_table(head, map(_case_row, results))}")
     totals = summarise(results)
     print(
         f"\n{totals['faults']} faults, {totals['resumes']} resumes, {totals['updates_lost']} updates lost, "
@@ -74,32 +68,39 @@ def print_report(results: Sequence[CaseResult]) -> None:
     for result in results:
         for problem in result.problems:
             print(f"{result.case.name}: {problem}")
-        for strike in result.strikes:
-            for complaint in strike.complaints:
-                print(f"{result.case.name}: {strike.kind}/{strike.moment} at update {strike.update}: {complaint}")
+        for fault in result.faults:
+            for complaint in fault.complaints:
+                print(f"{result.case.name}: {fault.kind}/{fault.moment} at update {fault.update}: {complaint}")
 
 
-def _print_row(name: str, strikes: Sequence[Strike]) -> None:
-    injected = [strike for strike in strikes if strike.injected]
-    resumed = [strike.lost for strike in strikes if strike.resumed_from is not None]
+def _row(name: str, faults: Sequence[FaultResult]) -> list[object]:
+    injected = [fault for fault in faults if fault.injected]
+    resumed = [fault.lost for fault in faults if fault.resumed_from is not None]
     lost = f"{sum(resumed) / len(resumed):.1f}, {max(resumed)}" if resumed else ""
-    longest = max((strike.seconds for strike in injected), default=0.0)
-    cells = [name, len(injected), len(strikes) - len(injected), len(resumed), lost, f"{longest:.1f}"]
-    print(f"| {' | '.join(map(str, cells))} | {sum(strike.hung for strike in strikes)} |")
+    longest = max((fault.seconds for fault in injected), default=0.0)
+    hung = sum(fault.hung for fault in faults)
+    return [name, len(injected), len(faults) - len(injected), len(resumed), lost, f"{longest:.1f}", hung]
+
+
+def _case_row(result: CaseResult) -> list[object]:
+    sizes = ", ".join(map(str, result.case.world_sizes))
+    bits, loss = ("", "") if (d := result.difference) is None else (f"{d.bits:,}", f"{d.loss:.1e}")
+    injected = sum(fault.injected for fault in result.faults)
+    return [result.case.name, sizes, injected, bits, loss, result.mismatch or "yes"]
 
 
 def summarise(results: Sequence[CaseResult]) -> dict[str, Any]:
     """The totals."""
-    strikes = [strike for result in results for strike in result.strikes]
+    faults = [fault for result in results for fault in result.faults]
     fixed = [r.difference.bits for r in results if r.difference is not None and not r.case.is_moving]
     return {
-        "faults": sum(strike.injected for strike in strikes),
-        "not_met": sum(not strike.injected for strike in strikes),
-        "resumes": sum(strike.resumed_from is not None for strike in strikes),
-        "updates_lost": sum(strike.lost for strike in strikes),
+        "faults": sum(fault.injected for fault in faults),
+        "not_met": sum(not fault.injected for fault in faults),
+        "resumes": sum(fault.resumed_from is not None for fault in faults),
+        "updates_lost": sum(fault.lost for fault in faults),
         "mismatched_bits": sum(fixed),
-        "hung": sum(strike.hung for strike in strikes),
-        "complaints": sum(len(strike.complaints) for strike in strikes) + sum(len(r.problems) for r in results),
+        "hung": sum(fault.hung for fault in faults),
+        "complaints": sum(len(fault.complaints) for fault in faults) + sum(len(r.problems) for r in results),
         "as_promised": all_is_well(results),
     }
 
@@ -118,7 +119,7 @@ def to_json(results: Sequence[CaseResult], seed: int) -> dict[str, Any]:
                 "mismatch": result.mismatch,
                 "problems": result.problems,
                 "seconds": round(result.seconds, 1),
-                "strikes": [asdict(strike) for strike in result.strikes],
+                "strikes": [asdict(fault) for fault in result.faults],
             }
             for result in results
         ],

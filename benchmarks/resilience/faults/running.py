@@ -39,8 +39,8 @@ _FIRST_START_SECONDS = 5.0  # a guess, until the first start of the case has bee
 
 
 @dataclass
-class Strike:
-    """What became of a fault.
+class FaultResult:
+    """What a fault did to its run.
 
     Attributes:
         case: The name of its run.
@@ -48,12 +48,12 @@ class Strike:
         injected: Whether it was injected.
         reason: If not, why not.
         update: The last update that was logged before.
-        ended: Whether the run ended, and was started again.
-        resumed_from: The update from which it then went on.
+        ended: Whether the run ended because of it, and was started again.
+        resumed_from: The update from which it then resumed.
         lost: Updates that had to be computed again.
-        hung: Whether the run neither went on nor ended.
+        hung: Whether the run neither made progress nor ended.
         seconds: From the fault to the end of all processes.
-        complaints: What was not as it should be.
+        complaints: Each broken promise, in a sentence.
     """
 
     case: str
@@ -105,20 +105,20 @@ class CaseRun:
         case: The case.
         corpus: The corpus.
         disk: Where the run is.
-        patience: Seconds without an end, or without a new line of metrics, after which a run counts as hung.
+        timeout: A run without progress for so long has hung.
     """
 
-    def __init__(self, case: Case, corpus: Path, disk: Disk, patience: float) -> None:
+    def __init__(self, case: Case, corpus: Path, disk: Disk, timeout: float) -> None:
         self._case = case
         self._corpus = corpus
         self._disk = disk
-        self._patience = patience
+        self._timeout = timeout
         self._run = disk.path / "run"
         self._progress = Progress(self._run)
         self._job: Job | None = None
         self._starts = 0
         self._start_seconds = _FIRST_START_SECONDS
-        self._struck: list[Strike] = []  # faults after which the run has yet to go on
+        self._unresumed: list[FaultResult] = []  # faults after which the run has not logged an update yet
         self._damaged: Path | None = None
         self.problems: list[str] = []
 
@@ -127,101 +127,101 @@ class CaseRun:
         """The run folder."""
         return self._run
 
-    def strikes(self) -> Iterator[Strike]:
-        """Inject the faults one after the other, and then let the run end."""
+    def inject_faults(self) -> Iterator[FaultResult]:
+        """Inject the faults one after the other, then let the run finish."""
         try:
             for fault in self._case.faults:
-                strike = Strike(self._case.name, fault.kind, fault.moment)
-                self._strike(fault, strike)
-                yield strike
+                result = FaultResult(self._case.name, fault.kind, fault.moment)
+                self._inject(fault, result)
+                yield result
             self._finish()
         finally:
             self._close()
 
-    def _strike(self, fault: Fault, strike: Strike) -> None:
+    def _inject(self, fault: Fault, result: FaultResult) -> None:
         if fault.kind in DISK and not self._disk.is_real:
-            strike.reason = "mounting takes root"
+            result.reason = "mounting takes root"
             return
         launcher = PLAIN if fault.kind != "kill-launcher" else (DEEPSPEED, TORCHRUN)[fault.choice % 2]
         if self._job is not None and (self._job.launcher != launcher or not self._job.is_running):
-            self._end_job(strike)
+            self._end_job(result)
         if self._is_complete:
-            strike.reason = "the run had ended"
+            result.reason = "the run had ended"
             return
         job = self._job or self._start(launcher)
         came = wait_for_moment(
             fault, self._case, self._progress, lambda: job.is_running, job.began, self._start_seconds
         )
-        self._note_resume(job)
+        self._check_resume(job)
         if not came and job.is_running:
-            strike.reason = "its moment did not come"
+            result.reason = "its moment did not come"
             return
         if not came:
-            job.wait(self._patience)
-            self._end_job(strike)
-            strike.reason = strike.reason or "the run ended before"
+            job.wait(self._timeout)
+            self._end_job(result)
+            result.reason = result.reason or "the run ended before"
             return
-        strike.injected, strike.update = True, self._progress.update
+        result.injected, result.update = True, self._progress.update
         began = time.monotonic()
         if fault.kind in ("freeze-rank", *DISK):
-            self._pass_through(fault, strike, job)
+            self._inject_temporary(fault, result, job)
         else:
-            self._end_by(fault, strike, job)
-        strike.seconds = round(time.monotonic() - began, 2)
+            self._inject_fatal(fault, result, job)
+        result.seconds = round(time.monotonic() - began, 2)
 
-    def _pass_through(self, fault: Fault, strike: Strike, job: Job) -> None:
-        """A fault that ends again after a while. The run goes on, or ends."""
+    def _inject_temporary(self, fault: Fault, result: FaultResult, job: Job) -> None:
+        """Inject a fault that lasts a few seconds. The run survives it, or ends and resumes."""
         if fault.kind == "freeze-rank":
-            victim = self._victim(fault, job)
-            _signal([victim], signal.SIGSTOP)
+            target = self._target(fault, job)
+            _signal([target], signal.SIGSTOP)
             time.sleep(_FROZEN)
-            _signal([victim], signal.SIGCONT)
+            _signal([target], signal.SIGCONT)
         else:
             if not self._disk.fail(fault.kind):
                 self._disk.heal(fault.kind)
-                strike.injected, strike.reason = False, "the disk could not be made to fail"
+                result.injected, result.reason = False, "the disk could not be made to fail"
                 return
             deadline = time.monotonic() + _FAILING
             while time.monotonic() < deadline and not job.has_ended:
                 time.sleep(0.05)
             self._disk.heal(fault.kind)
-        if not self._goes_on_or_ends(job):
-            strike.hung = True
+        if not self._progresses_or_ends(job):
+            result.hung = True
             self._kill(job)
-        if strike.hung or not job.is_running:
-            self._note_end(strike, job, expected=None)
+        if result.hung or not job.is_running:
+            self._check_end(result, job, expected=None)
 
-    def _goes_on_or_ends(self, job: Job) -> bool:
-        """Wait until the run writes again or all its processes have ended. Returns whether either came about."""
-        before, deadline = self._progress.stamp, time.monotonic() + self._patience
+    def _progresses_or_ends(self, job: Job) -> bool:
+        """Wait until the run writes again or all its processes have ended; False after ``timeout``."""
+        before, deadline = self._progress.stamp, time.monotonic() + self._timeout
         while time.monotonic() < deadline:
             if job.is_running and self._progress.stamp != before:
                 return True
             if not job.is_running:
-                return job.wait(self._patience)
+                return job.wait(self._timeout)
             time.sleep(0.02)
         return False
 
-    def _end_by(self, fault: Fault, strike: Strike, job: Job) -> None:
-        """A fault after which the run ends."""
-        victims = self._victims(fault, job)
+    def _inject_fatal(self, fault: Fault, result: FaultResult, job: Job) -> None:
+        """Inject a fault that ends the run."""
+        targets = self._targets(fault, job)
         numbers = {"sigterm": signal.SIGTERM, "sigusr1": signal.SIGUSR1, "stop-rank": signal.SIGSTOP}
-        _signal(victims, numbers.get(fault.kind, signal.SIGKILL))
+        _signal(targets, numbers.get(fault.kind, signal.SIGKILL))
         if fault.kind == "stop-rank":
-            self._wait_for_others(job, victims[0])
-        strike.hung = not job.wait(self._patience)
-        if strike.hung:
+            self._wait_for_others(job, targets[0])
+        result.hung = not job.wait(self._timeout)
+        if result.hung:
             self._kill(job)
         expected = STOPPED if fault.kind in ASKS and fault.moment != START else None
-        self._note_end(strike, job, expected)
+        self._check_end(result, job, expected)
         if fault.kind in DAMAGE:
             self._damaged = damage_newest(self._run, fault)
             if self._damaged is None:
-                strike.injected, strike.reason = False, "no older checkpoint; all processes were killed"
+                result.injected, result.reason = False, "no older checkpoint; all processes were killed"
 
     def _wait_for_others(self, job: Job, stopped: int) -> None:
         """Wait until only the stopped process is left, then kill it, as a scheduler does."""
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._timeout
         while time.monotonic() < deadline:
             left = [pid for pid, status in zip(job.pids(), job.statuses, strict=True) if status is None]
             if left in ([stopped], []):
@@ -229,50 +229,50 @@ class CaseRun:
                 return
             time.sleep(0.05)
 
-    def _victims(self, fault: Fault, job: Job) -> Sequence[int]:
+    def _targets(self, fault: Fault, job: Job) -> Sequence[int]:
         asks_early = fault.kind in ASKS and fault.moment == START  # as schedulers do; one alone would leave the others
         if fault.kind == "kill-all" or fault.kind in DAMAGE or asks_early:
             return job.pids()
         if fault.kind == "kill-launcher":
             launchers = job.launchers()
             return [launchers[(fault.choice >> 4) % len(launchers)]]
-        return [self._victim(fault, job)]
+        return [self._target(fault, job)]
 
     @staticmethod
-    def _victim(fault: Fault, job: Job) -> int:
+    def _target(fault: Fault, job: Job) -> int:
         pids = job.pids()
         return pids[fault.choice % len(pids)]
 
-    def _note_end(self, strike: Strike, job: Job, expected: int | None) -> None:
+    def _check_end(self, result: FaultResult, job: Job, expected: int | None) -> None:
         """Check how a start of the run ended.
 
         Args:
-            strike: The fault after which it ended.
+            result: The fault after which it ended.
             job: The processes.
             expected: The exit status that all of them must have, unless the run is complete; None for any.
         """
-        strike.ended = True
+        result.ended = True
         output, statuses = job.output(), job.statuses
         if expected is not None and not self._is_complete and set(statuses) != {expected}:
-            strike.complaints.append(f"exit statuses {statuses}, not {expected}")
+            result.complaints.append(f"exit statuses {statuses}, not {expected}")
         left = [status for status in statuses if status != -signal.SIGKILL]
-        if strike.kind == "kill-launcher":  # deepspeed's reports 0 if a signal has ended its process on a node
+        if result.kind == "kill-launcher":  # deepspeed's reports 0 if a signal has ended its process on a node
             left = self._recorded_status(job)
         if not self._is_complete and 0 in left:
-            strike.complaints.append(f"exit statuses {statuses}, although the run is not complete")
+            result.complaints.append(f"exit statuses {statuses}, although the run is not complete")
         if "Traceback (most recent call last)" in output:
-            strike.complaints.append(f"a traceback: {_excerpt(output)}")
+            result.complaints.append(f"a traceback: {_excerpt(output)}")
         failed = [status for status in left if status not in (0, None, STOPPED)]
-        if strike.kind in ASKS and strike.moment == START:  # before Python has begun, a signal ends any program
+        if result.kind in ASKS and result.moment == START:  # before Python has begun, a signal ends any program
             failed = [status for status in failed if status not in (-signal.SIGTERM, -signal.SIGUSR1)]
         if failed and job.launcher == PLAIN and not re.search(r"^dst( \(rank \d+\))?: error: ", output, re.MULTILINE):
-            strike.complaints.append(f"exit statuses {statuses} without a line that says why")
-        strike.complaints += self._damaged_checkpoints()
-        self._struck.append(strike)
-        self._end_job(strike)
+            result.complaints.append(f"exit statuses {statuses} without a line that says why")
+        result.complaints += self._damaged_checkpoints()
+        self._unresumed.append(result)
+        self._end_job(result)
 
     def _recorded_status(self, job: Job) -> list[int | None]:
-        """What the run has said of its end, if it has."""
+        """The exit status that the run has recorded, if it has."""
         with suppress(OSError, ValueError):
             status, ended = (self._run / STATUS_NAME).read_text().split()
             if float(ended) > job.began:
@@ -280,7 +280,7 @@ class CaseRun:
         return []
 
     def _damaged_checkpoints(self) -> list[str]:
-        """Every visible checkpoint must be whole."""
+        """What is wrong with visible checkpoints, each of which must be complete."""
         found = []
         for path in sorted((self._run / "checkpoints").glob("step-*")):
             try:
@@ -290,18 +290,18 @@ class CaseRun:
                     found.append(str(error))
         return found
 
-    def _note_resume(self, job: Job) -> None:
-        """After a start: note how long it took, and from where the run went on."""
+    def _check_resume(self, job: Job) -> None:
+        """After a start: measure how long it took, and note the update from which the run resumed."""
         first = next((r for r in self._records() if r["kind"] == "train" and r["time"] >= job.began), None)
         if first is None:
             return
         self._start_seconds = min(self._start_seconds * 2, first["time"] - job.began)
-        for strike in self._struck:
-            strike.resumed_from = first["step"] - 1
-            strike.lost = max(0, strike.update - first["step"] + 1)
-            if strike.kind in ASKS and strike.moment != START and strike.lost:
-                strike.complaints.append(f"{strike.lost} updates lost, although it was asked to stop")
-        self._struck.clear()
+        for result in self._unresumed:
+            result.resumed_from = first["step"] - 1
+            result.lost = max(0, result.update - first["step"] + 1)
+            if result.kind in ASKS and result.moment != START and result.lost:
+                result.complaints.append(f"{result.lost} updates lost, although it was asked to stop")
+        self._unresumed.clear()
         if self._damaged is not None:
             if (
                 str(self._damaged.parent if self._damaged.name == "manifest.json" else self._damaged)
@@ -328,24 +328,24 @@ class CaseRun:
         self._job = Job(arguments, ranks, launcher, log)
         return self._job
 
-    def _end_job(self, strike: Strike | None) -> None:
-        """Put an end to the processes; complain if they had ended by themselves without being complete."""
+    def _end_job(self, result: FaultResult | None) -> None:
+        """Kill the processes; note a problem if an incomplete run had ended by itself."""
         job, self._job = self._job, None
         if job is None:
             return
-        if strike is not None and not strike.injected and job.has_ended and not self._is_complete:
-            problem = f"ended by itself before {strike.kind}/{strike.moment}: {job.statuses}: {_excerpt(job.output())}"
+        if result is not None and not result.injected and job.has_ended and not self._is_complete:
+            problem = f"ended by itself before {result.kind}/{result.moment}: {job.statuses}: {_excerpt(job.output())}"
             self.problems.append(problem)
         job.close()
 
     def _finish(self) -> None:
-        """Let the run go on to its end."""
+        """Let the run finish."""
         for _ in range(3):
             if self._is_complete and (self._job is None or self._job.has_ended):
                 break
             job = self._job or self._start(PLAIN)
-            ended = job.wait(self._patience, lambda: self._progress.stamp)
-            self._note_resume(job)
+            ended = job.wait(self._timeout, lambda: self._progress.stamp)
+            self._check_resume(job)
             if not ended:
                 self.problems.append("hung at the end")
                 self._kill(job)
@@ -375,6 +375,6 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
 
 
 def _excerpt(output: str) -> str:
-    """The last lines that say something of an error."""
+    """The last lines that mention an error."""
     lines = [line for line in output.splitlines() if "rror" in line] or output.splitlines()
     return " | ".join(lines[-3:])[-600:]

@@ -9,10 +9,10 @@ import torch
 from support.packed import VOCAB, tiny_config
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.__main__ import main
 from benchmarks.gpu.cases import SMOKE, Case
 from benchmarks.gpu.device import datasheet_peak
 from benchmarks.gpu.static import common_shape, fill, fill_updates
-from benchmarks.gpu.suite import main
 from benchmarks.gpu.text import build_updates, draw_text
 from benchmarks.gpu.training import BareStepper, compile_layers, update_flops
 from dstransformer.batching import Budget, PackedBatch, Update
@@ -30,7 +30,7 @@ def decoder_output(model: Transformer, batch: PackedBatch) -> torch.Tensor:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_gpu_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
+    assert main(["gpu"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert "needs a CUDA device" in said.err
@@ -40,7 +40,9 @@ def test_without_a_gpu_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.slow
 def test_the_smoke_run_measures_training_and_decoding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
-    status = main(["--smoke", "--models", "base", "--precisions", "bf16", "--compile", "no", "--json", str(report)])
+    status = main(
+        ["gpu", "--smoke", "--models", "base", "--precisions", "bf16", "--compile", "no", "--json", str(report)]
+    )
     printed = capsys.readouterr().out
     assert status == 0, printed
     training, decoding = json.loads(report.read_text())["cases"]
@@ -56,7 +58,7 @@ def test_the_smoke_run_measures_training_and_decoding(tmp_path: Path, capsys: py
 def test_each_case_that_times_out_takes_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["--smoke", "--models", "base", "--precisions", "fp32", "--case-seconds", "0.1"]) == 1
+    assert main(["gpu", "--smoke", "--models", "base", "--precisions", "fp32", "--case-seconds", "0.1"]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if "failed" in line]
     assert len(lines) == 3
     assert all("not finished within 0 s" in line for line in lines)

@@ -12,7 +12,7 @@ from benchmarks.resilience.faults.comparing import compare_runs
 from benchmarks.resilience.faults.damage import damage_newest
 from benchmarks.resilience.faults.plan import Case, Fault
 from benchmarks.resilience.faults.report import CaseResult, all_is_well, summarise
-from benchmarks.resilience.faults.running import Strike
+from benchmarks.resilience.faults.running import FaultResult
 
 CASE = Case(1, "fp32", (2,), (), 3)
 
@@ -59,7 +59,7 @@ def test_the_verdict_says_what_is_not_as_promised(tmp_path: Path) -> None:
     assert moving.mismatch == ""
     assert all_is_well([moving])
     assert CaseResult(CASE, []).mismatch == "it did not end"
-    hung = Strike("zero1", "kill-rank", "update", injected=True, hung=True)
+    hung = FaultResult("zero1", "kill-rank", "update", injected=True, hung=True)
     assert not all_is_well([CaseResult(CASE._replace(world_sizes=(2, 1)), [hung], difference=found)])
     assert summarise([CaseResult(CASE, [hung], difference=found)])["hung"] == 1
 
