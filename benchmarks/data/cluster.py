@@ -56,9 +56,10 @@ def main(options: argparse.Namespace) -> None:
         found = take_turns(systems, options.rounds, warm_up=1)  # in the first round, workers import
     for system, builds in found.items():
         print(
-            f"{system}, {cores} workers: build {format_range([build.seconds for build in builds], '.1f')} s, "
-            f"shared stages {statistics.median(build.shared for build in builds):.1f} s, CPU time of all processes "
-            f"{statistics.median(build.busy for build in builds):.1f} s (medians of {options.rounds})"
+            f"{system}, {cores} workers, seconds (medians of {options.rounds}): "
+            f"build {format_range([build.seconds for build in builds], '.1f')}, "
+            f"shared stages {statistics.median(build.shared for build in builds):.1f}, "
+            f"CPU time of all processes {statistics.median(build.busy for build in builds):.1f}"
         )
     for what, name in (
         ("speed of whole builds", "seconds"),
