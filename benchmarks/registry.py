@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_PEERS = "Multi30k and a package index"
 _BUNDLE = "a bundle and held-out text"
+_PEERS = "Multi30k, a package index"
 
 
 @dataclass(frozen=True)
@@ -39,21 +39,9 @@ PROGRAMS = (
     Program("checkpoint", "training.checkpoint", "the time that a checkpoint costs training", "3 min"),
     Program("allocator", "training.allocator", "a training step with and without launch/env.sh", "5 min"),
     Program("spinning", "training.spinning", "OpenMP threads that spin briefly, and GNU's default", "30 min"),
-    Program(
-        "augment",
-        "training.augment",
-        "the cost of augmentation for the loader and for training",
-        "5 min",
-        "a corpus with a BPE vocabulary",
-    ),
-    Program("exports", "decoding.exports", "exports of a bundle: equal outputs, BLEU, speed", "5 min", _BUNDLE),
-    Program(
-        "parsing",
-        "decoding.parsing",
-        "a parser: F1 beside two baselines, speed",
-        "2 min",
-        "a parser's bundle and files of trees",
-    ),
+    Program("augment", "training.augment", "what augmentation costs", "5 min", "a corpus with a BPE vocabulary"),
+    Program("exports", "decoding.exports", "exports of a bundle: outputs, BLEU, speed", "5 min", _BUNDLE),
+    Program("parsing", "decoding.parsing", "a parser: F1 beside two baselines, speed", "2 min", "a parser and trees"),
     Program("plan", "data.plan", "time and memory of planning an epoch of 4.5M and 36M pairs", "1 min"),
     Program("windows", "data.windows", "planning 10^9 pairs in windows, and how well the windows shuffle", "3 min"),
     Program("loading", "data.loading", "how long a training step waits for its data", "2 min"),
@@ -63,28 +51,10 @@ PROGRAMS = (
     Program("cluster", "data.cluster", "building a corpus on Dask and on a process pool", "3 min"),
     Program("serving", "serving.load", "dst serve under load, beside dst translate", "5 min", _BUNDLE),
     Program("outage", "resilience.outage", "training beside a tracking server that fails", "5 min"),
-    Program(
-        "faults",
-        "resilience.faults.command",
-        "250 kills, stops, failing disks and damaged files, compared bit for bit",
-        "40 min",
-        "root for the faults of the disk",
-    ),
-    Program("peers-training", "peers.training", "training speed beside three other systems", "2 h", _PEERS),
-    Program("peers-quality", "peers.quality", "BLEU after the same training time, four systems", "90 min", _PEERS),
-    Program(
-        "peers-decoding",
-        "peers.decoding",
-        "beam search beside four other systems",
-        "1 h",
-        f"{_PEERS}, and the models of peers-quality",
-    ),
-    Program("peers-preparing", "peers.preparing", "building a corpus beside Sockeye and eole", "5 min", _PEERS),
-    Program(
-        "gpu",
-        "gpu.suite",
-        "training and decoding on one CUDA device; --smoke runs it on a CPU",
-        "9 min",
-        "a CUDA device",
-    ),
+    Program("faults", "resilience.faults.command", "250 kills, stops, failing disks: bits compared", "40 min", "root"),
+    Program("peers-training", "peers.training", "training speed beside three systems", "2 h", _PEERS),
+    Program("peers-quality", "peers.quality", "BLEU after the same time, four systems", "90 min", _PEERS),
+    Program("peers-decoding", "peers.decoding", "beam search beside four systems, after peers-quality", "1 h", _PEERS),
+    Program("peers-preparing", "peers.preparing", "data preparation beside two systems", "5 min", _PEERS),
+    Program("gpu", "gpu.suite", "training and decoding on one GPU; with --smoke on a CPU", "9 min", "a CUDA device"),
 )

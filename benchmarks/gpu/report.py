@@ -13,12 +13,12 @@ from benchmarks.lib.tables import format_table
 Result = Mapping[str, Any]
 
 _TRAINING_COLUMNS = (
-    "model", "precision", "attention", "layers", "loop", "target tokens/s:", "from – to:", "ms per update:",
-    "host ms:", "MFU, data sheet:", "MFU, measured:", "peak memory, GiB:", "filling:", "warm-up, s:",
-)  # fmt: skip
+    "model | precision | attention | layers | loop | target tokens/s: | from – to: | ms per update: | host ms: | "
+    "MFU, data sheet: | MFU, measured: | peak memory, GiB: | filling: | warm-up, s:"
+)
 _DECODING_COLUMNS = (
-    "model", "precision", "target tokens/s:", "from – to:", "sentences/s:", "target : source:", "peak memory, GiB:",
-)  # fmt: skip
+    "model | precision | target tokens/s: | from – to: | sentences/s: | target : source: | peak memory, GiB:"
+)
 
 
 def summarise(case: Case, result: Result, peak: float | None) -> str:
@@ -73,41 +73,29 @@ def _sheet_peak(case: Case, peak: float | None) -> float | None:
     return None if case.precision == "fp32" else peak
 
 
-def _training_row(case: Case, result: Result, peak: float | None) -> list[str]:
+def _training_row(case: Case, result: Result, peak: float | None) -> str:
     seconds = statistics.median(result["seconds"])
     sheet = _sheet_peak(case, peak)
     flops = result["flops"] / seconds
-    attention = f"{case.backend}, {case.micro_batches} part{'s' if case.micro_batches > 1 else ''}"
+    parts = f"{case.micro_batches} part{'s' if case.micro_batches > 1 else ''}"
+    of_sheet = "–" if sheet is None else f"{flops / sheet:.1%}"
     layers = ("compiled, one shape" if case.static else "compiled, any shape") if case.compiled else "eager"
-    return [
-        case.model,
-        case.precision,
-        attention,
-        layers,
-        case.loop,
-        f"{result['tgt_tokens'] / seconds:,.0f}",
-        _span(result),
-        f"{1000 * seconds:.1f}",
-        f"{1000 * statistics.median(result['host_seconds']):.1f}",
-        "–" if sheet is None else f"{flops / sheet:.1%}",
-        f"{flops / result['limits']['flops']:.1%}",
-        f"{result['peak_bytes'] / 2**30:.1f}",
-        f"{result['filling']:.1%}",
-        f"{result['warm_up_seconds']:.1f}",
-    ]
+    return (
+        f"{case.model} | {case.precision} | {case.backend}, {parts} | {layers} | {case.loop} | "
+        f"{result['tgt_tokens'] / seconds:,.0f} | {_span(result)} | {1000 * seconds:.1f} | "
+        f"{1000 * statistics.median(result['host_seconds']):.1f} | {of_sheet} | "
+        f"{flops / result['limits']['flops']:.1%} | {result['peak_bytes'] / 2**30:.1f} | {result['filling']:.1%} | "
+        f"{result['warm_up_seconds']:.1f}"
+    )
 
 
-def _decoding_row(case: Case, result: Result) -> list[str]:
+def _decoding_row(case: Case, result: Result) -> str:
     seconds = statistics.median(result["seconds"])
-    return [
-        case.model,
-        case.precision,
-        f"{result['tgt_tokens'] / seconds:,.0f}",
-        _span(result),
-        f"{result['sentences'] / seconds:,.0f}",
-        f"{result['tgt_tokens'] / result['src_tokens']:.2f}",
-        f"{result['peak_bytes'] / 2**30:.1f}",
-    ]
+    return (
+        f"{case.model} | {case.precision} | {result['tgt_tokens'] / seconds:,.0f} | {_span(result)} | "
+        f"{result['sentences'] / seconds:,.0f} | {result['tgt_tokens'] / result['src_tokens']:.2f} | "
+        f"{result['peak_bytes'] / 2**30:.1f}"
+    )
 
 
 def _span(result: Result) -> str:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 
-def format_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table. Columns whose name ends with a colon are aligned to the right, without the colon; short rows are filled.
+def format_table(columns: str, rows: Iterable[str]) -> str:
+    """A table whose columns and cells are separated by `` | ``.
 
     Args:
-        columns: The names of the columns.
+        columns: The names of the columns; one that ends with a colon is aligned to the right, without the colon.
         rows: The cells of each row.
     """
-    lines = [_line([name.removesuffix(":") for name in columns])]
-    lines.append("|" + "|".join("--:" if name.endswith(":") else "---" for name in columns) + "|")
-    lines += [_line([*row, *[""] * (len(columns) - len(row))]) for row in rows]
-    return "\n".join(lines)
-
-
-def _line(cells: Sequence[object]) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
+    names = columns.split(" | ")
+    rule = "|".join("--:" if name.endswith(":") else "---" for name in names)
+    head = " | ".join(name.removesuffix(":") for name in names)
+    return "\n".join([f"| {head} |", f"|{rule}|", *(f"| {row} |" for row in rows)])

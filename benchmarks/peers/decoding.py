@@ -35,6 +35,10 @@ from benchmarks.peers.translating import (
 from benchmarks.peers.translating import MODELS as SYSTEMS
 
 SPLIT = "test_2016"
+COLUMNS = (
+    "system | sentences/s, median: | from – to: | output tokens/s: | of the peak: | output length: | BLEU: | batch: | "
+    "allocator | others:"
+)
 CTRANSLATE2 = ("ctranslate2", "ctranslate2-workers")
 
 
@@ -165,34 +169,25 @@ def format_case(
 ) -> list[str]:
     """The table of a precision, in Markdown."""
     src_tokens = sum(len(sentence) + 1 for sentence in bench.text.pieces)
-    columns = ["system", "sentences/s, median:", "from – to:", "output tokens/s:", "of the peak:", "output length:"]
-    rows: list[list[str]] = []
+    rows = []
     for series in found:
         sentences, done = len(series.translation.pieces), series.translation
         flops = decoding_flops(load_sized(model, "fp32").model, VOCABULARY, src_tokens, done.tokens, BEAM_SIZE)
         slowest, fastest = (sentences / seconds for seconds in (max(series.seconds), min(series.seconds)))
         rows.append(
-            [
-                series.system,
-                f"{series.rate:,.1f}",
-                f"{slowest:,.1f} – {fastest:,.1f}",
-                f"{series.rate * done.tokens / sentences:,.0f}",
-                f"{series.rate / sentences * flops / peak:.1%}",
-                f"{done.tokens / sentences - 1:.1f}",
-                f"{score(done, bench.text, bench.pieces):.1f}",
-                str(series.batch),
-                series.allocator,
-                f"{max(series.others):.0%}",
-            ]
+            f"{series.system} | {series.rate:,.1f} | {slowest:,.1f} – {fastest:,.1f} | "
+            f"{series.rate * done.tokens / sentences:,.0f} | {series.rate / sentences * flops / peak:.1%} | "
+            f"{done.tokens / sentences - 1:.1f} | {score(done, bench.text, bench.pieces):.1f} | {series.batch} | "
+            f"{series.allocator} | {max(series.others):.0%}"
         )
-    rows += [[system, reason] for system, reason in left_out.items()]
+    rows += [f"{system} | {reason}{' | ' * 8}" for system, reason in left_out.items()]
     return [
         f"### Decoding: {model} {precision}",
         "",
         f"{len(bench.text.pieces):,} sentences of test 2016, beam {BEAM_SIZE}, length penalty {LENGTH_PENALTY}, "
         f"{count_cores()} threads; matrix product {peak / 1e9:,.0f} GFLOP/s.",
         "",
-        format_table([*columns, "BLEU:", "batch:", "allocator", "others:"], rows),
+        format_table(COLUMNS, rows),
     ]
 
 

@@ -44,6 +44,11 @@ SPLITS = ("val", "test_2016")
 BATCH = 64
 RECORD = "record.json"
 
+COLUMNS = (
+    "system | weights | precision, allocator | updates: | epochs: | tokens/s: | of the peak: | BLEU val: | "
+    "BLEU test 2016: | output length: | others:"
+)
+
 #: Weights of a training that are evaluated, by what the table calls them: folders of its model.
 WEIGHTS = {"last": "."}
 OUR_WEIGHTS = {"last": LAST, f"average of up to {AVERAGED} checkpoints": AVERAGE}
@@ -222,23 +227,14 @@ def format_results(results: Sequence[Result], bench: Bench) -> str:
     """The table, in Markdown."""
     sizes, text = load_sized(bench.model, "fp32").model, bench.text
     flops = flops_per_token(sizes, VOCABULARY, text.src_lengths, text.tgt_lengths)
-    columns = ["system", "weights", "precision, allocator", "updates:", "epochs:", "tokens/s:", "of the peak:"]
     rows = []
     for result in results:
         trained, done = result.trained, result.trained.measurement
         rows.append(
-            [
-                result.system.name,
-                result.weights,
-                f"{trained.precision}, {trained.allocator}",
-                f"{done.updates:,}",
-                f"{done.tgt_tokens / text.tgt_lengths.sum():.1f}",
-                f"{done.tokens_per_second:,.0f}",
-                f"{done.tokens_per_second * flops / trained.peak:.1%}",
-                *(f"{result.bleu[split]:.1f}" for split in SPLITS),
-                f"{result.length:.1f}",
-                f"{trained.others:.0%}",
-            ]
+            f"{result.system.name} | {result.weights} | {trained.precision}, {trained.allocator} | "
+            f"{done.updates:,} | {done.tgt_tokens / text.tgt_lengths.sum():.1f} | {done.tokens_per_second:,.0f} | "
+            f"{done.tokens_per_second * flops / trained.peak:.1%} | {result.bleu['val']:.1f} | "
+            f"{result.bleu['test_2016']:.1f} | {result.length:.1f} | {trained.others:.0%}"
         )
     return "\n\n".join(
         [
@@ -247,7 +243,7 @@ def format_results(results: Sequence[Result], bench: Bench) -> str:
             f"tokens an update; Adam (0.9, 0.98), the learning rate rising to {bench.peak_rate:g} in {bench.warmup} "
             f"updates, then falling with their root. Translated with beam {BEAM_SIZE} in fp32. sacrebleu "
             f"{signature()}.",
-            format_table([*columns, "BLEU val:", "BLEU test 2016:", "output length:", "others:"], rows),
+            format_table(COLUMNS, rows),
             "In bf16 the weights of eole are bf16 too; the others keep fp32.",
             _lead(results),
         ]

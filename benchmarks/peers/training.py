@@ -32,6 +32,8 @@ from benchmarks.peers.recipe import (
 from benchmarks.peers.systems import PEERS, System, build_systems
 from benchmarks.peers.text import VOCABULARY, Text, build_text
 
+COLUMNS = "system | tokens/s, median: | from – to: | of the peak: | allocator | first round: plain, env.sh: | others:"
+
 
 @dataclass
 class Series:
@@ -134,27 +136,21 @@ def format_case(case: Case, text: Text, systems: Sequence[System]) -> str:
     """The table of a case, in Markdown."""
     flops = flops_per_token(load_sized(case.model, "fp32").model, VOCABULARY, text.src_lengths, text.tgt_lengths)
     peak = statistics.median(case.peaks)
-    columns = ["system", "tokens/s, median:", "from – to:", "of the peak:", "allocator", "first round: plain, env.sh:"]
     rows = []
     for system in systems:
         series = case.series[system.name]
         rate = statistics.median(series.best)
+        first = ", ".join(f"{series.rates[name][0]:,.0f}" for name in ALLOCATORS)
         rows.append(
-            [
-                system.name,
-                f"{rate:,.0f}",
-                f"{min(series.best):,.0f} – {max(series.best):,.0f}",
-                f"{rate * flops / peak:.1%}",
-                series.best_allocator,
-                ", ".join(f"{series.rates[name][0]:,.0f}" for name in ALLOCATORS),
-                f"{max(series.others[series.best_allocator]):.0%}",
-            ]
+            f"{system.name} | {rate:,.0f} | {min(series.best):,.0f} – {max(series.best):,.0f} | "
+            f"{rate * flops / peak:.1%} | {series.best_allocator} | {first} | "
+            f"{max(series.others[series.best_allocator]):.0%}"
         )
     return "\n\n".join(
         [
             f"### {case.model} {case.precision}",
             f"Matrix product {peak / 1e9:,.0f} GFLOP/s; a token costs {flops / 1e6:.1f} MFLOP.",
-            format_table([*columns, "others:"], rows),
+            format_table(COLUMNS, rows),
             _ratio(case, systems),
         ]
     )

@@ -14,9 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
+from benchmarks.lib.bare import BareStepper
 from benchmarks.lib.bars import print_at_least, print_at_most, print_share
 from benchmarks.lib.limits import cpu_flops, flops_per_token
 from benchmarks.lib.processes import Worker, environment, free_port
@@ -27,7 +25,7 @@ from dstransformer.config import Config, compose
 from dstransformer.corpus import Split, SplitInfo
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.world import World, join_world, leave_world
-from dstransformer.model import Transformer
+from dstransformer.training.engine import Engine
 
 PAIRS = 50_000
 TOKENS = 4_096
@@ -102,7 +100,7 @@ def work(folder: Path, precision: str, kind: str) -> None:
         config = load_sized("tiny", precision, *budget_of(TOKENS, world.world_size))
         split = Split(folder, SplitInfo.model_validate_json(folder.with_suffix(".json").read_bytes()))
         stream = build_loader(split, config, world.rank, world.world_size).iter_updates(Position())
-        step = _engine_step(config, world) if kind == "engine" else _bare_step(config, precision)
+        step = _build_step(kind, config, precision, world)
         numbers = itertools.count(1)
         for line in sys.stdin:
             world.barrier()
@@ -116,43 +114,11 @@ def work(folder: Path, precision: str, kind: str) -> None:
         leave_world()
 
 
-def _engine_step(config: Config, world: World) -> Callable[[Update, int], object]:
-    from dstransformer.training.engine import Engine
-
-    return Engine(config, compose(config, world.world_size), PIECES, world).step
-
-
-def _bare_step(config: Config, precision: str) -> Callable[[Update, int], object]:
-    """The same update in plain PyTorch: Adam on fp32 weights, with a bf16 copy for the computation in bf16."""
-    from dstransformer.training.engine import dropout_seed
-    from dstransformer.training.optimizer import learning_rate
-
-    torch.manual_seed(config.training.seed)
-    model = Transformer(config.model, PIECES, config.loss.label_smoothing)
-    masters = [parameter.detach().clone().requires_grad_() for parameter in model.parameters()]
-    if precision == "bf16":
-        model.to(torch.bfloat16)
-    weights: list[Tensor] = list(model.parameters())
-    trained = masters if precision == "bf16" else weights
-    adam = config.optimizer
-    optimizer = torch.optim.Adam(trained, lr=1.0, betas=(adam.beta1, adam.beta2), eps=adam.eps, fused=True)
-
-    def step(update: Update, number: int) -> None:
-        optimizer.param_groups[0]["lr"] = learning_rate(number, config.model.d_model, config.schedule)
-        for position, batch in enumerate(update.batches):
-            torch.manual_seed(dropout_seed(config.training.seed, number, position))
-            (model(*batch.to(masters[0].device)).loss / update.tgt_tokens).backward()
-        if trained is masters:
-            for master, weight in zip(masters, weights, strict=True):
-                assert weight.grad is not None
-                master.grad = weight.grad.float()
-        optimizer.step()
-        if trained is masters:
-            with torch.no_grad():
-                torch._foreach_copy_(weights, masters)
-        model.zero_grad()
-
-    return step
+def _build_step(kind: str, config: Config, precision: str, world: World) -> Callable[[Update, int], object]:
+    if kind == "engine":
+        return Engine(config, compose(config, world.world_size), PIECES, world).step
+    stepper = BareStepper(config, PIECES, precision, world.device)
+    return lambda update, _: stepper.step(update)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,11 @@ from benchmarks.resilience.faults.comparing import TOLERANCE, Difference
 from benchmarks.resilience.faults.plan import KINDS, Case
 from benchmarks.resilience.faults.running import FaultResult
 
+_FAULT_COLUMNS = (
+    "fault | injected: | not met: | resumes: | updates lost, mean and most: | seconds to the end, most: | hung:"
+)
+_CASE_COLUMNS = "run | processes | faults: | bits that differ: | largest difference of a loss: | as promised"
+
 
 @dataclass
 class CaseResult:
@@ -54,12 +59,9 @@ def all_is_well(results: Iterable[CaseResult]) -> bool:
 def print_report(results: Sequence[CaseResult]) -> None:
     """Print a table of kinds, a table of runs, the totals, and each complaint."""
     faults = [fault for result in results for fault in result.faults]
-    head = ["fault", "injected:", "not met:", "resumes:", "updates lost, mean and most:"]
     groups = {kind: [fault for fault in faults if fault.kind == kind] for kind in KINDS} | {"**all**": faults}
-    rows = [_row(kind, group) for kind, group in groups.items()]
-    print(f"\n{format_table([*head, 'seconds to the end, most:', 'hung:'], rows)}")
-    head = ["run", "processes", "faults:", "bits that differ:", "largest difference of a loss:", "as promised"]
-    print(f"\n{format_table(head, map(_case_row, results))}")
+    print(f"\n{format_table(_FAULT_COLUMNS, (_fault_row(kind, group) for kind, group in groups.items()))}")
+    print(f"\n{format_table(_CASE_COLUMNS, map(_case_row, results))}")
     totals = summarise(results)
     print(
         f"\n{totals['faults']} faults, {totals['resumes']} resumes, {totals['updates_lost']} updates lost, "
@@ -73,20 +75,21 @@ def print_report(results: Sequence[CaseResult]) -> None:
                 print(f"{result.case.name}: {fault.kind}/{fault.moment} at update {fault.update}: {complaint}")
 
 
-def _row(name: str, faults: Sequence[FaultResult]) -> list[object]:
+def _fault_row(name: str, faults: Sequence[FaultResult]) -> str:
     injected = [fault for fault in faults if fault.injected]
     resumed = [fault.lost for fault in faults if fault.resumed_from is not None]
     lost = f"{sum(resumed) / len(resumed):.1f}, {max(resumed)}" if resumed else ""
     longest = max((fault.seconds for fault in injected), default=0.0)
     hung = sum(fault.hung for fault in faults)
-    return [name, len(injected), len(faults) - len(injected), len(resumed), lost, f"{longest:.1f}", hung]
+    missed = len(faults) - len(injected)
+    return f"{name} | {len(injected)} | {missed} | {len(resumed)} | {lost} | {longest:.1f} | {hung}"
 
 
-def _case_row(result: CaseResult) -> list[object]:
+def _case_row(result: CaseResult) -> str:
     sizes = ", ".join(map(str, result.case.world_sizes))
     bits, loss = ("", "") if (d := result.difference) is None else (f"{d.bits:,}", f"{d.loss:.1e}")
     injected = sum(fault.injected for fault in result.faults)
-    return [result.case.name, sizes, injected, bits, loss, result.mismatch or "yes"]
+    return f"{result.case.name} | {sizes} | {injected} | {bits} | {loss} | {result.mismatch or 'yes'}"
 
 
 def summarise(results: Sequence[CaseResult]) -> dict[str, Any]:

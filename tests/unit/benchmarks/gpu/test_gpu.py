@@ -14,7 +14,8 @@ from benchmarks.gpu.cases import SMOKE, Case
 from benchmarks.gpu.device import datasheet_peak
 from benchmarks.gpu.static import common_shape, fill, fill_updates
 from benchmarks.gpu.text import build_updates, draw_text
-from benchmarks.gpu.training import BareStepper, compile_layers, update_flops
+from benchmarks.gpu.training import compile_layers, update_flops
+from benchmarks.lib.bare import BareStepper
 from dstransformer.batching import Budget, PackedBatch, Update
 from dstransformer.model import Transformer
 
