@@ -13,11 +13,11 @@ from dstransformer.io.text import iter_lines
 
 SENTENCES = 20_000
 
-# The most frequent words stay in a variation; every other word is replaced by the one so many ranks further.
+# The most frequent words stay in a variation; every other word is replaced by the one _STEP ranks further.
 _FREQUENT = 50
 _STEP = 7919
 
-# Of so many pairs of a variation, the last repeats the first with another source word: a near duplicate.
+# Of every ten pairs of a variation, the last repeats the first with another source word: a near duplicate.
 _NEAR_EVERY = 10
 
 Pair = tuple[str, str]

@@ -1,4 +1,4 @@
-"""An environment for each peer, made from its pinned requirements at first use."""
+"""An environment for each peer, created from its pinned requirements at first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REQUIREMENTS = Path(__file__).with_name("requirements")
 
 
 def python_of(peer: str, cache: Path) -> Path:
-    """The interpreter of the peer's environment below ``cache``; one that is missing or out of date is made anew."""
+    """The interpreter of the peer's environment below ``cache``; a missing or outdated one is created."""
     folder, wanted = cache / f"{peer}-venv", REQUIREMENTS / f"{peer}.txt"
     python, installed = folder / "bin" / "python", folder / "installed.txt"
     if installed.exists() and installed.read_bytes() == wanted.read_bytes():

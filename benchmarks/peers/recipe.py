@@ -68,5 +68,5 @@ def add_cache_option(parser: argparse.ArgumentParser) -> None:
         "--cache",
         type=lambda path: Path(path).absolute(),
         default=Path(".bench").absolute(),
-        help="folder for the environments of the other systems, made at first use, and for trained models",
+        help="folder for the environments of the other systems, created at first use, and for trained models",
     )

@@ -132,7 +132,7 @@ class Translator:
         return self._worker.pid
 
     def translate(self, batch: int) -> Translation:
-        """Translate the text, so many sentences at once."""
+        """Translate the text in batches of ``batch`` sentences."""
         self._worker.send(batch)
         answer = json.loads(self._worker.receive())
         found: list[list[str]] = [[] for _ in self._order]

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-#: What passes before the clock starts: so many updates and seconds at least. They trace, allocate, choose kernels, and
-#: take memory from the kernel: batches differ in size, and a heap stops growing only when it has met most of them.
+#: The warm-up before the clock starts: at least this many updates and seconds. They trace, allocate, choose kernels,
+#: and take memory from the kernel: batches differ in size, and a heap stops growing only when it has met most of them.
 WARM_UP_UPDATES = 3
 WARM_UP_SECONDS = 12.0
 

@@ -61,7 +61,7 @@ def read_trace(run: Path) -> list[dict[str, Any]]:
 
 
 def read_tensors(run: Path) -> dict[str, Floats]:
-    """Weights and moments of the newest checkpoint and the weights of the final bundle, whoever wrote which part."""
+    """Weights and moments of the newest checkpoint and the weights of the final bundle, whichever rank wrote them."""
     newest = max((run / "checkpoints").glob("step-*"))
     ranges: dict[str, list[tuple[int, Floats]]] = defaultdict(list)
     for path in newest.glob("state/*.safetensors"):

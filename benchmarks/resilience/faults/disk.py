@@ -1,4 +1,4 @@
-"""A small file system of its own for a run, which can be full, read-only or gone for a while. Linux, as root."""
+"""A small file system for one run, which can be made full, read-only or absent for a while. Linux, as root."""
 
 from __future__ import annotations
 
