@@ -35,7 +35,7 @@ from benchmarks.peers.recipe import add_cache_option
 from benchmarks.peers.systems import DRIVERS
 from dstransformer.corpus import Corpus
 
-LONGEST = 256
+MAX_TOKENS = 256
 HELD_OUT = 500
 CHUNK = 20_000
 
@@ -112,7 +112,7 @@ def prepare_ours(text: Text, work: Path) -> tuple[float, int]:
     command = [sys.executable, "-m", "data_prep", "build", "--source", "files", "--src-lang", "en", "--tgt-lang", "de"]
     command += ["--src", str(text.src), "--tgt", str(text.tgt), "--tokenizer-model", str(text.model)]
     command += ["--valid-src", str(text.folder / "valid.en"), "--valid-tgt", str(text.folder / "valid.de")]
-    command += ["--max-tokens", str(LONGEST), "--workers", str(text.cores), "--out", str(out)]
+    command += ["--max-tokens", str(MAX_TOKENS), "--workers", str(text.cores), "--out", str(out)]
     seconds = run(command)
     train = Corpus.open(out, verify=False).manifest.splits["train"]
     return seconds, train.src_tokens + train.tgt_tokens + 2 * train.pairs
@@ -133,7 +133,7 @@ def prepare_sockeye(text: Text, work: Path) -> tuple[float, int]:
     vocabulary = str(text.folder / "vocabulary.json")
     command = [str(python_of("sockeye", text.cache)), "-m", "sockeye.prepare_data", "--shared-vocab", "--quiet"]
     command += ["--source", str(work / text.src.name), "--target", str(work / text.tgt.name)]
-    command += ["--source-vocab", vocabulary, "--target-vocab", vocabulary, "--max-seq-len", str(LONGEST)]
+    command += ["--source-vocab", vocabulary, "--target-vocab", vocabulary, "--max-seq-len", str(MAX_TOKENS)]
     command += ["--max-processes", str(text.cores), "--output", str(work / "prepared")]
     return encoding + run(command), tokens + 2 * text.pairs
 
@@ -153,7 +153,7 @@ def prepare_eole(text: Text, work: Path) -> tuple[float, int]:
         "vocabulary": str(text.folder / "vocabulary.txt"),
         "work": str(work),
         "pairs": text.pairs,
-        "longest": LONGEST,
+        "max_tokens": MAX_TOKENS,
         "workers": text.cores,
     }
     done = run_command([str(python_of("eole", text.cache)), str(DRIVERS / "prepare_eole.py"), json.dumps(request)])

@@ -32,7 +32,7 @@ AUGMENT = (
     "{modifier: remove_end_punct, probability: 0.1}, {modifier: typos, probability: 0.05, rate: 0.05}, "
     "{modifier: noise, probability: 0.005}]"
 )
-LONGEST = 256
+MAX_TOKENS = 256
 PAIRS = 150  # of a micro-batch
 UPDATES = 5
 
@@ -60,7 +60,7 @@ def main(options: argparse.Namespace) -> None:
 
 def measure_loader(corpus: Corpus, modifiers: list[Modifier]) -> None:
     split, languages = corpus.split("train"), (corpus.manifest.src_lang, corpus.manifest.tgt_lang)
-    augmentation = Augmentation(corpus.tokenizer, modifiers, 1, languages, LONGEST)
+    augmentation = Augmentation(corpus.tokenizer, modifiers, 1, languages, MAX_TOKENS)
     dropout = BpeDropout(corpus.tokenizer, 0.1, 1, None)
     stored = int(split.src_lengths.sum() + split.tgt_lengths.sum())
     ways: dict[str, Callable[[Pairs, np.ndarray], Pairs]] = {

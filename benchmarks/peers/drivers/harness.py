@@ -20,7 +20,7 @@ WARM_UP_UPDATES = 3
 WARM_UP_SECONDS = 12.0
 
 #: The clock runs for at least this many updates, however long they take.
-LEAST_UPDATES = 3
+MIN_UPDATES = 3
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Meter:
             if warmed_up(self._ends):
                 self._began = now
                 self._clear()
-        elif now - self._began >= self._seconds and self._updates >= LEAST_UPDATES:
+        elif now - self._began >= self._seconds and self._updates >= MIN_UPDATES:
             self.measurement = Measurement(self._updates, self._src_tokens, self._tgt_tokens, now - self._began)
             if self._model:
                 save(self._model)

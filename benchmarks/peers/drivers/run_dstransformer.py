@@ -21,7 +21,7 @@ import psutil
 
 from benchmarks.lib.machine import ROOT
 from benchmarks.lib.processes import free_port
-from benchmarks.peers.drivers.harness import LEAST_UPDATES, Measurement, Request, warmed_up
+from benchmarks.peers.drivers.harness import MIN_UPDATES, Measurement, Request, warmed_up
 from dstransformer.checkpoints.averaging import average_run
 from dstransformer.checkpoints.retention import CheckpointFolder
 
@@ -99,7 +99,7 @@ def _read_metrics(path: Path, seconds: float, process: subprocess.Popen[bytes], 
         _check_runs(process, log)
         updates = _after_warm_up(_updates(path))[1:]
         took = sum((line["src_tokens"] + line["tgt_tokens"]) / line["tokens_per_second"] for line in updates)
-        if len(updates) >= LEAST_UPDATES and took >= seconds:
+        if len(updates) >= MIN_UPDATES and took >= seconds:
             src, tgt = (sum(line[f"{side}_tokens"] for line in updates) for side in ("src", "tgt"))
             return Measurement(len(updates), src, tgt, took)
         time.sleep(0.5)
