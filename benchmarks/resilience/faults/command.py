@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    from support.corpora import build_toy
+    from support.data.corpora import build_toy
 
     cases = plan_campaign(
         options.seed, options.faults, stages=options.stages, precisions=options.precisions, skip=options.skip
