@@ -57,7 +57,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 bench: $(INSTALLED)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --all
 
 clean:
 	rm -rf .venv quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* build dist

@@ -1,1 +1,1 @@
-"""Training and decoding on one GPU, compared with the limits of the device. ``python -m benchmarks.gpu``."""
+"""Training and decoding on one GPU, compared with the limits of the device."""

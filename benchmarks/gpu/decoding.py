@@ -13,7 +13,7 @@ import torch
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.profiling import Profile, make_profile
 from benchmarks.gpu.text import draw_text
-from benchmarks.limits import Limits, measure_limits, synchronize
+from benchmarks.lib.limits import Limits, measure_limits, synchronize
 from dstransformer.batching import plan_batches
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import EOS_ID

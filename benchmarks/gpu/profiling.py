@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.limits import synchronize
+from benchmarks.lib.limits import synchronize
 
 #: Number of rows kept of a profile.
 TOP = 15

@@ -8,17 +8,16 @@ from typing import Any
 
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.profiling import Profile, Row, format_profile
+from benchmarks.lib.tables import format_table
 
 Result = Mapping[str, Any]
 
-_TRAINING_HEAD = (
-    "| model | precision | attention | layers | loop | target tokens/s | from – to | ms per update | host ms | "
-    "MFU, data sheet | MFU, measured | peak memory, GiB | filling | warm-up, s |\n"
-    "|---|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+_TRAINING_COLUMNS = (
+    "model | precision | attention | layers | loop | target tokens/s: | from – to: | ms per update: | host ms: | "
+    "MFU, data sheet: | MFU, measured: | peak memory, GiB: | filling: | warm-up, s:"
 )
-_DECODING_HEAD = (
-    "| model | precision | target tokens/s | from – to | sentences/s | target : source | peak memory, GiB |\n"
-    "|---|---|--:|--:|--:|--:|--:|"
+_DECODING_COLUMNS = (
+    "model | precision | target tokens/s: | from – to: | sentences/s: | target : source: | peak memory, GiB:"
 )
 
 
@@ -65,10 +64,8 @@ def format_tables(done: Sequence[tuple[Case, Result]], peak: float | None) -> st
     """Tables of training and decoding, in Markdown."""
     training = [_training_row(case, result, peak) for case, result in done if case.act == "train"]
     decoding = [_decoding_row(case, result) for case, result in done if case.act == "decode"]
-    tables = [
-        "\n".join([head, *rows]) for head, rows in ((_TRAINING_HEAD, training), (_DECODING_HEAD, decoding)) if rows
-    ]
-    return "\n\n".join(tables)
+    tables = ((_TRAINING_COLUMNS, training), (_DECODING_COLUMNS, decoding))
+    return "\n\n".join(format_table(columns, rows) for columns, rows in tables if rows)
 
 
 def _sheet_peak(case: Case, peak: float | None) -> float | None:
@@ -80,36 +77,24 @@ def _training_row(case: Case, result: Result, peak: float | None) -> str:
     seconds = statistics.median(result["seconds"])
     sheet = _sheet_peak(case, peak)
     flops = result["flops"] / seconds
-    attention = f"{case.backend}, {case.micro_batches} part{'s' if case.micro_batches > 1 else ''}"
+    parts = f"{case.micro_batches} part{'s' if case.micro_batches > 1 else ''}"
+    of_sheet = "–" if sheet is None else f"{flops / sheet:.1%}"
     layers = ("compiled, one shape" if case.static else "compiled, any shape") if case.compiled else "eager"
-    return _row(
-        case.model,
-        case.precision,
-        attention,
-        layers,
-        case.loop,
-        f"{result['tgt_tokens'] / seconds:,.0f}",
-        _span(result),
-        f"{1000 * seconds:.1f}",
-        f"{1000 * statistics.median(result['host_seconds']):.1f}",
-        "–" if sheet is None else f"{flops / sheet:.1%}",
-        f"{flops / result['limits']['flops']:.1%}",
-        f"{result['peak_bytes'] / 2**30:.1f}",
-        f"{result['filling']:.1%}",
-        f"{result['warm_up_seconds']:.1f}",
+    return (
+        f"{case.model} | {case.precision} | {case.backend}, {parts} | {layers} | {case.loop} | "
+        f"{result['tgt_tokens'] / seconds:,.0f} | {_span(result)} | {1000 * seconds:.1f} | "
+        f"{1000 * statistics.median(result['host_seconds']):.1f} | {of_sheet} | "
+        f"{flops / result['limits']['flops']:.1%} | {result['peak_bytes'] / 2**30:.1f} | {result['filling']:.1%} | "
+        f"{result['warm_up_seconds']:.1f}"
     )
 
 
 def _decoding_row(case: Case, result: Result) -> str:
     seconds = statistics.median(result["seconds"])
-    return _row(
-        case.model,
-        case.precision,
-        f"{result['tgt_tokens'] / seconds:,.0f}",
-        _span(result),
-        f"{result['sentences'] / seconds:,.0f}",
-        f"{result['tgt_tokens'] / result['src_tokens']:.2f}",
-        f"{result['peak_bytes'] / 2**30:.1f}",
+    return (
+        f"{case.model} | {case.precision} | {result['tgt_tokens'] / seconds:,.0f} | {_span(result)} | "
+        f"{result['sentences'] / seconds:,.0f} | {result['tgt_tokens'] / result['src_tokens']:.2f} | "
+        f"{result['peak_bytes'] / 2**30:.1f}"
     )
 
 
@@ -117,7 +102,3 @@ def _span(result: Result) -> str:
     """Target tokens per second of the slowest and the fastest round."""
     slowest, fastest = (result["tgt_tokens"] / pick(result["seconds"]) for pick in (max, min))
     return f"{slowest:,.0f} – {fastest:,.0f}"
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -9,26 +9,22 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import nn
 from torch._dynamo.utils import counters
 
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.profiling import Profile, make_profile
 from benchmarks.gpu.static import common_shape, fill_updates
 from benchmarks.gpu.text import build_updates
-from benchmarks.limits import Limits, measure_limits, synchronize
+from benchmarks.lib.bare import BareStepper
+from benchmarks.lib.limits import Limits, measure_limits, synchronize
 from dstransformer.batching import PackedBatch, Update, build_budget
 from dstransformer.config import Config, compose
 from dstransformer.distributed.world import World
-from dstransformer.model import DTYPES, Transformer, training_flops
+from dstransformer.model import Transformer, training_flops
 from dstransformer.training.engine import Engine
-from dstransformer.training.optim import build_optimizer, learning_rate
 
 #: Number of updates in a profile.
 PROFILED = 2
-
-#: Loss scale of the bare loop in fp16.
-LOSS_SCALE = 1024.0
 
 
 class Stepper(Protocol):
@@ -63,46 +59,6 @@ class EngineStepper:
         losses = self._engine.step(update, self._number).losses
         self._world.any(False, False, False)
         return losses.loss
-
-
-class BareStepper:
-    """The same without DeepSpeed: weights in the precision of the case, and fused Adam on fp32 copies."""
-
-    def __init__(self, config: Config, vocabulary: int, precision: str, device: torch.device) -> None:
-        torch.manual_seed(config.training.seed)
-        backend = config.training.attention_backend
-        model = Transformer(config.model, vocabulary, config.loss.label_smoothing, backend)
-        self.model = model.to(device=device, dtype=DTYPES[precision])
-        self._config = config
-        self._device = device
-        self._scale = LOSS_SCALE if precision == "fp16" else 1.0
-        self._weights: list[torch.Tensor] = list(self.model.parameters())
-        masters = [nn.Parameter(weight.detach().to(torch.float32, copy=True)) for weight in self._weights]
-        self._masters: list[torch.Tensor] = [*masters]
-        self._optimizer = build_optimizer(masters, config.optimizer, offloaded=False)
-        self._number = 0
-
-    def step(self, update: Update) -> torch.Tensor:
-        self._number += 1
-        loss = torch.zeros((), device=self._device)
-        for batch in update.batches:
-            sums = self.model(*batch.to(self._device))
-            (sums.loss * (self._scale / update.tgt_tokens)).backward()
-            loss += sums.loss.detach()
-        gradients = []
-        for weight, master in zip(self._weights, self._masters, strict=True):
-            assert weight.grad is not None
-            master.grad = weight.grad.float()
-            gradients.append(master.grad)
-            weight.grad = None
-        torch._foreach_mul_(gradients, 1.0 / self._scale)
-        torch.nn.utils.get_total_norm(gradients)
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(self._number, self._config.model.d_model, self._config.schedule)
-        self._optimizer.step()
-        with torch.no_grad():
-            torch._foreach_copy_(self._weights, self._masters)
-        return loss
 
 
 @dataclass(frozen=True)

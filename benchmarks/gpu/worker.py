@@ -1,4 +1,4 @@
-"""Runs one case: ``python -m benchmarks.gpu.worker CASE RESULT``, where CASE is JSON and RESULT a file for JSON."""
+"""The process of one case: its arguments are the case as JSON, and the file for the result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.gpu.cases import Case
 from dstransformer.errors import DstError
 
 
-def main() -> None:
+def work() -> None:
     case = Case.from_json(json.loads(sys.argv[1]))
     try:
         result = measure(case)
@@ -41,4 +41,4 @@ def measure(case: Case) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main()
+    work()

@@ -1,1 +1,1 @@
-"""dstransformer beside other trainers on the same work, in alternation: ``python -m benchmarks.peers``."""
+"""dstransformer beside other systems on the same work, in turns."""

@@ -1,9 +1,9 @@
-"""``python -m benchmarks.peers.quality --data MULTI30K``: BLEU after training for the same time, on this machine's CPU.
+"""BLEU after the same training time: dstransformer, Hugging Face, eole and Sockeye, on the CPU of this machine.
 
 Every system trains the same model by the same recipe, alone on all cores, in the precision and with the allocator in
 which a trial was fastest. The clock runs from the first updates, without start-up and preparation, until the time is
-up; what a system does meanwhile, such as writing checkpoints, is its own time. Then its last weights translate the
-held-out text by its own beam search. The models stay below ``--cache`` for ``benchmarks.peers.decode``.
+up; writing checkpoints and the like is part of it. Then its last weights translate the
+held-out text by its own beam search. The models stay below ``--cache`` for ``peers-decoding``.
 """
 
 from __future__ import annotations
@@ -18,19 +18,36 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.limits import cpu_flops, flops_per_token
-from benchmarks.peers import training
+from benchmarks.lib.limits import cpu_flops, flops_per_token
+from benchmarks.lib.machine import count_cores, wait_for_quiet, watch_others
+from benchmarks.lib.multi30k import add_data_option
+from benchmarks.lib.tables import format_table
+from benchmarks.lib.workload import load_sized
 from benchmarks.peers.drivers.harness import Measurement, Request
 from benchmarks.peers.drivers.run_dstransformer import AVERAGE, AVERAGED, LAST
-from benchmarks.peers.machine import describe, wait_for_quiet, watch_others
+from benchmarks.peers.recipe import (
+    ALLOCATORS,
+    MODELS,
+    PEAK_RATES,
+    PRECISIONS,
+    UPDATE_TOKENS,
+    WARMUP,
+    add_common_options,
+    build_environment,
+    build_request,
+)
 from benchmarks.peers.systems import PEERS, Dstransformer, Peer, System
 from benchmarks.peers.text import TOKENIZER, VOCABULARY, HeldOut, Pieces, Text, build_text
-from benchmarks.peers.translating import BEAM_SIZE, OURS, Worker, score, signature
-from dstransformer.distributed.world import usable_cores
+from benchmarks.peers.translating import BEAM_SIZE, OURS, Translator, score, signature
 
 SPLITS = ("val", "test_2016")
 BATCH = 64
 RECORD = "record.json"
+
+COLUMNS = (
+    "system | weights | precision, allocator | updates: | epochs: | tokens/s: | of the peak: | BLEU val: | "
+    "BLEU test 2016: | output length: | others:"
+)
 
 #: Weights of a training that are evaluated, by what the table calls them: folders of its model.
 WEIGHTS = {"last": "."}
@@ -57,7 +74,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Result:
-    """What a training's weights are worth: BLEU and mean length of the output, by split."""
+    """The scores of a training's weights: BLEU by split, and the mean length of the output."""
 
     system: System
     weights: str
@@ -76,7 +93,7 @@ class Bench:
     trial: float
     precisions: Sequence[str]
     allocators: Sequence[str]
-    patience: float
+    quiet_seconds: float
     keep: bool
     peak_rate: float
     warmup: int
@@ -89,7 +106,7 @@ class Bench:
             return found
         precision, allocator = self._choose(system)
         shutil.rmtree(folder, ignore_errors=True)
-        wait_for_quiet(self.patience)
+        wait_for_quiet(self.quiet_seconds)
         peak = cpu_flops(precision)
         measurement, others = self._run(system, precision, allocator, self.seconds, folder)
         trained = Trained(recipe, precision, allocator, others, peak, measurement)
@@ -111,14 +128,14 @@ class Bench:
     def _run(
         self, system: System, precision: str, allocator: str, seconds: float, folder: Path | None
     ) -> tuple[Measurement, float]:
-        wait_for_quiet(self.patience)
+        wait_for_quiet(self.quiet_seconds)
         with tempfile.TemporaryDirectory(prefix="dst-bench-") as work, watch_others() as others:
             request = self._request(precision, work, seconds, "" if folder is None else str(folder))
-            done = system.measure(request, self.text, training.build_environment(allocator))
+            done = system.measure(request, self.text, build_environment(allocator))
         return done, others.share
 
     def _request(self, precision: str, work: str, seconds: float, folder: str) -> Request:
-        request = training.build_request(self.model, precision, self.text, work, seconds)
+        request = build_request(self.model, precision, self.text, work, seconds)
         return replace(request, peak_rate=self.peak_rate, warmup=self.warmup, model=folder)
 
     def _recipe(self) -> dict[str, Any]:
@@ -127,12 +144,24 @@ class Bench:
         return {**ours, "pairs": len(self.text.src_lengths), "tgt_tokens": int(self.text.tgt_lengths.sum())}
 
 
-def main() -> None:
-    options = _parse()
-    print(describe(), flush=True)
-    cache = options.cache.absolute()
-    cores = len(usable_cores())
-    systems = [*(Peer(name) for name in options.peers), Dstransformer(cores, 1)]
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_data_option(parser, "{train,val,test_2016}", required=True)
+    parser.add_argument("--model", choices=MODELS, default="tiny")
+    parser.add_argument("--minutes", type=float, default=15.0, help="of training, for each system")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS), help="to try")
+    parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS, default=list(ALLOCATORS))
+    parser.add_argument("--trial", type=float, default=20.0, help="seconds of each trial, where there is a choice")
+    parser.add_argument("--warmup", type=int, default=WARMUP, help="updates until the learning rate is highest")
+    parser.add_argument("--peak-rate", type=float, help=f"the learning rate then; default {PEAK_RATES}")
+    parser.add_argument("--sentences", type=int, help="of each held-out text, its first; default all")
+    parser.add_argument("--keep", action="store_true", help="keep models of this recipe that are in the cache")
+    add_common_options(parser)
+
+
+def main(options: argparse.Namespace) -> None:
+    cache = options.cache
+    systems = [*(Peer(name) for name in options.peers), Dstransformer(count_cores(), 1)]
     for system in systems:
         system.prepare(cache)
     models = models_folder(cache, options.model)
@@ -147,9 +176,9 @@ def main() -> None:
             trial=options.trial,
             precisions=options.precisions,
             allocators=options.allocators,
-            patience=options.patience,
+            quiet_seconds=options.quiet_seconds,
             keep=options.keep,
-            peak_rate=options.peak_rate or training.PEAK_RATES[options.model],
+            peak_rate=options.peak_rate or PEAK_RATES[options.model],
             warmup=options.warmup,
         )
         pieces = Pieces(models / TOKENIZER)
@@ -169,13 +198,13 @@ def _run(
     """Train, then translate the splits with every weights of it."""
     name = OURS if system.ours else system.name
     trained = bench.train(system, models / name)
-    environment = training.build_environment("env.sh")
+    environment = build_environment("env.sh")
     results = []
     for label, folder in (OUR_WEIGHTS if system.ours else WEIGHTS).items():
         bleu, lengths = {}, []
         for split in splits:
-            with Worker(name, models / name / folder, split, pieces, "fp32", cache, environment) as worker:
-                done = worker.translate(BATCH)
+            with Translator(name, models / name / folder, split, pieces, "fp32", cache, environment) as translator:
+                done = translator.translate(BATCH)
             bleu[split.name] = score(done, split, pieces)
             lengths += [len(sentence) for sentence in done.pieces]
         results.append(Result(system, label, trained, bleu, sum(lengths) / len(lengths)))
@@ -196,34 +225,33 @@ def _read_record(folder: Path) -> Trained | None:
 
 def format_results(results: Sequence[Result], bench: Bench) -> str:
     """The table, in Markdown."""
-    sizes, text = training.MODELS[bench.model], bench.text
+    sizes, text = load_sized(bench.model, "fp32").model, bench.text
     flops = flops_per_token(sizes, VOCABULARY, text.src_lengths, text.tgt_lengths)
-    lines = [
-        f"### Time to quality: {bench.model}, {bench.seconds / 60:g} minutes of training",
-        "",
-        f"{sizes.layers}+{sizes.layers} layers, d_model {sizes.d_model}; about {training.UPDATE_TOKENS:,} target "
-        f"tokens an update; Adam (0.9, 0.98), the learning rate rising to {bench.peak_rate:g} in {bench.warmup} "
-        f"updates, then falling with their root. Translated with beam {BEAM_SIZE} in fp32. sacrebleu {signature()}.",
-        "",
-        "| system | weights | precision, allocator | updates | epochs | tokens/s | of the peak | BLEU val "
-        "| BLEU test 2016 | output length | others |",
-        "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+    rows = []
     for result in results:
         trained, done = result.trained, result.trained.measurement
-        lines.append(
-            f"| {result.system.name} | {result.weights} | {trained.precision}, {trained.allocator} | "
+        rows.append(
+            f"{result.system.name} | {result.weights} | {trained.precision}, {trained.allocator} | "
             f"{done.updates:,} | {done.tgt_tokens / text.tgt_lengths.sum():.1f} | {done.tokens_per_second:,.0f} | "
             f"{done.tokens_per_second * flops / trained.peak:.1%} | {result.bleu['val']:.1f} | "
-            f"{result.bleu['test_2016']:.1f} | {result.length:.1f} | {trained.others:.0%} |"
+            f"{result.bleu['test_2016']:.1f} | {result.length:.1f} | {trained.others:.0%}"
         )
-    return "\n".join(
-        [*lines, "", "In bf16 the weights of eole are bf16 too; the others keep fp32.", "", _lead(results)]
+    return "\n\n".join(
+        [
+            f"### Time to quality: {bench.model}, {bench.seconds / 60:g} minutes of training",
+            f"{sizes.num_layers}+{sizes.num_layers} layers, d_model {sizes.d_model}; about {UPDATE_TOKENS:,} target "
+            f"tokens an update; Adam (0.9, 0.98), the learning rate rising to {bench.peak_rate:g} in {bench.warmup} "
+            f"updates, then falling with their root. Translated with beam {BEAM_SIZE} in fp32. sacrebleu "
+            f"{signature()}.",
+            format_table(COLUMNS, rows),
+            "In bf16 the weights of eole are bf16 too; the others keep fp32.",
+            _lead(results),
+        ]
     )
 
 
 def _lead(results: Sequence[Result]) -> str:
-    """Our last weights over the best peer's: like against like."""
+    """Our last weights against the last weights of the best peer."""
     last = [result for result in results if result.weights == "last"]
     ours, peers = ([result for result in last if result.system.ours is side] for side in (True, False))
     if not ours or not peers:
@@ -231,31 +259,3 @@ def _lead(results: Sequence[Result]) -> str:
     best = max(peers, key=lambda result: result.bleu["val"])
     ahead = ours[0].bleu["val"] - best.bleu["val"]
     return f"**{ahead:+.1f} BLEU** on val: {ours[0].system.name} over {best.system.name}, the last weights of both"
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.quality", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder with {train,val,test_2016}.{en,de} or .gz")
-    parser.add_argument("--model", choices=training.MODELS, default="tiny")
-    parser.add_argument("--minutes", type=float, default=15.0, help="of training, for each system")
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
-    parser.add_argument(
-        "--precisions", nargs="+", choices=training.PRECISIONS, default=list(training.PRECISIONS), help="to try"
-    )
-    parser.add_argument("--allocators", nargs="+", choices=training.ALLOCATORS, default=list(training.ALLOCATORS))
-    parser.add_argument("--trial", type=float, default=20.0, help="seconds of each trial, where there is a choice")
-    parser.add_argument(
-        "--warmup", type=int, default=training.WARMUP, help="updates until the learning rate is highest"
-    )
-    parser.add_argument("--peak-rate", type=float, help=f"the learning rate then; default {training.PEAK_RATES}")
-    parser.add_argument("--sentences", type=int, help="of each held-out text, its first; default all")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for a quiet machine, each time")
-    parser.add_argument(
-        "--keep", action="store_true", help="train no system again whose model is there, of this recipe"
-    )
-    parser.add_argument("--cache", type=Path, default=Path(".bench"), help="for the peers' environments and the models")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    main()

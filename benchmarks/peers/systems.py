@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.lib.processes import run_command
 from benchmarks.peers.drivers import run_dstransformer
 from benchmarks.peers.drivers.harness import Measurement, Request
 from benchmarks.peers.environments import python_of
@@ -46,14 +45,8 @@ class Peer(System):
 
     def measure(self, request: Request, text: Text, environment: Mapping[str, str]) -> Measurement:
         del text  # the request names the folder of pieces
-        command = [str(self._python), str(DRIVERS / f"run_{self.name}.py"), json.dumps(asdict(request))]
-        with tempfile.TemporaryFile("w+") as errors:
-            done = subprocess.run(
-                command, env=dict(environment), stdout=subprocess.PIPE, stderr=errors, text=True, check=False
-            )
-            if done.returncode:
-                errors.seek(0)
-                raise SystemExit(f"{self.name} failed with exit code {done.returncode}:\n{errors.read()[-3000:]}")
+        driver = DRIVERS / f"run_{self.name}.py"
+        done = run_command([str(self._python), str(driver), json.dumps(asdict(request))], environment)
         return Measurement(**json.loads(done.stdout.splitlines()[-1]))
 
 

@@ -1,9 +1,7 @@
-"""The text that every system trains on and translates: the same sentences, cut into the same pieces."""
+"""The text that every system trains on and translates: the same sentences in the same pieces."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
+from benchmarks.lib.multi30k import LANGUAGES, find_text
+from benchmarks.lib.processes import run_prep
 from dstransformer.corpus import Corpus, Tokenizer
 from dstransformer.io.text import iter_lines
 
 VOCABULARY = 8000
-SIDES = {"src": "en", "tgt": "de"}
 
 #: In the folder of a corpus, and in that of trained models.
 TOKENIZER = "tokenizer.model"
@@ -39,12 +38,13 @@ class Text:
 def build_text(data: Path, folder: Path) -> Text:
     """Clean and encode ``{train,val}.{en,de}`` (or ``.gz``) of ``data`` into ``folder``."""
     corpus = folder / "corpus"
-    command = [sys.executable, "-m", "data_prep", "build", "--source", "files", "--src-lang", "en", "--tgt-lang", "de"]
+    files = []
     for option, split in (("", "train"), ("valid-", "val")):
-        for side, language in SIDES.items():
-            command += [f"--{option}{side}", str(_find(data, f"{split}.{language}"))]
-    command += ["--vocab-size", str(VOCABULARY), "--tokenizer", "bpe", "--out", str(corpus)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        for side, language in LANGUAGES.items():
+            files.append(f"--{option}{side}={find_text(data, split, language)}")
+    vocabulary = ["--vocab-size", str(VOCABULARY), "--tokenizer", "bpe"]
+    languages = ["--src-lang", "en", "--tgt-lang", "de"]
+    run_prep("build", "--source", "files", *languages, *files, *vocabulary, "--out", str(corpus))
     built = Corpus.open(corpus)
     train = built.split("train")
     pieces = folder / "pieces"
@@ -86,20 +86,13 @@ class Pieces:
     def read(self, data: Path, split: str, sentences: int | None = None) -> HeldOut:
         """``{split}.{en,de}`` (or ``.gz``) of ``data``, its first ``sentences`` or all of it."""
         src, references = (
-            list(iter_lines(_find(data, f"{split}.{language}")))[:sentences] for language in SIDES.values()
+            list(iter_lines(find_text(data, split, language)))[:sentences] for language in LANGUAGES.values()
         )
         return HeldOut(split, [self.split(ids) for ids in self._tokenizer.encode(src)], references)
 
     def write_vocabulary(self, path: Path) -> None:
         """A piece a line, in the order of the ids."""
         path.write_text("".join(f"{piece}\n" for piece in self.vocabulary), encoding="utf-8")
-
-
-def _find(data: Path, name: str) -> Path:
-    for path in (data / name, data / f"{name}.gz"):
-        if path.is_file():
-            return path
-    raise SystemExit(f"{data} holds neither {name} nor {name}.gz: give --data the folder of Multi30k")
 
 
 def _write_pieces(corpus: Corpus, folder: Path) -> None:

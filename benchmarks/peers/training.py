@@ -1,39 +1,43 @@
-"""Training throughput: every system, model and precision, round after round, and the table of it."""
+"""Training speed of dstransformer beside Hugging Face, eole and Sockeye, on the CPU of this machine.
+
+The systems take turns, round after round. The others are installed from the package index into environments of their
+own below ``--cache``, at first use.
+"""
 
 from __future__ import annotations
 
-import os
+import argparse
+import itertools
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from benchmarks.limits import Sizes, cpu_flops, flops_per_token
-from benchmarks.peers.drivers.harness import Measurement, Request
-from benchmarks.peers.machine import measure_undisturbed, wait_for_quiet, watch_others
-from benchmarks.peers.systems import System
-from benchmarks.peers.text import VOCABULARY, Text
-from benchmarks.processes import settings
-from dstransformer.distributed.world import usable_cores
+from benchmarks.lib.limits import cpu_flops, flops_per_token
+from benchmarks.lib.machine import count_cores, measure_undisturbed, wait_for_quiet, watch_others
+from benchmarks.lib.multi30k import add_data_option
+from benchmarks.lib.tables import format_table
+from benchmarks.lib.turns import ratios
+from benchmarks.lib.workload import load_sized
+from benchmarks.peers.drivers.harness import Measurement
+from benchmarks.peers.recipe import (
+    ALLOCATORS,
+    MODELS,
+    PRECISIONS,
+    add_common_options,
+    build_environment,
+    build_request,
+)
+from benchmarks.peers.systems import PEERS, System, build_systems
+from benchmarks.peers.text import VOCABULARY, Text, build_text
 
-MODELS = {"tiny": Sizes(3, 256, 1024, 4), "base": Sizes(6, 512, 2048, 8)}
-PRECISIONS = ("fp32", "bf16")
-UPDATE_TOKENS = 4096
-DROPOUT = 0.1
-LABEL_SMOOTHING = 0.1
-
-#: The learning rate of each model at its highest, and the updates until then. The paper's warm-up of 4,000 updates
-#: would outlast a run of a quarter of an hour, which is about 500 updates of the slowest system.
-PEAK_RATES = {"tiny": 1.5e-3, "base": 7e-4}
-WARMUP = 200
-
-#: How memory is given back to the kernel: glibc's way, or that of launch/env.sh.
-ALLOCATORS = ("plain", "env.sh")
+COLUMNS = "system | tokens/s, median: | from – to: | of the peak: | allocator | first round: plain, env.sh: | others:"
 
 
 @dataclass
 class Series:
-    """What one system did in one case, by allocator, a figure a round: tokens/s, and what others took meanwhile."""
+    """One system in one case, by allocator, a value per round: tokens/s, and the share that other processes took."""
 
     rates: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in ALLOCATORS})
     others: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in ALLOCATORS})
@@ -49,7 +53,7 @@ class Series:
 
     @property
     def best(self) -> list[float]:
-        """With the better allocator, a figure a round."""
+        """Tokens/s with the better allocator, one per round."""
         return self.rates[self.best_allocator]
 
     def allocators_to_try(self) -> tuple[str, ...]:
@@ -59,7 +63,7 @@ class Series:
 
 @dataclass
 class Case:
-    """A model in a precision: the series of each system, by name, and the peak of the machine, a figure a round."""
+    """A model in a precision: the series of each system, by name, and the peak of the machine in each round."""
 
     model: str
     precision: str
@@ -69,19 +73,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Bench:
-    """Who is measured on what, and for how long; ``patience`` is how long to wait for a quiet machine, in seconds."""
+    """Who is measured on what, and for how long; ``quiet_seconds`` is the longest wait for a quiet machine."""
 
     systems: Sequence[System]
     text: Text
     rounds: int
     seconds: float
-    patience: float
+    quiet_seconds: float
 
     def run(self, model: str, precision: str) -> Case:
         """Measure one case; the systems take turns."""
         case = Case(model, precision, {system.name: Series() for system in self.systems})
         for number in range(1, self.rounds + 1):
-            wait_for_quiet(self.patience)
+            wait_for_quiet(self.quiet_seconds)
             case.peaks.append(cpu_flops(precision))
             for system in self.systems:
                 series = case.series[system.name]
@@ -103,59 +107,53 @@ class Bench:
                 done = system.measure(request, self.text, build_environment(allocator))
             return done, others.share
 
-        return measure_undisturbed(once, self.patience)
+        return measure_undisturbed(once, self.quiet_seconds)
 
 
-def build_request(model: str, precision: str, text: Text, work: str, seconds: float) -> Request:
-    """The recipe of every training here."""
-    sizes = MODELS[model]
-    return Request(
-        text=str(text.pieces),
-        work=work,
-        layers=sizes.layers,
-        d_model=sizes.d_model,
-        d_ff=sizes.d_ff,
-        heads=sizes.heads,
-        precision=precision,
-        tokens=UPDATE_TOKENS,
-        dropout=DROPOUT,
-        label_smoothing=LABEL_SMOOTHING,
-        peak_rate=PEAK_RATES[model],
-        warmup=WARMUP,
-        seconds=seconds,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_data_option(parser, "{train,val}", required=True)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=30.0, help="that each measurement runs, at least")
+    add_common_options(parser)
 
 
-def build_environment(allocator: str) -> Mapping[str, str]:
-    """The variables of a process that may use all cores, with an allocator of ``ALLOCATORS``."""
-    chosen, threads = settings(), len(usable_cores())
-    inherited = {name: value for name, value in os.environ.items() if name not in chosen}
-    offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return inherited | offline | {"OMP_NUM_THREADS": str(threads)} | (chosen if allocator == "env.sh" else {})
+def main(options: argparse.Namespace) -> None:
+    systems = build_systems(options.peers, count_cores())
+    for system in systems:
+        system.prepare(options.cache)
+    with tempfile.TemporaryDirectory(prefix="dst-bench-") as folder:
+        text = build_text(options.data, Path(folder))
+        bench = Bench(systems, text, options.rounds, options.seconds, options.quiet_seconds)
+        for model, precision in itertools.product(options.models, options.precisions):
+            case = bench.run(model, precision)
+            print(f"\n{format_case(case, text, systems)}\n", flush=True)
 
 
 def format_case(case: Case, text: Text, systems: Sequence[System]) -> str:
     """The table of a case, in Markdown."""
-    flops = flops_per_token(MODELS[case.model], VOCABULARY, text.src_lengths, text.tgt_lengths)
+    flops = flops_per_token(load_sized(case.model, "fp32").model, VOCABULARY, text.src_lengths, text.tgt_lengths)
     peak = statistics.median(case.peaks)
-    lines = [
-        f"### {case.model} {case.precision}",
-        "",
-        f"Matrix product {peak / 1e9:,.0f} GFLOP/s; a token costs {flops / 1e6:.1f} MFLOP.",
-        "",
-        "| system | tokens/s, median | from – to | of the peak | allocator | first round: plain, env.sh | others |",
-        "|---|--:|--:|--:|---|--:|--:|",
-    ]
+    rows = []
     for system in systems:
         series = case.series[system.name]
         rate = statistics.median(series.best)
         first = ", ".join(f"{series.rates[name][0]:,.0f}" for name in ALLOCATORS)
-        lines.append(
-            f"| {system.name} | {rate:,.0f} | {min(series.best):,.0f} – {max(series.best):,.0f} | "
+        rows.append(
+            f"{system.name} | {rate:,.0f} | {min(series.best):,.0f} – {max(series.best):,.0f} | "
             f"{rate * flops / peak:.1%} | {series.best_allocator} | {first} | "
-            f"{max(series.others[series.best_allocator]):.0%} |"
+            f"{max(series.others[series.best_allocator]):.0%}"
         )
-    return "\n".join([*lines, "", _ratio(case, systems)])
+    return "\n\n".join(
+        [
+            f"### {case.model} {case.precision}",
+            f"Matrix product {peak / 1e9:,.0f} GFLOP/s; a token costs {flops / 1e6:.1f} MFLOP.",
+            format_table(COLUMNS, rows),
+            _ratio(case, systems),
+        ]
+    )
 
 
 def _ratio(case: Case, systems: Sequence[System]) -> str:
@@ -171,7 +169,7 @@ def _ratio(case: Case, systems: Sequence[System]) -> str:
     if ours is None or theirs is None:
         return "No ratio: it takes dstransformer and a peer."
     left, right = case.series[ours].best, case.series[theirs].best
-    rounds = [a / b for a, b in zip(left, right, strict=True)]
+    rounds = ratios(left, right)
     return (
         f"**{statistics.median(left) / statistics.median(right):.2f}×**: {ours} over {theirs} "
         f"(in one round {min(rounds):.2f} to {max(rounds):.2f})"

@@ -1,26 +1,27 @@
-"""The systems that translate, behind one interface: a process that has loaded its model and waits for work."""
+"""The systems that translate, behind one interface: a process that has loaded its model and waits for requests."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 
+from benchmarks.lib.machine import count_cores
+from benchmarks.lib.processes import Worker
 from benchmarks.peers.drivers.run_dstransformer import LAST
 from benchmarks.peers.drivers.translation import Request
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.systems import DRIVERS
 from benchmarks.peers.text import HeldOut, Pieces
-from dstransformer.distributed.world import usable_cores
 
 OURS = "dstransformer"
 
@@ -44,7 +45,7 @@ WORKERS = "-workers"
 
 @dataclass(frozen=True)
 class Translation:
-    """What a system made of a text, in the order of the text, and how long that took."""
+    """The translation of a text, in the order of the text, and how long it took."""
 
     pieces: list[list[str]]
     seconds: float
@@ -59,12 +60,15 @@ class UnsupportedError(Exception):
     """The system cannot do this; says why."""
 
 
-class Worker:
+class Translator:
     """A system with its model in a process of its own, from ``__enter__`` to ``__exit__``.
 
     Args:
         system: One of ``MODELS``.
         model: What its training left.
+        text: What to translate.
+        pieces: The tokenizer of the text and the model.
+        precision: Of the computation.
         cache: Where the environments are.
         environment: Of the process.
     """
@@ -79,29 +83,25 @@ class Worker:
         cache: Path,
         environment: Mapping[str, str],
     ) -> None:
-        self._system, self._workers = (
-            system.removesuffix(WORKERS),
-            len(usable_cores()) if system.endswith(WORKERS) else 1,
-        )
+        name = system.removesuffix(WORKERS)
+        python = sys.executable if system == OURS else str(python_of(name, cache))
+        self._command = [python, str(DRIVERS / f"translate_{name}.py")]
+        self._workers = count_cores() if system.endswith(WORKERS) else 1
         self._model = model.absolute()
         self._text = text
         self._pieces = pieces
         self._precision = precision
-        self._python = sys.executable if system == OURS else str(python_of(self._system, cache))
-        self._environment = dict(environment)
+        self._environment = environment
         lengths = np.array([len(sentence) for sentence in text.pieces])
         self._order = np.argsort(-lengths, kind="stable")  # the longest first
 
     def __enter__(self) -> Self:
-        self._folder = tempfile.TemporaryDirectory(prefix="dst-bench-")
-        try:
-            self._start(Path(self._folder.name))
-        except BaseException:
-            self._folder.cleanup()
-            raise
+        with ExitStack() as stack:
+            self._start(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dst-bench-"))), stack)
+            self._stack = stack.pop_all()
         return self
 
-    def _start(self, folder: Path) -> None:
+    def _start(self, folder: Path, stack: ExitStack) -> None:
         (folder / "work").mkdir()
         self._pieces.write_vocabulary(folder / "vocabulary.txt")
         lines = (" ".join(self._text.pieces[number]) for number in self._order)
@@ -114,66 +114,31 @@ class Worker:
             beam_size=BEAM_SIZE,
             length_penalty=LENGTH_PENALTY,
             extra_tokens=EXTRA_TOKENS,
-            threads=len(usable_cores()),
+            threads=count_cores(),
             workers=self._workers,
         )
-        self._errors = (folder / "errors").open("w+", encoding="utf-8")
-        self._process = subprocess.Popen(
-            [self._python, str(DRIVERS / f"translate_{self._system}.py"), json.dumps(asdict(request))],
-            env=self._environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            encoding="utf-8",
-        )
-        answer = self._read()
+        self._worker = Worker([*self._command, json.dumps(asdict(request))], self._environment)
+        stack.callback(self._worker.end)
+        answer = json.loads(self._worker.receive())
         if "unsupported" in answer:
-            self._stop()
             raise UnsupportedError(answer["unsupported"])
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._stop()
-        self._folder.cleanup()
+        self._stack.close()
 
     @property
     def pid(self) -> int:
         """Of the process."""
-        return self._process.pid
+        return self._worker.pid
 
     def translate(self, batch: int) -> Translation:
-        """Translate the text, so many sentences at once."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{batch}\n")
-        self._process.stdin.flush()
-        answer = self._read()
+        """Translate the text in batches of ``batch`` sentences."""
+        self._worker.send(batch)
+        answer = json.loads(self._worker.receive())
         found: list[list[str]] = [[] for _ in self._order]
         for number, sentence in zip(self._order, answer["translations"], strict=True):
             found[number] = sentence
         return Translation(found, answer["seconds"])
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            code = self._process.wait()
-            self._errors.seek(0)
-            raise SystemExit(f"{self._system} failed with exit code {code}:\n{self._errors.read()[-3000:]}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _stop(self) -> None:
-        """Its input ends, so it does; nothing is lost where it has to be killed."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(timeout=15)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-        self._errors.close()
 
 
 def score(translation: Translation, text: HeldOut, pieces: Pieces) -> float:

@@ -1,4 +1,4 @@
-"""A short campaign of faults; ``python -m benchmarks.faults`` is the long one."""
+"""A short campaign of faults; ``python -m benchmarks faults`` is the long one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.campaign import run_campaign
-from benchmarks.faults.plan import KINDS, STAGES, Case, Fault, plan_campaign
-from benchmarks.faults.report import all_is_well, summarise, to_json
+from benchmarks.resilience.faults.campaign import run_campaign
+from benchmarks.resilience.faults.plan import KINDS, STAGES, Case, Fault, plan_campaign
+from benchmarks.resilience.faults.report import all_is_well, summarise, to_json
 
 #: In the order of their updates. The others are slower, or wait for time to pass.
 FAULTS = (

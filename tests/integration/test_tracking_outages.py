@@ -17,7 +17,7 @@ from support.services.mlflow_runs import logged_models, pending, tracked_run
 from support.services.mlflow_server import MlflowServer
 from support.training.runs import train_options
 
-from benchmarks.proxy import Fault, Proxy
+from benchmarks.resilience.proxy import Fault, Proxy
 from dstransformer.checkpoints.following import is_finished
 from dstransformer.corpus import Corpus
 

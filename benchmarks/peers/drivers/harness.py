@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-#: What passes before the clock starts: so many updates and seconds at least. They trace, allocate, choose kernels, and
-#: take memory from the kernel: batches differ in size, and a heap stops growing only when it has met most of them.
+#: The warm-up before the clock starts: at least this many updates and seconds. They trace, allocate, choose kernels,
+#: and take memory from the kernel: batches differ in size, and a heap stops growing only when it has met most of them.
 WARM_UP_UPDATES = 3
 WARM_UP_SECONDS = 12.0
 
 #: The clock runs for at least this many updates, however long they take.
-LEAST_UPDATES = 3
+MIN_UPDATES = 3
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Meter:
             if warmed_up(self._ends):
                 self._began = now
                 self._clear()
-        elif now - self._began >= self._seconds and self._updates >= LEAST_UPDATES:
+        elif now - self._began >= self._seconds and self._updates >= MIN_UPDATES:
             self.measurement = Measurement(self._updates, self._src_tokens, self._tgt_tokens, now - self._began)
             if self._model:
                 save(self._model)

@@ -49,7 +49,7 @@ def build_config(options: dict[str, Any]) -> dict[str, Any]:
         },
         "transforms_configs": {
             "sentencepiece": {"src_subword_model": options["model"], "tgt_subword_model": options["model"]},
-            "filtertoolong": {"src_seq_length": options["longest"], "tgt_seq_length": options["longest"]},
+            "filtertoolong": {"src_seq_length": options["max_tokens"], "tgt_seq_length": options["max_tokens"]},
         },
         "src_vocab": options["vocabulary"],
         "tgt_vocab": options["vocabulary"],

@@ -10,7 +10,6 @@ import contextlib
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,11 +19,11 @@ from typing import Any
 
 import psutil
 
-from benchmarks.peers.drivers.harness import LEAST_UPDATES, Measurement, Request, warmed_up
+from benchmarks.lib.machine import ROOT
+from benchmarks.lib.processes import free_port
+from benchmarks.peers.drivers.harness import MIN_UPDATES, Measurement, Request, warmed_up
 from dstransformer.checkpoints.averaging import average_run
 from dstransformer.checkpoints.retention import CheckpointFolder
-
-ROOT = Path(__file__).parents[3]
 
 #: Micro-batches of an update that a rank computes; one is the fastest where the memory allows it, as on a CPU.
 ACCUMULATION = 1
@@ -41,7 +40,7 @@ _GRACE = 120.0
 
 def measure(request: Request, corpus: Path, ranks: int, threads: int, environment: Mapping[str, str]) -> Measurement:
     """Train; a wanted model is two, ``LAST`` and ``AVERAGE`` below ``request.model``."""
-    run, log, port = Path(request.work) / "run", Path(request.work) / "log", _free_port()
+    run, log, port = Path(request.work) / "run", Path(request.work) / "log", free_port()
     command = [*_launcher(ranks, port), *build_arguments(request, corpus, run, ranks)]
     variables = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     with log.open("w") as output:
@@ -100,7 +99,7 @@ def _read_metrics(path: Path, seconds: float, process: subprocess.Popen[bytes], 
         _check_runs(process, log)
         updates = _after_warm_up(_updates(path))[1:]
         took = sum((line["src_tokens"] + line["tgt_tokens"]) / line["tokens_per_second"] for line in updates)
-        if len(updates) >= LEAST_UPDATES and took >= seconds:
+        if len(updates) >= MIN_UPDATES and took >= seconds:
             src, tgt = (sum(line[f"{side}_tokens"] for line in updates) for side in ("src", "tgt"))
             return Measurement(len(updates), src, tgt, took)
         time.sleep(0.5)
@@ -177,9 +176,3 @@ def _kill(processes: list[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Before the clock runs, every so many sentences are translated once in the same batches: that traces and allocates.
+#: Every tenth sentence is translated once, in the same batches, before the clock runs: that traces and allocates.
 WARM_UP_EVERY = 10
 
 Sentences = list[list[str]]

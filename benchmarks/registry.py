@@ -1,0 +1,60 @@
+"""Every program that measures something."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_BUNDLE = "a bundle and held-out text"
+_PEERS = "Multi30k, a package index"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A module of ``benchmarks`` with a function ``main(options)`` and, if it has options, ``add_options(parser)``.
+
+    Attributes:
+        name: Its name on the command line.
+        module: ``TOPIC.MODULE``, below ``benchmarks``.
+        measures: What it measures, in a line.
+        takes: About how long it takes on two cores.
+        needs: What it needs that neither the repository nor its installation has. ``--all`` leaves out such a program.
+    """
+
+    name: str
+    module: str
+    measures: str
+    takes: str
+    needs: str = ""
+
+    @property
+    def topic(self) -> str:
+        """The folder."""
+        return self.module.partition(".")[0]
+
+
+PROGRAMS = (
+    Program("engine", "training.engine", "a step through DeepSpeed and in a bare loop; two ranks and one", "15 min"),
+    Program("step", "training.step", "tokens per second of a bare training step", "10 s"),
+    Program("startup", "training.startup", "dst --help, and dst train up to its first update", "2 min"),
+    Program("checkpoint", "training.checkpoint", "the time that a checkpoint costs training", "3 min"),
+    Program("allocator", "training.allocator", "a training step with and without launch/env.sh", "5 min"),
+    Program("spinning", "training.spinning", "OpenMP threads that spin briefly, and GNU's default", "30 min"),
+    Program("augment", "training.augment", "what augmentation costs", "5 min", "a corpus with a BPE vocabulary"),
+    Program("exports", "decoding.exports", "exports of a bundle: outputs, BLEU, speed", "5 min", _BUNDLE),
+    Program("parsing", "decoding.parsing", "a parser: F1 beside two baselines, speed", "2 min", "a parser and trees"),
+    Program("plan", "data.plan", "time and memory of planning an epoch of 4.5M and 36M pairs", "1 min"),
+    Program("windows", "data.windows", "planning 10^9 pairs in windows, and how well the windows shuffle", "3 min"),
+    Program("loading", "data.loading", "how long a training step waits for its data", "2 min"),
+    Program("padding", "data.padding", "padding of the padded attention backend", "10 s"),
+    Program("corpus", "data.corpus", "building a corpus: encoding beside raw SentencePiece, memory", "3 min"),
+    Program("growth", "data.growth", "the cost of each stage of a build as the corpus grows", "10 min"),
+    Program("cluster", "data.cluster", "building a corpus on Dask and on a process pool", "3 min"),
+    Program("serving", "serving.load", "dst serve under load, beside dst translate", "5 min", _BUNDLE),
+    Program("outage", "resilience.outage", "training beside a tracking server that fails", "5 min"),
+    Program("faults", "resilience.faults.command", "250 kills, stops, failing disks: bits compared", "40 min", "root"),
+    Program("peers-training", "peers.training", "training speed beside three systems", "2 h", _PEERS),
+    Program("peers-quality", "peers.quality", "BLEU after the same time, four systems", "90 min", _PEERS),
+    Program("peers-decoding", "peers.decoding", "beam search beside four systems, after peers-quality", "1 h", _PEERS),
+    Program("peers-preparing", "peers.preparing", "data preparation beside two systems", "5 min", _PEERS),
+    Program("gpu", "gpu.suite", "training and decoding on one GPU; with --smoke on a CPU", "9 min", "a CUDA device"),
+)

@@ -1,0 +1,1 @@
+"""Runs with faults."""

@@ -1,0 +1,1 @@
+"""The step, the engine and its start."""
