@@ -30,7 +30,7 @@ def exported(shared_folder: Callable[[str, Callable[[Path], object]], Path], tra
 def assert_alike(bundle: Path, engine: CT2Translator, sentences: list[str]) -> None:
     """Most outputs are equal, and their log-probabilities are nearly ours.
 
-    These small models are unsure, so the end of the search matters; for a real one see docs/export.md.
+    These small models are unsure, so the end of the search matters; for a real one see docs/guide/export.md.
     """
     ours, theirs = Translator.load(bundle).search(sentences), engine.search(sentences)
     pairs = [(one, other) for (one,), (other,) in zip(ours, theirs, strict=True) if one.tokens == other.tokens]
