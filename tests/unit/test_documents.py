@@ -23,7 +23,7 @@ DOCUMENTS = sorted(
     for path in (REPOSITORY / folder).glob("*.md" if folder == "." else "**/*.md")
 )
 #: Documents that are being written.
-PENDING = {REPOSITORY / "docs/guide/python.md"}
+PENDING = {REPOSITORY / "docs" / "guide" / "python.md"}
 LINK = re.compile(r"!?\[(?:[^\]\[]|\[[^\]]*\])*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -112,6 +112,14 @@ def iter_commands(text: str) -> Iterator[tuple[str, str, list[str]]]:
                         continue
                     command = " ".join(words[i + 1 : i + (3 if words[i + 1] == "export" else 2)])
                     yield program[word], command, [w.partition("=")[0] for w in words[i:] if re.match(r"--[a-z]", w)]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_modules_that_documents_run_exist(document: Path) -> None:
+    modules = re.findall(
+        r"python -m ((?:benchmarks|dstransformer|data_prep)[\w.]*\w)", document.read_text(encoding="utf-8")
+    )
+    assert [module for module in modules if importlib.util.find_spec(module) is None] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
