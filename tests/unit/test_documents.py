@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from data_prep import commands as dst_prep
+from dstransformer import __version__
 from dstransformer.cli.program import build_parser
 
 REPOSITORY = Path(__file__).parents[2]
@@ -127,6 +128,16 @@ def test_values_that_documents_set_exist(document: Path) -> None:
     base = yaml.safe_load((REPOSITORY / "dstransformer/config/presets/base.yaml").read_text(encoding="utf-8"))
     keys = re.findall(rf"\b({'|'.join(base)})\.([a-z]\w*)=", document.read_text(encoding="utf-8"))
     assert [f"{section}.{key}" for section, key in keys if key not in base[section]] == []
+
+
+def test_version_and_date_of_the_release_agree() -> None:
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    changes = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+) \((\S+)\)$", changes, re.MULTILINE)[0] == (
+        __version__,
+        str(citation["date-released"]),
+    )
+    assert citation["version"] == __version__
 
 
 def test_the_reference_is_what_the_parsers_and_the_base_preset_generate() -> None:
