@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
-from support.corpora import build_toy
+from support.data.corpora import build_toy
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny; more threads would only compete

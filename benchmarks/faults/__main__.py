@@ -21,7 +21,7 @@ from benchmarks.peers.machine import describe
 
 def main() -> int:
     options = _parse()
-    from support.corpora import build_toy
+    from support.data.corpora import build_toy
 
     cases = plan_campaign(
         options.seed, options.faults, stages=options.stages, precisions=options.precisions, skip=options.skip

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
-from support.numerics import LAYOUT_TOLERANCE
+from support.models.numerics import LAYOUT_TOLERANCE
 
 #: How far losses may differ after a change of the number of processes, as a share; see docs/guide/resuming.md.
 TOLERANCE = LAYOUT_TOLERANCE

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from support.forks import environment
-from support.launching import free_port, started
-from support.ranks import srun
+from support.processes.forks import environment
+from support.processes.launching import free_port, started
+from support.processes.ranks import srun
 
 #: How a run may be started: as by ``srun``, which watches nothing here, or by a launcher.
 PLAIN, DEEPSPEED, TORCHRUN = "plain", "deepspeed", "torchrun"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.runs import TINY
+from support.training.runs import TINY
 
 from benchmarks.faults.damage import damage_newest
 from benchmarks.faults.disk import Disk

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import yaml
 from deepspeed.launcher.runner import fetch_hostfile
-from support.launching import REPOSITORY, SILENCE, free_port, run_command, started, wait_until
-from support.runs import TINY, latest_state, losses
+from support.processes.forks import REPOSITORY
+from support.processes.launching import HANG_SECONDS, free_port, run_command, started, wait_until
+from support.training.runs import TINY, latest_state, losses
 
 from dstransformer.config import compose, load_config
 from dstransformer.errors import RUN_AGAIN
@@ -130,7 +131,7 @@ def test_evicted_pods_ask_to_run_again_and_go_on_with_one_pod_less(
     with started(commands[0]) as first, started(commands[1]) as second:
         wait_until(lambda: (run / "metrics.jsonl").exists() and len(losses(run)) >= 5)
         second.terminate()
-        assert [one.wait(SILENCE) for one in (first, second)] == [RUN_AGAIN, RUN_AGAIN]
+        assert [one.wait(HANG_SECONDS) for one in (first, second)] == [RUN_AGAIN, RUN_AGAIN]
     stopped = latest_state(run)
     assert stopped["world_size"] == 2
     updates = int(stopped["step"]) + 2
@@ -180,4 +181,4 @@ def test_the_wrapper_passes_on_signals_and_takes_no_status_of_an_earlier_run(tmp
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
         program.terminate()
-        assert program.wait(SILENCE) == RUN_AGAIN
+        assert program.wait(HANG_SECONDS) == RUN_AGAIN

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.dask import dask_process
-from support.launching import REPOSITORY, finish, started, wait_until
-from support.nodes import two_nodes
-from support.prep import contents, some_pieces, text_and_corpus
-from support.slurm import slurm_cluster
-from support.tools import UnavailableError
+from support.clusters.dask import dask_process
+from support.clusters.nodes import two_nodes
+from support.clusters.slurm import slurm_cluster
+from support.clusters.tools import UnavailableError
+from support.data.prep import contents, some_pieces, text_and_corpus
+from support.processes.forks import REPOSITORY
+from support.processes.launching import finish, started, wait_until
 
 PAIRS = 60_000
 

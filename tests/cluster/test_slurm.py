@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.launching import REPOSITORY, free_port, wait_until
-from support.runs import TINY, latest_state, losses
-from support.slurm import Slurm, slurm_cluster
-from support.tools import UnavailableError
+from support.clusters.slurm import Slurm, slurm_cluster
+from support.clusters.tools import UnavailableError
+from support.processes.forks import REPOSITORY
+from support.processes.launching import free_port, wait_until
+from support.training.runs import TINY, latest_state, losses
 
 UPDATES = 80
 

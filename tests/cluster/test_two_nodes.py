@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.launching import REPOSITORY, SILENCE, run_command, run_dst, started, wait_until
-from support.nodes import TwoNodes, two_nodes
-from support.runs import TINY, latest_state, losses
-from support.tools import UnavailableError
+from support.clusters.nodes import TwoNodes, two_nodes
+from support.clusters.tools import UnavailableError
+from support.processes.forks import REPOSITORY
+from support.processes.launching import HANG_SECONDS, run_command, run_dst, started, wait_until
+from support.training.runs import TINY, latest_state, losses
 
 from dstransformer.errors import RUN_AGAIN
 
@@ -54,7 +55,7 @@ def test_two_nodes_train_like_two_local_ranks(cluster: TwoNodes, toy_corpus: Pat
     with started(command, cluster.environment, cwd=tmp_path) as program:
         wait_until(lambda: (stopped / "metrics.jsonl").exists() and len(losses(stopped)) >= 5)
         program.terminate()
-        assert program.wait(SILENCE) == RUN_AGAIN
+        assert program.wait(HANG_SECONDS) == RUN_AGAIN
     assert latest_state(stopped)["step"] == len(losses(stopped))
 
     across_nodes = losses(tmp_path / "nodes")

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forks import Fork
-from support.launching import wait_until
-from support.ranks import finish_all, run_dst_ranks, srun
-from support.runs import TINY, latest_state, losses
+from support.processes.forks import Fork
+from support.processes.launching import wait_until
+from support.processes.ranks import finish_all, run_dst_ranks, srun
+from support.training.runs import TINY, latest_state, losses
 
 from dstransformer.checkpoints.following import is_finished
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.numerics import LAYOUT_TOLERANCE
-from support.ranks import run_ranks
+from support.models.numerics import LAYOUT_TOLERANCE
+from support.processes.ranks import run_ranks
 
 STAGES = (0, 1, 2, 3)
 PRECISIONS = ("fp32", "bf16", "fp16")

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from support.corpora import build_toy
-from support.launching import finish, run_dst
-from support.ranks import finish_all, run_dst_ranks, srun
-from support.runs import TINY, latest_state, losses
+from support.data.corpora import build_toy
+from support.processes.launching import finish, run_dst
+from support.processes.ranks import finish_all, run_dst_ranks, srun
+from support.training.runs import TINY, latest_state, losses
 
 from dstransformer.model import open_bundle
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.launching import environment, finish, forked, wait_until
-from support.ranks import run_ranks
-from support.runs import TINY
+from support.processes.forks import environment
+from support.processes.launching import finish, forked, wait_until
+from support.processes.ranks import run_ranks
+from support.training.runs import TINY
 
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ranks import run_ranks
+from support.processes.ranks import run_ranks
 
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.model import open_bundle

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from support.numerics import LAYOUT_TOLERANCE
-from support.ranks import run_ranks
+from support.models.numerics import LAYOUT_TOLERANCE
+from support.processes.ranks import run_ranks
 
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 

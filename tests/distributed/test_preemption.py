@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.forks import Fork
-from support.launching import finish, forked, launcher, run_dst, started
-from support.ranks import finish_all, run_dst_ranks, srun
-from support.runs import TINY, latest_state, losses
+from support.processes.forks import Fork
+from support.processes.launching import finish, forked, launcher, run_dst, started
+from support.processes.ranks import finish_all, run_dst_ranks, srun
+from support.training.runs import TINY, latest_state, losses
 
 UPDATES = 80
 STOPPED = 143

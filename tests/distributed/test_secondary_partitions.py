@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.ranks import run_ranks
+from support.processes.ranks import run_ranks
 
 WORKER = Path(__file__).with_name("worker.py")
 SAVED_AT, UPDATES = 3, 5

@@ -14,11 +14,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from support.forks import Fork
-from support.launching import environment, forked, free_port, launcher, run_command, wait_until
-from support.mlflow_runs import tracked_run
-from support.ranks import finish_all, srun
-from support.runs import TINY, latest_state, losses
+from support.processes.forks import Fork, environment
+from support.processes.launching import forked, free_port, launcher, run_command, wait_until
+from support.processes.ranks import finish_all, srun
+from support.services.mlflow_runs import tracked_run
+from support.training.runs import TINY, latest_state, losses
 
 PROGRAM = str(Path(__file__).with_name("faulty_rank.py"))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.ranks import run_ranks
+from support.processes.ranks import run_ranks
 
 from dstransformer.checkpoints.format import read_checkpoint
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.runs import TINY
+from support.training.runs import TINY
 
 from dstransformer.batching import Update
 from dstransformer.checkpoints.format import read_checkpoint

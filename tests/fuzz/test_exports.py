@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.fuzzing import Target, fuzz, inputs_for_each
-from support.serving import save_small_bundle
+from support.faults.fuzzing import Target, fuzz, inputs_for_each
+from support.services.serving import save_small_bundle
 
 from dstransformer.export.ct2 import write_ct2
 from dstransformer.export.ct2_translator import CT2Translator

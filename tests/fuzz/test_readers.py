@@ -21,7 +21,7 @@ import pytest
 import torch
 import zstandard
 from safetensors.torch import load_file
-from support.fuzzing import Target, fuzz, inputs_for_each
+from support.faults.fuzzing import Target, fuzz, inputs_for_each
 
 from data_prep.dedup import Marked
 from data_prep.options import FilesOptions

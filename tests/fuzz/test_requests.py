@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fuzzing import Target, fuzz, inputs_for_each
-from support.serving import save_small_bundle
+from support.faults.fuzzing import Target, fuzz, inputs_for_each
+from support.services.serving import save_small_bundle
 
 from dstransformer.model import open_bundle
 from dstransformer.serving.app import build_app

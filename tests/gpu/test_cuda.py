@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.launching import run_dst
-from support.packed import VOCAB, draw_pairs, model_logits, pack, tiny_config
-from support.runs import TINY, losses
+from support.models.packed import VOCAB, draw_pairs, model_logits, pack, tiny_config
+from support.processes.launching import run_dst
+from support.training.runs import TINY, losses
 
 from dstransformer.config import load_config
 from dstransformer.decoding import Ensemble, beam_search

@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.launching import LIMIT, SILENCE
-from support.prep import ENGLISH, GERMAN, WriteText, sentence
+from support.data.prep import ENGLISH, GERMAN, WriteText, sentence
+from support.processes.launching import HANG_SECONDS, LIMIT
 
 from dstransformer.tracking import mlflow_tracker
 
@@ -28,7 +28,7 @@ def text(tmp_path: Path) -> WriteText:
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise MLflow's time limits so that they end hangs only, and turn off its retries."""
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(int(SILENCE)))
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(int(HANG_SECONDS)))
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setattr(mlflow_tracker, "FINISH_SECONDS", dict.fromkeys(mlflow_tracker.FINISH_SECONDS, LIMIT))
 

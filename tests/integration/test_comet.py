@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.launching import run_command, run_dst
+from support.processes.launching import run_command, run_dst
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import mlflow
 import pytest
-from support.launching import REPOSITORY, environment, run_dst
-from support.mlflow_runs import bundle_model
-from support.runs import train_options
+from support.processes.forks import REPOSITORY, environment
+from support.processes.launching import run_dst
+from support.services.mlflow_runs import bundle_model
+from support.training.runs import train_options
 
 
 @pytest.fixture(scope="module")

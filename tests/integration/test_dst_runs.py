@@ -9,8 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.launching import environment, finish, forked, run_dst, wait_until
-from support.runs import TINY
+from support.processes.forks import environment
+from support.processes.launching import finish, forked, run_dst, wait_until
+from support.training.runs import TINY
 
 #: A checkpoint every second update; the warm-up ends with the sixth update.
 SHORT = ["training.max_updates=8", "checkpoint.every_updates=2", "checkpoint.keep_last=4", "schedule.warmup_steps=6"]

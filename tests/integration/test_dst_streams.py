@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.launching import environment, finish, run_command, run_dst, wait_until
-from support.runs import train_options
+from support.processes.forks import environment
+from support.processes.launching import finish, run_command, run_dst, wait_until
+from support.training.runs import train_options
 
 
 def unread(*arguments: str) -> subprocess.Popen[str]:

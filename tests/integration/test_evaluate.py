@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
-from support.launching import environment, finish, forked, run_dst, wait_until
-from support.runs import train_options
+from support.processes.forks import environment
+from support.processes.launching import finish, forked, run_dst, wait_until
+from support.training.runs import train_options
 
 from dstransformer.corpus import Corpus
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from support.launching import run_command, run_dst
-from support.runs import losses
+from support.processes.launching import run_command, run_dst
+from support.training.runs import losses
 
 from data_prep.page import render_report
 from data_prep.verify import check_held_out, check_tags

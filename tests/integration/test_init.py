@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.launching import run_command, run_dst
-from support.runs import TINY
+from support.processes.launching import run_command, run_dst
+from support.training.runs import TINY
 
 from dstransformer.model import open_bundle
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from support.launching import run_dst
-from support.prep import build
-from support.runs import TINY, losses
+from support.data.prep import build
+from support.processes.launching import run_dst
+from support.training.runs import TINY, losses
 
 RECIPE = """
 sources:

@@ -8,10 +8,10 @@ from pathlib import Path
 import mlflow.pyfunc
 import pytest
 from mlflow.tracking import MlflowClient
-from support.launching import run_dst
-from support.mlflow_runs import bundle_model, tracked_run
-from support.prep import build
-from support.trees import write_treebank
+from support.data.prep import build
+from support.data.trees import write_treebank
+from support.processes.launching import run_dst
+from support.services.mlflow_runs import bundle_model, tracked_run
 
 from dstransformer.model import open_bundle
 from dstransformer.parsing.linearise import Linearisation

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.launching import REPOSITORY, run_command
-from support.prep import ENGLISH, FRENCH, WriteText, build, contents, refuses, sentence, without_vocab
+from support.data.prep import ENGLISH, FRENCH, WriteText, build, contents, refuses, sentence, without_vocab
+from support.processes.forks import REPOSITORY
+from support.processes.launching import run_command
 
 from data_prep.cli import main
 from dstransformer.corpus import Corpus

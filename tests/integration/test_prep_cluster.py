@@ -12,9 +12,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.dask import dask_process, tls_environment
-from support.launching import environment, finish, free_port, started, wait_until
-from support.prep import WriteText, contents, refuses, some_pieces, text_and_corpus
+from support.clusters.dask import dask_process, tls_environment
+from support.data.prep import WriteText, contents, refuses, some_pieces, text_and_corpus
+from support.processes.forks import environment
+from support.processes.launching import finish, free_port, started, wait_until
 
 import dstransformer
 from data_prep import cluster

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.launching import run_command
-from support.prep import WriteText, build, refuses
+from support.data.prep import WriteText, build, refuses
+from support.processes.launching import run_command
 
 from data_prep.cli import main
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.launching import SILENCE, finish, run_command, started
-from support.prep import WriteText, build, contents, refuses, without_vocab
+from support.data.prep import WriteText, build, contents, refuses, without_vocab
+from support.processes.launching import HANG_SECONDS, finish, run_command, started
 
 from data_prep.cli import main
 from data_prep.workspace import open_workspace
@@ -35,7 +35,7 @@ def test_a_killed_build_leaves_no_corpus_and_resumes(tmp_path: Path, text: Write
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert psutil.wait_procs(children, timeout=SILENCE)[1] == []
+        assert psutil.wait_procs(children, timeout=HANG_SECONDS)[1] == []
     assert not out.exists()
     resumed = run_command(command)
     assert resumed.returncode == 0, resumed.stderr

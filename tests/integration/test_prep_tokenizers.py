@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import sentencepiece
-from support.launching import run_dst
-from support.prep import WriteText, build, without_vocab
-from support.runs import TINY
+from support.data.prep import WriteText, build, without_vocab
+from support.processes.launching import run_dst
+from support.training.runs import TINY
 
 from dstransformer.corpus import Corpus
 

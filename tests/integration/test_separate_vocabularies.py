@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.corpora import build_toy, train_model
-from support.launching import run_dst
-from support.runs import TINY
-from support.trained import trained_bundle
+from support.data.corpora import build_toy, train_model
+from support.processes.launching import run_dst
+from support.training.runs import TINY
+from support.training.trained import trained_bundle
 
 from dstransformer.batching import BpeDropout
 from dstransformer.checkpoints.averaging import average_run

@@ -11,10 +11,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.corpora import TEXT
-from support.devtools import browsing
-from support.launching import finish, run_dst, wait_until
-from support.serving import Server, read_reply, save_small_bundle, serving
+from support.data.corpora import TEXT
+from support.processes.launching import finish, run_dst, wait_until
+from support.services.devtools import browsing
+from support.services.serving import Server, read_reply, save_small_bundle, serving
 
 SENTENCES = [*TEXT, "dog", "", "The lazy dog jumps.", "fox fox fox", "  ", "Two men, one house."]
 
@@ -315,7 +315,7 @@ def test_the_page(server: Server, expected: dict[str, str], tmp_path: Path) -> N
         assert "tokens; this server takes at most 1,024: split it [422]" in tab.evaluate(
             "document.querySelector('#status').textContent"
         )
-        complaints = [each for each in tab.complaints if "422" not in each]
+        complaints = [each for each in tab.errors if "422" not in each]
         tab.open(f"{server.address}/docs")
         assert "POST /translate" in tab.evaluate("document.body.textContent")
         assert complaints == []

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.launching import finish, wait_until
-from support.serving import Server, read_reply, save_small_bundle, serving
+from support.processes.launching import finish, wait_until
+from support.services.serving import Server, read_reply, save_small_bundle, serving
 
 pytestmark = pytest.mark.slow
 

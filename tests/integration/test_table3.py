@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-from support.launching import environment, finish, forked, free_port, run_command, run_dst, wait_until
-from support.runs import TINY
+from support.processes.forks import environment
+from support.processes.launching import finish, forked, free_port, run_command, run_dst, wait_until
+from support.training.runs import TINY
 
 ROWS = ["base", "d_label_smoothing_0.2", "e_learned_positions"]
 SHORT = [value for value in TINY if not value.startswith("tracking.")] + ["checkpoint.every_updates=2"]

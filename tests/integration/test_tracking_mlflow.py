@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
-from support.disk import full_disk
-from support.launching import LIMIT, SILENCE, run_dst
-from support.mlflow_runs import (
+from support.faults.disk import full_disk
+from support.processes.launching import HANG_SECONDS, LIMIT, run_dst
+from support.services.mlflow_runs import (
     EXPERIMENT,
     artifact_text,
     bundle_model,
@@ -27,7 +27,7 @@ from support.mlflow_runs import (
     tracked_run,
     train_steps,
 )
-from support.tracking import MlflowServer, evaluation_of, make_start, wait_until
+from support.services.mlflow_server import MlflowServer, evaluation_of, make_start, wait_until
 
 from dstransformer.config import load_config
 from dstransformer.errors import StorageError
@@ -268,7 +268,7 @@ def test_a_server_that_hangs_and_dies_only_causes_warnings(
         tracker.log_train(step, {"loss": 1.0 / step})
     wait_until(lambda: len(pending(run_folder)) == 1)  # compacted, so that an outage leaves few files
 
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(int(SILENCE)))
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(int(HANG_SECONDS)))
     server.start()
     wait_until(lambda: not pending(run_folder))
     tracker.finish("finished")

@@ -17,10 +17,19 @@ from pathlib import Path
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
-from support.launching import environment, forked, free_port, run_command, run_dst, started, wait_until
-from support.mlflow_runs import bundle_model, has_run, logged_models, make_bundle, make_tracker, pending, tracked_run
-from support.runs import train_options
-from support.tracking import evaluation_of, make_start
+from support.processes.forks import environment
+from support.processes.launching import forked, free_port, run_command, run_dst, started, wait_until
+from support.services.mlflow_runs import (
+    bundle_model,
+    has_run,
+    logged_models,
+    make_bundle,
+    make_tracker,
+    pending,
+    tracked_run,
+)
+from support.services.mlflow_server import evaluation_of, make_start
+from support.training.runs import train_options
 
 from dstransformer.corpus import InputFile, PartInfo, SourceInfo
 from dstransformer.decoding import Translator
@@ -264,8 +273,8 @@ def states(client: MlflowClient, run: Run) -> Iterator[tuple[int, str, str]]:
 HANG = """
 import sys, time
 from pathlib import Path
-from support.mlflow_runs import make_tracker
-from support.tracking import make_start
+from support.services.mlflow_runs import make_tracker
+from support.services.mlflow_server import make_start
 tracker = make_tracker(Path(sys.argv[1]), sys.argv[2])
 tracker.start(make_start())
 tracker.log_train(1, {"loss": 1.0})

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.launching import SILENCE, free_port, run_dst
-from support.mlflow_runs import logged_models, pending, tracked_run
-from support.runs import train_options
-from support.tracking import MlflowServer
+from support.processes.launching import HANG_SECONDS, free_port, run_dst
+from support.services.mlflow_runs import logged_models, pending, tracked_run
+from support.services.mlflow_server import MlflowServer
+from support.training.runs import train_options
 
 from benchmarks.proxy import Fault, Proxy
 from dstransformer.checkpoints.following import is_finished
@@ -50,7 +50,7 @@ def proxy(disk: Path, empty_store: Path) -> Iterator[Proxy]:
 
 def train(toy_corpus: Path, run: Path, uri: str) -> subprocess.CompletedProcess[str]:
     settings = [f"tracking.uri={uri}", "tracking.system_metrics=false", "training.log_every=1"]
-    patience = {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(int(SILENCE)), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    patience = {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(int(HANG_SECONDS)), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
     return run_dst(*train_options(toy_corpus, run, *settings), "--name", "short", extra=patience)
 
 

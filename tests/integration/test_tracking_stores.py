@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.launching import run_dst
-from support.mlflow_runs import (
+from support.processes.launching import run_dst
+from support.services.mlflow_runs import (
     artifact_text,
     bundle_model,
     make_bundle,
@@ -18,8 +18,8 @@ from support.mlflow_runs import (
     tracked_run,
     train_steps,
 )
-from support.runs import TINY
-from support.tracking import evaluation_of, make_start
+from support.services.mlflow_server import evaluation_of, make_start
+from support.training.runs import TINY
 
 from dstransformer.errors import DataError, StorageError, UserError
 from dstransformer.io.files import hold_lock

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.launching import environment, run_dst, wait_until
-from support.ranks import run_dst_ranks
+from support.processes.forks import environment
+from support.processes.launching import run_dst, wait_until
+from support.processes.ranks import run_dst_ranks
 
 BUNDLE = Path(__file__).parents[1] / "data" / "formats" / "2" / "bundle"
 WORDS = ["the", "dog", "sees", "a", "cat", "fox", "near", "house"]

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.launching import environment, finish, free_port, started
+from support.processes.forks import environment
+from support.processes.launching import finish, free_port, started
 
 REPOSITORY = Path(__file__).parents[2]
 TUTORIALS = ("first-model", "your-own-text", "cluster")

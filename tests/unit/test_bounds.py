@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.corpora import Rows, write_corpus
+from support.data.corpora import Rows, write_corpus
 
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.config.yaml_text import MOST_BYTES, parse_yaml

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.launching import environment, run_command
+from support.processes.forks import environment
+from support.processes.launching import run_command
 
 PROGRAM = "import dstransformer, os; print(os.environ.get('GOMP_SPINCOUNT'))"
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.corpora import TEXT, small_tokenizer, train_model, write_corpus
+from support.data.corpora import TEXT, small_tokenizer, train_model, write_corpus
 
 from dstransformer.batching import (
     Augmentation,

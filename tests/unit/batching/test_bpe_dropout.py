@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import sentencepiece
-from support.corpora import TEXT, small_tokenizer, train_model, write_corpus
+from support.data.corpora import TEXT, small_tokenizer, train_model, write_corpus
 
 from dstransformer.batching import BpeDropout, Budget, Position, Update, UpdateLoader
 from dstransformer.batching.subwords import Pairs

@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import sentencepiece
-from support.corpora import TEXT, train_model, write_corpus
+from support.data.corpora import TEXT, train_model, write_corpus
 
 from data_prep.sources.toy import generate_pairs
 from dstransformer.batching import Budget, Position, UnigramSampling, Update, UpdateLoader

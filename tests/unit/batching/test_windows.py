@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.corpora import Rows, write_corpus
+from support.data.corpora import Rows, write_corpus
 
 from dstransformer.batching import (
     BpeDropout,

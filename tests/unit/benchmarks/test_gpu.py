@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.packed import VOCAB, tiny_config
+from support.models.packed import VOCAB, tiny_config
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.gpu.__main__ import main

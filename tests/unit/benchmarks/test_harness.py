@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.launching import run_command
+from support.processes.launching import run_command
 
 from benchmarks.peers.drivers import harness
 from benchmarks.peers.drivers.harness import Complete, Measurement, Meter, Request

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.corpora import small_tokenizer
-from support.launching import environment, run_command
+from support.data.corpora import small_tokenizer
+from support.processes.forks import environment
+from support.processes.launching import run_command
 
 from dstransformer.batching import Position
 from dstransformer.checkpoints.averaging import average_run

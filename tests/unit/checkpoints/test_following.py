@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.corpora import small_tokenizer
+from support.data.corpora import small_tokenizer
 
 from dstransformer.checkpoints.following import Results, follow, is_finished, validation_set
 from dstransformer.config import load_config

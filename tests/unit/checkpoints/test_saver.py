@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.corpora import small_tokenizer
+from support.data.corpora import small_tokenizer
 
 from dstransformer.batching import Position
 from dstransformer.checkpoints import retention

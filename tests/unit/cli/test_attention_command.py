@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.attention import save_tiny_bundle
-from support.disk import full_disk
+from support.faults.disk import full_disk
+from support.models.attention import save_tiny_bundle
 
 from dstransformer.cli import main
 from dstransformer.decoding import Translator

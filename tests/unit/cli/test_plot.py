@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.metrics import write_run
+from support.training.metrics import write_run
 
 from dstransformer.cli import main
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.corpora import TEXT, Rows, id_table, small_tokenizer, train_model, write_corpus
+from support.data.corpora import TEXT, Rows, id_table, small_tokenizer, train_model, write_corpus
 
 from dstransformer.corpus import Corpus, Split, SplitWriter
 from dstransformer.errors import DataError

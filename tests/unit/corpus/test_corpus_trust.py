@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.corpora import Rows, write_corpus
+from support.data.corpora import Rows, write_corpus
 
 from dstransformer.corpus import FORMAT_VERSION, Corpus, Manifest
 from dstransformer.errors import DataError

@@ -10,7 +10,7 @@ import sentencepiece
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
-from support.corpora import TEXT, small_tokenizer, train_model
+from support.data.corpora import TEXT, small_tokenizer, train_model
 
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from dstransformer.corpus.tokenizer import plain_spaces

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.prep import ENGLISH, GERMAN, sentence
+from support.data.prep import ENGLISH, GERMAN, sentence
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.corpora import Rows, train_model, write_corpus
-from support.disk import full_disk
-from support.prep import build, refuses, without_vocab
+from support.data.corpora import Rows, train_model, write_corpus
+from support.data.prep import build, refuses, without_vocab
+from support.faults.disk import full_disk
 
 from data_prep import commands
 from data_prep.cli import main

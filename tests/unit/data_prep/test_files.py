@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.prep import build, refuses
+from support.data.prep import build, refuses
 
 from data_prep.options import FilesOptions
 from data_prep.sources.files import open_files, same_sides, swapped_sides

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.prep import ENGLISH, GERMAN, build, contents, sentence
+from support.data.prep import ENGLISH, GERMAN, build, contents, sentence
 
 from data_prep import dedup, holdout, pairs
 from data_prep.pairs import Piece

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from datasketch import MinHash, MinHashLSH
-from support.prep import build, contents, refuses
+from support.data.prep import build, contents, refuses
 
 from data_prep import clean, near, near_search
 from data_prep import pairs as pairs_module

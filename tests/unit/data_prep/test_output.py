@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.corpora import Rows, write_corpus
-from support.prep import contents, refuses
+from support.data.corpora import Rows, write_corpus
+from support.data.prep import contents, refuses
 
 from data_prep.cli import main
 from data_prep.output import check_places, find_corpus, foreign_entries, install, open_output, resolve_output

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.prep import build, refuses
+from support.data.prep import build, refuses
 
 from data_prep.cli import main
 

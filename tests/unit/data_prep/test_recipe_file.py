@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from support.prep import ENGLISH, GERMAN, build, refuses, sentence
+from support.data.prep import ENGLISH, GERMAN, build, refuses, sentence
 
 from data_prep.addresses import Address
 from data_prep.cli import main

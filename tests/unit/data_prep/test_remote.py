@@ -15,7 +15,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from support.prep import ENGLISH, GERMAN, build, contents, refuses, sentence
+from support.data.prep import ENGLISH, GERMAN, build, contents, refuses, sentence
 
 from data_prep.addresses import Address
 from data_prep.arguments import recipe_command

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from support.prep import ENGLISH, FRENCH, GERMAN, build, refuses, sentence
+from support.data.prep import ENGLISH, FRENCH, GERMAN, build, refuses, sentence
 
 from data_prep.sources.texts import iter_sentences, local_text
 from dstransformer.corpus import Corpus

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.prep import build, refuses
-from support.trees import write_treebank
+from support.data.prep import build, refuses
+from support.data.trees import write_treebank
 
 from data_prep.cli import main
 from data_prep.sources.trees import phrases

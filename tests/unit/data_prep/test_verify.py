@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.prep import ENGLISH, GERMAN, build, refuses, sentence, without_vocab
-from support.trees import write_treebank
+from support.data.prep import ENGLISH, GERMAN, build, refuses, sentence, without_vocab
+from support.data.trees import write_treebank
 
 from data_prep.cli import main
 from data_prep.options import FilesOptions, TreesOptions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.corpora import write_corpus
-from support.prep import build, refuses, without_vocab
+from support.data.corpora import write_corpus
+from support.data.prep import build, refuses, without_vocab
 
 from data_prep.cli import main
 

@@ -8,7 +8,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from support.prep import ENGLISH, GERMAN, build, sentence
+from support.data.prep import ENGLISH, GERMAN, build, sentence
 
 from data_prep.sources.texts import local_text
 from data_prep.sources.xml_pairs import is_in, iter_xml_pairs

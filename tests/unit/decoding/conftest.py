@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.corpora import small_tokenizer
-from support.packed import tiny_config
-from support.threads import one_thread  # noqa: F401
+from support.data.corpora import small_tokenizer
+from support.models.packed import tiny_config
+from support.models.threads import one_thread  # noqa: F401
 
 from dstransformer.config import Config, load_config
 from dstransformer.model import Transformer, save_bundle

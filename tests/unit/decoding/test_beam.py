@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.packed import model_logits, pack, tiny_config
+from support.models.packed import model_logits, pack, tiny_config
 from torch import Tensor
 
 from dstransformer.config import DecodingConfig

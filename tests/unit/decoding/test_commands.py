@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import pytest
 import torch
-from support.corpora import TEXT
+from support.data.corpora import TEXT
 
 from dstransformer.decoding.commands import load_translator, translate_files
 from dstransformer.decoding.formats import Request

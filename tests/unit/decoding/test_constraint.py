@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.packed import model_logits, pack, tiny_config
+from support.models.packed import model_logits, pack, tiny_config
 from torch import Tensor
 
 from dstransformer.config import DecodingConfig

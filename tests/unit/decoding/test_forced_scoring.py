@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.corpora import TEXT, small_tokenizer
+from support.data.corpora import TEXT, small_tokenizer
 
 from dstransformer.batching import pack_pairs
 from dstransformer.cli import main

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.corpora import TEXT
+from support.data.corpora import TEXT
 
 from dstransformer.decoding import Output, Sampling, Translator, parts
 from dstransformer.decoding.commands import load_translator, translate_files

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.corpora import TEXT, small_tokenizer, train_model
+from support.data.corpora import TEXT, small_tokenizer, train_model
 
 from dstransformer.config import Config
 from dstransformer.corpus import Tokenizer

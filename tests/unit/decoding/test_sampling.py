@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from support.corpora import TEXT, small_tokenizer
+from support.data.corpora import TEXT, small_tokenizer
 
 from dstransformer.config import Config
 from dstransformer.decoding import Sampling, Translator

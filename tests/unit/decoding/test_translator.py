@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.corpora import TEXT, small_tokenizer
-from support.packed import pack
+from support.data.corpora import TEXT, small_tokenizer
+from support.models.packed import pack
 
 from dstransformer.config import Config
 from dstransformer.corpus import EOS_ID

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.corpora import small_tokenizer
-from support.packed import tiny_config
+from support.data.corpora import small_tokenizer
+from support.models.packed import tiny_config
 
 from dstransformer.config import load_config
 from dstransformer.model import Transformer, save_bundle

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from sacrebleu.dataset import DATASETS
-from support.corpora import TEXT
+from support.data.corpora import TEXT
 
 from dstransformer.cli import main
 from dstransformer.evaluation.bleu import score

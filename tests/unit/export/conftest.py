@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.threads import one_thread  # noqa: F401
-from support.trained import trained_bundle
+from support.models.threads import one_thread  # noqa: F401
+from support.training.trained import trained_bundle
 
 from dstransformer.corpus import Corpus
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from support.launching import run_dst
-from support.trained import trained_bundle
+from support.processes.launching import run_dst
+from support.training.trained import trained_bundle
 
 from dstransformer.decoding import Translator
 from dstransformer.errors import ConfigError, DataError

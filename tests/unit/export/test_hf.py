@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.corpora import TEXT, train_model
-from support.packed import model_logits
+from support.data.corpora import TEXT, train_model
+from support.models.packed import model_logits
 from transformers import AutoTokenizer, MarianMTModel
 
 from dstransformer.config import load_config

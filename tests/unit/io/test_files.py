@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.launching import started
+from support.processes.launching import started
 
 from dstransformer.errors import DataError, StorageError, UserError
 from dstransformer.io.files import append_whole, hold_lock, replace_file, replace_folder, replacing, storage_errors

@@ -16,7 +16,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.disk import full_disk
+from support.faults.disk import full_disk
 
 from dstransformer.errors import DataError, StorageError, UserError
 from dstransformer.io.text import iter_arriving, iter_lines, writing_files, writing_lines

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.attention import random_model
-from support.packed import VOCAB, draw_pairs, model_logits, tiny_config
+from support.models.attention import random_model
+from support.models.packed import VOCAB, draw_pairs, model_logits, tiny_config
 from torch import Tensor
 
 from dstransformer.model import AttentionWeights, Packing, Transformer, attention_weights

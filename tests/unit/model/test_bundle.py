@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.launching import run_command
+from support.processes.launching import run_command
 
 from dstransformer.checkpoints.averaging import average_weights
 from dstransformer.config import load_config

@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
-from support.numerics import PRECISIONS, assert_near, draw, exact
-from support.packed import VOCAB, draw_pairs, model_loss, pack, tiny_config
+from support.models.numerics import PRECISIONS, assert_near, draw, exact
+from support.models.packed import VOCAB, draw_pairs, model_loss, pack, tiny_config
 from torch import Tensor
 from torch.nn import functional as F
 

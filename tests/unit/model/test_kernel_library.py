@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.packed import VOCAB, model_loss, tiny_config
+from support.models.packed import VOCAB, model_loss, tiny_config
 
 from dstransformer.model import Transformer
 from dstransformer.model.ops import library

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.packed import tiny_config
+from support.models.packed import tiny_config
 from torch import Tensor
 
 from dstransformer.model import Packing, Transformer

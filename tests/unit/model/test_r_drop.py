@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.packed import VOCAB, draw_pairs, pack, tiny_config
+from support.models.packed import VOCAB, draw_pairs, pack, tiny_config
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.packed import VOCAB, draw_pairs, model_logits, pack, tiny_config
+from support.models.packed import VOCAB, draw_pairs, model_logits, pack, tiny_config
 from torch import Tensor, nn
 
 from dstransformer.model import IncrementalDecoder, Transformer

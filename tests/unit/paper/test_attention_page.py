@@ -7,17 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.attention import made_up_view
-from support.browser import elements, open_page
+from support.models.attention import random_view
+from support.services.browser import elements, open_page
 
 from dstransformer.paper.attention_page import render_page
 from dstransformer.paper.attention_view import FAINTEST, View
 
 SRC, TGT = ("▁The", "▁law", "'s", "</script>"), ("▁Das", "▁Gesetz", "</s>")
 VIEWS = {
-    "encoder": made_up_view(SRC, SRC, kind="encoder", chosen=(1,)),
-    "decoder": made_up_view(TGT, ("<s>", *TGT[:-1]), kind="decoder", chosen=()),
-    "cross": made_up_view(TGT, SRC),
+    "encoder": random_view(SRC, SRC, kind="encoder", chosen=(1,)),
+    "decoder": random_view(TGT, ("<s>", *TGT[:-1]), kind="decoder", chosen=()),
+    "cross": random_view(TGT, SRC),
 }
 
 

@@ -6,7 +6,7 @@ import re
 import struct
 
 import pytest
-from support.attention import made_up_view
+from support.models.attention import random_view
 
 from dstransformer.paper.attention_pictures import MOST_DOTS, draw_lines, draw_maps, warn_of_missing_letters
 from dstransformer.paper.attention_view import FAINTEST, head_colour
@@ -35,7 +35,7 @@ def png_size(png: bytes) -> tuple[int, int]:
 
 
 def test_lines_are_the_weights_of_the_chosen_layer_and_heads() -> None:
-    view = made_up_view(WORDS, KEYS)
+    view = random_view(WORDS, KEYS)
     images = draw_lines(view, 2, [1, 3])
     assert sorted(strokes(images["svg"])) == sorted(
         (head_colour(head), round(100 * float(weight)))
@@ -47,20 +47,20 @@ def test_lines_are_the_weights_of_the_chosen_layer_and_heads() -> None:
 
 
 def test_lines_are_labelled() -> None:
-    found = texts(draw_lines(made_up_view(WORDS, KEYS), 2, [1, 3])["svg"])
+    found = texts(draw_lines(random_view(WORDS, KEYS), 2, [1, 3])["svg"])
     assert "encoder-decoder attention, layer 2 of 2" in found
     assert {"1", "3", "heads", "Straßenbahn", "$x_1$", "$1", "word being written"} <= set(found)
     assert found.count("&lt;/s&gt;") == 2
 
 
 def test_only_lines_of_the_chosen_words_are_drawn() -> None:
-    view = made_up_view(WORDS, KEYS, chosen=(1,))
+    view = random_view(WORDS, KEYS, chosen=(1,))
     found = strokes(draw_lines(view, 1, [2])["svg"])
     assert len(found) == (view.weights[0, 1, 1] >= FAINTEST).sum()
 
 
 def test_maps_have_a_panel_for_each_head() -> None:
-    images = draw_maps(made_up_view(WORDS, KEYS, kind="decoder"), 1, [1, 2, 3])
+    images = draw_maps(random_view(WORDS, KEYS, kind="decoder"), 1, [1, 2, 3])
     found = texts(images["svg"])
     assert "decoder self-attention, layer 1 of 2" in found
     assert {"head 1", "head 2", "head 3", "Straßenbahn", "tram", "100%"} <= set(found)
@@ -68,7 +68,7 @@ def test_maps_have_a_panel_for_each_head() -> None:
 
 
 def test_the_same_picture_has_the_same_bytes() -> None:
-    view = made_up_view(WORDS, KEYS)
+    view = random_view(WORDS, KEYS)
     for draw in (draw_lines, draw_maps):
         assert draw(view, 1, [1]) == draw(view, 1, [1])
 
@@ -76,12 +76,12 @@ def test_the_same_picture_has_the_same_bytes() -> None:
 @pytest.mark.slow
 def test_the_png_of_a_long_sentence_stays_within_the_size_limit() -> None:
     words = tuple(f"word{number}" for number in range(256))
-    width, height = png_size(draw_lines(made_up_view(words, words), 1, [1])["png"])
+    width, height = png_size(draw_lines(random_view(words, words), 1, [1])["png"])
     assert max(width, height) <= MOST_DOTS + 1
 
 
 def test_characters_missing_from_the_font_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    warn_of_missing_letters([made_up_view(WORDS, KEYS)])
+    warn_of_missing_letters([random_view(WORDS, KEYS)])
     assert not caplog.records
-    warn_of_missing_letters([made_up_view(("中文", "Haus"), KEYS)])
+    warn_of_missing_letters([random_view(("中文", "Haus"), KEYS)])
     assert "the font of the PNG pictures lacks 中 文" in caplog.text

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.corpora import TEXT, small_tokenizer
+from support.data.corpora import TEXT, small_tokenizer
 
 from dstransformer.corpus import BOS_ID, EOS_ID
 from dstransformer.paper.attention_view import Sentence, head_colour, merge_weights

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.launching import wait_until
+from support.processes.launching import wait_until
 
 from dstransformer.errors import StorageError
 from dstransformer.paper.child import run_dst

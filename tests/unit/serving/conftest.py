@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from support.serving import save_small_bundle
-from support.threads import one_thread  # noqa: F401
+from support.models.threads import one_thread  # noqa: F401
+from support.services.serving import save_small_bundle
 
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.serving.loaded import LoadedModel, ServedTranslator

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.corpora import TEXT, small_tokenizer
-from support.launching import LIMIT, wait_until
+from support.data.corpora import TEXT, small_tokenizer
+from support.processes.launching import LIMIT, wait_until
 
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError

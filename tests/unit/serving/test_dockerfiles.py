@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.forks import REPOSITORY, environment
+from support.processes.forks import REPOSITORY, environment
 
 from dstransformer.model import Bundle
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from support.corpora import TEXT
+from support.data.corpora import TEXT
 
 from dstransformer.decoding import Translator
 from dstransformer.serving.loaded import LoadedModel

@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 import pytest
-from support.launching import run_command, started, wait_until
-from support.puppets import fail_to_load, load_puppet
+from support.processes.launching import run_command, started, wait_until
+from support.services.fake import fail_to_load, load_fake
 
 from dstransformer.errors import DataError, StorageError
 from dstransformer.serving.process import ModelEndedError, ModelProcess
@@ -20,7 +20,7 @@ from dstransformer.serving.process import ModelEndedError, ModelProcess
 
 @pytest.fixture
 def model() -> Iterator[Any]:
-    with closing(ModelProcess(load_puppet)) as model:
+    with closing(ModelProcess(load_fake)) as model:
         model.wait()
         yield model
 
@@ -44,7 +44,7 @@ def test_errors_keep_their_type_and_their_traceback(name: str, kind: type[Except
     with closing(ModelProcess(partial(fail_to_load, name))) as broken, pytest.raises(kind, match=message) as loading:
         broken.wait()
     assert "in fail_to_load" in loading.value.__notes__[0]
-    with closing(ModelProcess(load_puppet)) as model:
+    with closing(ModelProcess(load_fake)) as model:
         model.wait()
         with pytest.raises(kind, match=message) as searching:
             model.search(name)
@@ -80,8 +80,8 @@ def test_signals_for_the_group_are_left_to_the_server(model: Any) -> None:
 
 def test_it_ends_with_its_parent_in_the_middle_of_a_search() -> None:
     program = (
-        "from dstransformer.serving.process import ModelProcess; from support.puppets import load_puppet\n"
-        "model = ModelProcess(load_puppet); model.wait(); print(model.pid, flush=True); model.search('sleep')"
+        "from dstransformer.serving.process import ModelProcess; from support.services.fake import load_fake\n"
+        "model = ModelProcess(load_fake); model.wait(); print(model.pid, flush=True); model.search('sleep')"
     )
     with started([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None

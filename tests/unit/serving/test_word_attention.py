@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.corpora import TEXT
+from support.data.corpora import TEXT
 
 from dstransformer.corpus import BOS_ID, EOS_ID
 from dstransformer.decoding import Translator

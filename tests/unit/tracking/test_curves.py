@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from support.metrics import write_run
+from support.training.metrics import write_run
 
 from dstransformer.errors import DataError
 from dstransformer.tracking.curves import moving_average, read_curves, read_runs

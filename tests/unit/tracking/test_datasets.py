@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from support.tracking import make_manifest, make_start
+from support.services.mlflow_server import make_manifest, make_start
 
 from dstransformer.config import load_config
 from dstransformer.corpus import InputFile, PartInfo, SourceInfo

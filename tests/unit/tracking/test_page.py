@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.tracking import evaluation_of, make_start
+from support.services.mlflow_server import evaluation_of, make_start
 
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation, Score

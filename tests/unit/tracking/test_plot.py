@@ -9,8 +9,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from support.metrics import write_run
-from support.tracking import evaluation_of
+from support.services.mlflow_server import evaluation_of
+from support.training.metrics import write_run
 
 from dstransformer.tracking import MetricsLog
 from dstransformer.tracking.curves import read_runs

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.disk import full_disk
+from support.faults.disk import full_disk
 
 from dstransformer.tracking.spool import METRICS_PER_BATCH, Record, Spool
 

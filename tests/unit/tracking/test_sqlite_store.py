@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
-from support.forks import fork_server
-from support.launching import LIMIT
+from support.processes.forks import fork_server
+from support.processes.launching import LIMIT
 
 from dstransformer.tracking.location import sqlite_path
 from dstransformer.tracking.sqlite_store import UnusableStoreError, find_problem, prepare_store

@@ -13,8 +13,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from rich.console import Console
-from support.disk import full_disk
-from support.tracking import evaluation_of, make_manifest, make_start
+from support.faults.disk import full_disk
+from support.services.mlflow_server import evaluation_of, make_manifest, make_start
 
 from dstransformer.config import load_config
 from dstransformer.errors import ConfigError, DataError, UserError

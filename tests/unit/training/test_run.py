@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.corpora import write_corpus
-from support.runs import TINY
+from support.data.corpora import write_corpus
+from support.training.runs import TINY
 
 from dstransformer.batching import Position
 from dstransformer.checkpoints.format import TrainState

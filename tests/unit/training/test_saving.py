@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.corpora import small_tokenizer
-from support.disk import full_disk
+from support.data.corpora import small_tokenizer
+from support.faults.disk import full_disk
 
 from dstransformer.batching import Position
 from dstransformer.checkpoints.format import Snapshot, TrainState

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.launching import run_command
+from support.processes.launching import run_command
 
 OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

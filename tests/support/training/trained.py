@@ -12,7 +12,7 @@ from dstransformer.batching.batch import build_batch
 from dstransformer.config import Config, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.model import Transformer, save_bundle
-from support.packed import tiny_config
+from support.models.packed import tiny_config
 
 
 def trained_bundle(folder: Path, corpus: Path, *, updates: int = 250, **model_changes: Any) -> Path:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from dstransformer.errors import DstError
-from support.mutations import Change, changes
+from support.faults.mutations import Change, changes
 
 #: Inputs of all readers together.
 DEFAULT_INPUTS = 600

@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from support.forks import Fork
-from support.launching import environment, finish, forked, free_port
+from support.processes.forks import Fork, environment
+from support.processes.launching import finish, forked, free_port
 
 
 @contextmanager

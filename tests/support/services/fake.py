@@ -17,7 +17,7 @@ ERRORS: dict[str, Exception] = {
 }
 
 
-class Puppet:
+class FakeModel:
     """Does what the batch says, if it is the name of an error, ``sleep``, or anything else to be sent back."""
 
     facts = ("facts", 1)
@@ -34,8 +34,8 @@ class Puppet:
         return {"words": (source, target), "pid": os.getpid()}
 
 
-def load_puppet() -> Puppet:
-    return Puppet()
+def load_fake() -> FakeModel:
+    return FakeModel()
 
 
 def fail_to_load(name: str) -> NoReturn:

@@ -11,8 +11,8 @@ import torch
 from dstransformer.config import ModelConfig, load_config
 from dstransformer.model import Transformer, save_bundle
 from dstransformer.paper.attention_view import View
-from support.corpora import small_tokenizer
-from support.packed import tiny_config
+from support.data.corpora import small_tokenizer
+from support.models.packed import tiny_config
 
 
 def save_tiny_bundle(
@@ -39,7 +39,7 @@ def random_model(config: ModelConfig, vocab_size: int | None = None) -> Transfor
     return model
 
 
-def made_up_view(queries: tuple[str, ...], keys: tuple[str, ...], *, kind: str = "cross", **changes: Any) -> View:
+def random_view(queries: tuple[str, ...], keys: tuple[str, ...], *, kind: str = "cross", **changes: Any) -> View:
     """A view of 2 layers with 3 heads and random weights."""
     scores = np.random.default_rng(5).normal(0.0, 2.0, (2, 3, len(queries), len(keys)))
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)

@@ -13,10 +13,10 @@ import torch
 
 from dstransformer.config import Config, load_config
 from dstransformer.model import Transformer, save_bundle
-from support.corpora import small_tokenizer
-from support.forks import Fork, environment
-from support.launching import LIMIT, forked, free_port, wait_until
-from support.packed import tiny_config
+from support.data.corpora import small_tokenizer
+from support.models.packed import tiny_config
+from support.processes.forks import Fork, environment
+from support.processes.launching import LIMIT, forked, free_port, wait_until
 
 
 def small_experiment() -> Config:

@@ -9,8 +9,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.launching import SILENCE, environment, free_port, marked, started, wait_until
-from support.tools import find_tools
+from support.clusters.tools import find_tools
+from support.processes.forks import environment
+from support.processes.launching import HANG_SECONDS, free_port, marked, started, wait_until
 
 TOOLS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue")
 NODES = ("n1", "n2")
@@ -25,7 +26,7 @@ class Slurm:
     def run(self, *command: str, cwd: Path | None = None) -> str:
         """Run a SLURM tool; return its output."""
         done = subprocess.run(
-            command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=SILENCE, check=False
+            command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
         )
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
@@ -96,7 +97,7 @@ def _configuration(folder: Path, socket: Path) -> str:
 
 def _munge(folder: Path, socket: Path, tools: dict[str, str]) -> list[str]:
     key = folder / "munge.key"
-    subprocess.run([tools["mungekey"], "--create", f"--keyfile={key}"], check=True, timeout=SILENCE)
+    subprocess.run([tools["mungekey"], "--create", f"--keyfile={key}"], check=True, timeout=HANG_SECONDS)
     files = {"socket": socket, "key-file": key, "pid-file": folder / "munged.pid", "seed-file": folder / "munge.seed"}
     # --force: temporary folders are not as private as munged wants them.
     return ["--foreground", "--force", *(f"--{name}={path}" for name, path in files.items())]
@@ -115,7 +116,9 @@ def _cancel_all(slurm: Slurm, folder: Path) -> None:
 
 def _idle(slurm: Slurm) -> int:
     command = ["scontrol", "show", "nodes", "--oneliner"]
-    done = subprocess.run(command, env=slurm.environment, capture_output=True, text=True, timeout=SILENCE, check=False)
+    done = subprocess.run(
+        command, env=slurm.environment, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
     return done.stdout.count("State=IDLE ")
 
 

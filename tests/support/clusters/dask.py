@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.launching import SILENCE, environment, started, wait_until
+from support.processes.forks import environment
+from support.processes.launching import HANG_SECONDS, started, wait_until
 
 
 def tls_environment(folder: Path) -> dict[str, str]:
@@ -16,7 +17,7 @@ def tls_environment(folder: Path) -> dict[str, str]:
     key, certificate = folder / "key.pem", folder / "cert.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=dst-prep"
     command += f" -keyout {key} -out {certificate}"
-    subprocess.run(command.split(), check=True, capture_output=True, timeout=SILENCE)
+    subprocess.run(command.split(), check=True, capture_output=True, timeout=HANG_SECONDS)
     prefix = "DASK_DISTRIBUTED__COMM__"
     variables = {f"{prefix}REQUIRE_ENCRYPTION": "True", f"{prefix}TLS__CA_FILE": str(certificate)}
     for role in ("SCHEDULER", "WORKER", "CLIENT"):

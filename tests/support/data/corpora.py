@@ -19,7 +19,7 @@ from dstransformer.corpus import (
     Tokenizer,
     TokenizerInfo,
 )
-from support.launching import finish, forked
+from support.processes.launching import finish, forked
 
 Rows = list[tuple[list[int], list[int]]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dstransformer.tracking import MetricsLog
-from support.tracking import evaluation_of
+from support.services.mlflow_server import evaluation_of
 
 
 def write_run(folder: Path, *, updates: int = 100, loss: float = 5.0, bleu: str = "bleu") -> Path:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from support.browser import OPTIONS
-from support.launching import started, wait_until
+from support.processes.launching import started, wait_until
+from support.services.browser import OPTIONS
 
 
 class Tab:

@@ -17,11 +17,11 @@ from typing import Any, TextIO
 
 import psutil
 
-from support.forks import REPOSITORY, Fork, environment  # noqa: F401
+from support.processes.forks import REPOSITORY, Fork, environment  # noqa: F401
 
 #: Seconds without progress (almost no CPU time, no output) after which a process counts as hung. Even on a slow or busy
 #: machine there is some progress. The longest legitimate wait is for another process to build DeepSpeed's operators.
-SILENCE = 400.0
+HANG_SECONDS = 400.0
 #: Time limit in seconds, for processes that hang in a busy loop. Nothing else comes near it.
 LIMIT = 1800.0
 
@@ -112,7 +112,7 @@ class Watch:
         now, cpu = time.monotonic(), self._cpu_seconds()
         if printed != self._seen[0] or abs(cpu - self._seen[1]) > 0.01 * (now - self._moved) + 0.1:
             self._moved, self._seen = now, (printed, cpu)
-        assert now - self._moved < SILENCE, f"no progress for {SILENCE:.0f} s: {what}"
+        assert now - self._moved < HANG_SECONDS, f"no progress for {HANG_SECONDS:.0f} s: {what}"
         assert now - self._began < LIMIT, f"not done in {LIMIT:.0f} s: {what}"
 
     def _cpu_seconds(self) -> float:
@@ -172,7 +172,7 @@ def marked(variables: Mapping[str, str]) -> Iterator[dict[str, str]]:
     try:
         yield {**variables, mark: "1"}
     finally:
-        deadline = time.monotonic() + SILENCE
+        deadline = time.monotonic() + HANG_SECONDS
         while left := [process for process in psutil.process_iter() if _has(process, mark)]:
             assert time.monotonic() < deadline, f"cannot be killed: {left}"
             for process in left:

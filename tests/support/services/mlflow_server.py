@@ -25,7 +25,7 @@ from dstransformer.corpus import (
 )
 from dstransformer.evaluation import Evaluation, Sample, Score
 from dstransformer.tracking import RunStart
-from support.launching import free_port, wait_until
+from support.processes.launching import free_port, wait_until
 
 
 def make_manifest(shard_hash: str = "a" * 64, command: str = "dst-prep build") -> Manifest:

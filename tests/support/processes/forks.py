@@ -1,7 +1,7 @@
 """Runs Python programs in processes that start without importing PyTorch, DeepSpeed and MLflow, which takes seconds.
 
-The processes are forked from a server that has imported them (:mod:`support.preload`). Otherwise they are ordinary
-processes with their own arguments, environment, working directory, output, signals and exit status.
+The processes are forked from a server that has imported them (:mod:`support.processes.preload`). Otherwise they are
+ordinary processes with their own arguments, environment, working directory, output, signals and exit status.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from unittest import mock
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["support.preload"])
+_CONTEXT.set_forkserver_preload(["support.processes.preload"])
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

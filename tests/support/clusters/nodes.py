@@ -11,8 +11,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.launching import SILENCE, environment, started
-from support.tools import UnavailableError, find_tools
+from support.clusters.tools import UnavailableError, find_tools
+from support.processes.forks import environment
+from support.processes.launching import HANG_SECONDS, started
 
 PRIVILEGE_SEPARATION = Path("/run/sshd")  # sshd needs this folder, which is missing if sshd was never started
 
@@ -67,7 +68,7 @@ def two_nodes(folder: Path) -> Iterator[TwoNodes]:
 
 
 def _ip(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=SILENCE, check=False)
+    return subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
 
 
 def _set_up(*arguments: str) -> None:
@@ -89,7 +90,7 @@ def _write_ssh(folder: Path, tools: dict[str, str]) -> Path:
     """Create keys, and a folder for PATH with an ``ssh`` that uses them, in place of ``~/.ssh``."""
     for name in ("key", "host_key"):
         command = [tools["ssh-keygen"], "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
-        subprocess.run(command, check=True, timeout=SILENCE)
+        subprocess.run(command, check=True, timeout=HANG_SECONDS)
     options = {"IdentityFile": folder / "key", "StrictHostKeyChecking": "no", "UserKnownHostsFile": "/dev/null"}
     options |= {"LogLevel": "ERROR", "BatchMode": "yes", "ConnectTimeout": "5"}
     (folder / "ssh_config").write_text("".join(f"{name} {value}\n" for name, value in options.items()))
@@ -111,10 +112,10 @@ def _start_sshd(stack: ExitStack, node: Node, folder: Path, tools: dict[str, str
 
 
 def _wait_for_login(origin: Node, target: Node, variables: dict[str, str]) -> None:
-    deadline = time.monotonic() + SILENCE
+    deadline = time.monotonic() + HANG_SECONDS
     while True:
         command = origin.command("ssh", target.address, "true")
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=SILENCE, check=False)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
         if done.returncode == 0:
             return
         assert time.monotonic() < deadline, f"no login on {target.address}: {done.stderr}"
@@ -123,7 +124,7 @@ def _wait_for_login(origin: Node, target: Node, variables: dict[str, str]) -> No
 
 def _remove(node: Node) -> None:
     """Kill every process on a node, then remove the node and its end of the veth pair."""
-    deadline = time.monotonic() + SILENCE
+    deadline = time.monotonic() + HANG_SECONDS
     while pids := _ip("netns", "pids", node.namespace).stdout.split():
         assert time.monotonic() < deadline, f"cannot be killed on {node.namespace}: {pids}"
         for pid in pids:

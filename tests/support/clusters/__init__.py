@@ -1,0 +1,1 @@
+"""Clusters on one machine: two nodes, SLURM, Dask."""

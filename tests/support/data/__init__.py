@@ -1,0 +1,1 @@
+"""Small texts, corpora and treebanks."""

@@ -1,0 +1,1 @@
+"""Full disks and damaged files."""

@@ -1,0 +1,1 @@
+"""Small models and packed batches, and comparison of their results."""

@@ -1,0 +1,1 @@
+"""Processes that tests start: forked, launched, as ranks; none is left behind."""

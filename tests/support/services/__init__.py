@@ -1,0 +1,1 @@
+"""Servers and their clients: `dst serve`, MLflow, Chromium."""

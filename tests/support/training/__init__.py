@@ -1,0 +1,1 @@
+"""Small training runs, and reading their results."""
