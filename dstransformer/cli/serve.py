@@ -20,7 +20,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     parser = commands.add_parser(
         "serve",
         help="translate over HTTP, with a page to type into",
-        epilog="POST /translate, /docs, /healthz and /metrics are described in docs/serving.md.",
+        epilog="POST /translate, /docs, /healthz and /metrics are described in docs/guide/serving.md.",
     )
     add_decoding(parser, output=None)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all (127.0.0.1)")

@@ -126,7 +126,7 @@ def machine(device: torch.device) -> str:
 
 
 def to_json(table: Table1) -> dict[str, Any]:
-    """The result as plain data; docs/formats.md describes it."""
+    """The result as plain data; docs/reference/formats.md describes it."""
     settings = table.settings
     lengths, widths = table.fitted
     return {

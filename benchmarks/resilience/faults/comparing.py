@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from support.models.numerics import LAYOUT_TOLERANCE
 
-#: How far losses may differ after a change of the number of processes, as a share; see docs/training.md.
+#: How far losses may differ after a change of the number of processes, as a share; see docs/guide/resuming.md.
 TOLERANCE = LAYOUT_TOLERANCE
 
 #: What depends on the clock.

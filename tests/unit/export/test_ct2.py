@@ -33,7 +33,7 @@ def exported(shared_folder: Callable[[str, Callable[[Path], object]], Path], tra
 def assert_alike(bundle: Path, ct2: Translator, sentences: list[str]) -> None:
     """Most outputs are equal, and their log-probabilities are ours over the pieces that CTranslate2 sums.
 
-    These small models are unsure, so the end of the search matters; for a real one see docs/export.md.
+    These small models are unsure, so the end of the search matters; for a real one see docs/guide/export.md.
     """
     translator = Translator.load(bundle)
     ours, theirs = translator.search(sentences), ct2.search(sentences)

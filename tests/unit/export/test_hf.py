@@ -137,7 +137,7 @@ def test_generate_writes_what_beam_search_does(trained: Path, exported: Path, le
     with torch.inference_mode():
         found = model.generate(**tokenizer(sentences, return_tensors="pt", padding=True))
     texts = tokenizer.batch_decode(found, skip_special_tokens=True)
-    # The scores differ in how they weigh lengths, and this small model is unsure; for a real one see docs/export.md.
+    # The scores weigh lengths differently, and this small model is unsure; for a real one see docs/guide/export.md.
     assert sum(map(str.__eq__, texts, expected)) > 0.85 * len(sentences)
     assert sum(map(bool, expected)) > 0.9 * len(sentences)
 
