@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from dstransformer.training.optimizer import build_optimizer, learning_rate
+from dstransformer.training.optim import build_optimizer, learning_rate
 from torch import nn
 
 from dstransformer.batching import Update

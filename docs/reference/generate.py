@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from data_prep import commands as dst_prep
+from data_prep.cli import commands as dst_prep
 from dstransformer.cli.program import build_parser
 from dstransformer.config import preset_names, preset_summary
 from dstransformer.config.deepspeed_json import fragment_names

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-from data_prep import commands as dst_prep
+from data_prep.cli import commands as dst_prep
 from dstransformer import __version__
 from dstransformer.cli.program import build_parser
 
