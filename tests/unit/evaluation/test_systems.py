@@ -131,7 +131,7 @@ class TestCachedSets:
 def test_slips_are_found_before_anything_is_translated(
     more: str, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delattr("dstransformer.decoding.Translator.translate")
+    monkeypatch.delattr("dstransformer.decoding.TextDecoder.translate")
     assert main(["evaluate", "bundle", "--src", "a.en", "--ref", "a.de", *more.split()]) == 2
     assert complaint in capsys.readouterr().err
 
@@ -161,7 +161,7 @@ def test_slips_are_found_before_anything_is_translated(
     ("--follow run --interval 0", "--interval is for --follow, in seconds, more than 0"),
     ("--follow run --interval inf", "--interval is for --follow, in seconds, more than 0 and at most 86,400"),
     ("bundle --src a.en --ref a.de --comet model.ckpt", "--comet model.ckpt: model.ckpt is not a file: name the"),
-    ("bundle --src a.en --ref a.de --comet a.en", "has no package unbabel-comet: install it in an environment of its"),
+    ("bundle --src a.en --ref a.de --comet a.en", "has no package unbabel-comet: install it in a separate environment"),
     ("bundle --src a.en --ref a.de --comet a.en --comet-python none", "--comet-python none is not a program: name the"),
     ("bundle --src a.en --ref a.de --comet-python python3", "--comet-python is for --comet"),
     ("--task parsing --gold a.en bundle bundle", "--task parsing takes one BUNDLE"),
