@@ -59,7 +59,7 @@ def test_it_trains_as_on_the_device(runs: Path, layout: str) -> None:
     assert trace(runs / layout, "loss") == pytest.approx(trace(runs / "plain", "loss"), rel=1e-5)
     checkpoint = read_checkpoint(runs / layout / "checkpoints" / f"step-{SAVED_AT:08}")
     verify_checkpoint(checkpoint)
-    assert len(list(checkpoint.pieces.iterdir())) == 2
+    assert len(list(checkpoint.shards.iterdir())) == 2
 
 
 @pytest.mark.parametrize(("target", "source"), RESUMED.items())

@@ -129,4 +129,4 @@ def test_a_checkpoint_is_whole_and_holds_no_pickle(runs: Path, layout: Layout) -
     suffixes = {path.suffix for path in checkpoint.path.rglob("*") if path.is_file()}
     assert suffixes == {".safetensors", ".json", ".yaml", ".model"}
     assert (checkpoint.state.world_size, checkpoint.state.zero_stage, checkpoint.state.precision) == layout
-    assert len(list(checkpoint.pieces.iterdir())) == layout.ranks, "every rank writes its share"
+    assert len(list(checkpoint.shards.iterdir())) == layout.ranks, "every rank writes its share"
