@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from dstransformer.training.optim import build_optimizer, learning_rate
 from torch import nn
 
 from dstransformer.batching import Update
 from dstransformer.config import Config
 from dstransformer.model import DTYPES, Transformer
+from dstransformer.training.optim import build_optimizer, learning_rate
 
 #: Loss scale in fp16.
 LOSS_SCALE = 1024.0
