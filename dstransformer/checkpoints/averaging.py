@@ -12,7 +12,8 @@ from torch import Tensor
 
 from dstransformer.checkpoints.folders import check_bundle_folder
 from dstransformer.checkpoints.format import Checkpoint
-from dstransformer.checkpoints.retention import CheckpointFolder, periodic, rank_by_score
+from dstransformer.checkpoints.retention import CheckpointFolder
+from dstransformer.checkpoints.selection import past_warmup, periodic, rank_by_score
 from dstransformer.errors import DataError
 from dstransformer.io.files import replace_folder
 from dstransformer.model import Bundle, open_bundle, save_bundle
@@ -88,11 +89,6 @@ def _suggest_other_checkpoints() -> Iterator[None]:
         yield
     except DataError as error:
         raise DataError(f"{error}; or move that checkpoint out of the run to average the others") from None
-
-
-def past_warmup(checkpoints: Sequence[Checkpoint], warmup_steps: int) -> list[Checkpoint]:
-    """The checkpoints from the end of the warm-up on. Before, weights move too far for an average to be useful."""
-    return [checkpoint for checkpoint in checkpoints if checkpoint.state.step >= warmup_steps]
 
 
 def _choose_named(run: Path, checkpoints: Sequence[Checkpoint], steps: Sequence[int]) -> list[Checkpoint]:

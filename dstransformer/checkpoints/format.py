@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
@@ -21,8 +21,6 @@ from dstransformer.errors import DataError, shown
 from dstransformer.evaluation import Score
 from dstransformer.io.files import file_sha256, is_plain_name
 from dstransformer.io.json_text import read_record
-
-T = TypeVar("T")
 
 #: 1: the first format, without a version key. 2: adds ``format_version``, and the position in the data is a section of
 #: its own. 3: the state of the optimizer by parameter, as safetensors, instead of DeepSpeed's files. 4: the position
@@ -221,6 +219,7 @@ class Checkpoint:
         version: The format version.
         interim: Whether it was written because of a stop request only. A run that nobody stops does not have it, so
             runs resume from it but never average it.
+        files: SHA-256 hash of every file, by its path in the folder.
     """
 
     path: Path
@@ -229,6 +228,7 @@ class Checkpoint:
     metric: str | None = None
     version: int = FORMAT_VERSION
     interim: bool = False
+    files: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def shards(self) -> Path:
@@ -239,6 +239,11 @@ class Checkpoint:
     def bundle(self) -> Path:
         """The folder of the portable model."""
         return self.path / BUNDLE
+
+    @property
+    def named_score(self) -> Score | None:
+        """The score with its name; None if it was not evaluated, or in format version 1."""
+        return None if self.score is None or self.metric is None else Score(self.metric, self.score)
 
     @property
     def sha256(self) -> str:
@@ -253,6 +258,7 @@ class _Stored:
     state: TrainState
     score: float | None
     metric: str | None
+    files: dict[str, str]
 
 
 _STORED = TypeAdapter(_Stored)
@@ -293,7 +299,24 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     Raises:
         DataError: The folder is not a checkpoint, its manifest is damaged, or its format is too new.
     """
-    checkpoint = _read(folder, lambda content: _build_checkpoint(folder, content))
+    path = folder / MANIFEST
+    if not folder.exists():
+        raise DataError(f"{folder} does not exist")
+    if not folder.is_dir():
+        raise DataError(f"{folder} is a file: name the folder of the checkpoint")
+    if not path.is_file():
+        raise DataError(f"{folder} is not a checkpoint: it has no {MANIFEST}")
+
+    def check(content: dict[str, Any]) -> None:
+        if "state" not in content and "splits" in content:
+            raise DataError(f"{folder} is a corpus, not a checkpoint")
+        if _OWN_HASH in content and content[_OWN_HASH] != _own_hash(content):
+            raise DataError(f"{path} is damaged: its content does not match its hash")
+
+    def build(content: dict[str, Any]) -> Checkpoint:
+        return _build_checkpoint(folder, content)
+
+    checkpoint = read_record(path, build, newest=FORMAT_VERSION, unversioned=1, check=check, nan=True)
     step = checkpoint.state.step
     if re.fullmatch(r"step-\d{8}", folder.name) and folder.name != f"step-{step:08d}":
         raise DataError(f"{folder} holds the checkpoint of step {step}: rename it to step-{step:08d} or remove it")
@@ -301,12 +324,17 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def _build_checkpoint(folder: Path, content: Mapping[str, Any]) -> Checkpoint:
-    state = TrainState.from_json(content)
-    version = content.get("format_version", 1)
-    interim = content.get("interim", False) is True
-    checkpoint = Checkpoint(folder, state, content["score"], content.get("metric"), version, interim)
-    values = asdict(state)
-    stored = {"state": values, "score": checkpoint.score, "metric": checkpoint.metric}
+    checkpoint = Checkpoint(
+        folder,
+        TrainState.from_json(content),
+        content["score"],
+        content.get("metric"),
+        content.get("format_version", 1),
+        content.get("interim", False) is True,
+        content["files"],
+    )
+    values = asdict(checkpoint.state)
+    stored = {"state": values, "score": checkpoint.score, "metric": checkpoint.metric, "files": checkpoint.files}
     try:
         _STORED.validate_json(json.dumps(stored), strict=True)
     except ValidationError as error:
@@ -327,31 +355,15 @@ def _iter_counts(values: Mapping[str, Any]) -> Iterator[int]:
             yield value
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest of a checkpoint as plain data.
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Read the manifest of a checkpoint and compare every file with its hash.
 
     Raises:
-        DataError: The folder is not a checkpoint, its manifest is damaged, or its format is too new.
+        DataError: The folder is not a checkpoint, its format is too new, or a file is missing or damaged.
     """
-    return _read(folder, dict)
-
-
-def _read(folder: Path, build: Callable[[dict[str, Any]], T]) -> T:
-    path = folder / MANIFEST
-    if not folder.exists():
-        raise DataError(f"{folder} does not exist")
-    if not folder.is_dir():
-        raise DataError(f"{folder} is a file: name the folder of the checkpoint")
-    if not path.is_file():
-        raise DataError(f"{folder} is not a checkpoint: it has no {MANIFEST}")
-
-    def check(content: dict[str, Any]) -> None:
-        if "state" not in content and "splits" in content:
-            raise DataError(f"{folder} is a corpus, not a checkpoint")
-        if _OWN_HASH in content and content[_OWN_HASH] != _own_hash(content):
-            raise DataError(f"{path} is damaged: its content does not match its hash")
-
-    return read_record(path, build, newest=FORMAT_VERSION, unversioned=1, check=check, nan=True)
+    checkpoint = read_checkpoint(folder)
+    verify_checkpoint(checkpoint)
+    return checkpoint
 
 
 def verify_checkpoint(checkpoint: Checkpoint) -> None:
@@ -360,10 +372,7 @@ def verify_checkpoint(checkpoint: Checkpoint) -> None:
     Raises:
         DataError: A file is missing or damaged.
     """
-    files = read_manifest(checkpoint.path).get("files")
-    if not isinstance(files, dict):
-        raise DataError(f"{checkpoint.path / MANIFEST} is damaged")
-    for name, digest in files.items():
+    for name, digest in checkpoint.files.items():
         if not all(map(is_plain_name, name.split("/"))):
             raise DataError(f"{checkpoint.path / MANIFEST} names {shown(name)}, which is no file of the checkpoint")
         path = checkpoint.path / name

@@ -12,16 +12,10 @@ from typing import Any
 
 import yaml
 
-from dstransformer.checkpoints.format import (
-    RESUMABLE_VERSION,
-    Checkpoint,
-    TrainState,
-    read_checkpoint,
-    verify_checkpoint,
-)
+from dstransformer.checkpoints.format import RESUMABLE_VERSION, Checkpoint, TrainState
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.config import Config
-from dstransformer.errors import ConfigError, DataError, counted, shown
+from dstransformer.errors import ConfigError, DataError, counted
 from dstransformer.model import open_bundle
 
 logger = logging.getLogger(__name__)
@@ -40,7 +34,7 @@ def find_checkpoint(
     """Find and fully verify the checkpoint to resume from, and log which values change.
 
     Args:
-        resume: ``auto``, ``never`` or a path.
+        resume: See :meth:`CheckpointFolder.find`.
         folder: The checkpoints of the run.
         config: The experiment.
         start: The initial state of this run, with its layout and corpus.
@@ -53,42 +47,18 @@ def find_checkpoint(
         ConfigError: The configuration does not fit the checkpoint.
         DataError: The checkpoint is damaged, of an earlier format, or was trained on another corpus.
     """
-    run = folder.run
-    if resume == "never":
-        latest = folder.latest()
-        if latest is not None:
-            raise ConfigError(
-                f"{run} already holds a run, at step {latest.state.step}: choose another --run, delete the "
-                "folder, or resume with --resume auto"
-            )
-        _check_without_checkpoints(run, "never")
+    checkpoint = folder.find(resume)
+    if checkpoint is None:
+        _check_without_checkpoints(folder.run, resume)
         return None
-    if resume == "auto":
-        checkpoint = folder.latest_valid()
-        if checkpoint is None:
-            _check_without_checkpoints(run, "auto")
-    else:
-        try:
-            checkpoint = read_checkpoint(Path(resume).resolve())
-            verify_checkpoint(checkpoint)
-        except DataError as error:
-            raise DataError(
-                f"--resume {shown(resume, quote=False, limit=200)}: {error}; name another, such as "
-                "RUN/checkpoints/step-00001000, or auto for the latest valid one"
-            ) from None
-        if checkpoint.path.parent != folder.path.resolve() and folder.latest() is not None:
-            raise ConfigError(
-                f"--resume {resume} is not a checkpoint of {run}, which has its own: choose another --run"
-            )
-    if checkpoint is not None:
-        _check_layout(checkpoint, config, start, corpus)
-        stored = open_bundle(checkpoint.bundle).training_config()
-        old, new = _flatten(stored.without_secrets()), _flatten(config.without_secrets())
-        _check_fixed_values(checkpoint, old, new)
-        for key in sorted(new):
-            if old[key] != new[key]:
-                before, now = json.dumps(old[key]), json.dumps(new[key])
-                logger.warning("from update %d on %s is %s; it was %s", checkpoint.state.step + 1, key, now, before)
+    _check_layout(checkpoint, config, start, corpus)
+    stored = open_bundle(checkpoint.bundle).training_config()
+    old, new = _flatten(stored.without_secrets()), _flatten(config.without_secrets())
+    _check_fixed_values(checkpoint, old, new)
+    for key in sorted(new):
+        if old[key] != new[key]:
+            before, now = json.dumps(old[key]), json.dumps(new[key])
+            logger.warning("from update %d on %s is %s; it was %s", checkpoint.state.step + 1, key, now, before)
     return checkpoint
 
 

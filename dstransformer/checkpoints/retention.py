@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,13 +15,14 @@ from dstransformer.checkpoints.format import (
     Checkpoint,
     TrainState,
     manifest_text,
+    open_checkpoint,
     read_checkpoint,
-    read_manifest,
-    verify_checkpoint,
 )
-from dstransformer.errors import DataError, NewerFormatError
+from dstransformer.checkpoints.selection import select_kept
+from dstransformer.errors import ConfigError, DataError, NewerFormatError, StorageError, shown
 from dstransformer.evaluation import Score
 from dstransformer.io.files import ROOM_ADVICE, replace_file, replacing, storage_errors, sync, write_durably
+from dstransformer.model import open_bundle
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,39 @@ class CheckpointFolder:
                 logger.warning("%s; the checkpoint is skipped and not deleted", error)
         return readable
 
+    def find(self, resume: str) -> Checkpoint | None:
+        """Find and fully verify the checkpoint to resume from; None for a new run.
+
+        Args:
+            resume: ``auto``: the latest valid one, if any. ``never``: none, and there must be none. Otherwise the path
+                of one, which may be of another run if this one has none.
+
+        Raises:
+            ConfigError: There are checkpoints, and ``resume`` is ``never`` or names one of another run.
+            DataError: The named checkpoint, or all, are damaged.
+        """
+        if resume == "auto":
+            return self.latest_valid()
+        if resume == "never":
+            if (latest := self.latest()) is not None:
+                raise ConfigError(
+                    f"{self.run} already holds a run, at step {latest.state.step}: choose another --run, delete the "
+                    "folder, or resume with --resume auto"
+                )
+            return None
+        try:
+            checkpoint = open_checkpoint(Path(resume).resolve())
+        except DataError as error:
+            raise DataError(
+                f"--resume {shown(resume, quote=False, limit=200)}: {error}; name another, such as "
+                "RUN/checkpoints/step-00001000, or auto for the latest valid one"
+            ) from None
+        if checkpoint.path.parent != self.path.resolve() and self.latest() is not None:
+            raise ConfigError(
+                f"--resume {resume} is not a checkpoint of {self.run}, which has its own: choose another --run"
+            )
+        return checkpoint
+
     def latest(self) -> Checkpoint | None:
         """The newest complete checkpoint, without verifying its files; None if there is none."""
         folders = self.folders()
@@ -73,15 +107,12 @@ class CheckpointFolder:
         damage: DataError | None = None
         for folder in reversed(self.folders()):
             try:
-                checkpoint = read_checkpoint(folder)
-                verify_checkpoint(checkpoint)
+                return open_checkpoint(folder)
             except NewerFormatError:
                 raise
             except DataError as error:
                 logger.warning("%s; trying the previous checkpoint", error)
                 damage = error
-            else:
-                return checkpoint
         if damage is not None:
             raise DataError(
                 f"every checkpoint in {self.path} is damaged, including the oldest: {damage}; restore one, or start a "
@@ -101,8 +132,7 @@ class CheckpointFolder:
         interim: Checkpoint | None = None
         for folder in reversed(self.folders()):
             try:
-                checkpoint = read_checkpoint(folder)
-                verify_checkpoint(checkpoint)
+                checkpoint = open_checkpoint(folder)
             except DataError as error:
                 logger.warning("%s; trying the previous checkpoint", error)
                 continue
@@ -118,16 +148,36 @@ class CheckpointFolder:
             interim = interim or checkpoint
         return interim
 
+    def intact(self) -> list[Checkpoint]:
+        """The checkpoints whose weights match their hashes, oldest first; damaged ones are left out with a warning.
+
+        Raises:
+            DataError: All are damaged.
+            StorageError: There are none, or they cannot be read now.
+        """
+        intact: list[Checkpoint] = []
+        damage: DataError | None = None
+        for checkpoint in self.checkpoints():
+            try:
+                open_bundle(checkpoint.bundle).verify_weights()
+            except DataError as error:
+                reason = error.__context__
+                if isinstance(reason, OSError) and not isinstance(reason, FileNotFoundError):
+                    raise StorageError(str(error)) from None  # reading it again may work
+                logger.warning("%s; the final bundle is made without this checkpoint", error)
+                damage = error
+            else:
+                intact.append(checkpoint)
+        if intact:
+            return intact
+        if damage is not None:
+            raise damage
+        raise StorageError(f"cannot read {self.path}: the checkpoints are gone; mount their disk again")
+
     def amend(self, checkpoint: Checkpoint, state: TrainState) -> Checkpoint:
         """Replace the training state of a checkpoint, in one step, and delete all later ones. Rank 0 only."""
-        score = (
-            None
-            if checkpoint.score is None or checkpoint.metric is None
-            else Score(checkpoint.metric, checkpoint.score)
-        )
-        files = read_manifest(checkpoint.path)["files"]
         with storage_errors(checkpoint.path):
-            text = manifest_text(state, score, files, interim=checkpoint.interim)
+            text = manifest_text(state, checkpoint.named_score, checkpoint.files, interim=checkpoint.interim)
             replace_file(checkpoint.path / MANIFEST, text)
         self.delete_after(state.step)
         return read_checkpoint(checkpoint.path)
@@ -226,33 +276,6 @@ class CheckpointFolder:
                 hidden.rename(folder)
             raise
         _remove(hidden)
-
-
-def select_kept(checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: int) -> list[Checkpoint]:
-    """Select the checkpoints to keep: the newest, and those with the highest scores.
-
-    One that was written because of a stop request only is kept while it is the newest, and counts for neither number.
-    """
-    ordered = sorted(checkpoints, key=lambda c: c.state.step)
-    newest = [*periodic(ordered)[-keep_last:], *ordered[-1:]]
-    best = rank_by_score(checkpoints)[:keep_best]
-    return [c for c in checkpoints if c in newest or c in best]
-
-
-def periodic(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The checkpoints that the run would have without any stop request; all, if it has no other."""
-    return [c for c in checkpoints if not c.interim] or list(checkpoints)
-
-
-def rank_by_score(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Rank the scored checkpoints, best first; of equal scores, the newer first.
-
-    Only scores with the metric of the newest scored checkpoint are comparable: after a change of configuration a score
-    may cover more or fewer sentences. Checkpoints in format version 1 lack the metric and are included.
-    """
-    scored = sorted((c for c in checkpoints if c.score is not None), key=lambda c: c.state.step)
-    comparable = [c for c in scored if c.metric in (None, scored[-1].metric)]
-    return sorted(comparable, key=lambda c: (c.score, c.state.step), reverse=True)
 
 
 def _remove(folder: Path) -> None:

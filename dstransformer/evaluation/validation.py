@@ -88,6 +88,10 @@ class Validator:
         for name, tensor in weights:
             parameters[name].copy_(tensor)
 
+    def score_name(self, split: Split, sentences: int) -> str:
+        """The name of the score that ranks checkpoints, over the first ``sentences`` of a split; 0 means all."""
+        return score_name(self._task.metric, sentences, len(split))
+
     def evaluate(self, split: Split, sentences: int) -> Evaluation:
         """Evaluate the weights loaded last. Collective; all ranks return the same result.
 

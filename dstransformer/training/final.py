@@ -1,29 +1,20 @@
-"""Chooses the final bundle of a run among the average, the last and the best checkpoint, by validation score.
-
-The paper averages the last checkpoints (section 6.1). In a short run the average may include models from the warm-up
-and be far worse than the last checkpoint, so all candidates are scored.
-"""
+"""Chooses the final bundle of a run among the average, the last and the best checkpoint, by validation score."""
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.checkpoints.averaging import annotate_bundle, past_warmup, write_average
-from dstransformer.checkpoints.format import Checkpoint
-from dstransformer.checkpoints.retention import CheckpointFolder, periodic, rank_by_score
+from dstransformer.checkpoints.candidates import Candidates, Steps, prepare_candidates
 from dstransformer.config import Config
-from dstransformer.corpus import Corpus
-from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World
-from dstransformer.errors import DataError, StorageError
+from dstransformer.errors import StorageError
 from dstransformer.evaluation import Evaluation
-from dstransformer.evaluation.task import Task
-from dstransformer.evaluation.validation import Validator, add_paper_bleu, score_name
+from dstransformer.evaluation.validation import add_paper_bleu
 from dstransformer.io.files import ROOM_ADVICE, storage_errors
 from dstransformer.model import open_bundle
 from dstransformer.tracking import BundleSaved, Message, Tracker
@@ -32,8 +23,6 @@ if TYPE_CHECKING:
     from dstransformer.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
-
-Steps = tuple[int, ...]
 
 #: The candidates and their names in messages. On a tie, the earlier one wins.
 CANDIDATE_NAMES = {"average": "the average", "last": "the last checkpoint", "best": "the best checkpoint"}
@@ -72,46 +61,6 @@ class Choice:
         """Lines of text with all scores and the choice."""
         compared = "; ".join(map(self.describe, self.scores))
         return [f"on validation: {compared}", f"the bundle is {self.name(self.chosen)}: {self.reason}"]
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """The candidates for the final bundle.
-
-    Attributes:
-        checkpoints: The checkpoints of each candidate, by name, oldest first. There is no average if no checkpoint is
-            past the warm-up.
-        all_past_warmup: Whether the whole window of the average (the last ``average_last`` checkpoints, or fewer if
-            there are not as many) is past the warm-up.
-        known: Scores that need not be computed again, by the steps of the candidate.
-    """
-
-    checkpoints: dict[str, list[Checkpoint]]
-    all_past_warmup: bool
-    known: dict[Steps, float]
-
-    def steps(self, name: str) -> Steps:
-        """The steps of a candidate's checkpoints."""
-        return tuple(checkpoint.state.step for checkpoint in self.checkpoints[name])
-
-
-def find_candidates(
-    checkpoints: Sequence[Checkpoint], config: Config, is_known: Callable[[Checkpoint], bool]
-) -> Candidates:
-    """Find the candidates among the checkpoints of a run.
-
-    Args:
-        checkpoints: The checkpoints of the run, oldest first; at least one.
-        config: The configuration of the run.
-        is_known: Whether a checkpoint's score was computed on the same sentences with the same search.
-    """
-    window = periodic(checkpoints)[-config.checkpoint.average_last :]
-    averaged = past_warmup(window, config.schedule.warmup_steps)
-    found = {"average": averaged, "last": [checkpoints[-1]], "best": rank_by_score(checkpoints)[:1]}
-    candidates = {name: list(members) for name, members in found.items() if members}
-    singles = {members[0].state.step: members[0] for members in candidates.values() if len(members) == 1}
-    known: dict[Steps, float] = {(step,): c.score for step, c in singles.items() if c.score is not None and is_known(c)}
-    return Candidates(candidates, len(averaged) == len(window), known)
 
 
 def choose(final: str, candidates: Candidates, scores: Mapping[str, float], warmup_steps: int) -> tuple[str, str]:
@@ -162,28 +111,32 @@ def make_final_bundle(trainer: Trainer) -> FinalBundle | None:
     Raises:
         StorageError: The bundle could not be written, or the checkpoints not be read, although it was tried again.
     """
-    session, tracker, step = trainer.session, trainer.tracker, trainer.state.step
-    world, retry = session.world, trainer.checkpoints.retry_policy(step)
-    session.enter("the final average")
-    comparison = _Comparison(trainer.corpus, trainer.config.validation.final_sentences, world, trainer.validator)
-    if trainer.evaluation is not None:
-        comparison.add(step, trainer.evaluation)
-    folder = trainer.checkpoints.folder
+    session, tracker, step, config = trainer.session, trainer.tracker, trainer.state.step, trainer.config
+    world, retry, folder = session.world, trainer.checkpoints.retry_policy(step), trainer.checkpoints.folder
     average, bundle = folder.run / ".bundle.average", folder.run / "bundle"
+    comparison = _Comparison(trainer)
+    session.enter("the final average")
     try:
-        candidates = retry.run(
+        candidates = retry.run(  # on rank 0 only, as network file systems may lag elsewhere
             "the average of the checkpoints",
-            lambda: _find_candidates(folder, trainer.config, comparison, average, world),
+            lambda: world.compute_on_rank0(lambda: prepare_candidates(folder, config, comparison.metric, average)),
         )
         if candidates is None:
             return None
-        scores = _score(candidates, comparison, average, session)
+        scores = comparison.score(candidates)
         if scores is None:
             return None
-        choice = _choose(trainer.config, candidates, scores, comparison.metric)
+        choice = _choose(config, candidates, scores, comparison.metric)
         _report(choice, tracker, world)
-        chosen = candidates.checkpoints[choice.chosen]
-        if not retry.run("the final bundle", lambda: _write_bundle(chosen, choice, average, bundle, world)):
+        provenance = {"final": asdict(choice)}
+
+        def write() -> bool:
+            with world.collective_errors():
+                if world.is_rank0:
+                    candidates.write(choice.chosen, bundle, provenance)
+            return True
+
+        if not retry.run("the final bundle", write):
             return None
     finally:
         if world.is_rank0:
@@ -198,48 +151,33 @@ def make_final_bundle(trainer: Trainer) -> FinalBundle | None:
     return FinalBundle(choice, evaluations) if flushed else None
 
 
-def _score(candidates: Candidates, comparison: _Comparison, average: Path, session: Session) -> dict[str, float] | None:
-    """The scores of the candidates by name; None if the run was stopped in the meantime."""
-    scores: dict[str, float] = {}
-    for name, members in candidates.checkpoints.items():
-        if session.should_stop():
-            return None
-        session.enter(f"final evaluation of {name}")
-        scores[name] = comparison.score(candidates, name, average if len(members) > 1 else members[0].bundle)
-    return scores
-
-
-def _flush(tracker: Tracker, run: Path, world: World) -> bool:
-    """Write everything that was logged to the disk. Collective; returns True."""
-    with world.collective_errors(), storage_errors(run, full=ROOM_ADVICE):
-        tracker.flush()
-    return True
-
-
 class _Comparison:
     """Scores candidates on validation, each set of weights once."""
 
-    def __init__(self, corpus: Corpus, sentences: int, world: World, validator: Validator) -> None:
-        self._corpus = corpus
-        self._world = world
-        self._validator = validator
-        self._sentences = sentences
-        self.metric = score_name(Task(corpus.manifest.trees).metric, sentences, len(corpus.split("validation")))
+    def __init__(self, trainer: Trainer) -> None:
+        self._session = trainer.session
+        self._corpus = trainer.corpus
+        self._validator = trainer.validator
+        self._sentences = trainer.config.validation.final_sentences
+        self.metric = self._validator.score_name(self._corpus.split("validation"), self._sentences)
         self._evaluations: dict[Steps, Evaluation] = {}
+        last = trainer.evaluation
+        if last is not None and last.main.name == self.metric:  # it covers the same sentences
+            self._evaluations[trainer.state.step,] = last
 
-    def add(self, step: int, evaluation: Evaluation) -> None:
-        """Reuse an evaluation of the weights after an update, if it covers the same sentences."""
-        if evaluation.main.name == self.metric:
-            self._evaluations[step,] = evaluation
-
-    def score(self, candidates: Candidates, name: str, bundle: Path) -> float:
-        """The score of a candidate with its weights in ``bundle``; computed if not known. Collective."""
-        steps = candidates.steps(name)
-        if steps not in candidates.known:
-            self._load(bundle)
-            self._evaluations[steps] = self._validator.evaluate(self._corpus.split("validation"), self._sentences)
-            candidates.known[steps] = self._evaluations[steps].main.value
-        return candidates.known[steps]
+    def score(self, candidates: Candidates) -> dict[str, float] | None:
+        """The scores of the candidates by name; None if the run was stopped in the meantime. Collective."""
+        scores = dict(candidates.known)
+        for name in candidates.checkpoints:
+            if self._session.should_stop():
+                return None
+            self._session.enter(f"final evaluation of {name}")
+            steps = candidates.steps(name)
+            if steps not in scores:
+                self._load(candidates.bundle(name))
+                self._evaluations[steps] = self._validator.evaluate(self._corpus.split("validation"), self._sentences)
+                scores[steps] = self._evaluations[steps].main.value
+        return {name: scores[candidates.steps(name)] for name in candidates.checkpoints}
 
     def evaluate_bundle(self, bundle: Path, steps: Steps) -> dict[str, Evaluation]:
         """Evaluate the final bundle on validation and test, for German also as the paper does. Collective."""
@@ -253,58 +191,11 @@ class _Comparison:
         return {name: add_paper_bleu(found, self._corpus.split(name), language) for name, found in evaluations.items()}
 
     def _load(self, bundle: Path) -> None:
-        with self._world.collective_errors():
+        with self._session.world.collective_errors():
             if not bundle.is_dir():
                 raise StorageError(f"cannot read {bundle}: it is gone; mount its disk again")
             weights = open_bundle(bundle).load_weights()
         self._validator.load(weights.items())
-
-
-def _find_candidates(
-    folder: CheckpointFolder, config: Config, comparison: _Comparison, average: Path, world: World
-) -> Candidates:
-    """Find the candidates and write the average. Rank 0 only, as network file systems may lag elsewhere. Collective."""
-
-    def is_known(checkpoint: Checkpoint) -> bool:
-        same_search = open_bundle(checkpoint.bundle).decoding == config.decoding
-        return same_search and checkpoint.metric == comparison.metric
-
-    def find() -> Candidates:
-        found = find_candidates(_intact_checkpoints(folder), config, is_known)
-        members = found.checkpoints.get("average", ())
-        if len(members) > 1:
-            with storage_errors(average, full=ROOM_ADVICE):
-                write_average(members, average, full=ROOM_ADVICE)
-        return found
-
-    return world.compute_on_rank0(find)
-
-
-def _intact_checkpoints(folder: CheckpointFolder) -> list[Checkpoint]:
-    """The checkpoints whose weights match their hashes, oldest first; a run ends without those that a disk has damaged.
-
-    Raises:
-        DataError: All are damaged.
-        StorageError: There are none, or they cannot be read now.
-    """
-    intact: list[Checkpoint] = []
-    damage: DataError | None = None
-    for checkpoint in folder.checkpoints():
-        try:
-            open_bundle(checkpoint.bundle).verify_weights()
-        except DataError as error:
-            reason = error.__context__
-            if isinstance(reason, OSError) and not isinstance(reason, FileNotFoundError):
-                raise StorageError(str(error)) from None  # reading it again may work
-            logger.warning("%s; the final bundle is made without this checkpoint", error)
-            damage = error
-        else:
-            intact.append(checkpoint)
-    if intact:
-        return intact
-    if damage is not None:
-        raise damage
-    raise StorageError(f"cannot read {folder.path}: the checkpoints are gone; mount their disk again")
 
 
 def _choose(config: Config, candidates: Candidates, scores: dict[str, float], metric: str) -> Choice:
@@ -324,12 +215,8 @@ def _report(choice: Choice, tracker: Tracker, world: World) -> None:
         )
 
 
-def _write_bundle(members: Sequence[Checkpoint], choice: Choice, average: Path, bundle: Path, world: World) -> bool:
-    """Write the bundle; returns True. Collective."""
-    provenance = {"final": asdict(choice)}
-    with world.collective_errors():
-        if world.is_rank0 and len(members) > 1:
-            annotate_bundle(average, bundle, provenance, full=ROOM_ADVICE)
-        elif world.is_rank0:
-            write_average(members, bundle, provenance, full=ROOM_ADVICE)
+def _flush(tracker: Tracker, run: Path, world: World) -> bool:
+    """Write everything that was logged to the disk. Collective; returns True."""
+    with world.collective_errors(), storage_errors(run, full=ROOM_ADVICE):
+        tracker.flush()
     return True

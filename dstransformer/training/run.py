@@ -125,11 +125,11 @@ def _start(request: TrainRequest, setup: Setup, checkpoint: Checkpoint | None, s
     tracker = build_tracker(config.tracking, rank=world.rank, run_folder=setup.run, max_updates=updates)
     stored = None if checkpoint is None else world.compute_on_rank0(lambda: read_provenance(checkpoint))
     origin = describe_origin(request, setup, stored, world)
+    for line in describe_run(setup, origin["hardware"]):
+        tracker.emit(Message(line))
     if checkpoint is not None and stored is not None and world.is_rank0:
         warn_if_layout_differs(checkpoint, setup.initial_state)
         warn_if_hardware_differs(checkpoint, stored, origin["hardware"])
-    for line in describe_run(setup, origin["hardware"]):
-        tracker.emit(Message(line))
     session.enter("the start of DeepSpeed")
     trainer = build_trainer(setup, origin, tracker, session, resumes=checkpoint is not None)
     if checkpoint is not None:

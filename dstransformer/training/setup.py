@@ -147,12 +147,8 @@ def _check_embeddings(model: ModelConfig, corpus: Corpus) -> None:
 
 
 def _open_pretrained(request: TrainRequest, config: Config, corpus: Corpus) -> Pretrained | None:
-    """The bundle of ``--init``; None without, and if it is gone and the run resumes, for which it is not needed."""
-    if request.init is None:
-        return None
-    has_checkpoint = CheckpointFolder(request.run / "checkpoints").latest() is not None
-    resumes = has_checkpoint if request.resume == "auto" else request.resume != "never"
-    if resumes and not request.init.exists():
+    """The bundle of ``--init``; None without, and if it is gone: a run that resumes does not need it."""
+    if request.init is None or (request.resume != "never" and not request.init.exists()):
         return None
     return open_pretrained(request.init, config.model, corpus.tokenizer)
 
@@ -169,7 +165,7 @@ def find_resume_checkpoint(request: TrainRequest, setup: Setup) -> Checkpoint | 
     if request.init is not None:
         if found is not None:
             check_pretrained(found, request.init, setup.pretrained)
-        elif setup.pretrained is None:  # every checkpoint is damaged, so it is needed after all
+        elif setup.pretrained is None:  # it is gone, but needed
             open_pretrained(request.init, setup.config.model, setup.corpus.tokenizer)
     return found
 

@@ -131,9 +131,7 @@ class Trainer:
         self.early_stopping.state = state.early_stopping
         self.recovery.state = state.recovery
         self.metrics.restart(self.engine.skipped)
-        self.evaluation = self.score = None
-        if checkpoint.score is not None and checkpoint.metric is not None:
-            self.score = Score(checkpoint.metric, checkpoint.score)
+        self.evaluation, self.score = None, checkpoint.named_score
 
     def _advance(self, update: Update, result: Step, *, nonfinite: bool) -> None:
         """Count an update that was computed."""

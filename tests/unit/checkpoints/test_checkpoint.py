@@ -18,7 +18,8 @@ from dstransformer.checkpoints.format import (
     read_checkpoint,
     verify_checkpoint,
 )
-from dstransformer.checkpoints.retention import CheckpointFolder, periodic, select_kept
+from dstransformer.checkpoints.retention import CheckpointFolder
+from dstransformer.checkpoints.selection import periodic, select_kept
 from dstransformer.errors import DataError, NewerFormatError
 from dstransformer.evaluation import Score
 from dstransformer.io.files import file_sha256

@@ -75,7 +75,9 @@ def test_a_manifest_cannot_name_files_elsewhere(stored: Path) -> None:
 def test_a_manifest_without_hashes_is_damaged(stored: Path) -> None:
     manifest = stored / "checkpoints" / "step-00000004" / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "files": None}))
-    assert list_checkpoints(stored, verify=True)[-1].problem == f"{manifest} is damaged"
+    assert (
+        list_checkpoints(stored, verify=True)[-1].problem == f"{manifest} is damaged (files: Input should be an object)"
+    )
 
 
 def test_a_checkpoint_that_a_training_deletes_meanwhile_is_left_out(

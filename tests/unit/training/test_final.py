@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from dstransformer.batching import Position
+from dstransformer.checkpoints.candidates import Candidates, find_candidates
 from dstransformer.checkpoints.format import Checkpoint, TrainState
-from dstransformer.checkpoints.retention import rank_by_score, select_kept
+from dstransformer.checkpoints.selection import rank_by_score, select_kept
 from dstransformer.config import Config, load_config
 from dstransformer.evaluation.validation import score_name
-from dstransformer.training.final import Candidates, Choice, choose, find_candidates
+from dstransformer.training.final import Choice, choose
 
 
 def checkpoint(step: int, score: float | None = None, metric: str | None = "bleu") -> Checkpoint:

@@ -1,0 +1,106 @@
+"""The candidates for the final bundle of a run: the average of its last checkpoints, the last one, and the best one.
+
+The paper averages the last checkpoints (section 6.1). In a short run the average may include models from the warm-up
+and be far worse than the last checkpoint, so all candidates are scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dstransformer.checkpoints.averaging import annotate_bundle, write_average
+from dstransformer.checkpoints.format import Checkpoint
+from dstransformer.checkpoints.retention import CheckpointFolder
+from dstransformer.checkpoints.selection import past_warmup, periodic, rank_by_score
+from dstransformer.config import Config
+from dstransformer.io.files import ROOM_ADVICE, storage_errors
+from dstransformer.model import open_bundle
+
+Steps = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The candidates for the final bundle.
+
+    Attributes:
+        checkpoints: The checkpoints of each candidate, oldest first, by name: ``average``, ``last`` or ``best``. There
+            is no average if no checkpoint is past the warm-up.
+        all_past_warmup: Whether the whole window of the average (the last ``average_last`` checkpoints, or fewer if
+            there are not as many) is past the warm-up.
+        known: Scores that need not be computed again, by the steps of the candidate.
+        average: The bundle of the average, if it averages several checkpoints.
+    """
+
+    checkpoints: dict[str, list[Checkpoint]]
+    all_past_warmup: bool
+    known: dict[Steps, float]
+    average: Path = Path()
+
+    def steps(self, name: str) -> Steps:
+        """The steps of a candidate's checkpoints."""
+        return tuple(checkpoint.state.step for checkpoint in self.checkpoints[name])
+
+    def bundle(self, name: str) -> Path:
+        """The bundle with a candidate's weights."""
+        members = self.checkpoints[name]
+        return self.average if len(members) > 1 else members[0].bundle
+
+    def write(self, name: str, out: Path, provenance: Mapping[str, Any]) -> None:
+        """Write a candidate as a bundle, with more entries in its provenance.
+
+        Raises:
+            StorageError: The disk refuses it.
+        """
+        if len(self.checkpoints[name]) > 1:
+            annotate_bundle(self.average, out, provenance, full=ROOM_ADVICE)
+        else:
+            write_average(self.checkpoints[name], out, provenance, full=ROOM_ADVICE)
+
+
+def find_candidates(
+    checkpoints: Sequence[Checkpoint], config: Config, is_known: Callable[[Checkpoint], bool]
+) -> Candidates:
+    """Find the candidates among the checkpoints of a run.
+
+    Args:
+        checkpoints: The checkpoints of the run, oldest first; at least one.
+        config: The configuration of the run.
+        is_known: Whether a checkpoint's score was computed on the same sentences with the same search.
+    """
+    window = periodic(checkpoints)[-config.checkpoint.average_last :]
+    averaged = past_warmup(window, config.schedule.warmup_steps)
+    found = {"average": averaged, "last": [checkpoints[-1]], "best": rank_by_score(checkpoints)[:1]}
+    candidates = {name: list(members) for name, members in found.items() if members}
+    singles = {members[0].state.step: members[0] for members in candidates.values() if len(members) == 1}
+    known: dict[Steps, float] = {(step,): c.score for step, c in singles.items() if c.score is not None and is_known(c)}
+    return Candidates(candidates, len(averaged) == len(window), known)
+
+
+def prepare_candidates(folder: CheckpointFolder, config: Config, metric: str, average: Path) -> Candidates:
+    """Find the candidates among the intact checkpoints of a run, and write the average.
+
+    Args:
+        folder: The checkpoints.
+        config: The configuration of the run.
+        metric: The name of the score that compares them.
+        average: The folder for the bundle of the average; need not exist.
+
+    Raises:
+        DataError: All checkpoints are damaged.
+        StorageError: There are none, they cannot be read now, or the average cannot be written.
+    """
+
+    def is_known(checkpoint: Checkpoint) -> bool:
+        same_search = open_bundle(checkpoint.bundle).decoding == config.decoding
+        return same_search and checkpoint.metric == metric
+
+    found = find_candidates(folder.intact(), config, is_known)
+    members = found.checkpoints.get("average", ())
+    if len(members) > 1:
+        with storage_errors(average, full=ROOM_ADVICE):
+            write_average(members, average, full=ROOM_ADVICE)
+    return replace(found, average=average)

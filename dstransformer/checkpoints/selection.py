@@ -1,0 +1,39 @@
+"""Which checkpoints of a run are kept, averaged and compared: pure functions of their steps and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dstransformer.checkpoints.format import Checkpoint
+
+
+def select_kept(checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: int) -> list[Checkpoint]:
+    """Select the checkpoints to keep: the newest, and those with the highest scores.
+
+    One that was written because of a stop request only is kept while it is the newest, and counts for neither number.
+    """
+    ordered = sorted(checkpoints, key=lambda c: c.state.step)
+    newest = [*periodic(ordered)[-keep_last:], *ordered[-1:]]
+    best = rank_by_score(checkpoints)[:keep_best]
+    return [c for c in checkpoints if c in newest or c in best]
+
+
+def periodic(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """The checkpoints that the run would have without any stop request; all, if it has no other."""
+    return [c for c in checkpoints if not c.interim] or list(checkpoints)
+
+
+def rank_by_score(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Rank the scored checkpoints, best first; of equal scores, the newer first.
+
+    Only scores with the metric of the newest scored checkpoint are comparable: after a change of configuration a score
+    may cover more or fewer sentences. Checkpoints in format version 1 lack the metric and are included.
+    """
+    scored = sorted((c for c in checkpoints if c.score is not None), key=lambda c: c.state.step)
+    comparable = [c for c in scored if c.metric in (None, scored[-1].metric)]
+    return sorted(comparable, key=lambda c: (c.score, c.state.step), reverse=True)
+
+
+def past_warmup(checkpoints: Sequence[Checkpoint], warmup_steps: int) -> list[Checkpoint]:
+    """The checkpoints from the end of the warm-up on. Before, weights move too far for an average to be useful."""
+    return [checkpoint for checkpoint in checkpoints if checkpoint.state.step >= warmup_steps]
