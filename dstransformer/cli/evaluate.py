@@ -192,7 +192,7 @@ def _follow(options: argparse.Namespace) -> CommandResult:
     from dstransformer.evaluation.systems import format_line
     from dstransformer.evaluation.testset import read_test_sets
     from dstransformer.tracking import log_evaluation, logged_evaluations, send_evaluations
-    from dstransformer.tracking.mlflow.evaluations import ENDING
+    from dstransformer.tracking.mlflow.tracked_run import RUN_END_SECONDS
 
     run: Path = options.follow
     interval = INTERVAL if options.interval is None else options.interval
@@ -216,7 +216,7 @@ def _follow(options: argparse.Namespace) -> CommandResult:
         say(json.dumps(result.to_json()) if options.json else format_line(result))
         if options.track:
             log_evaluation(run, result.to_json())
-    if options.track and (line := send_evaluations(run, wait_seconds=ENDING)):
+    if options.track and (line := send_evaluations(run, wait_seconds=RUN_END_SECONDS)):
         logger.warning(line)
     return CommandResult()
 

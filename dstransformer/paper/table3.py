@@ -42,7 +42,7 @@ from dstransformer.paper.table3_rows import (
 from dstransformer.terminal.command import Stopped, stopped_by_signals
 from dstransformer.tracking import PARENT_TAG, RunGroup, RunStatus, TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow.location import GROUP_LOCK_NAME
-from dstransformer.tracking.mlflow.records import manifest_digest
+from dstransformer.tracking.mlflow.page import manifest_digest
 
 STATE_NAME = "table3.json"
 PICTURE_NAME = "table3.png"
