@@ -166,16 +166,15 @@ def read_records(path: Path, *, skip_damaged: bool) -> Iterator[MetricsLine]:
         DataError: A line is not a JSON object with a kind and a step.
         OSError: The file cannot be read.
     """
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(iter(lambda: file.readline(MAX_BYTES), ""), 1):
-            record = _parse(line)
-            if record is not None:
-                yield record
-            elif line.endswith("\n") and line.strip() and not skip_damaged:
-                raise DataError(
-                    f"{path}, line {number} is damaged: {shown(line.strip())} is not a JSON object with kind and step; "
-                    "delete the line"
-                )
+    for number, line in enumerate(_iter_lines(path), 1):
+        record = _parse(line)
+        if record is not None:
+            yield record
+        elif line.endswith("\n") and line.strip() and not skip_damaged:
+            raise DataError(
+                f"{path}, line {number} is damaged: {shown(line.strip())} is not a JSON object with kind and step; "
+                "delete the line"
+            )
 
 
 def _parse(line: str) -> MetricsLine | None:
@@ -190,11 +189,16 @@ def _parse(line: str) -> MetricsLine | None:
 
 
 def _lines_until(path: Path, last_step: int) -> Iterator[str]:
+    for line in _iter_lines(path):
+        try:
+            step = parse_json(line, nan=True)["step"]
+        except (JsonError, TypeError, KeyError):
+            continue
+        if isinstance(step, int) and step <= last_step:
+            yield line.rstrip("\n") + "\n"
+
+
+def _iter_lines(path: Path) -> Iterator[str]:
+    """Read lines of bounded length."""
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in iter(lambda: file.readline(MAX_BYTES), ""):
-            try:
-                step = parse_json(line, nan=True)["step"]
-            except (JsonError, TypeError, KeyError):
-                continue
-            if isinstance(step, int) and step <= last_step:
-                yield line.rstrip("\n") + "\n"
+        yield from iter(lambda: file.readline(MAX_BYTES), "")
