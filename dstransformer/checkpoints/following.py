@@ -14,7 +14,7 @@ from typing import Any
 from dstransformer.corpus import Corpus
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError, DstError, StorageError, check_format_version
-from dstransformer.evaluation.systems import FORMAT_VERSION, Result, bundle_facts, evaluate_bundle
+from dstransformer.evaluation.systems import FORMAT_VERSION, SystemResult, bundle_facts, evaluate_bundle
 from dstransformer.evaluation.testset import TestSet
 from dstransformer.io.json_text import parse_json
 from dstransformer.io.products import is_bundle, is_run
@@ -49,7 +49,7 @@ def evaluate_run(
     interval: float,
     say: Callable[[str], None] = logger.info,
     progress: Callable[[int], None] | None = None,
-) -> Iterator[Result]:
+) -> Iterator[SystemResult]:
     """Evaluate the checkpoints of a run, oldest first, waiting for more; at its end the final bundle.
 
     Each result is appended to ``evaluations.jsonl`` of the run folder. What stands there already is not computed again.

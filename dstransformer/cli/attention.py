@@ -31,7 +31,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
 def run(options: argparse.Namespace) -> CommandResult:
     """Draw the attention."""
     from dstransformer.model import open_bundle
-    from dstransformer.paper.attention import KINDS, PAGE, WEIGHTS, Choice, draw_attention
+    from dstransformer.paper.attention import KINDS, PAGE, WEIGHTS, Selection, draw_attention
 
     exit_on_sigterm()
     bundle = open_bundle(options.bundle)
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> CommandResult:
         lambda: load_translator(options, bundle),
         options.sentence,
         options.out,
-        Choice(options.layer, options.heads, options.words, kinds, options.whole_words),
+        Selection(options.layer, options.heads, options.words, kinds, options.whole_words),
         target=options.target,
         overwrite=options.overwrite,
     )

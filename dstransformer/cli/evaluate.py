@@ -20,7 +20,7 @@ from dstransformer.terminal.command import CommandParser, exit_on_sigterm, say
 
 if TYPE_CHECKING:
     from dstransformer.evaluation.significance import Comparison
-    from dstransformer.evaluation.systems import Result
+    from dstransformer.evaluation.systems import SystemResult
     from dstransformer.evaluation.testset import TestSet
     from dstransformer.model import Bundle
     from dstransformer.parsing.brackets import Tags
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> CommandResult:
 
 def _evaluate(options: argparse.Namespace) -> CommandResult:
     from dstransformer.evaluation.comet import Comet, find_checkpoint
-    from dstransformer.evaluation.significance import check_draws
+    from dstransformer.evaluation.significance import check_samples
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations
     from dstransformer.evaluation.testset import read_test_sets
     from dstransformer.model import open_bundle
@@ -58,7 +58,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
     if options.comet is not None:
         find_checkpoint(options.comet)
     if options.significance is not None:
-        check_draws(options.significance, options.resamples, _seed(options))
+        check_samples(options.significance, options.resamples, _seed(options))
     test_sets = read_test_sets(options.src or [], options.ref or [])
     with _writing_output(options) as write, contextlib.ExitStack() as held:
         bundles = [open_bundle(path) for path in options.bundle]
@@ -130,7 +130,7 @@ def _check_systems(options: argparse.Namespace, test_sets: Sequence[TestSet]) ->
 
 
 def _compare(
-    options: argparse.Namespace, results: Sequence[Result], test_sets: Sequence[TestSet]
+    options: argparse.Namespace, results: Sequence[SystemResult], test_sets: Sequence[TestSet]
 ) -> list[tuple[str, Comparison]]:
     """The tests of ``--significance``, one for each test set, with its name."""
     from dstransformer.evaluation.significance import compare
@@ -163,7 +163,7 @@ def _find_run(bundle: Bundle) -> Path:
     return found
 
 
-def _track(results: Sequence[tuple[Path, Result]]) -> list[str]:
+def _track(results: Sequence[tuple[Path, SystemResult]]) -> list[str]:
     """Log results in the MLflow runs of these folders; returns a line for each run with results not sent yet."""
     from dstransformer.tracking import log_evaluation, send_evaluations
 
@@ -173,7 +173,7 @@ def _track(results: Sequence[tuple[Path, Result]]) -> list[str]:
 
 
 def _answer(
-    options: argparse.Namespace, results: Sequence[Result], comparisons: Sequence[tuple[str, Comparison]]
+    options: argparse.Namespace, results: Sequence[SystemResult], comparisons: Sequence[tuple[str, Comparison]]
 ) -> CommandResult:
     from dstransformer.evaluation.systems import FORMAT_VERSION, format_result, format_table
 
@@ -192,7 +192,7 @@ def _follow(options: argparse.Namespace) -> CommandResult:
     from dstransformer.evaluation.systems import format_line
     from dstransformer.evaluation.testset import read_test_sets
     from dstransformer.tracking import log_evaluation, logged_evaluations, send_evaluations
-    from dstransformer.tracking.mlflow.evaluations import ENDING
+    from dstransformer.tracking.mlflow.tracked_run import RUN_END_SECONDS
 
     run: Path = options.follow
     interval = INTERVAL if options.interval is None else options.interval
@@ -216,7 +216,7 @@ def _follow(options: argparse.Namespace) -> CommandResult:
         say(json.dumps(result.to_json()) if options.json else format_line(result))
         if options.track:
             log_evaluation(run, result.to_json())
-    if options.track and (line := send_evaluations(run, wait_seconds=ENDING)):
+    if options.track and (line := send_evaluations(run, wait_seconds=RUN_END_SECONDS)):
         logger.warning(line)
     return CommandResult()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dstransformer.cli.options import CommandResult, Commands, folder, registered_name
+from dstransformer.errors import without_secrets
 from dstransformer.terminal.command import CommandParser
 
 
@@ -25,11 +26,11 @@ def add_parser(commands: Commands[CommandParser]) -> None:
 
 def run(options: argparse.Namespace) -> CommandResult:
     """Send the pending records of a run, and register its bundle if asked."""
-    from dstransformer.tracking import TrackingState, public_address, register_bundle, send_pending
+    from dstransformer.tracking import TrackingState, register_bundle, send_pending
 
     if options.register is not None:
         return CommandResult(register_bundle(options.run, options.register))
     sent = send_pending(options.run)
     state = TrackingState.load(options.run)
     assert state is not None
-    return CommandResult(f"{options.run}: {sent} records sent to {public_address(state.tracking_uri)}, none pending")
+    return CommandResult(f"{options.run}: {sent} records sent to {without_secrets(state.tracking_uri)}, none pending")

@@ -48,9 +48,9 @@ def ter(translations: Sequence[str], references: Sequence[str]) -> Score:
 def compound_split_bleu(translations: Sequence[str], references: Sequence[str], language: str) -> Score:
     """BLEU as computed for the paper's tables by the authors' ``get_ende_bleu.sh``, in four steps on both sides.
 
-    1. Plain quotation marks: „ “ ” ‟ « » become ``"``; ‚ ‘ ’ ‛ ‹ › become ``'``; … becomes ``...``. The script turns
-       “ ” ’ … of translations (Moses' ``replace-unicode-punctuation.perl``), and the authors' reference has ``"``
-       where newstest2014 has „ and “ (tensor2tensor, issue 317). Here all of them are turned, on both sides.
+    1. Plain quotation marks: „ “ ” ‟ « » become ``"``; ‚ ‘ ’ ‛ ‹ › become ``'``; … becomes ``...``. The script replaces
+       “ ” ’ … in translations (Moses' ``replace-unicode-punctuation.perl``), and the authors' reference has ``"``
+       where newstest2014 has „ and “ (tensor2tensor, issue 317). Here all of them are replaced, on both sides.
     2. Tokens by Moses rules.
     3. Compounds split at hyphens: ``rich-text`` becomes ``rich ##AT##-##AT## text``.
     4. Cased BLEU without smoothing.

@@ -33,7 +33,7 @@ def find_checkpoint(path: str) -> Path:
         path: The file, or the folder of a downloaded model, which has it in ``checkpoints/model.ckpt``.
 
     Raises:
-        DataError: There is no such file.
+        DataError: The checkpoint is not a file.
     """
     given = Path(path)
     found = given / "checkpoints" / "model.ckpt" if given.is_dir() else given
@@ -52,9 +52,9 @@ class Comet:
         python: The Python that has the package ``unbabel-comet``; None for the one that runs this.
 
     Raises:
-        UserError: There is no such Python, or it lacks the package.
+        UserError: ``python`` is not a program, or lacks the package.
         DataError: The file is not a COMET model.
-        DstError: The process ended.
+        DstError: The process ended before the model was loaded.
     """
 
     def __init__(self, path: str, python: str | None = None) -> None:
@@ -88,7 +88,7 @@ class Comet:
         """The mean score of the sentences, and the score of each, times 100.
 
         Raises:
-            DstError: The model fails, or its process ended.
+            DstError: The model raised an error, or its process ended.
         """
         samples = [
             {"src": source, "mt": translation, "ref": reference}
@@ -99,7 +99,7 @@ class Comet:
             self._process.stdin.write(json.dumps({"samples": samples, "batch_size": BATCH_SIZE}) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise self._ended() from None
+            raise self._exit_error() from None
         answer = self._read()
         if "error" in answer:
             raise DstError(f"COMET failed: {shown(answer['error'], quote=False, limit=300)}")
@@ -121,18 +121,18 @@ class Comet:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise self._ended()
+            raise self._exit_error()
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _ended(self) -> DstError:
+    def _exit_error(self) -> DstError:
         status = self._process.wait()
         self._log.seek(0)
-        said = [line.strip() for line in self._log if line.strip()]
-        last = f": {shown(said[-1], quote=False, limit=200)}" if said else ""
+        lines = [line.strip() for line in self._log if line.strip()]
+        last = f": {shown(lines[-1], quote=False, limit=200)}" if lines else ""
         return DstError(f"the process of COMET ({self._python}) ended with status {status}{last}")
 
 
 def _environment() -> dict[str, str]:
-    """The environment without the variables of this process's Python."""
+    """The environment without ``PYTHON…`` variables, which are for the Python of this process."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}

@@ -17,9 +17,9 @@ from typing import Any
 
 
 def main() -> None:
-    """Load the model and answer the lines on stdin."""
+    """Load the model, then answer each line of stdin."""
     with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)  # what libraries print is no answer
+        os.dup2(2, 1)  # libraries may print to stdout
 
         def answer(**values: Any) -> None:
             print(json.dumps(values), file=answers, flush=True)

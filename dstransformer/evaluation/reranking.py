@@ -28,8 +28,8 @@ from dstransformer.io.text import iter_lines
 #: The key that reranking adds: the log-probability of the source, given the hypothesis.
 REVERSE = "reverse_log_probability"
 
-#: Largest line number and token count. Beyond it, floats cannot represent every integer.
-_LARGEST = 1 << 53
+#: The maximum line number and token count. Floats do not represent every larger integer.
+MAX_INTEGER = 1 << 53
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Candidate:
         line: Number of the source sentence, from 1.
         source: The source sentence.
         text: The hypothesis.
-        log_probability: Of the hypothesis, given the source, in nats.
+        log_probability: Log-probability of the hypothesis, given the source, in nats.
         tokens: Its length in tokens.
-        reverse: Log-probability of the source, given the hypothesis; None if it is not known.
+        reverse: Log-probability of the source, given the hypothesis; None if unknown.
         fields: The whole JSON object.
     """
 
@@ -81,42 +81,42 @@ def _iter_candidates(path: str) -> Iterator[Candidate]:
                 f"{path}, line {number}: {shown(line)} is not a JSON object ({problem}); "
                 "`dst translate --n-best N --format jsonl` writes such lists"
             )
-        yield _read(fields, f"{path}, line {number}")
+        yield _parse_candidate(fields, f"{path}, line {number}")
 
 
-def _read(fields: dict[str, Any], place: str) -> Candidate:
+def _parse_candidate(fields: dict[str, Any], where: str) -> Candidate:
     reverse = fields.get(REVERSE)
     return Candidate(
-        line=_whole(fields, "line", 1, place),
-        source=_text(fields, "source", place),
-        text=_text(fields, "text", place),
-        log_probability=_number(fields, "log_probability", place),
-        tokens=_whole(fields, "tokens", 0, place),
-        reverse=None if reverse is None else _number(fields, REVERSE, place),
+        line=_integer(fields, "line", 1, where),
+        source=_string(fields, "source", where),
+        text=_string(fields, "text", where),
+        log_probability=_number(fields, "log_probability", where),
+        tokens=_integer(fields, "tokens", 0, where),
+        reverse=None if reverse is None else _number(fields, REVERSE, where),
         fields=fields,
     )
 
 
-def _text(fields: dict[str, Any], name: str, place: str) -> str:
+def _string(fields: dict[str, Any], name: str, where: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise DataError(f"{place}: {name} is {shown(value)}, not a text")
+        raise DataError(f"{where}: {name} is {shown(value)}, not a string")
     return value
 
 
-def _whole(fields: dict[str, Any], name: str, least: int, place: str) -> int:
+def _integer(fields: dict[str, Any], name: str, minimum: int, where: str) -> int:
     value = fields.get(name)
-    if type(value) is not int or value < least:
-        raise DataError(f"{place}: {name} is {shown(value)}, not a whole number from {least} on")
-    if value > _LARGEST:
-        raise DataError(f"{place}: {name} is {shown(value)}, more than {_LARGEST:,}")
+    if type(value) is not int or value < minimum:
+        raise DataError(f"{where}: {name} is {shown(value)}, not a whole number of {minimum} or more")
+    if value > MAX_INTEGER:
+        raise DataError(f"{where}: {name} is {shown(value)}, more than {MAX_INTEGER:,}")
     return value
 
 
-def _number(fields: dict[str, Any], name: str, place: str) -> float:
+def _number(fields: dict[str, Any], name: str, where: str) -> float:
     value = fields.get(name)
     if type(value) not in (int, float) or not abs(value) < math.inf:  # type: ignore[arg-type]
-        raise DataError(f"{place}: {name} is {shown(value)}, not a finite number")
+        raise DataError(f"{where}: {name} is {shown(value)}, not a finite number")
     return float(value)  # type: ignore[arg-type]
 
 
@@ -124,7 +124,7 @@ Group = list[Candidate]
 
 
 class Weights(NamedTuple):
-    """Weights of a hypothesis's log-probability, of that of the source given it, and of its number of tokens."""
+    """Weights of a hypothesis's log-probability, of the source's log-probability given it, and of its token count."""
 
     forward: float
     reverse: float
@@ -150,7 +150,7 @@ def combine(candidate: Candidate, weights: Weights) -> float:
 
 
 def rerank(group: Sequence[Candidate], weights: Weights) -> Group:
-    """The hypotheses of a sentence, best first; of equal ones the earlier."""
+    """The hypotheses of a sentence, best first; equal ones keep their order."""
     return sorted(group, key=lambda candidate: -combine(candidate, weights))
 
 
@@ -166,11 +166,11 @@ def with_reverse_scores(
         progress: Called with the number of hypotheses just scored.
 
     Raises:
-        DataError: Without a scorer: a hypothesis has no reverse score. With it: a sentence is too long for a score, or
+        DataError: Without a scorer, a hypothesis has no reverse score; with one, a sentence is too long for a score, or
             the model computes NaN.
     """
-    for held in _chunks(groups, BUFFER_LINES):
-        flat = list(chain.from_iterable(held))
+    for chunk in _chunks(groups, BUFFER_LINES):
+        flat = list(chain.from_iterable(chunk))
         if scorer is None:
             missing = next((candidate for candidate in flat if candidate.reverse is None), None)
             if missing is not None:
@@ -178,17 +178,17 @@ def with_reverse_scores(
                     f"{path}: a hypothesis of source line {missing.line} has no {REVERSE}: name the model of the other "
                     "direction with --reverse"
                 )
-            yield from held
+            yield from chunk
             continue
         scores = scorer.score(
             [candidate.text for candidate in flat], [candidate.source for candidate in flat], progress
         )
-        scored = iter([_add(candidate, score) for candidate, score in zip(flat, scores, strict=True)])
-        for group in held:
+        scored = iter([_with_reverse_score(candidate, score) for candidate, score in zip(flat, scores, strict=True)])
+        for group in chunk:
             yield [next(scored) for _ in group]
 
 
-def _add(candidate: Candidate, found: PairScore) -> Candidate:
+def _with_reverse_score(candidate: Candidate, found: PairScore) -> Candidate:
     reverse = found.log_probability
     if math.isnan(reverse) and not found.is_long:
         raise DataError(
@@ -204,17 +204,17 @@ def _add(candidate: Candidate, found: PairScore) -> Candidate:
 
 
 def _chunks(groups: Iterable[Group], max_hypotheses: int) -> Iterator[list[Group]]:
-    """Lists of consecutive groups; each is closed once it has ``max_hypotheses`` or more."""
-    held: list[Group] = []
-    room = max_hypotheses
+    """Lists of consecutive groups with at least ``max_hypotheses`` hypotheses; the last may have fewer."""
+    chunk: list[Group] = []
+    hypotheses = 0
     for group in groups:
-        held.append(group)
-        room -= len(group)
-        if room <= 0:
-            yield held
-            held, room = [], max_hypotheses
-    if held:
-        yield held
+        chunk.append(group)
+        hypotheses += len(group)
+        if hypotheses >= max_hypotheses:
+            yield chunk
+            chunk, hypotheses = [], 0
+    if chunk:
+        yield chunk
 
 
 def best_lines(groups: Iterable[Group], weights: Weights) -> Iterator[str]:
@@ -240,14 +240,14 @@ def json_lines(groups: Iterable[Group], weights: Weights) -> Iterator[str]:
             yield json.dumps({**old, **candidate.fields, **new}, ensure_ascii=False)
 
 
-class Tuned(NamedTuple):
+class TuningResult(NamedTuple):
     """The best weights on a development set.
 
     Attributes:
         weights: The weights.
         bleu: BLEU of the hypotheses that they choose.
-        first_bleu: BLEU of the first hypothesis of each list, a value of the same kind.
-        best_bleu: BLEU of the hypotheses with the best sentence BLEU, which no weights are likely to reach.
+        first_bleu: BLEU of the first hypothesis of each list.
+        best_bleu: BLEU of the hypotheses with the best sentence BLEU: the oracle.
     """
 
     weights: Weights
@@ -256,8 +256,8 @@ class Tuned(NamedTuple):
     best_bleu: float
 
 
-def tune(groups: Sequence[Group], references: Sequence[str], path: str) -> Tuned:
-    """Find the weights of :data:`GRID` with the highest BLEU; of equally good ones, the smallest.
+def tune(groups: Sequence[Group], references: Sequence[str], path: str) -> TuningResult:
+    """Find the weights of :data:`GRID` with the highest BLEU; among equals, the smallest weights.
 
     Args:
         groups: The hypotheses of each sentence, with reverse scores.
@@ -282,7 +282,8 @@ def tune(groups: Sequence[Group], references: Sequence[str], path: str) -> Tuned
     best = max(tried, key=lambda weights: (tried[weights], -abs(weights.reverse) - abs(weights.length)))
     lines = list(best_lines(groups, best))
     found = score([*lines, *[""] * (len(references) - len(lines))], references)[0]
-    return Tuned(best, found, bleu([0] * len(groups)), bleu([int(np.argmax(scores)) for _, scores in statistics]))
+    oracle = [int(np.argmax(scores)) for _, scores in statistics]
+    return TuningResult(best, found, bleu([0] * len(groups)), bleu(oracle))
 
 
 def _check_lines(groups: Sequence[Group], references: Sequence[str], path: str) -> None:
@@ -305,7 +306,7 @@ def _statistics(metric: BLEU, group: Group, reference: str) -> tuple[npt.NDArray
 
 
 def _counts(metric: BLEU, text: str, reference: str) -> tuple[npt.NDArray[np.int64], float]:
-    """What BLEU adds up: matches and n-grams of four orders and both lengths, ``(10,)``; and the sentence's BLEU."""
+    """The sufficient statistics of BLEU, ``(10,)``: matches and n-grams of four orders, both lengths; sentence BLEU."""
     found = metric.sentence_score(text, [reference])
     return np.array([*found.counts, *found.totals, found.sys_len, found.ref_len], dtype=np.int64), float(found.score)
 

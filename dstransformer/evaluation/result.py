@@ -36,7 +36,7 @@ class Score:
 
     @property
     def metric(self) -> str:
-        """The metric for display, whatever sentences it covers: ``BLEU``, ``F1``."""
+        """The metric for display, without the number of sentences: ``BLEU``, ``F1``."""
         metric = self.name.partition("_first_")[0]
         return _LABELS.get(metric, metric)
 
@@ -73,7 +73,7 @@ class Evaluation:
         are_trees: Whether the outputs are trees, on one line each.
         digest: Hash of the held-out set, with which scores of different models can be compared; empty if unknown.
         translations: All outputs, for scores that are computed later; empty if they were not kept.
-        sentence_scores: By name, the scores that are those of single sentences too, of each in order.
+        sentence_scores: Sentence-level scores by name, in the order of the sentences.
     """
 
     scores: tuple[Score, ...]

@@ -1,4 +1,4 @@
-"""Whether the scores of systems differ by more than chance: sacrebleu's paired tests."""
+"""Whether score differences between systems are statistically significant: sacrebleu's paired tests."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _TESTS = {"bootstrap": ("bs", 1000), "randomisation": ("ar", 10000)}
 DEFAULT_SEED = 12345
 
 #: Differences with a smaller p-value are marked as significant.
-LEVEL = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A system beside the baseline, by one metric.
+    """A system compared with the baseline, in one metric.
 
     Attributes:
         score: The score of the system.
         p_value: Probability of a difference this large from the baseline by chance; None for the baseline itself.
         mean: Mean score of the resamples; None for approximate randomisation.
-        interval: Half of the interval that holds 95% of the resamples' scores; None for approximate randomisation.
+        interval: Half the width of the 95% confidence interval; None for approximate randomisation.
     """
 
     score: float
@@ -46,8 +46,8 @@ class Difference:
 
     @property
     def is_significant(self) -> bool:
-        """Whether the p-value is below :data:`LEVEL`."""
-        return self.p_value is not None and self.p_value < LEVEL
+        """Whether the p-value is below :data:`SIGNIFICANCE_LEVEL`."""
+        return self.p_value is not None and self.p_value < SIGNIFICANCE_LEVEL
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ class Comparison:
     signatures: Mapping[str, str]
 
     def describe(self) -> str:
-        """One line of text for a table's foot."""
+        """A footnote for a table."""
         names = {"bootstrap": "paired bootstrap resampling", "randomisation": "paired approximate randomisation"}
         draws = {"bootstrap": "resamples", "randomisation": "trials"}[self.test]
         interval = "; ± half of the 95% interval" if self.test == "bootstrap" else ""
         return (
-            f"* p < {LEVEL} against {self.systems[0]}: {names[self.test]}, {self.samples:,} {draws}, "
+            f"* p < {SIGNIFICANCE_LEVEL} against {self.systems[0]}: {names[self.test]}, {self.samples:,} {draws}, "
             f"seed {self.seed}{interval}"
         )
 
@@ -96,7 +96,7 @@ class Comparison:
         }
 
 
-def check_draws(test: Test, samples: int | None, seed: int) -> int:
+def check_samples(test: Test, samples: int | None, seed: int) -> int:
     """The number of samples of a test, see :func:`compare`.
 
     Raises:
@@ -126,12 +126,12 @@ def compare(
         references: The references.
         test: The test.
         samples: Number of resamples or trials; None for 1,000 resamples or 10,000 trials.
-        seed: Of the random numbers; the same one gives the same result.
+        seed: Seed of the random numbers; the same seed gives the same result.
 
     Raises:
         UserError: ``samples`` or ``seed`` is not positive.
     """
-    drawn = check_draws(test, samples, seed)
+    drawn = check_samples(test, samples, seed)
     metrics = {"bleu": BLEU(tokenize="13a"), "chrf": CHRF(), "ter": TER()}
     with _seeded(seed):
         signatures, found = PairedTest(
@@ -144,7 +144,7 @@ def compare(
     by_key = dict(zip((key for key in found if key != "System"), metrics, strict=True))  # sacrebleu renames them
     differences = {
         metric: tuple(
-            Difference(float(result.score), _plain(result.p_value), _plain(result.mean), _plain(result.ci))
+            Difference(float(result.score), _to_float(result.p_value), _to_float(result.mean), _to_float(result.ci))
             for result in found[key]
             if not isinstance(result, str)  # only names are
         )
@@ -160,13 +160,13 @@ def compare(
     )
 
 
-def _plain(value: float | None) -> float | None:
+def _to_float(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Give sacrebleu its seed, which it reads from the environment."""
+    """Set sacrebleu's seed, which it reads from the environment."""
     before = os.environ.get("SACREBLEU_SEED")
     os.environ["SACREBLEU_SEED"] = str(seed)
     try:

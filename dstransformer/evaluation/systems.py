@@ -26,15 +26,15 @@ FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
-class Result:
-    """A system on a test set.
+class SystemResult:
+    """The scores of a system on a test set.
 
     Attributes:
         system: The name of the system.
         test_set: The test set.
         evaluation: Scores and translations.
-        facts: Where the translations come from, as plain data: of a bundle its path, hashes, step, the settings of the
-            search, device and precision; otherwise the file.
+        facts: The origin of the translations, as plain data: path, hashes and step of a bundle, search settings, device
+            and precision; otherwise the file.
     """
 
     system: str
@@ -74,7 +74,7 @@ def evaluate_bundle(
     comet: Comet | None = None,
     write: Callable[[str], None] | None = None,
     progress: Advance | None = None,
-) -> list[Result]:
+) -> list[SystemResult]:
     """Translate test sets with a bundle and score them.
 
     Args:
@@ -99,7 +99,7 @@ def evaluate_bundle(
             progress=progress,
         )
         evaluation = _with_comet(evaluation, test_set, comet)
-        results.append(Result(name, test_set, evaluation, facts))
+        results.append(SystemResult(name, test_set, evaluation, facts))
     return results
 
 
@@ -120,7 +120,7 @@ def read_translations(path: str, test_set: TestSet) -> list[str]:
 
 def evaluate_file(
     path: str, lines: Sequence[str], test_set: TestSet, language: str | None, comet: Comet | None = None
-) -> Result:
+) -> SystemResult:
     """Score the translations in a file.
 
     Args:
@@ -131,7 +131,7 @@ def evaluate_file(
         comet: A COMET model, to add its score; None for no such score.
     """
     evaluation = _with_comet(score_translations(lines, test_set.references, language), test_set, comet)
-    return Result(path, test_set, evaluation, {"file": path})
+    return SystemResult(path, test_set, evaluation, {"file": path})
 
 
 def _with_comet(evaluation: Evaluation, test_set: TestSet, comet: Comet | None) -> Evaluation:
@@ -142,7 +142,7 @@ def _with_comet(evaluation: Evaluation, test_set: TestSet, comet: Comet | None) 
     return replace(evaluation, scores=(*evaluation.scores, found), sentence_scores={found.name: each})
 
 
-def format_result(result: Result) -> str:
+def format_result(result: SystemResult) -> str:
     """A single result as lines of text: the scores with their signatures, and the settings they were computed with."""
     evaluation, facts = result.evaluation, result.facts
     lines = list(map(str, evaluation.scores))
@@ -154,15 +154,15 @@ def format_result(result: Result) -> str:
     return "\n".join(lines)
 
 
-def format_line(result: Result) -> str:
-    """A result on one line, without signatures: for results that come one by one."""
+def format_line(result: SystemResult) -> str:
+    """A result on one line, without signatures, for results that arrive one at a time."""
     step = result.facts.get("step")
     where = f"{result.system:13}" + (f" (step {step:,})" if result.system == "bundle" and step else "")
     scores = "  ".join(f"{score.label} {score.value:.2f}" for score in result.evaluation.scores)
     return f"{where}  {result.test_set.name}  {scores}  ({result.evaluation.seconds:.1f} s)"
 
 
-def format_table(results: Sequence[Result], comparisons: Mapping[str, Comparison]) -> str:
+def format_table(results: Sequence[SystemResult], comparisons: Mapping[str, Comparison]) -> str:
     """Results as a table, a row for each system on each test set, with the signatures below.
 
     Args:
@@ -174,15 +174,15 @@ def format_table(results: Sequence[Result], comparisons: Mapping[str, Comparison
     rows = [["test set", "system", *(labels[name] for name in names)]]
     for result in results:
         scores = {score.name: score for score in result.evaluation.scores}
-        cells = [_cell(scores.get(name), result, comparisons.get(result.test_set.name)) for name in names]
+        cells = [_format_cell(scores.get(name), result, comparisons.get(result.test_set.name)) for name in names]
         rows.append([result.test_set.name, result.system, *cells])
     signatures = {score.name: score.signature for result in results for score in result.evaluation.scores}
-    feet = [f"{labels[name]}: {signatures[name]}" for name in names]
-    feet += dict.fromkeys(comparison.describe() for comparison in comparisons.values())
-    return "\n".join([*_align(rows), "", *feet])
+    footnotes = [f"{labels[name]}: {signatures[name]}" for name in names]
+    footnotes += dict.fromkeys(comparison.describe() for comparison in comparisons.values())
+    return "\n".join([*_align(rows), "", *footnotes])
 
 
-def _cell(score: Score | None, result: Result, comparison: Comparison | None) -> str:
+def _format_cell(score: Score | None, result: SystemResult, comparison: Comparison | None) -> str:
     if score is None:
         return "-"
     text = f"{score.value:.2f}"

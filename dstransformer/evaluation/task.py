@@ -47,7 +47,7 @@ class Task:
     def score(self, outputs: Sequence[str], references: Sequence[str]) -> tuple[Score, ...]:
         """BLEU and chrF of translations, or the labelled bracketing scores of trees; the first ranks checkpoints.
 
-        The gold tree says what is punctuation; a model that writes no tags is scored with the gold ones.
+        The gold tree determines what is punctuation. A model that writes no tags is scored with the gold tags.
 
         Raises:
             DataError: There are no sentences, or the numbers of outputs and references differ.

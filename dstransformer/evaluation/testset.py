@@ -42,7 +42,7 @@ class TestSet:
         ref: Where the references come from.
     """
 
-    __test__ = False  # not one of pytest's
+    __test__ = False  # not a pytest class
 
     name: str
     sources: tuple[str, ...] | None
@@ -52,11 +52,11 @@ class TestSet:
 
     @cached_property
     def digest(self) -> str:
-        """See :func:`text_digest`: the same as of a corpus' split with this text. Missing sources count as empty."""
+        """The :func:`text_digest` of a corpus split with the same text. Missing sources count as empty."""
         return text_digest(self.sources or [""] * len(self.references), self.references)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: name, places and hashes. A hash is that of the plain text, each line ending in LF."""
+        """Plain data: name, paths and hashes. A hash is that of the plain text, each line ending in LF."""
         return {
             "name": self.name,
             "src": self.src,
@@ -93,7 +93,7 @@ def read_test_sets(src: Sequence[str], ref: Sequence[str]) -> list[TestSet]:
     """Read test sets from pairs of files; without ``src`` they have references only.
 
     Raises:
-        UserError: There are more files of one side than of the other, or a pair is the same file.
+        UserError: The numbers of source and reference files differ, or a pair is the same file.
         DataError: See :func:`read_test_set`.
     """
     if src and len(src) != len(ref):
@@ -109,7 +109,7 @@ def read_test_sets(src: Sequence[str], ref: Sequence[str]) -> list[TestSet]:
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:
-    """Names of files without folder and ending, or with them where several would be equal."""
+    """File names without folder and ending, or with them if they would not be unique."""
     plain = [without_ending(path) for path in paths]
     for shorten in (lambda path: Path(path).stem, lambda path: Path(path).name):
         names = list(map(shorten, plain))
@@ -172,7 +172,7 @@ def evaluate_test_set(
     if write is not None:
         for translation in translations:
             write(translation)
-    _warn_of_nothing(("source", sources), ("reference", references), ("translation", translations))
+    _warn_if_empty(("source", sources), ("reference", references), ("translation", translations))
     scored = score_translations(translations, references, language)
     return replace(scored, seconds=seconds)
 
@@ -189,7 +189,7 @@ def score_translations(translations: Sequence[str], references: Sequence[str], l
     return Evaluation(scores, sentences=len(translations), translations=tuple(translations))
 
 
-def _warn_of_nothing(*sides: tuple[str, Sequence[str]]) -> None:
+def _warn_if_empty(*sides: tuple[str, Sequence[str]]) -> None:
     for what, sentences in sides:
         if not any(map(str.strip, sentences)):
             logger.warning("every line of the %s is empty: the scores are meaningless", what)

@@ -37,8 +37,8 @@ def score_name(metric: str, sentences: int, total: int) -> str:
 def add_paper_bleu(evaluation: Evaluation, split: Split, language: str) -> Evaluation:
     """Add BLEU as in the paper's tables to an evaluation of a split by :class:`Validator`, if the target is German.
 
-    See :func:`compound_split_bleu`. Other languages get no second score: nothing published says how the authors
-    computed their French one.
+    See :func:`compound_split_bleu`. Other languages get no second score: how the authors computed their French score is
+    not published.
 
     Args:
         evaluation: The evaluation.
@@ -54,7 +54,7 @@ def add_paper_bleu(evaluation: Evaluation, split: Split, language: str) -> Evalu
 
 
 class Validator:
-    """Evaluates weights on a copy of the model outside DeepSpeed, so that all ZeRO stages are evaluated alike.
+    """Evaluates weights on a copy of the model outside DeepSpeed, in the same way for all ZeRO stages.
 
     Args:
         config: The experiment.
@@ -105,7 +105,7 @@ class Validator:
         translations = self._translate(split, count)
         seconds = time.perf_counter() - began
         references = split.tgt_texts()[:count]
-        shown = zip(split.src_texts(), references, translations, strict=False)
+        sentences_shown = zip(split.src_texts(), references, translations, strict=False)
         return Evaluation(
             scores=tuple(
                 replace(found, name=score_name(found.name, sentences, len(split)))
@@ -115,7 +115,7 @@ class Validator:
             seconds=seconds,
             loss=loss / tokens,
             perplexity=math.exp(min(nll / tokens, 700.0)),
-            samples=tuple(Sample(*sample) for sample in islice(shown, self._config.validation.samples)),
+            samples=tuple(Sample(*sample) for sample in islice(sentences_shown, self._config.validation.samples)),
             are_trees=self._task.trees is not None,
             digest=split.text_digest,
             translations=tuple(translations),
@@ -134,7 +134,7 @@ class Validator:
         """This rank's share of a split, in batches of similar target length."""
         src_lengths, tgt_lengths = training_lengths(split)
         own = np.lexsort((src_lengths, tgt_lengths))[self._world.rank :: self._world.world_size]
-        # The lengths include the end, which is then counted twice; without it, empty targets would be left out.
+        # The lengths include EOS, which the plan counts again; without it, empty targets would be left out.
         for batch in plan_batches(tgt_lengths[own].tolist(), self._config.decoding.batch_tokens):
             yield own[batch]
 

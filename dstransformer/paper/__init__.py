@@ -1,1 +1,1 @@
-"""The tables and figures of the paper, computed here. Each module draws on the rooms below and owns no mechanism."""
+"""The tables and figures of the paper, computed here. They only use the packages below."""

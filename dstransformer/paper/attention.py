@@ -32,21 +32,21 @@ FILES = (
     *(f"{kind}-{style}.{end}" for kind in KINDS for style in ("lines", "maps") for end in ("svg", "png")),
 )
 
-#: The longest sentence that is drawn; the page holds the weights of all layers and heads, and its size grows with the
+#: The maximum length of a sentence. The page holds the weights of all layers and heads, so its size grows with the
 #: square of the length.
 MAX_PIECES = 256
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """What to draw.
 
     Attributes:
-        layer: From 1; None for the last.
-        heads: From 1; none for all.
-        words: Words whose lines are drawn; none for all.
+        layer: The layer, from 1; None for the last.
+        heads: The heads, from 1; empty for all.
+        words: Words whose lines are drawn; empty for all.
         kinds: The kinds of attention to draw, of :data:`KINDS`.
-        whole_words: Merge the pieces of a word.
+        whole_words: Whether to merge the pieces of a word.
     """
 
     layer: int | None = None
@@ -56,7 +56,7 @@ class Choice:
     whole_words: bool = False
 
 
-class Drawn(NamedTuple):
+class Drawing(NamedTuple):
     """What was drawn: the pair, layer and number of layers, the heads, the pictures, and the kinds without lines."""
 
     source: str
@@ -68,8 +68,8 @@ class Drawn(NamedTuple):
     without_lines: tuple[str, ...]
 
 
-class Pair(NamedTuple):
-    """A sentence pair as the model sees it: the source with its end, the decoder's input and the pieces it predicts."""
+class SentencePair(NamedTuple):
+    """A sentence pair as the model sees it: the source with EOS, the decoder's input and the pieces it predicts."""
 
     src: Sentence
     tgt_in: Sentence
@@ -78,7 +78,7 @@ class Pair(NamedTuple):
     def sides(self, kind: str) -> tuple[Sentence, Sentence]:
         """The sentences of queries and keys.
 
-        A query of the decoder is named by the word that it predicts, a key of the decoder by the word that it reads.
+        A query of the decoder has the name of the word that it predicts, a key of the word that it reads.
         """
         return {
             "encoder": (self.src, self.src),
@@ -92,19 +92,19 @@ def draw_attention(
     load: Callable[[], Translator],
     sentence: str,
     out: Path,
-    choice: Choice,
+    selection: Selection,
     *,
     target: str | None = None,
     overwrite: bool = False,
-) -> Drawn:
+) -> Drawing:
     """Draw the attention of a model for a sentence: pictures, a page and the weights, in a folder.
 
     Args:
         bundle: The model's bundle.
-        load: Loads the translator of the bundle; called once the arguments have been checked.
+        load: Loads the translator of the bundle; called after the arguments have been checked.
         sentence: The source.
-        out: The folder, which appears once it is complete.
-        choice: What to draw.
+        out: The folder, written atomically.
+        selection: What to draw.
         target: The target to force the decoder to; None for the model's own translation.
         overwrite: Replace an earlier folder of pictures.
 
@@ -115,8 +115,8 @@ def draw_attention(
     """
     if bundle.trees is not None:
         raise DataError(f"{bundle.path} is a parser: the attention of a translation model can be drawn, not a parser's")
-    check_output_folder(out, "--out", "a folder of attention pictures", _is_ours, FILES, overwrite=overwrite)
-    layer, heads = _check_choice(choice, bundle.model)
+    check_output_folder(out, "--out", "a folder of attention pictures", _is_result, FILES, overwrite=overwrite)
+    layer, heads = _check_selection(selection, bundle.model)
     src = _encode(bundle.tokenizer.src, sentence, "the sentence")
     tgt = None if target is None else _encode(bundle.tokenizer, target, "--target")
     translator = load()
@@ -125,17 +125,17 @@ def draw_attention(
         tgt = _translate(translator, src)
     _check_length(tgt, "the translation" if target is None else "--target", translator)
     pair, weights = read_weights(translator, src, tgt)
-    views = {kind: _view(kind, pair, weights[kind], choice) for kind in KINDS}
-    drawn = {kind: _choose_lines(view, pair, choice) for kind, view in views.items() if kind in choice.kinds}
-    _check_words(pair, choice)
+    views = {kind: _view(kind, pair, weights[kind], selection) for kind in KINDS}
+    drawn = {kind: _select_lines(view, pair, selection) for kind, view in views.items() if kind in selection.kinds}
+    _check_words(pair, selection)
     tokenizer = translator.tokenizer
-    (source,), (written,) = tokenizer.src.decode([src]), tokenizer.decode([tgt])
+    (source,), (translation,) = tokenizer.src.decode([src]), tokenizer.decode([tgt])
     files: dict[str, bytes | str] = _draw(list(drawn.values()), layer, heads)
     pictures = len(files)
     files[PAGE] = render_page(
         [drawn.get(kind, view) for kind, view in views.items()],
-        {"source": source, "target": written, "model": str(bundle.path)},
-        kind=choice.kinds[0], layer=layer, heads=heads, whole_words=choice.whole_words,
+        {"source": source, "target": translation, "model": str(bundle.path)},
+        kind=selection.kinds[0], layer=layer, heads=heads, whole_words=selection.whole_words,
     )  # fmt: skip
     replace_folder(
         out,
@@ -144,16 +144,18 @@ def draw_attention(
         full="make room, or choose another folder",
     )
     empty = tuple(kind for kind, view in drawn.items() if view.chosen == ())
-    return Drawn(source, written, layer, bundle.model.num_layers, heads, pictures, empty)
+    return Drawing(source, translation, layer, bundle.model.num_layers, heads, pictures, empty)
 
 
-def read_weights(translator: Translator, src: Sequence[int], tgt: Sequence[int]) -> tuple[Pair, dict[str, Weights]]:
+def read_weights(
+    translator: Translator, src: Sequence[int], tgt: Sequence[int]
+) -> tuple[SentencePair, dict[str, Weights]]:
     """The weights of a sentence pair between its pieces, ``(layers, heads, queries, keys)`` fp32 by kind.
 
     Args:
         translator: The model and its tokenizer.
-        src: The source's ids, without begin and end.
-        tgt: The target's ids, likewise.
+        src: The IDs of the source, without BOS and EOS.
+        tgt: The IDs of the target, without BOS and EOS.
 
     Raises:
         DataError: A weight is NaN.
@@ -171,27 +173,27 @@ def read_weights(translator: Translator, src: Sequence[int], tgt: Sequence[int])
         )
     src_side, *tgt_sides = rows
     sides = [Sentence.from_ids(translator.tokenizer, ids) for ids in tgt_sides]
-    return Pair(Sentence.from_ids(translator.tokenizer.src, src_side), *sides), weights
+    return SentencePair(Sentence.from_ids(translator.tokenizer.src, src_side), *sides), weights
 
 
-def _is_ours(folder: Path) -> bool:
+def _is_result(folder: Path) -> bool:
     return all((folder / name).is_file() for name in (PAGE, WEIGHTS))
 
 
-def _check_choice(choice: Choice, model: ModelConfig) -> tuple[int, tuple[int, ...]]:
+def _check_selection(selection: Selection, model: ModelConfig) -> tuple[int, tuple[int, ...]]:
     """The layer and the heads, checked against the model."""
     layers, count = model.num_layers, model.num_heads
-    layer = layers if choice.layer is None else choice.layer
+    layer = layers if selection.layer is None else selection.layer
     if not 1 <= layer <= layers:
         raise DataError(
             f"--layer {layer}: the model has {counted(layers, 'layer')}, numbered from 1: give {_range(layers)}"
         )
-    if missing := [head for head in choice.heads if not 1 <= head <= count]:
+    if missing := [head for head in selection.heads if not 1 <= head <= count]:
         raise DataError(
             f"--heads {missing[0]}: the model has {counted(count, 'head')} in each layer, numbered from 1: give "
             f"{_range(count)}"
         )
-    return layer, tuple(dict.fromkeys(choice.heads)) or tuple(range(1, count + 1))
+    return layer, tuple(dict.fromkeys(selection.heads)) or tuple(range(1, count + 1))
 
 
 def _range(last: int) -> str:
@@ -217,7 +219,7 @@ def _translate(translator: Translator, src: list[int]) -> list[int]:
 
 
 def _check_length(ids: Sequence[int], name: str, translator: Translator, *, max_input: int = 0) -> None:
-    """Refuse more pieces than the model or the pictures can hold; ``max_input`` 0 is no limit."""
+    """Check that the model and the pictures can hold the pieces. A ``max_input`` of 0 is no limit."""
     config = translator.model.config
     limits = [(MAX_PIECES, "a picture holds", "split it")]
     if config.positions == "learned":
@@ -229,30 +231,30 @@ def _check_length(ids: Sequence[int], name: str, translator: Translator, *, max_
         raise DataError(f"{name} has {counted(len(ids), 'piece')}, but {what} at most {max_pieces:,}: {advice}")
 
 
-def _view(kind: str, pair: Pair, weights: Weights, choice: Choice) -> View:
+def _view(kind: str, pair: SentencePair, weights: Weights, selection: Selection) -> View:
     queries, keys = pair.sides(kind)
-    if choice.whole_words:
+    if selection.whole_words:
         return View(kind, queries.words, keys.words, merge_weights(weights, queries, keys))
     return View(kind, queries.pieces, keys.pieces, weights)
 
 
-def _choose_lines(view: View, pair: Pair, choice: Choice) -> View:
+def _select_lines(view: View, pair: SentencePair, selection: Selection) -> View:
     """The view with the lines of the named words only."""
-    if not choice.words:
+    if not selection.words:
         return view
     queries, _ = pair.sides(view.kind)
-    pieces = {piece for name in choice.words for piece in queries.find(name)}
+    pieces = {piece for name in selection.words for piece in queries.find(name)}
     return replace(
-        view, chosen=tuple(sorted({int(queries.word_of[i]) for i in pieces} if choice.whole_words else pieces))
+        view, chosen=tuple(sorted({int(queries.word_of[i]) for i in pieces} if selection.whole_words else pieces))
     )
 
 
-def _check_words(pair: Pair, choice: Choice) -> None:
-    """Refuse a word that is in none of the sentences whose lines are drawn."""
+def _check_words(pair: SentencePair, selection: Selection) -> None:
+    """Check that each selected word is in a sentence whose lines are drawn."""
     sentences: Mapping[str, Sentence] = {
-        "target" if kind != "encoder" else "source": pair.sides(kind)[0] for kind in choice.kinds
+        "target" if kind != "encoder" else "source": pair.sides(kind)[0] for kind in selection.kinds
     }
-    for name in choice.words:
+    for name in selection.words:
         if not any(sentence.find(name) for sentence in sentences.values()):
             words = "; ".join(f"the {side}'s: {' '.join(sentence.words)}" for side, sentence in sentences.items())
             raise DataError(f"--words {shown(name)}: no such word; give one of {shown(words, quote=False, limit=600)}")
@@ -269,7 +271,7 @@ def _draw(views: Sequence[View], layer: int, heads: Sequence[int]) -> dict[str, 
     return files
 
 
-def _write(folder: Path, files: Mapping[str, bytes | str], pair: Pair, weights: Mapping[str, Weights]) -> None:
+def _write(folder: Path, files: Mapping[str, bytes | str], pair: SentencePair, weights: Mapping[str, Weights]) -> None:
     folder.mkdir(parents=True)
     for name, content in files.items():
         write_durably(folder / name, content)

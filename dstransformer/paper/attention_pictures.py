@@ -26,7 +26,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
-from dstransformer.paper.attention_view import FAINTEST, View, Weights, head_colour
+from dstransformer.paper.attention_view import MIN_WEIGHT, View, Weights, head_colour
 
 logger = logging.getLogger(__name__)
 
@@ -37,18 +37,18 @@ DPI, MAX_DOTS = 110, 8000
 
 _MARGIN, _HEADING = 0.25, 1.05
 
-# The text of what a side is; a head of the legend.
+# The text of a side's label; the width of a head in the legend.
 _SIDE_TEXT, _LEGEND = 8.0, 0.36
 
-# Lines: a row, its text, the gap that lines cross, a cell beside a key, the space beside a word.
+# Lines: height and text of a row, the gap that lines cross, a cell beside a key, the space beside a word.
 _ROW, _ROW_TEXT, _GAP, _CELL, _SPACE = 0.215, 10.0, 3.0, 0.085, 0.07
 
-# Heat maps: bounds of a cell, the side that few words fill, text, the gap between maps, the most that a row holds.
-_SMALLEST, _LARGEST, _SIDE, _MAP_TEXT, _BETWEEN, _MAX_WIDTH, _MAX_COLUMNS = 0.14, 0.26, 2.4, 7.5, 0.34, 26.0, 4
+# Heat maps: bounds of a cell, the minimum side, text, the gap between maps, the maximum width and number of a row.
+_MIN_CELL, _MAX_CELL, _MIN_SIDE, _MAP_TEXT, _MAP_GAP, _MAX_WIDTH, _MAX_COLUMNS = 0.14, 0.26, 2.4, 7.5, 0.34, 26.0, 4
 
 _UPRIGHT: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "top"}
 
-#: No date, and a quick compression.
+#: Without a date, so that the bytes are reproducible, and with fast compression.
 _FORMATS: dict[str, dict[str, Any]] = {
     "svg": {"metadata": {"Date": None}},
     "png": {"pil_kwargs": {"compress_level": 4}},
@@ -86,9 +86,9 @@ def draw_lines(view: View, layer: int, heads: Sequence[int]) -> dict[str, bytes]
             axes.text(x, _HEADING - 0.12, view.sides[side], fontsize=_SIDE_TEXT, color=MUTED, ha=align, va="center")
         for number, word in enumerate(view.queries):
             ink = INK if view.chosen is None or number in view.chosen else MUTED
-            _add_word(axes, begin - _SPACE, _row(number), word, _ROW_TEXT, color=ink, ha="right")
+            _add_word(axes, begin - _SPACE, _row_middle(number), word, _ROW_TEXT, color=ink, ha="right")
         for number, word in enumerate(view.keys):
-            _add_word(axes, end + cells + _SPACE, _row(number), word, _ROW_TEXT, ha="left")
+            _add_word(axes, end + cells + _SPACE, _row_middle(number), word, _ROW_TEXT, ha="left")
         _add_lines(axes, view, layer, heads, (begin, end))
         if view.chosen is not None:
             _add_cells(axes, view, layer, heads, end + _SPACE)
@@ -102,36 +102,38 @@ def draw_maps(view: View, layer: int, heads: Sequence[int]) -> dict[str, bytes]:
         As :func:`draw_lines`.
     """
     rows, columns = len(view.queries), len(view.keys)
-    cell = min(_LARGEST, max(_SMALLEST, _SIDE / max(rows, columns)))
-    wide, high = cell * columns, cell * rows
+    cell = min(_MAX_CELL, max(_MIN_CELL, _MIN_SIDE / max(rows, columns)))
+    map_width, map_height = cell * columns, cell * rows
     left, below = (_text_width(texts, _MAP_TEXT) + 0.1 for texts in (view.queries, view.keys))
-    across = int(min(len(heads), _MAX_COLUMNS, max(1, _MAX_WIDTH // (wide + _BETWEEN))))
-    down = -(-len(heads) // across)
+    maps_per_row = int(min(len(heads), _MAX_COLUMNS, max(1, _MAX_WIDTH // (map_width + _MAP_GAP))))
+    map_rows = -(-len(heads) // maps_per_row)
     what = f"rows: {view.sides[0]}; columns: what it {view.sides[1]}"
-    width = max(_MARGIN + left + across * (wide + _BETWEEN) + 0.75, _text_width([what], _SIDE_TEXT) + 2 * _MARGIN)
-    height = _HEADING + down * (high + _BETWEEN) - _BETWEEN + below + _MARGIN
+    width = max(
+        _MARGIN + left + maps_per_row * (map_width + _MAP_GAP) + 0.75, _text_width([what], _SIDE_TEXT) + 2 * _MARGIN
+    )
+    height = _HEADING + map_rows * (map_height + _MAP_GAP) - _MAP_GAP + below + _MARGIN
     with mpl.rc_context(_STYLE):
         figure, axes = _canvas(width, height)
-        axes.text(_MARGIN, 0.34, f"{view.title}, {_of(layer, view)}", fontsize=13, color=INK, va="center")
+        axes.text(_MARGIN, 0.34, f"{view.title}, {_layer_label(layer, view)}", fontsize=13, color=INK, va="center")
         axes.text(_MARGIN, 0.62, what, fontsize=_SIDE_TEXT, color=MUTED, va="center")
-        for place, head in enumerate(heads):
-            x = _MARGIN + left + place % across * (wide + _BETWEEN)
-            y = _HEADING + place // across * (high + _BETWEEN)
+        for index, head in enumerate(heads):
+            x = _MARGIN + left + index % maps_per_row * (map_width + _MAP_GAP)
+            y = _HEADING + index // maps_per_row * (map_height + _MAP_GAP)
             axes.text(x, y - 0.1, f"head {head}", fontsize=9, color=head_colour(head), fontweight="bold", va="center")
-            _add_map(axes, view.weights[layer - 1, head - 1], (x, x + wide, y + high, y))
-            if place % across == 0:
+            _add_map(axes, view.weights[layer - 1, head - 1], (x, x + map_width, y + map_height, y))
+            if index % maps_per_row == 0:
                 for number, word in enumerate(view.queries):
                     _add_word(axes, x - 0.05, y + cell * (number + 0.5), word, _MAP_TEXT, ha="right")
-            if place + across >= len(heads):
+            if index + maps_per_row >= len(heads):
                 for number, word in enumerate(view.keys):
                     middle = x + cell * (number + 0.5)
-                    axes.text(middle, y + high + 0.05, word, fontsize=_MAP_TEXT, color=INK, **_UPRIGHT)
-        _add_scale(axes, _MARGIN + left + across * (wide + _BETWEEN), _HEADING, min(high, 2.2))
+                    axes.text(middle, y + map_height + 0.05, word, fontsize=_MAP_TEXT, color=INK, **_UPRIGHT)
+        _add_scale(axes, _MARGIN + left + maps_per_row * (map_width + _MAP_GAP), _HEADING, min(map_height, 2.2))
         return _save(figure, axes)
 
 
 def warn_of_missing_letters(views: Sequence[View]) -> None:
-    """Warn once of letters that the font of the PNG pictures lacks."""
+    """Warn once about characters that the font of the PNG pictures lacks."""
     with mpl.rc_context(_STYLE):
         known = get_font(findfont(FontProperties())).get_charmap()
     words = {word for view in views for word in (*view.queries, *view.keys)}
@@ -143,21 +145,21 @@ def warn_of_missing_letters(views: Sequence[View]) -> None:
         )  # fmt: skip
 
 
-def _row(number: Any) -> Any:
+def _row_middle(number: Any) -> Any:
     """The middle of a row, or of an array of rows, of a picture of lines."""
     return _HEADING + _ROW * (number + 0.5)
 
 
-def _of(layer: int, view: View) -> str:
+def _layer_label(layer: int, view: View) -> str:
     return f"layer {layer} of {view.weights.shape[0]}"
 
 
 def _write_heading(axes: Axes, view: View, layer: int, heads: Sequence[int]) -> None:
     """The title, and the heads with their colours."""
-    axes.text(_MARGIN, 0.3, f"{view.title}, {_of(layer, view)}", fontsize=13, color=INK, va="center")
+    axes.text(_MARGIN, 0.3, f"{view.title}, {_layer_label(layer, view)}", fontsize=13, color=INK, va="center")
     axes.text(_MARGIN, 0.58, "head" if len(heads) == 1 else "heads", fontsize=8.5, color=MUTED, va="center")
-    for place, head in enumerate(heads):
-        x = _MARGIN + _LEGEND * (place + 1.4)
+    for index, head in enumerate(heads):
+        x = _MARGIN + _LEGEND * (index + 1.4)
         axes.add_patch(Rectangle((x, 0.52), 0.12, 0.12, color=head_colour(head), linewidth=0))
         axes.text(x + 0.16, 0.58, str(head), fontsize=8.5, color=INK, va="center")
 
@@ -165,7 +167,7 @@ def _write_heading(axes: Axes, view: View, layer: int, heads: Sequence[int]) -> 
 def _add_lines(axes: Axes, view: View, layer: int, heads: Sequence[int], ends: tuple[float, float]) -> None:
     """A line for each weight, faint ones below dark ones. Lines of one head and one percentage are one path."""
     weights = view.weights[layer - 1, [head - 1 for head in heads]]
-    percents = np.where(weights >= FAINTEST, np.rint(100.0 * weights), 0.0)
+    percents = np.where(weights >= MIN_WEIGHT, np.rint(100.0 * weights), 0.0)
     if view.chosen is not None:
         percents[:, np.setdiff1d(np.arange(len(view.queries)), view.chosen)] = 0.0
     for percent in np.unique(percents[percents > 0.0]):
@@ -175,7 +177,7 @@ def _add_lines(axes: Axes, view: View, layer: int, heads: Sequence[int], ends: t
                 continue
             corners = np.empty((len(queries), 2, 2))
             corners[:, :, 0] = ends
-            corners[:, 0, 1], corners[:, 1, 1] = _row(queries), _row(keys)
+            corners[:, 0, 1], corners[:, 1, 1] = _row_middle(queries), _row_middle(keys)
             lines = Path(corners.reshape(-1, 2), [Path.MOVETO, Path.LINETO] * len(queries))
             lines.should_simplify = False
             colour = (*to_rgb(head_colour(head)), percent / 100.0)
@@ -185,11 +187,11 @@ def _add_lines(axes: Axes, view: View, layer: int, heads: Sequence[int], ends: t
 def _add_cells(axes: Axes, view: View, layer: int, heads: Sequence[int], x: float) -> None:
     """Beside each key a cell for each head."""
     cells, colours = [], []
-    for place, head in enumerate(heads):
+    for index, head in enumerate(heads):
         received = view.weights[layer - 1, head - 1][list(view.chosen or ())].max(axis=0)
         for key, weight in enumerate(received.tolist()):
-            if weight >= FAINTEST:
-                cells.append(Rectangle((x + _CELL * place, _row(key) - 0.08), _CELL, 0.16))
+            if weight >= MIN_WEIGHT:
+                cells.append(Rectangle((x + _CELL * index, _row_middle(key) - 0.08), _CELL, 0.16))
                 colours.append((*to_rgb(head_colour(head)), weight))
     axes.add_collection(PatchCollection(cells, facecolors=colours, linewidths=0))
 
@@ -208,7 +210,7 @@ def _add_word(axes: Axes, x: float, y: float, word: str, size: float, *, ha: str
 
 
 def _add_scale(axes: Axes, x: float, y: float, high: float) -> None:
-    """What the colours of the maps mean; they are evenly spaced here."""
+    """The colour scale of the maps, with evenly spaced colours."""
     _add_map(axes, np.linspace(1.0, 0.0, 128)[:, None] ** 2, (x, x + 0.12, y + high, y))
     for weight in (0.0, 0.05, 0.2, 0.5, 1.0):
         _add_word(axes, x + 0.18, y + high * (1.0 - weight**0.5), f"{weight:.0%}", _MAP_TEXT, ha="left")
@@ -258,7 +260,7 @@ def render_page(
 
     Args:
         views: The kinds of attention that it offers, of the same layers and heads.
-        facts: What the head of the page says: ``source``, ``target`` and ``model``.
+        facts: Facts for the header of the page: ``source``, ``target`` and ``model``.
         kind: The kind that it opens with.
         layer: The layer that it opens with, from 1.
         heads: The heads that it opens with, from 1.
@@ -269,7 +271,7 @@ def render_page(
         "kinds": {view.kind: _describe(view) for view in views},
         "layers": layers,
         "colours": [head_colour(head) for head in range(1, count + 1)],
-        "faintest": FAINTEST,
+        "minWeight": MIN_WEIGHT,
         "scale": SCALE,
         "opening": {"kind": kind, "layer": layer, "heads": list(heads)},
     }
@@ -278,7 +280,9 @@ def render_page(
     )
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}  # keys in the order of the views
     page = environment.get_template("attention.html")
-    return page.render(data=data, facts=facts, layers=layers, heads=count, faintest=FAINTEST, whole_words=whole_words)
+    return page.render(
+        data=data, facts=facts, layers=layers, heads=count, min_weight=MIN_WEIGHT, whole_words=whole_words
+    )
 
 
 def _describe(view: View) -> dict[str, Any]:
@@ -288,10 +292,10 @@ def _describe(view: View) -> dict[str, Any]:
         "queries": view.queries,
         "keys": view.keys,
         "chosen": view.chosen or (),
-        "weights": _encode(view.weights),
+        "weights": _encode_weights(view.weights),
     }
 
 
-def _encode(weights: Weights) -> str:
+def _encode_weights(weights: Weights) -> str:
     """The weights as 16-bit integers, little-endian, in the order of the array, in base64."""
     return base64.b64encode(np.rint(weights * SCALE).astype("<u2").tobytes()).decode("ascii")

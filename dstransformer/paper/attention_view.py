@@ -15,8 +15,8 @@ from dstransformer.corpus import EOS_ID, Tokenizer
 
 Weights = npt.NDArray[np.float32]
 
-#: Smallest weight whose line is drawn; fainter lines are invisible.
-FAINTEST = 0.02
+#: The minimum weight whose line is drawn; fainter lines are invisible.
+MIN_WEIGHT = 0.02
 
 _COLOURS = ("#1f6fd6", "#e8590c", "#2b8a3e", "#c2255c", "#7048e8", "#0b9a9a", "#a0660a", "#74808c")
 _GOLDEN_RATIO = 0.618034
@@ -30,8 +30,8 @@ class Sentence:
 
     Attributes:
         pieces: The pieces of the tokenizer, ``▁`` for a space.
-        words: The words. A word is what stands between two spaces; pieces of punctuation at its ends are words of
-            their own, and so are the begin ``<s>`` and the end ``</s>``.
+        words: The words. Words are separated by spaces; punctuation pieces at their ends are separate words, and so are
+            ``<s>`` and ``</s>``.
         word_of: The word that each piece belongs to, ``(pieces,)`` int64, ascending.
     """
 
@@ -41,7 +41,7 @@ class Sentence:
 
     @classmethod
     def from_ids(cls, tokenizer: Tokenizer, ids: Sequence[int]) -> Sentence:
-        """The sentence of these ids, which may include begin and end."""
+        """The sentence of these IDs, which may include BOS and EOS."""
         pieces = tokenizer.pieces(ids)
         starts = sorted(_word_starts(pieces))
         ends = [*starts[1:], len(pieces)]
@@ -50,7 +50,7 @@ class Sentence:
         return cls(tuple(pieces), tuple(words), np.repeat(np.arange(len(words), dtype=np.int64), lengths))
 
     def find(self, name: str) -> list[int]:
-        """The pieces of all words with this name, whatever their case; else the pieces with exactly this name."""
+        """The pieces of all words equal to the name, ignoring case; if there are none, the pieces equal to it."""
         named = [i for i, word in enumerate(self.word_of) if self.words[word].casefold() == name.casefold()]
         return named or [i for i, piece in enumerate(self.pieces) if piece == name]
 
@@ -75,7 +75,7 @@ class View:
 
     @property
     def title(self) -> str:
-        """The kind in the words of the paper (section 3.2.3)."""
+        """The paper's name of the kind (section 3.2.3)."""
         return {
             "encoder": "encoder self-attention",
             "decoder": "decoder self-attention",
@@ -84,19 +84,18 @@ class View:
 
     @property
     def sides(self) -> tuple[str, str]:
-        """What the queries and the keys are."""
+        """Labels of the queries and the keys."""
         return {
-            "encoder": ("word of the source", "attends to"),
-            "decoder": ("word being written", "attends to, of the words before"),
-            "cross": ("word being written", "attends to, of the source"),
+            "encoder": ("source word", "attends to"),
+            "decoder": ("predicted word", "attends to (earlier words)"),
+            "cross": ("predicted word", "attends to (source words)"),
         }[self.kind]
 
 
 def merge_weights(weights: Weights, queries: Sentence, keys: Sentence) -> Weights:
     """Weights between words: ``A'[w, v] = 1/|w| · sum over i in w, j in v of A[i, j]``.
 
-    A word receives what its pieces receive together, and attends as its pieces do on average, so each row still sums to
-    1.
+    A word receives the sum of what its pieces receive, and attends as its pieces do on average, so each row sums to 1.
 
     Args:
         weights: Between pieces, ``(…, query pieces, key pieces)``.
@@ -120,7 +119,7 @@ def head_colour(head: int) -> str:
 
 
 def _word_starts(pieces: Sequence[str]) -> set[int]:
-    """Where a word begins: at a space, at a special piece and after it, and around punctuation at the ends."""
+    """Where words begin: at a space, at and after a special piece, and around punctuation at the ends."""
     spaced = [0, *(i for i in range(1, len(pieces)) if pieces[i].startswith(_SPACE))]
     spaced += [j for i, piece in enumerate(pieces) if piece in ("<s>", "</s>") for j in (i, i + 1)]
     starts = {start for start in spaced if start < len(pieces)}
@@ -142,7 +141,7 @@ def _is_punctuation(piece: str) -> bool:
 
 
 def _spell(tokenizer: Tokenizer, ids: Sequence[int], pieces: Sequence[str]) -> str:
-    """The text of a word; of special pieces, which have none, their name."""
+    """The text of a word; the names of special pieces, which have no text."""
     if min(ids) <= EOS_ID:
         return "".join(pieces).replace(_SPACE, "")
     return tokenizer.decode([ids])[0].strip() or pieces[0]

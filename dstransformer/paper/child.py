@@ -1,4 +1,4 @@
-"""Runs a command of ``dst`` in a child process, which gets the signals of this one and ends with it."""
+"""Runs a command of ``dst`` in a child process, which gets the signals of its parent and ends with it."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ runpy.run_module("dstransformer", run_name="__main__", alter_sys=True)
 
 
 @dataclass(frozen=True)
-class Ended:
+class ChildResult:
     """How a child ended.
 
     Attributes:
         status: Its exit status; 0 if it finished.
-        stdout: What it printed.
+        stdout: Its standard output.
         error: The last error line that it logged, or how it ended.
-        seconds: Wall time.
-        signal: The signal that this process received while waiting; None if none.
+        seconds: Its wall time.
+        signal: The signal that the parent received meanwhile; None if none.
     """
 
     status: int
@@ -50,7 +50,7 @@ class Ended:
     signal: int | None
 
 
-def run_dst(arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -> Ended:
+def run_dst(arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -> ChildResult:
     """Run a command of ``dst`` to its end. A stop signal is passed on, and the child is waited for.
 
     Args:
@@ -84,7 +84,7 @@ def run_dst(arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -
             received = stop.number
             process.terminate()  # the run writes a checkpoint
             output, _ = process.communicate()
-    return Ended(process.returncode, output, _describe(process, log, start), time.monotonic() - began, received)
+    return ChildResult(process.returncode, output, _describe(process, log, start), time.monotonic() - began, received)
 
 
 def _describe(process: subprocess.Popen[str], log: Path, start: int) -> str:

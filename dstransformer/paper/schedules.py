@@ -14,10 +14,10 @@ from dstransformer.errors import UserError
 from dstransformer.io.figures import label_of, line_colours, new_figure, style_axes
 from dstransformer.training.optim import learning_rate
 
-#: Updates that are drawn unless the user says how many, as a multiple of the longest warm-up.
-SHOWN_WARMUPS = 5
+#: Default number of updates, as a multiple of the longest warm-up.
+DEFAULT_WARMUPS = 5
 
-#: Points of a curve in even and in growing distances, besides its peak.
+#: Points of a curve with linear and with logarithmic spacing each, besides its peak.
 POINTS = 500
 
 MAX_UPDATES = 10**12
@@ -73,13 +73,13 @@ def draw_schedules(schedules: Sequence[Schedule], updates: int | None = None) ->
 
     Args:
         schedules: At least one.
-        updates: The last update shown; None shows :data:`SHOWN_WARMUPS` times the longest warm-up.
+        updates: The last update shown; None shows :data:`DEFAULT_WARMUPS` times the longest warm-up.
 
     Raises:
         UserError: ``updates`` is less than 2 or more than :data:`MAX_UPDATES`.
     """
     if updates is None:
-        updates = min(SHOWN_WARMUPS * max(schedule.peak for schedule in schedules) + 1, MAX_UPDATES)
+        updates = min(DEFAULT_WARMUPS * max(schedule.peak for schedule in schedules) + 1, MAX_UPDATES)
     if not 2 <= updates <= MAX_UPDATES:
         raise UserError(f"--updates {updates}: give a number from 2 to {MAX_UPDATES:,}")
     figure = new_figure(9, 5)

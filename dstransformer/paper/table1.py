@@ -27,8 +27,8 @@ MAX_REPETITIONS = 50
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What a layer costs: medians of the seconds, and the bytes allocated at the peak beyond inputs and weights."""
+class LayerCost:
+    """The cost of a layer: median seconds, and bytes allocated at the peak beyond inputs and weights."""
 
     forward_seconds: float
     backward_seconds: float
@@ -80,7 +80,7 @@ def fit_power_law(sizes: Sequence[tuple[int, int]], values: Sequence[float]) -> 
     )
 
 
-def measure(layer: Layer, repetitions: int, device: torch.device) -> Cost:
+def measure(layer: Layer, repetitions: int, device: torch.device) -> LayerCost:
     """Run forward and backward pass once to warm up, then measure time, and memory in a separate run.
 
     Args:
@@ -89,7 +89,7 @@ def measure(layer: Layer, repetitions: int, device: torch.device) -> Cost:
         device: Where the layer is.
 
     Raises:
-        RuntimeError: There is not enough memory.
+        RuntimeError: The layer does not fit into memory.
     """
     torch.backends.cudnn.allow_tf32 = False  # as matrix products: all layers in full fp32
     gradient = torch.ones_like(layer.forward())
@@ -98,19 +98,19 @@ def measure(layer: Layer, repetitions: int, device: torch.device) -> Cost:
     while len(times) < repetitions or (sum(map(sum, times)) < MIN_SECONDS and len(times) < MAX_REPETITIONS):
         times.append(_run(layer, gradient, device))
     forward, backward = zip(*times, strict=True)
-    return Cost(median(forward), median(backward), _peak_bytes(layer, gradient, device))
+    return LayerCost(median(forward), median(backward), _peak_bytes(layer, gradient, device))
 
 
 def _run(layer: Layer, gradient: torch.Tensor, device: torch.device) -> tuple[float, float]:
-    """Seconds of one forward and one backward pass. Gradients are new each time, as after ``zero_grad``."""
-    _forget_gradients(layer)
-    _wait(device)
+    """Seconds of one forward and one backward pass. Gradients are allocated anew, as after ``zero_grad``."""
+    _clear_gradients(layer)
+    _synchronize(device)
     began = time.perf_counter()
     out = layer.forward()
-    _wait(device)
+    _synchronize(device)
     between = time.perf_counter()
     torch.autograd.backward(out, gradient)
-    _wait(device)
+    _synchronize(device)
     return between - began, time.perf_counter() - between
 
 
@@ -120,13 +120,13 @@ def _peak_bytes(layer: Layer, gradient: torch.Tensor, device: torch.device) -> i
     On CUDA that is ``torch.cuda.max_memory_allocated``. On a CPU PyTorch's profiler records the allocations of
     tensors. Memory that libraries such as oneDNN allocate themselves is not counted.
     """
-    _forget_gradients(layer)
+    _clear_gradients(layer)
     if device.type == "cuda":
-        _wait(device)
+        _synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         torch.autograd.backward(layer.forward(), gradient)
-        _wait(device)
+        _synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler prints two lines each time
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
@@ -137,17 +137,17 @@ def _peak_bytes(layer: Layer, gradient: torch.Tensor, device: torch.device) -> i
     return int(np.cumsum(changes).max())
 
 
-def _forget_gradients(layer: Layer) -> None:
+def _clear_gradients(layer: Layer) -> None:
     for leaf in layer.leaves:
         leaf.grad = None
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-BYTES = 4  # of an fp32 number
+BYTES_PER_NUMBER = 4  # fp32
 
 
 @dataclass(frozen=True)
@@ -191,11 +191,11 @@ class Row:
         costs: By length and width.
         time: The fit of the seconds of both passes.
         memory: The fit of the peak bytes.
-        count: The fit of the exact multiply-adds. The time would follow it if each took equally long.
+        count: The fit of the exact multiply-adds. The time would follow it if each multiply-add took equally long.
     """
 
     kind: LayerType
-    costs: dict[tuple[int, int], Cost]
+    costs: dict[tuple[int, int], LayerCost]
     time: PowerLaw
     memory: PowerLaw
     count: PowerLaw
@@ -215,7 +215,7 @@ class Table1:
 
 
 def larger_half(values: Sequence[int]) -> tuple[int, ...]:
-    """The larger half of increasing values, rounded up, at least two: there the order outweighs the overhead."""
+    """The larger half of increasing values, rounded up, at least two. There the order outweighs the overhead."""
     return tuple(values[-max(2, -(-len(values) // 2)) :])
 
 
@@ -236,18 +236,18 @@ def check_settings(settings: Settings) -> None:
             raise UserError(f"{option} names a number twice: {' '.join(map(str, values))}")
         if len(values) < 2:
             raise UserError(f"{option} {values[0]}: give at least two, as an exponent is fitted")
-    least = {"--neighbourhood": (settings.neighbourhood, 3), "--kernel": (settings.kernel, 2),
-             "--batch": (settings.batch, 1)}  # fmt: skip
-    for option, (value, smallest) in least.items():
-        if value < smallest:
-            raise UserError(f"{option} {value}: give a number from {smallest}")
+    minimums = {"--neighbourhood": (settings.neighbourhood, 3), "--kernel": (settings.kernel, 2),
+                "--batch": (settings.batch, 1)}  # fmt: skip
+    for option, (value, minimum) in minimums.items():
+        if value < minimum:
+            raise UserError(f"{option} {value}: give a number from {minimum}")
     longest = settings.lengths[-1]
     if settings.neighbourhood > longest:
         raise UserError(
             f"--neighbourhood {settings.neighbourhood} is larger than every length (the longest is {longest}): give a "
             "smaller one, or longer --lengths"
         )
-    needed, free = BYTES * _numbers_at_peak(settings), _free_memory(settings.device)
+    needed, free = BYTES_PER_NUMBER * _numbers_at_peak(settings), _free_memory(settings.device)
     if needed > free:
         raise UserError(
             f"length {longest:,} with width {settings.widths[-1]:,} needs about {needed / 1e9:,.1f} GB, and "

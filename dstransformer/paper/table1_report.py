@@ -22,7 +22,7 @@ from dstransformer.io.files import replace_folder, storage_errors, write_durably
 from dstransformer.io.json_text import read_json
 from dstransformer.io.products import enclosing_product
 from dstransformer.model.ops import processor_name
-from dstransformer.paper.table1 import Cost, PowerLaw, Row, Table1
+from dstransformer.paper.table1 import LayerCost, PowerLaw, Row, Table1
 from dstransformer.paper.table1_formulas import Size, contiguous_path_length
 
 FORMAT_VERSION = 1
@@ -185,22 +185,22 @@ def check_folder(out: Path, *, overwrite: bool) -> None:
             holds one and ``overwrite`` is false.
         StorageError: The folder cannot be created or read.
     """
-    place = Path(os.path.realpath(out))
-    found = enclosing_product(place)
-    if found is not None and (found[0] != "run" or found[1] == place):
+    target = Path(os.path.realpath(out))
+    found = enclosing_product(target)
+    if found is not None and (found[0] != "run" or found[1] == target):
         raise DataError(f"--out {out} is or lies in the {found[0]} {found[1]}: choose another folder")
-    if place.exists() and not place.is_dir():
+    if target.exists() and not target.is_dir():
         raise DataError(f"--out {out} is a file: name a folder")
     with storage_errors(out):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent):
             pass  # it can be written to
-        present = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
+        present = sorted(path.name for path in target.iterdir()) if target.is_dir() else []
     if not present:
         return
     if others := [name for name in present if name not in FILES]:
-        raise DataError(f"--out {out} holds {others[0]}, which `dst table1` did not make: choose another folder")
-    if not _is_result(place / JSON_NAME):
+        raise DataError(f"--out {out} holds {others[0]}, which `dst table1` did not write: choose another folder")
+    if not _is_result(target / JSON_NAME):
         raise DataError(f"--out {out} is not empty and not a result of `dst table1`: choose another folder")
     if not overwrite:
         raise UserError(f"--out {out} holds a result already: replace it with --overwrite, or choose another folder")
@@ -240,7 +240,7 @@ class Quantity(NamedTuple):
 
     title: str
     units: float
-    value: Callable[[Cost], float]
+    value: Callable[[LayerCost], float]
     law: Callable[[Row], PowerLaw]
 
 

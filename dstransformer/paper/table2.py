@@ -48,7 +48,7 @@ PAPER = (
 
 @dataclass(frozen=True)
 class RunResult:
-    """The values of a run for the table. None stands for a value that its folder does not hold.
+    """The values of a run for the table. None means that its folder does not hold the value.
 
     Attributes:
         run: The run folder, as given.
@@ -102,7 +102,7 @@ def read_run(folder: Path, sustained_tflops: float | None = None) -> RunResult:
         sustained_tflops: Sustained TFLOPS of its devices; None takes the paper's value, if the paper has one.
 
     Raises:
-        UserError: The folder is not a run's, or cannot be read.
+        UserError: The folder is not a run folder, or cannot be read.
     """
     _check_is_run(folder)
     provenance = _read_provenance(folder)
@@ -144,7 +144,7 @@ def read_run(folder: Path, sustained_tflops: float | None = None) -> RunResult:
 
 
 def _text(value: object) -> str | None:
-    """A text of a provenance; None if it holds something else."""
+    """The value if it is a string, else None."""
     return value if isinstance(value, str) else None
 
 
@@ -243,7 +243,7 @@ def _add_corpus_notes(result: RunResult, corpus: str | None) -> None:
         where = "newstest2014" if is_wmt14 else "the test split"
         result.notes.append(f"test set: {where} of {corpus or 'its corpus'}")
     if result.sources is None:
-        result.warnings.append(f"{result.run}: nothing says whether its corpus is WMT14, the paper's")
+        result.warnings.append(f"{result.run}: no record says whether its corpus is WMT14, the paper's")
     elif not is_wmt14:
         result.warnings.append(
             f"{result.run}: its corpus (source {', '.join(result.sources)}) is not WMT14 as dst-prep builds it, so its "

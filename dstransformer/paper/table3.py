@@ -1,6 +1,6 @@
 """Trains the rows of Table 3, each as a run of ``dst train`` in a child process.
 
-Workers share nothing but the output folder. A worker takes a row by locking it, so that any number of workers, started
+Workers share only the output folder. A worker locks the row that it trains, so that any number of workers, started
 together by a launcher or one after the other, trains each row once.
 """
 
@@ -26,12 +26,12 @@ from dstransformer.errors import RUN_AGAIN, DataError, UserError, without_secret
 from dstransformer.io.files import hold_lock, replace_file, storage_errors
 from dstransformer.io.products import enclosing_product
 from dstransformer.model import parameter_count
-from dstransformer.paper.child import Ended, run_dst
+from dstransformer.paper.child import ChildResult, run_dst
 from dstransformer.paper.table3_report import draw, to_markdown
 from dstransformer.paper.table3_rows import (
     ROWS,
-    Result,
     Row,
+    RowResult,
     Table,
     differences,
     read_table,
@@ -42,7 +42,7 @@ from dstransformer.paper.table3_rows import (
 from dstransformer.terminal.command import Stopped, stopped_by_signals
 from dstransformer.tracking import PARENT_TAG, RunGroup, RunStatus, TrackingState, resolve_tracking_uri
 from dstransformer.tracking.mlflow.location import GROUP_LOCK_NAME
-from dstransformer.tracking.mlflow.records import manifest_digest
+from dstransformer.tracking.mlflow.page import manifest_digest
 
 STATE_NAME = "table3.json"
 PICTURE_NAME = "table3.png"
@@ -86,7 +86,7 @@ class TableRun:
         processes: The ranks of the launcher; each is a worker.
 
     Raises:
-        UserError: Something in the request is wrong, or the folder holds a table with other settings.
+        UserError: The request is invalid, or the folder holds a table with other settings.
         StorageError: The folder cannot be written.
     """
 
@@ -130,10 +130,10 @@ class TableRun:
         group = self._open_group()
         try:
             with stopped_by_signals():
-                for row in self._order():
+                for row in self._training_order():
                     self._train(row, wait=0.0)
                 if self._processes.rank == 0:
-                    for row in self._order():  # those that other workers train
+                    for row in self._training_order():  # those that other workers train
                         self._train(row, wait=-1.0)
         except BaseException:
             self._publish(group, "killed")
@@ -142,7 +142,7 @@ class TableRun:
         self._publish(group, "failed" if failed else "finished")
         return self.read()
 
-    def results(self) -> dict[str, Result]:
+    def results(self) -> dict[str, RowResult]:
         """The rows of the request that were started so far, by name."""
         known = self.read().results
         return {row.name: known[row.name] for row in self.rows if row.name in known}
@@ -152,8 +152,8 @@ class TableRun:
         path = self._out / STATE_NAME
         return read_table(path) if path.exists() else Table(self._settings, {})
 
-    def _order(self) -> list[Row]:
-        """The paper's order; with several workers the longest rows first, so that they end together."""
+    def _training_order(self) -> list[Row]:
+        """The rows in the paper's order; with several workers the longest first, so that the workers end together."""
         if self._processes.world_size == 1:
             return self.rows
         return sorted(self.rows, key=lambda row: -self._parameters(row) * self._updates(row))
@@ -164,8 +164,8 @@ class TableRun:
     def _updates(self, row: Row) -> int:
         return self._configs[row.name].training.max_updates
 
-    def _new_result(self, row: Row) -> Result:
-        return Result(
+    def _new_result(self, row: Row) -> RowResult:
+        return RowResult(
             "interrupted",
             differences(self._configs[row.name], None if row.group == "base" else self._base),
             self._parameters(row),
@@ -185,8 +185,8 @@ class TableRun:
             if str(error):
                 raise
 
-    def _train_locked(self, row: Row, before: Result) -> None:
-        self._say(f"{row.name}: training {self._updates(row):,} updates; log {self._log(row)}")
+    def _train_locked(self, row: Row, before: RowResult) -> None:
+        self._report(f"{row.name}: training {self._updates(row):,} updates; log {self._log(row)}")
         ended = run_dst(self._command(row), self._log(row), self._environment())
         result = _read_result(ended, replace(before, error="", seconds=before.seconds + ended.seconds))
         result = replace(result, ended=time.time())
@@ -196,9 +196,11 @@ class TableRun:
         if ended.signal is not None:
             raise Stopped(ended.signal)
         if result.status == "done":
-            self._say(f"{row.name}: perplexity {result.perplexity:.2f}, BLEU {result.bleu:.2f}, {ended.seconds:,.0f} s")
+            self._report(
+                f"{row.name}: perplexity {result.perplexity:.2f}, BLEU {result.bleu:.2f}, {ended.seconds:,.0f} s"
+            )
         else:
-            self._say(f"{row.name}: failed: {result.error}")
+            self._report(f"{row.name}: failed: {result.error}")
 
     def _command(self, row: Row) -> list[str]:
         request = self._request
@@ -212,7 +214,7 @@ class TableRun:
 
     def _environment(self) -> dict[str, str]:
         environment = {} if self._uri is None else {"MLFLOW_TRACKING_URI": self._uri}
-        return environment | _device(self._processes, os.environ)
+        return environment | _device_variables(self._processes, os.environ)
 
     def _preset(self, name: str) -> Path:
         return self._out / "presets" / f"{name}.yaml"
@@ -251,7 +253,7 @@ class TableRun:
             if self._processes.rank == 0:
                 group.finish(status)
         if group.page is not None and self._processes.rank == 0:
-            self._say(group.page)
+            self._report(group.page)
 
     @contextmanager
     def _tracking(self) -> Iterator[None]:
@@ -259,11 +261,11 @@ class TableRun:
         with hold_lock(self._out / GROUP_LOCK_NAME, f"{self._out} is locked ({{owner}})", wait=-1.0, keep=True):
             yield
 
-    def _say(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         print(f"dst: {line}", file=sys.stderr, flush=True)
 
 
-def _read_result(ended: Ended, before: Result) -> Result:
+def _read_result(ended: ChildResult, before: RowResult) -> RowResult:
     """The result of a row from the JSON that ``dst train`` printed."""
     if ended.status:
         failed = ended.signal is None and ended.status != RUN_AGAIN and BUSY not in ended.error
@@ -332,8 +334,8 @@ def _settings(request: TableRequest, base: Config, corpus: Corpus) -> dict[str, 
 def _describe_mismatch(out: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     name = next(name for name in {**old, **new} if old.get(name) != new.get(name))
     return (
-        f"--out {out} holds a table with {name} = {old.get(name)}, not {new.get(name)}: give the same options to go "
-        "on, or choose another folder"
+        f"--out {out} holds a table with {name} = {old.get(name)}, not {new.get(name)}: give the same options to "
+        "continue, or choose another folder"
     )
 
 
@@ -355,7 +357,7 @@ def _check_out(out: Path) -> None:
             )
 
 
-def _device(processes: Processes, environment: Mapping[str, str]) -> dict[str, str]:
+def _device_variables(processes: Processes, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that give a worker its share of the machine: one GPU, or an even share of the cores."""
     import torch
 

@@ -7,19 +7,19 @@ from itertools import combinations
 from typing import NamedTuple
 
 from dstransformer.io.figures import COLOURS, label_of, new_figure, picture, style_axes
-from dstransformer.paper.table3_rows import COLUMNS, ROWS, Result, Row, Table
+from dstransformer.paper.table3_rows import COLUMNS, ROWS, Row, RowResult, Table
 
 PAPER_COLOUR, OUR_COLOUR = "#9c9c9c", COLOURS[0]
 
 
 class Agreement(NamedTuple):
-    """Of the pairs of rows that the paper's figures order, how many ours order alike."""
+    """How many of the pairs of rows that the paper's figures order have the same order by ours."""
 
-    alike: int
+    matching: int
     pairs: int
 
     def __str__(self) -> str:
-        return f"{self.alike} of {self.pairs} pairs of rows"
+        return f"{self.matching} of {self.pairs} pairs of rows"
 
 
 def agreement(figures: Sequence[tuple[float, float]]) -> Agreement:
@@ -29,8 +29,8 @@ def agreement(figures: Sequence[tuple[float, float]]) -> Agreement:
         figures: The paper's figure and ours for each row. Pairs that are equal in the paper do not count.
     """
     differing = [(one, other) for one, other in combinations(figures, 2) if one[0] != other[0]]
-    alike = sum((one[0] - other[0]) * (one[1] - other[1]) > 0 for one, other in differing)
-    return Agreement(alike, len(differing))
+    matching = sum((one[0] - other[0]) * (one[1] - other[1]) > 0 for one, other in differing)
+    return Agreement(matching, len(differing))
 
 
 def to_markdown(table: Table) -> str:
@@ -69,7 +69,7 @@ def _rows(table: Table) -> Iterator[str]:
             yield "| " + " | ".join(_cells(row, result)) + " |"
 
 
-def _cells(row: Row, result: Result) -> Iterator[str]:
+def _cells(row: Row, result: RowResult) -> Iterator[str]:
     yield _label(row)
     yield from (str(result.differences.get(heading, "")) for heading in COLUMNS)
     done = result.perplexity is not None and result.bleu is not None
@@ -80,7 +80,7 @@ def _cells(row: Row, result: Result) -> Iterator[str]:
     yield f"{result.parameters / 1e6:.1f}"
     yield str(row.parameters or "")
     yield "" if result.test_bleu is None else f"{result.test_bleu:.1f}"
-    yield _clock(result.seconds)
+    yield _format_time(result.seconds)
 
 
 def _label(row: Row) -> str:
@@ -88,13 +88,13 @@ def _label(row: Row) -> str:
     return row.name if row.group in ("base", "big") else f"({row.group}) {row.name[2:]}"
 
 
-def _clock(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def _done(table: Table) -> list[tuple[Row, Result, float, float]]:
+def _done(table: Table) -> list[tuple[Row, RowResult, float, float]]:
     """The finished rows, each with perplexity and BLEU."""
     found = [(row, table.results[row.name]) for row in ROWS if row.name in table.results]
     return [
@@ -109,7 +109,7 @@ def _notes(table: Table) -> Iterator[str]:
     if not done:
         return
     yield f"BLEU: sacrebleu {done[0][1].signature}. Perplexity is per piece, without label smoothing."
-    yield f"Total time of the rows: {_clock(sum(result.seconds for result in table.results.values()))}."
+    yield f"Total time of the rows: {_format_time(sum(result.seconds for result in table.results.values()))}."
     if len(done) < 2:
         return
     perplexity = agreement([(row.perplexity, ours) for row, _, ours, _ in done])
@@ -132,8 +132,8 @@ def _notes(table: Table) -> Iterator[str]:
 def _compare(name: str, paper: float, ours: float, digits: int) -> str:
     """``perplexity +0.37, like the paper (+0.29)``: whether both are better, both worse, or both equal."""
     paper, ours = round(paper, digits), round(ours, digits)
-    verdict = "like" if paper * ours > 0 or paper == ours == 0 else "not like"
-    return f"{name} {ours:+.{digits}f}, {verdict} the paper ({paper:+.{digits}f})"
+    relation = "like" if paper * ours > 0 or paper == ours == 0 else "not like"
+    return f"{name} {ours:+.{digits}f}, {relation} the paper ({paper:+.{digits}f})"
 
 
 def draw(table: Table) -> bytes:
@@ -146,7 +146,7 @@ def draw(table: Table) -> bytes:
     figure = new_figure(11, 1.6 + 0.32 * len(done))
     figure.suptitle(f"Table 3, scale {label_of(table.settings['scale'])}: distance from {base[0].name}")
     left, right = figure.subplots(1, 2, sharey=True)
-    places = list(range(len(done)))
+    positions = list(range(len(done)))
     panels = (
         (left, "perplexity, ratio (less is better)", [row.perplexity / base[0].perplexity for row, *_ in done],
          [ours / base[2] for _, _, ours, _ in done], 1.0),
@@ -155,12 +155,12 @@ def draw(table: Table) -> bytes:
     )  # fmt: skip
     for axes, label, paper, ours, origin in panels:
         axes.axvline(origin, color="black", linewidth=0.8, alpha=0.5)
-        for place, *ends in zip(places, paper, ours, strict=True):
-            axes.plot(ends, [place, place], color=PAPER_COLOUR, linewidth=1, alpha=0.6)
-        axes.plot(paper, places, "D", color=PAPER_COLOUR, label="paper")
-        axes.plot(ours, places, "o", color=OUR_COLOUR, label="ours")
+        for position, *ends in zip(positions, paper, ours, strict=True):
+            axes.plot(ends, [position, position], color=PAPER_COLOUR, linewidth=1, alpha=0.6)
+        axes.plot(paper, positions, "D", color=PAPER_COLOUR, label="paper")
+        axes.plot(ours, positions, "o", color=OUR_COLOUR, label="ours")
         style_axes(axes, label)
-    left.set_yticks(places, [_label(row) for row, *_ in done])
+    left.set_yticks(positions, [_label(row) for row, *_ in done])
     left.invert_yaxis()
     right.legend(frameon=False)
     return picture(figure, ".png")

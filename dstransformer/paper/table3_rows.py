@@ -111,7 +111,7 @@ def scale_row(row: Row, scale: str, updates: int | None = None) -> dict[str, Any
         updates: Updates of the base; None takes those of the scale's preset.
 
     Raises:
-        ConfigError: The preset is unknown, a number does not stay whole, or the row would equal its base.
+        ConfigError: The preset is unknown, a scaled integer is not whole, or the row would equal its base.
     """
     preset = scale_preset(scale)
     small = load_config(preset).model_dump()
@@ -175,7 +175,7 @@ FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
-class Result:
+class RowResult:
     """The result of a row so far.
 
     Attributes:
@@ -186,7 +186,7 @@ class Result:
             row is done, wall time of the starts that were not killed.
         updates: Updates computed.
         perplexity: On validation, per piece, without label smoothing.
-        bleu: On validation; its name says if only the first sentences count.
+        bleu: On validation; ``bleu_name`` tells whether only the first sentences count.
         bleu_name: Name of that score.
         signature: Its signature.
         test_bleu: On test, if the corpus has a test split.
@@ -218,7 +218,7 @@ class Table:
     """
 
     settings: Mapping[str, Any]
-    results: Mapping[str, Result]
+    results: Mapping[str, RowResult]
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``table3.json``."""
@@ -239,11 +239,11 @@ def read_table(path: Path) -> Table:
     Raises:
         DataError: The file cannot be read, is damaged, or a newer version wrote it.
     """
-    names = {field.name for field in fields(Result)}
+    names = {field.name for field in fields(RowResult)}
 
     def build(tree: dict[str, Any]) -> Table:
         results = {
-            row: Result(**{name: value for name, value in stored.items() if name in names})
+            row: RowResult(**{name: value for name, value in stored.items() if name in names})
             for row, stored in tree["rows"].items()
         }
         return Table(dict(tree["settings"]), results)

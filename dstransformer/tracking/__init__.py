@@ -1,4 +1,8 @@
-"""Reports on a run: MLflow, ``metrics.jsonl`` and terminal progress. The only package that imports mlflow, lazily."""
+"""Reports on a run: typed events (``events.py``) go to one tracker, which passes them on to the listeners.
+
+The listeners are the terminal (``console.py``), ``metrics.jsonl`` (``metrics_log.py``) and MLflow (``mlflow/``). No
+other package imports mlflow, and this one does so lazily.
+"""
 
 from dstransformer.tracking.console import ConsoleProgress
 from dstransformer.tracking.events import (
@@ -19,11 +23,16 @@ from dstransformer.tracking.events import (
     TrainingProgress,
 )
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
-from dstransformer.tracking.mlflow.evaluations import find_run, log_evaluation, logged_evaluations
-from dstransformer.tracking.mlflow.evaluations import send as send_evaluations
 from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracking_uri
-from dstransformer.tracking.mlflow.page import public_address
-from dstransformer.tracking.mlflow.sender import PARENT_TAG, RunGroup, register_bundle, send_pending
+from dstransformer.tracking.mlflow.sender import PARENT_TAG, RunGroup
+from dstransformer.tracking.mlflow.tracked_run import (
+    find_run,
+    log_evaluation,
+    logged_evaluations,
+    register_bundle,
+    send_evaluations,
+    send_pending,
+)
 from dstransformer.tracking.mlflow.tracker import MlflowTracker
 from dstransformer.tracking.tracker import FanOut, build_tracker
 
@@ -55,7 +64,6 @@ __all__ = [
     "find_run",
     "log_evaluation",
     "logged_evaluations",
-    "public_address",
     "register_bundle",
     "resolve_tracking_uri",
     "send_evaluations",

@@ -119,7 +119,7 @@ class ConsoleProgress(Tracker):
             self.print(f"  translation  {sample.translation}")
 
     def _print_nonfinite_update(self, update: NonfiniteUpdate) -> None:
-        """Print what happened, and in which sentences."""
+        """Print what is not finite, and which pairs were affected."""
         what = "the gradient is NaN or infinite: skipped" if update.skipped else "the loss is NaN or infinite"
         pairs = ", ".join(map(str, update.pairs[:5])) + (", …" if len(update.pairs) > 5 else "")
         self.print(
@@ -130,10 +130,10 @@ class ConsoleProgress(Tracker):
     def _print_rollback(self, rollback: Rollback) -> None:
         """Print where training continues."""
         (epoch, update), window = rollback.skipped_range[1], rollback.windows[1]
-        place = f"epoch {epoch + 1}, {f'window {window + 1}, ' if window else ''}update {update + 1}"
+        position = f"epoch {epoch + 1}, {f'window {window + 1}, ' if window else ''}update {update + 1}"
         self.print(
-            f"update {rollback.diverged_at}  {rollback.reason}: back to the checkpoint of update {rollback.step}, "
-            f"and on with the data from {place} (time {rollback.number})"
+            f"update {rollback.diverged_at}  {rollback.reason}: rollback {rollback.number}, back to the checkpoint of "
+            f"update {rollback.step}; training continues with the data from {position}"
         )
 
     def _end(self, end: RunEnd) -> None:

@@ -73,8 +73,8 @@ class NonfiniteUpdate:
     Attributes:
         step: The number of the update.
         epoch: Its epoch, from 0.
-        update: Its place in the window, from 0.
-        skipped: Whether the gradient was not finite, so that the update changed nothing; else only the loss was not.
+        update: Its index in the window, from 0.
+        skipped: Whether the gradient was not finite, so that the update was skipped; else only the loss was not.
         consecutive: The number of consecutive updates of this kind, including this one.
         pairs: Numbers of its sentence pairs in the training split, from 0: those of the micro-batches whose loss was
             not finite, or all pairs if every loss was finite.
@@ -104,14 +104,14 @@ class NonfiniteUpdate:
 
 @dataclass(frozen=True)
 class Rollback:
-    """Training diverged and went back to a checkpoint. Later events have steps that follow the checkpoint's.
+    """Training diverged and was rolled back to a checkpoint. Steps of later events follow that of the checkpoint.
 
     Attributes:
         number: 1-based count of the rollbacks of the run.
         reason: What happened, in one line.
         diverged_at: The last update before the rollback.
         step: The update of the checkpoint.
-        skipped_range: The range of the data that is not trained on: epoch and update of its start and of its end.
+        skipped_range: The skipped range of the data: epoch and update of its start and of its end.
         nonfinite_updates: The updates since that checkpoint whose loss or gradient was not finite.
         windows: The windows of the range's start and end.
     """
@@ -131,7 +131,7 @@ class Rollback:
             "reason": self.reason,
             "diverged_at": self.diverged_at,
             "step": self.step,
-            "passed_over": [list(place) for place in self.skipped_range],
+            "passed_over": [list(position) for position in self.skipped_range],
             "bad_updates": [update.to_json() for update in self.nonfinite_updates],
             "windows": list(self.windows),
         }
@@ -149,7 +149,7 @@ class CheckpointSaved:
 
 @dataclass(frozen=True)
 class SaveFailed:
-    """The disk refused to save something after an update: ``checkpoint``, ``the final bundle``."""
+    """Something could not be saved after an update: ``checkpoint``, ``the final bundle``."""
 
     step: int
     what: str
@@ -204,10 +204,10 @@ class Tracker:
         """Handle an event."""
 
     def flush(self) -> None:
-        """Write everything that still waits for a disk.
+        """Write everything that waits in memory for a disk.
 
         Raises:
-            OSError: The disk refuses it.
+            OSError: It cannot be written.
         """
 
 

@@ -42,9 +42,9 @@ MetricsLine = dict[str, Any]
 
 
 class MetricsLog(Tracker):
-    """Appends one line per event. The line is on file when the call returns, unless the disk refuses it.
+    """Appends one line per event. It is in the file when the call returns, unless the disk refuses it.
 
-    Lines that the disk refuses wait in memory, and are written in order ahead of the next one that it accepts.
+    Lines that the disk refuses wait in memory and are written, in order, before the next line that it accepts.
 
     A line has ``kind`` (one of ``EVENTS``, ``train``, ``cost``, or the name of a held-out split), ``step``, ``time``
     (Unix seconds) and the metrics under their short names. NaN and infinity are written as null.
@@ -55,8 +55,8 @@ class MetricsLog(Tracker):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._backlog: Backlog[str] = Backlog(self._append, self._warn_of_refusal, self._warn_of_recovery)
-        self._resume_step: int | None = None  # lines of later steps have yet to be removed
-        self._exists = False  # whether it was written here; a file that is gone then is on a disk that is gone
+        self._resume_step: int | None = None  # lines of later steps are still to be removed
+        self._exists = False  # whether it was written here; if it is missing later, so is its disk
 
     def emit(self, event: Event) -> None:
         """Append the line of the event.
@@ -64,7 +64,7 @@ class MetricsLog(Tracker):
         The line of a rollback has the step of its checkpoint, so that a resumed run keeps it.
         """
         match event:
-            case RunStart(resume_step=step):  # remove lines that a resumed run writes again, or that a crash cut off
+            case RunStart(resume_step=step):  # remove incomplete lines and those that a resumed run writes again
                 self._resume_step = -1 if step is None else step
                 self._backlog.flush()
             case TrainingProgress(step, metrics):
@@ -93,7 +93,7 @@ class MetricsLog(Tracker):
         """Write the lines that wait for the disk.
 
         Raises:
-            OSError: The disk refuses them.
+            OSError: They cannot be written.
         """
         error = self._backlog.flush()
         if error is not None:
@@ -122,7 +122,7 @@ class MetricsLog(Tracker):
 
     def _remove_lines_after(self, last_step: int) -> None:
         if self._path.exists():
-            with replacing(self._path) as aside, aside.open("w", encoding="utf-8") as file:
+            with replacing(self._path) as temporary, temporary.open("w", encoding="utf-8") as file:
                 file.writelines(_lines_until(self._path, last_step))
             self._exists = True
         self._resume_step = None
@@ -156,7 +156,7 @@ def _times(path: Path) -> Iterator[float]:
 
 
 def read_records(path: Path, *, skip_damaged: bool) -> Iterator[MetricsLine]:
-    """Read the lines of the file. A last line without its end is ignored: it is being written, or a crash cut it off.
+    """Read the lines of the file. An incomplete last line is ignored: it is being written, or a crash truncated it.
 
     Args:
         path: The file.
@@ -166,16 +166,15 @@ def read_records(path: Path, *, skip_damaged: bool) -> Iterator[MetricsLine]:
         DataError: A line is not a JSON object with a kind and a step.
         OSError: The file cannot be read.
     """
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(iter(lambda: file.readline(MAX_BYTES), ""), 1):
-            record = _parse(line)
-            if record is not None:
-                yield record
-            elif line.endswith("\n") and line.strip() and not skip_damaged:
-                raise DataError(
-                    f"{path}, line {number} is damaged: {shown(line.strip())} is not a JSON object with kind and step; "
-                    "delete the line"
-                )
+    for number, line in enumerate(_iter_lines(path), 1):
+        record = _parse(line)
+        if record is not None:
+            yield record
+        elif line.endswith("\n") and line.strip() and not skip_damaged:
+            raise DataError(
+                f"{path}, line {number} is damaged: {shown(line.strip())} is not a JSON object with kind and step; "
+                "delete the line"
+            )
 
 
 def _parse(line: str) -> MetricsLine | None:
@@ -190,11 +189,16 @@ def _parse(line: str) -> MetricsLine | None:
 
 
 def _lines_until(path: Path, last_step: int) -> Iterator[str]:
+    for line in _iter_lines(path):
+        try:
+            step = parse_json(line, nan=True)["step"]
+        except (JsonError, TypeError, KeyError):
+            continue
+        if isinstance(step, int) and step <= last_step:
+            yield line.rstrip("\n") + "\n"
+
+
+def _iter_lines(path: Path) -> Iterator[str]:
+    """Read lines of bounded length."""
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in iter(lambda: file.readline(MAX_BYTES), ""):
-            try:
-                step = parse_json(line, nan=True)["step"]
-            except (JsonError, TypeError, KeyError):
-                continue
-            if isinstance(step, int) and step <= last_step:
-                yield line.rstrip("\n") + "\n"
+        yield from iter(lambda: file.readline(MAX_BYTES), "")

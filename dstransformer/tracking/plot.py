@@ -20,10 +20,10 @@ from dstransformer.io.products import is_run
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLine, read_records
 
 #: The y axis of gradient norms and perplexities is logarithmic if they span more than this factor.
-WIDE = 20.0
+MIN_LOG_RANGE = 20.0
 
-#: Curves of fewer points show each point.
-FEW_POINTS = 40
+#: Curves of fewer points mark each point.
+MAX_MARKED_POINTS = 40
 
 
 class Panel(NamedTuple):
@@ -52,7 +52,7 @@ def draw_runs(runs: Sequence[RunCurves], smooth: int = 1) -> Figure:
     Training is a line; validation is dashed, with a dot at each validation.
 
     Args:
-        runs: At least one. A single one names the figure, several are told apart by colour.
+        runs: At least one. A single run names the figure; several have a colour each.
         smooth: Show training curves, except the learning rate, as the mean of this many records; the records
             themselves are faint.
     """
@@ -66,7 +66,7 @@ def draw_runs(runs: Sequence[RunCurves], smooth: int = 1) -> Figure:
                 _draw_train(axes, curve, train, smooth if panel.smoothed else 1)
             for curve in run.matching(*panel.valid):
                 axes.plot(*curve, color=valid, linestyle="--", linewidth=1.2, marker="o", markersize=3)
-        _scale(axes, panel)
+        _scale_y_axis(axes, panel)
     for axes in figure.axes[3:]:
         axes.set_xlabel("update")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
@@ -102,7 +102,7 @@ def _panels(runs: Sequence[RunCurves]) -> list[Panel]:
 
 
 def _describe(scores: Sequence[str]) -> str:
-    """Which scores they are, and of which sentences; of different sets they are not comparable."""
+    """The metrics and sentences of scores. Scores of different sentences are not comparable."""
     metrics = dict.fromkeys("F1" if name.startswith("valid/f1") else "BLEU" for name in scores)
     kinds = list(
         dict.fromkeys(f"first {name.partition('_first_')[2]}" if "_first_" in name else "all" for name in scores)
@@ -119,39 +119,39 @@ def _draw_train(axes: Axes, curve: Curve, colour: str, smooth: int) -> None:
     if smooth > 1:
         axes.plot(*curve, color=colour, linewidth=0.8, alpha=0.25)
         curve = Curve(curve.steps, moving_average(curve.values, smooth))
-    marker = "o" if len(curve.steps) < FEW_POINTS else ""
+    marker = "o" if len(curve.steps) < MAX_MARKED_POINTS else ""
     axes.plot(*curve, color=colour, linewidth=1.4, marker=marker, markersize=3)
 
 
-def _scale(axes: Axes, panel: Panel) -> None:
-    """Choose the y axis. A panel without a finite value says so."""
+def _scale_y_axis(axes: Axes, panel: Panel) -> None:
+    """Scale the y axis. A panel without a finite value gets the text "not recorded"."""
     drawn = [np.asarray(line.get_ydata(), dtype=float) for line in axes.lines]
     values = [value for numbers in drawn for value in numbers.tolist() if math.isfinite(value)]
     if not values:
         axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#777777")
         axes.set_yticks([])
         return
-    if panel.log and min(values) > 0 and max(values) > WIDE * min(values):
+    if panel.log and min(values) > 0 and max(values) > MIN_LOG_RANGE * min(values):
         axes.set_yscale("log")
         if max(values) < 1e4 * min(values):
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter(_plain(lambda value: f"{value:g}"))
+            axes.yaxis.set_major_formatter(_formatter(lambda value: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
     elif panel.from_zero:
         axes.set_ylim(bottom=min(0.0, *values), top=1.08 * max(values) or None)
     if panel.train == "train/tokens_per_second":
-        axes.yaxis.set_major_formatter(_plain(lambda value: f"{value:,.0f}"))
+        axes.yaxis.set_major_formatter(_formatter(lambda value: f"{value:,.0f}"))
 
 
-def _plain(show: Callable[[float], str]) -> FuncFormatter:
+def _formatter(show: Callable[[float], str]) -> FuncFormatter:
     return FuncFormatter(lambda value, _: show(value))
 
 
 #: The kinds of records that have curves.
 KINDS = ("train", "valid")
 
-#: Larger numbers are gaps, as are those that are not finite: axes around them would overflow.
-LARGEST = 1e100
+#: Larger values are gaps, like values that are not finite: axes around them would overflow.
+MAX_DRAWN = 1e100
 
 
 class Curve(NamedTuple):
@@ -174,12 +174,12 @@ class RunCurves:
     curves: Mapping[str, Curve]
 
     def matching(self, *names: str) -> list[Curve]:
-        """The curves of those of these metrics that the run has."""
+        """The curves of these metrics, as far as the run has them."""
         return [self.curves[name] for name in names if name in self.curves]
 
     @property
     def score_names(self) -> list[str]:
-        """The names of validation BLEU or F1: of the whole set, of its first sentences, or both after a change."""
+        """The names of validation BLEU or F1: of all sentences, of the first ones, or both if the setting changed."""
         return [name for name in self.curves if name.partition("_first_")[0] in ("valid/bleu", "valid/f1")]
 
 
@@ -187,7 +187,7 @@ def read_runs(folders: Sequence[Path]) -> list[RunCurves]:
     """Read the curves of runs. Their names are the shortest that tell their folders apart.
 
     Raises:
-        DataError: A folder is not a run's, is named twice, has no metrics yet, or a line of its metrics is damaged.
+        DataError: A folder is not a run folder, is named twice, or has no metrics yet; or a line is damaged.
         OSError: A file cannot be read.
     """
     resolved = [folder.resolve() for folder in folders]
@@ -238,10 +238,10 @@ def read_curves(metrics: Path, *, skip_damaged: bool = False) -> dict[str, Curve
 
 
 def without_repeats(records: Iterable[MetricsLine]) -> list[MetricsLine]:
-    """Drop what a resumed run computed again.
+    """Drop records of updates that a resumed run computed again.
 
-    A record whose step its kind has reached before says that the run went back to an earlier checkpoint. Whatever was
-    recorded from that step on belongs to the abandoned continuation.
+    A record with a step that its kind has reached before means that the run resumed from an earlier checkpoint. Earlier
+    records from that step on are dropped.
     """
     kept: list[MetricsLine] = []
     newest: dict[str, int] = {}
@@ -258,7 +258,7 @@ def without_repeats(records: Iterable[MetricsLine]) -> list[MetricsLine]:
 
 
 def moving_average(values: Sequence[float], count: int) -> list[float]:
-    """The mean of each value and the ``count - 1`` before it. NaN stays NaN and enters no mean."""
+    """The mean of each value and the ``count - 1`` before it. NaN stays NaN and is left out of means."""
     means = []
     for number, value in enumerate(values):
         window = [other for other in values[max(0, number - count + 1) : number + 1] if not math.isnan(other)]
@@ -275,4 +275,4 @@ def _drawable(value: float | None) -> float:
         number = math.nan if value is None else float(value)
     except OverflowError:  # an integer beyond the range of floating point
         return math.nan
-    return number if abs(number) <= LARGEST else math.nan
+    return number if abs(number) <= MAX_DRAWN else math.nan

@@ -1,4 +1,4 @@
-"""The tracker of a process. Rank 0 reports to several trackers; all other ranks have a ``NullTracker``."""
+"""Builds the tracker of a process: on rank 0 one that passes events on to several, on other ranks a ``NullTracker``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build_tracker(config: TrackingConfig, *, rank: int, run_folder: Path, max_up
     """Build the tracker: progress, ``metrics.jsonl`` and, if enabled, MLflow on rank 0; a ``NullTracker`` elsewhere.
 
     Raises:
-        ConfigError: The tracking address is not one of a store, on all ranks.
+        ConfigError: The tracking address is not that of a store; raised on all ranks.
     """
     uri = resolve_tracking_uri(config.uri, run_folder) if config.enabled else None
     if rank != 0:

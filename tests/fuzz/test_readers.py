@@ -53,8 +53,9 @@ from dstransformer.parsing.trees import normalise, read_trees
 from dstransformer.terminal.progress import LineProgress
 from dstransformer.tracking.metrics_log import first_time, last_time, read_records
 from dstransformer.tracking.mlflow.location import TrackingState
-from dstransformer.tracking.mlflow.outbox import Outbox
-from dstransformer.tracking.mlflow.pending_folder import logged_metrics
+from dstransformer.tracking.mlflow.outbox import Outbox, logged_metrics
+from dstransformer.tracking.mlflow.sender import is_group
+from dstransformer.tracking.mlflow.tracked_run import lacks_end
 from dstransformer.tracking.plot import read_runs
 
 STORED = Path(__file__).parents[1] / "data" / "formats"
@@ -277,8 +278,8 @@ def read_old_tracking(folder: Path) -> None:
 
 def read_outbox(folder: Path) -> None:
     outbox = Outbox(folder)
-    outbox.is_group()
-    outbox.lacks_end()
+    is_group(outbox)
+    lacks_end(outbox)
     outbox.pending()
     for batch in outbox.batches():
         outbox.mark_sent(batch)

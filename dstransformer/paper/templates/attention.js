@@ -95,7 +95,7 @@ function drawLines() {
     view.queries.forEach((_, query) => view.keys.forEach((_, key) => {
       if (chosen.any && !queries.has(query) && !keys.has(key)) return;
       const share = weight(head, query, key);
-      if (share >= data.faintest) lines.push({ head, query, key, share });
+      if (share >= data.minWeight) lines.push({ head, query, key, share });
     }));
   }
   lines.sort((one, other) => one.share - other.share);
@@ -136,7 +136,7 @@ function markWords(chosen) {
 }
 
 function drawCell(side, number, place, head, share) {
-  if (share < data.faintest) return null;
+  if (share < data.minWeight) return null;
   const { cell, query, end } = state.place;
   const x = (side === "query" ? query + SPACE / 2 : end + SPACE / 2) + cell * place;
   const y = TOP + ROW * number + 4;

@@ -16,7 +16,7 @@ from dstransformer.io.json_text import read_json
 STATE_NAME = "tracking.json"
 ARTIFACTS_FOLDER = "mlartifacts"
 
-#: Held by whoever sends the records of a group of runs.
+#: The lock of the process that sends the records of a group of runs.
 GROUP_LOCK_NAME = ".table3-mlflow.lock"
 
 #: User and password of an address.
@@ -44,9 +44,8 @@ class TrackingState:
     def load(cls, run_folder: Path) -> TrackingState | None:
         """Read the state of a run folder. Finds a SQLite file that was moved together with the folder.
 
-        The file has no passwords. They are taken from the environment, see :func:`with_secrets`.
-
-        If the folder of the SQLite file is gone too, a new one belongs beside the run.
+        If the folder of the SQLite file does not exist, a new file belongs beside the run. ``tracking.json`` has no
+        passwords; they come from the environment, see :func:`with_secrets`.
 
         Returns:
             The state; None if the run was never tracked.
@@ -76,7 +75,7 @@ class TrackingState:
                 f"{path} is damaged (tracking_uri is {without_secrets(str(state.tracking_uri))!r}): {_START_OVER}"
             )
         if not isinstance(state.experiment, str) or not isinstance(state.run_id, str | None):
-            raise DataError(f"{path} is damaged (experiment and run_id are not texts): {_START_OVER}")
+            raise DataError(f"{path} is damaged (experiment and run_id are not strings): {_START_OVER}")
         return replace(state, tracking_uri=with_secrets(_find_moved_store(state.tracking_uri, run_folder)))
 
     def with_stored_run_id(self, run_folder: Path) -> TrackingState:
@@ -96,7 +95,7 @@ def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
     The path of a SQLite file is made absolute: ``dst track`` may be called in another folder.
 
     Raises:
-        ConfigError: The address is not one of a store that MLflow supports.
+        ConfigError: MLflow does not support the address.
     """
     from_environment = os.environ.get("MLFLOW_TRACKING_URI")
     uri = configured or from_environment or f"sqlite:///{run_folder.absolute().parent / 'mlflow.db'}"
@@ -124,15 +123,15 @@ def with_secrets(stored: str) -> str:
     given = os.environ.get("MLFLOW_TRACKING_URI", "")
     if is_same_store(given, stored):
         return given
-    by_mlflow = any(os.environ.get(f"MLFLOW_TRACKING_{name}") for name in ("PASSWORD", "TOKEN"))
-    return _USER.sub("://", stored) if by_mlflow and MASK in stored and stored.startswith("http") else stored
+    mlflow_has_it = any(os.environ.get(f"MLFLOW_TRACKING_{name}") for name in ("PASSWORD", "TOKEN"))
+    return _USER.sub("://", stored) if mlflow_has_it and MASK in stored and stored.startswith("http") else stored
 
 
 def check_secrets(tracking_uri: str) -> None:
     """Check that an address has its password.
 
     Raises:
-        ConfigError: Its file left the password out, and the environment does not have it.
+        ConfigError: The file leaves the password out, and the environment does not have it.
     """
     if MASK in tracking_uri:
         raise ConfigError(

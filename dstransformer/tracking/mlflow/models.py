@@ -1,8 +1,8 @@
 """The logged models of a run in MLflow: its checkpoints and its final bundle, and registered models. Imports mlflow.
 
 A checkpoint is an *external* model: MLflow has its path, hash and scores, so that its pages and searches rank
-checkpoints, but none of its files. The bundle is uploaded whole. It may become a
-version of a registered model; the best version is the champion.
+checkpoints, but none of its files. The bundle is uploaded whole. It may become a version of a registered model; the
+best version is the champion.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from mlflow.tracking import MlflowClient
 from mlflow.types import ColSpec, Schema
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL, MLFLOW_MODEL_VERSIONS
 
+from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Score
 from dstransformer.io.files import path_inside
-from dstransformer.tracking.mlflow.page import bundle_note, checkpoint_note, public_address
-from dstransformer.tracking.mlflow.records import Record, held_out_split
+from dstransformer.tracking.mlflow.outbox import Record
+from dstransformer.tracking.mlflow.page import bundle_note, checkpoint_note, held_out_split
 
 KEY_TAG = "mlflow.dst_key"  # identifies what a record created, to avoid duplicates; hidden in MLflow's UI
 TIME_TAG = "mlflow.dst_time"  # when the record was written, in Unix milliseconds
@@ -80,10 +81,7 @@ MAX_DESCRIPTION = 5000
 
 
 class RunModels:
-    """The logged models of one run. Methods raise the errors of MLflow, the network and the disk unchanged.
-
-    Each method can be called again with the same record: it creates nothing twice.
-    """
+    """The logged models of one run. Methods are idempotent, and raise errors of MLflow, the network and the disk."""
 
     def __init__(self, client: MlflowClient, run_id: str, run_folder: Path, tracking_uri: str) -> None:
         self._client = client
@@ -93,10 +91,10 @@ class RunModels:
         self._experiment = str(client.get_run(run_id).info.experiment_id)
 
     def add_checkpoint(self, record: Record) -> None:
-        """Add a checkpoint with the scores of its weights, and mark those that are gone."""
+        """Add a checkpoint with the scores of its weights, and mark deleted ones."""
         same_step = [model for model in self._checkpoints() if _step(model) == record["step"]]
         if any(_time(model) > record["time"] for model in same_step):
-            return  # the store refused this record before, and the checkpoint has been written again since
+            return  # the store refused this record, and the checkpoint was rewritten since
         known = [model for model in same_step if model.tags.get(KEY_TAG) == record["key"]]
         if record["rewritten"] and not known:
             known = [model for model in same_step if model.tags.get("state") == KEPT][:1]
@@ -113,22 +111,22 @@ class RunModels:
         self._link(model, record["step"])
         self._client.set_logged_model_tags(model.model_id, tags | {NOTE_TAG: checkpoint_note(record)})
         for scores in record["scores"]:
-            self._log_scores(model, scores, record["step"])
+            self.log_scores(model.model_id, scores, record["step"])
         self._client.finalize_logged_model(model.model_id, "READY")
-        self.mark_deleted(record, spare=model)
+        self.mark_deleted(record, written=model)
 
     def add_scores(self, record: Record) -> None:
         """Add scores to the checkpoint of an update, if there is one."""
         for model in self._checkpoints():
             if _step(model) == record["step"] and model.tags.get("state") == KEPT:
-                self._log_scores(model, record["scores"], record["step"])
+                self.log_scores(model.model_id, record["scores"], record["step"])
 
-    def mark_deleted(self, record: Record, spare: LoggedModel | None = None) -> None:
-        """Tag earlier checkpoints as deleted: of updates not in ``record["kept"]``, or replaced by ``spare``."""
+    def mark_deleted(self, record: Record, written: LoggedModel | None = None) -> None:
+        """Tag earlier checkpoints as deleted: of updates not in ``record["kept"]``, or replaced by ``written``."""
         for model in self._checkpoints():
-            if spare is not None and model.model_id == spare.model_id:
+            if written is not None and model.model_id == written.model_id:
                 continue
-            is_replaced = spare is not None and _step(model) == record["step"]
+            is_replaced = written is not None and _step(model) == record["step"]
             gone = is_replaced or _step(model) not in record["kept"]
             if gone and model.tags.get("state") == KEPT and _time(model) <= record["time"]:
                 self._client.set_logged_model_tags(model.model_id, {"state": DELETED})
@@ -157,8 +155,8 @@ class RunModels:
         self._link(model, record["step"])
         scores = record.get("scores") or [{"metrics": record.get("metrics", {}), "time": record["time"]}]
         for part in scores:
-            self._log_scores(model, part, record["step"])
-        note = bundle_note(record.get("description", ""), public_address(self._tracking_uri), model.model_id)
+            self.log_scores(model.model_id, part, record["step"])
+        note = bundle_note(record.get("description", ""), without_secrets(self._tracking_uri), model.model_id)
         tags = {f"{SIGNATURE_TAG}{name}": text for name, text in record.get("signatures", {}).items()}
         tags |= {SCORE_TAG: record.get("main", ""), NOTE_TAG: note}
         self._client.set_logged_model_tags(model.model_id, tags)
@@ -168,7 +166,7 @@ class RunModels:
         """The bundle that a record with this key has added, or the newest one if the key is None.
 
         Raises:
-            LookupError: There is none.
+            LookupError: The run has no such bundle.
         """
         found = [model for model in self._search(f"model_type = '{BUNDLE}'") if key in (None, model.tags.get(KEY_TAG))]
         if not found:
@@ -180,6 +178,31 @@ class RunModels:
         found = [model for model in self._search() if model.tags.get("path") in paths]
         newest = max(found, key=lambda model: int(model.creation_timestamp), default=None)
         return None if newest is None else str(newest.model_id)
+
+    def log_scores(self, model_id: str | None, scores: Mapping[str, Any], step: int) -> None:
+        """Log scores, of a model or of none, on a dataset.
+
+        Args:
+            model_id: The model; None for none.
+            scores: ``metrics`` by name, their ``time`` and the ``dataset``. With the time at which the run logged them,
+                they add no second point to its curves.
+            step: The update.
+        """
+        dataset = scores.get("dataset") or {}
+        metrics = [
+            Metric(
+                name,
+                float(value),
+                scores["time"],
+                step,
+                model_id=model_id,
+                dataset_name=dataset.get("name"),
+                dataset_digest=dataset.get("digest"),
+                run_id=self._run_id,
+            )
+            for name, value in scores["metrics"].items()
+        ]
+        self._client.log_batch(self._run_id, metrics=metrics)
 
     def _checkpoints(self) -> list[LoggedModel]:
         """The checkpoints, newest first."""
@@ -209,24 +232,6 @@ class RunModels:
         outputs = self._client.get_run(self._run_id).outputs.model_outputs
         if model.model_id not in {output.model_id for output in outputs}:
             self._client.log_outputs(self._run_id, [LoggedModelOutput(model.model_id, step)])
-
-    def _log_scores(self, model: LoggedModel, scores: Mapping[str, Any], step: int) -> None:
-        """Log scores of a model. With the time at which the run got them, they are no second point of its curves."""
-        dataset = scores.get("dataset") or {}
-        metrics = [
-            Metric(
-                name,
-                value,
-                scores["time"],
-                step,
-                model_id=model.model_id,
-                dataset_name=dataset.get("name"),
-                dataset_digest=dataset.get("digest"),
-                run_id=self._run_id,
-            )
-            for name, value in scores["metrics"].items()
-        ]
-        self._client.log_batch(self._run_id, metrics=metrics)
 
 
 def _step(model: LoggedModel) -> int:
@@ -281,13 +286,13 @@ def write_model_files(
 
 
 @dataclass(frozen=True)
-class Standing:
-    """The score by which a version is compared.
+class ComparableScore:
+    """The score by which versions are compared.
 
     Attributes:
         score: The score; its signature says how it was computed.
-        split: What it was measured on: ``test`` or ``validation``.
-        dataset: Name of that set.
+        split: The split it was measured on: ``test`` or ``validation``.
+        dataset: Name of the dataset.
         digest: Hash of its sentences and references; empty if unknown.
     """
 
@@ -300,7 +305,7 @@ class Standing:
         return f"{self.score.label} {self.score.value:.2f} on {self.split}"
 
 
-def is_better(candidate: Standing | None, champion: Standing | None, version: str) -> tuple[bool, str]:
+def is_better(candidate: ComparableScore | None, champion: ComparableScore | None, version: str) -> tuple[bool, str]:
     """Whether a candidate replaces the champion, and why.
 
     Args:
@@ -325,7 +330,7 @@ def is_better(candidate: Standing | None, champion: Standing | None, version: st
     return better, f"{candidate.score.label} {values} of version {version} on {candidate.split}: {candidate.dataset}"
 
 
-def standing_of(model: LoggedModel, metric: str | None = None) -> Standing | None:
+def comparable_score(model: LoggedModel, metric: str | None = None) -> ComparableScore | None:
     """The score of a logged bundle: in the metric that ranks it, or in another one, such as ``final_test/bleu``."""
     name = metric or model.tags.get(SCORE_TAG, "")
     found = [logged for logged in model.metrics or () if logged.key == name]
@@ -333,7 +338,7 @@ def standing_of(model: LoggedModel, metric: str | None = None) -> Standing | Non
         return None
     newest = max(found, key=lambda logged: logged.timestamp)
     split, _, score = name.rpartition("/")
-    return Standing(
+    return ComparableScore(
         Score(score, newest.value, model.tags.get(f"{SIGNATURE_TAG}{name}", "")),
         held_out_split(split),
         newest.dataset_name or "",
@@ -355,8 +360,8 @@ def register(client: MlflowClient, model: LoggedModel, name: str) -> str:
             better, reason = True, version.tags[REASON_TAG]
         else:
             better, reason = _decide(client, model, name, champion)
-        standing = standing_of(model)
-        tags = {REASON_TAG: reason} | ({} if standing is None else {SCORE_VERSION_TAG: str(standing)})
+        own_score = comparable_score(model)
+        tags = {REASON_TAG: reason} | ({} if own_score is None else {SCORE_VERSION_TAG: str(own_score)})
         for key, value in tags.items():
             client.set_model_version_tag(name, version.version, key, value)
         if better:
@@ -369,12 +374,12 @@ def register(client: MlflowClient, model: LoggedModel, name: str) -> str:
 
 
 def _decide(client: MlflowClient, model: LoggedModel, name: str, champion: str | None) -> tuple[bool, str]:
-    own = standing_of(model)
+    own = comparable_score(model)
     if champion is None:
         return True, "the first champion" + ("" if own is None else f": {own}")
     other = client.get_model_version(name, champion)
     logged = _logged_model(client, other.tags[MODEL_TAG]) if MODEL_TAG in other.tags else None
-    theirs = None if logged is None or own is None else standing_of(logged, model.tags[SCORE_TAG])
+    theirs = None if logged is None or own is None else comparable_score(logged, model.tags[SCORE_TAG])
     return is_better(own, theirs, str(champion))
 
 

@@ -4,6 +4,9 @@ A record stays in the file when it was sent, so that a store which has lost the 
 back to 0. Sending a record twice changes nothing in the store, so a cursor that is lost or damaged counts as 0 too.
 Several processes may append, a trainer and ``dst evaluate``; one process at a time sends. While the disk is full, a
 trainer holds its records in memory.
+
+Versions before 0.1.0 kept the records to send in a folder, one file each, and those sent in one file, except metrics.
+The outbox takes them over.
 """
 
 from __future__ import annotations
@@ -13,18 +16,21 @@ import fcntl
 import json
 import logging
 import os
+import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
+from typing import Any, TypeGuard
 
 from dstransformer.errors import DataError
 from dstransformer.io.files import append_whole, replacing
-from dstransformer.io.json_text import read_json
+from dstransformer.io.json_text import JsonError, parse_json, read_json
 from dstransformer.io.retry import Backlog
-from dstransformer.tracking.metrics_log import METRICS_NAME
-from dstransformer.tracking.mlflow.pending_folder import PENDING_NAME, SENT_NAME, read_pending, read_sent, with_metrics
-from dstransformer.tracking.mlflow.records import METRICS_PER_BATCH, Record, parse_record
+from dstransformer.tracking.metrics_log import EVENTS, METRICS_NAME, read_records
+from dstransformer.tracking.mlflow.page import point_stride
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +38,19 @@ OUTBOX_NAME = "tracking-outbox.jsonl"
 CURSOR_NAME = "tracking-cursor.json"
 FORMAT_VERSION = 1
 
-#: The tag in which the start of a group of runs names its command; a run gets that tag from the store.
-SOURCE_TAG = "mlflow.source.name"
+OLD_PENDING_NAME = "tracking-pending"
+OLD_SENT_NAME = "tracking-sent.jsonl"
+
+Record = dict[str, Any]  #: JSON; ``op`` names the operation that ``MlflowStore`` applies.
+
+METRICS_PER_BATCH = 1000  # MLflow's limit per request
 
 _HEADER = {"op": "outbox", "format_version": FORMAT_VERSION}  # the first line
-_MARKS = ("start", "finish", "crash")
+
+
+def unix_ms() -> int:
+    """Unix time in milliseconds, as used by MLflow."""
+    return int(time.time() * 1000)
 
 
 @dataclass
@@ -53,8 +67,8 @@ class _Cursor:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """A record to send, perhaps the metrics of several lines.
+class RecordBatch:
+    """A record to send, or the metrics of several records as one.
 
     Attributes:
         record: The record.
@@ -68,13 +82,13 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """The number of records in it."""
+        """Number of records in it."""
         return max(1, len(self.offsets))
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A complete line of the file: where it begins and ends, and its record; None if it is damaged."""
+    """A complete line of the file: where it begins and ends, and its record, which is None if it is damaged."""
 
     offset: int
     end: int
@@ -87,11 +101,11 @@ class Outbox:
     def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder
         self._path = run_folder / OUTBOX_NAME
-        self._exists = False  # whether it was written here; a file that is gone then is on a disk that is gone
+        self._exists = False  # whether it was written here; if it is missing later, so is its disk
         self._is_prepared = False
         self._loaded: _Cursor | None = None
         self._backlog: Backlog[Record] = Backlog(self._append, self._warn_of_refusal, self._warn_of_recovery)
-        self._tried: dict[int, tuple[Record, bool]] = {}  # records sent from memory, by id; whether they were accepted
+        self._tried: dict[int, tuple[Record, bool]] = {}  # records sent from memory, by id, and whether accepted
         #: Damaged lines that were skipped so far.
         self.damaged = 0
 
@@ -99,12 +113,12 @@ class Outbox:
         """Append a record.
 
         Raises:
-            OSError: The disk refuses it.
+            OSError: It cannot be written.
         """
         self._append([record])
 
     def put_or_hold(self, record: Record) -> None:
-        """Append a record. While the disk refuses it, hold it in memory; it can be sent all the same."""
+        """Append a record; hold it in memory while the disk refuses it. It can be sent from there."""
         self._backlog.add(record)
 
     def flush(self) -> None:
@@ -113,12 +127,12 @@ class Outbox:
 
     @property
     def held(self) -> int:
-        """Number of records that are in memory only and that the store does not have."""
+        """Number of records in memory only that the store has not accepted."""
         accepted = sum(is_accepted for _, is_accepted in self._tried.values())
         return max(0, len(self._backlog) - accepted)
 
     def has_pending(self) -> bool:
-        """Whether there are records to send. Raises what :meth:`pending` raises."""
+        """Whether there are records to send. Raises the errors of :meth:`pending`."""
         cursor = self._cursor()
         return bool(cursor.refused or self._held()) or next(self._lines(cursor.offset), None) is not None
 
@@ -132,7 +146,7 @@ class Outbox:
         cursor = self._cursor()
         return len(cursor.refused) + sum(1 for _ in self._lines(cursor.offset)) + self.held
 
-    def batches(self, *, retry_refused: bool = True) -> Iterator[Batch]:
+    def batches(self, *, retry_refused: bool = True) -> Iterator[RecordBatch]:
         """Read the records to send, oldest first, merging consecutive metrics up to ``METRICS_PER_BATCH`` values.
 
         Call :meth:`mark_sent` or :meth:`mark_refused` on a batch before taking the next one.
@@ -148,10 +162,10 @@ class Outbox:
         for offset in sorted(cursor.refused) if retry_refused else ():
             line = next(self._lines(offset), None)
             if line is not None and line.record is not None:
-                yield Batch(line.record, (offset,), cursor.offset)
+                yield RecordBatch(line.record, (offset,), cursor.offset)
         lines: list[_Line] = []
         for line in self._lines(cursor.offset):
-            if lines and not _joins(lines, line):
+            if lines and not _fits(lines, line):
                 yield _merge(lines)
                 lines = []
             if line.record is None:
@@ -163,9 +177,9 @@ class Outbox:
         if lines:
             yield _merge(lines)
         for record in self._held():
-            yield Batch(record)
+            yield RecordBatch(record)
 
-    def mark_sent(self, batch: Batch) -> None:
+    def mark_sent(self, batch: RecordBatch) -> None:
         """Note that a batch was sent."""
         if not batch.offsets:
             self._tried[id(batch.record)] = (batch.record, True)
@@ -174,8 +188,8 @@ class Outbox:
         cursor.refused.difference_update(batch.offsets)
         self._move_cursor(batch.end)
 
-    def mark_refused(self, batch: Batch) -> None:
-        """Note that the store refused a batch. One in memory is tried again when it is in the file."""
+    def mark_refused(self, batch: RecordBatch) -> None:
+        """Note that the store refused a batch. A held record is sent again once it is in the file."""
         if not batch.offsets:
             self._tried[id(batch.record)] = (batch.record, False)
             return
@@ -206,46 +220,21 @@ class Outbox:
         Raises:
             OSError: A file cannot be deleted.
         """
-        for path in (self._path, self._folder / CURSOR_NAME, self._folder / SENT_NAME):
+        for path in (self._path, self._folder / CURSOR_NAME, self._folder / OLD_SENT_NAME):
             path.unlink(missing_ok=True)
-        self._delete_old(read_pending(self._folder))
+        self._delete_old_pending(_read_old_pending(self._folder))
         self._loaded, self._exists = None, False
 
     def count_damaged(self) -> int:
         """Number of damaged lines in the whole outbox."""
         return sum(line.record is None for line in self._lines(0))
 
-    def operations(self) -> list[str]:
-        """The operations of all records, sent or pending, in order. Changes nothing."""
-        return [record["op"] for record in self._records()]
-
-    def records(self, operation: str) -> list[Record]:
-        """All records of an operation, sent or pending, in order. Changes nothing."""
-        return [record for record in self._records() if record["op"] == operation]
-
-    def is_group(self) -> bool:
-        """Whether the records are those of a :class:`RunGroup`. Changes nothing."""
-        return any(SOURCE_TAG in record.get("tags", ()) for record in self.records("start"))
-
-    def lacks_end(self) -> bool:
-        """Whether the last start of the run was never followed by a record of its end. Changes nothing."""
-        marks = [operation for operation in self.operations() if operation in _MARKS]
-        return bool(marks) and marks[-1] == "start"
-
-    def last_time(self) -> int:
-        """When the run last reported something itself, in Unix milliseconds; 0 if it never did. Changes nothing."""
-        times = [0]
-        for record in self._records():
-            if record["op"] == "metrics":
-                times += [when for _, _, when, _ in record["metrics"]]
-            elif record["op"] != "evaluation" and isinstance(record.get("time"), int):
-                times.append(record["time"])
-        return max(times)
-
-    def _records(self) -> Iterator[Record]:
-        yield from read_sent(self._folder)
-        yield from (record for record in read_pending(self._folder).values() if not isinstance(record, str))
-        yield from (line.record for line in self._lines(0) if line.record is not None)
+    def records(self, operation: str | None = None) -> Iterator[Record]:
+        """Read all records, sent or pending, in order; or only those of one operation. Changes nothing."""
+        lines = (line.record for line in self._lines(0))
+        for record in chain(_read_old_sent(self._folder), _read_old_pending(self._folder).values(), lines):
+            if isinstance(record, dict) and operation in (None, record["op"]):
+                yield record
 
     def _held(self) -> list[Record]:
         return [record for record in self._backlog.waiting() if id(record) not in self._tried]
@@ -258,11 +247,11 @@ class Outbox:
             return
         with file:
             header = file.readline()
-            if _is_header(self._path, parse_record(header)):
+            if _is_header(self._path, _parse_record(header)):
                 offset = max(offset, len(header))
             file.seek(offset)
             while (line := file.readline()).endswith(b"\n"):  # the last line may be incomplete
-                yield _Line(offset, offset + len(line), parse_record(line))
+                yield _Line(offset, offset + len(line), _parse_record(line))
                 offset += len(line)
 
     def _skip(self, line: _Line) -> None:
@@ -272,7 +261,7 @@ class Outbox:
         self._move_cursor(line.end)
 
     def _append(self, records: Sequence[Record]) -> None:
-        """Append records, all or none."""
+        """Append all records or none."""
         if not records:
             return
         self._prepare()
@@ -282,7 +271,7 @@ class Outbox:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """Lock the file, created if necessary. Cuts off a line that a crash left incomplete. Yields the size."""
+        """Lock the file, created if missing. Truncate a line that a crash left incomplete. Yields the size."""
         descriptor = os.open(self._path, os.O_RDWR | (0 if self._exists else os.O_CREAT), 0o666)
         try:
             with suppress(OSError):  # a file system without locks
@@ -304,7 +293,7 @@ class Outbox:
         return self._loaded
 
     def _read_cursor(self) -> _Cursor:
-        """Read the cursor; one that is damaged or does not fit the file counts as 0."""
+        """Read the cursor. One that is damaged or does not fit the file counts as 0."""
         try:
             stored = read_json(self._folder / CURSOR_NAME)
             cursor = _Cursor(stored["offset"], set(stored["refused"]))
@@ -327,44 +316,49 @@ class Outbox:
         self._save_cursor()
 
     def _save_cursor(self) -> None:
-        """Write the cursor. A disk that refuses it only causes records to be sent again after a crash."""
+        """Write the cursor. If that fails, records are sent again after a crash, which is harmless."""
         cursor = self._cursor()
         content = {"format_version": FORMAT_VERSION, "offset": cursor.offset, "refused": sorted(cursor.refused)}
-        with suppress(OSError), replacing(self._folder / CURSOR_NAME, durable=False) as aside:
-            aside.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        with suppress(OSError), replacing(self._folder / CURSOR_NAME, durable=False) as temporary:
+            temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
 
     def _prepare(self) -> None:
-        """Check the format of the file. Move the records of a version before 0.1.0 into it.
+        """Check the format of the file and take over old records, once.
 
         Raises:
             DataError: The outbox has a newer format.
             OSError: A file cannot be read or written.
         """
-        if self._is_prepared:
+        if not self._is_prepared:
+            next(self._lines(0), None)
+            self._take_over_old_records()
+            self._is_prepared = True
+
+    def _take_over_old_records(self) -> None:
+        """Move the records of a version before 0.1.0 into the file."""
+        sent, pending = _read_old_sent(self._folder), _read_old_pending(self._folder)
+        if not sent and not pending:
             return
-        next(self._lines(0), None)
-        sent, pending = read_sent(self._folder), read_pending(self._folder)
-        if sent or pending:
-            with self._locked() as size:
-                if not size:
-                    self._write([_HEADER], sent and with_metrics(sent, self._folder / METRICS_NAME, pending.values()))
-                    self._loaded = _Cursor(self._path.stat().st_size)
-                    self._save_cursor()
-                self._write(pending.values())
-            (self._folder / SENT_NAME).unlink(missing_ok=True)
-            self._delete_old(pending)
-        self._is_prepared = True
+        with self._locked() as size:
+            if not size:
+                metrics_log = self._folder / METRICS_NAME
+                self._write([_HEADER], sent and _with_old_metrics(sent, metrics_log, pending.values()))
+                self._loaded = _Cursor(self._path.stat().st_size)
+                self._save_cursor()
+            self._write(pending.values())
+        (self._folder / OLD_SENT_NAME).unlink(missing_ok=True)
+        self._delete_old_pending(pending)
 
     def _write(self, *parts: Iterable[Record | str]) -> None:
-        """Append records, or the text of damaged ones. Requires the lock."""
+        """Append records, and damaged ones as text. Requires the lock."""
         lines = [item if isinstance(item, str) else json.dumps(item) for part in parts for item in part]
         append_whole(self._path, "".join(f"{line}\n" for line in lines), create=False)
 
-    def _delete_old(self, paths: Iterable[Path]) -> None:
+    def _delete_old_pending(self, paths: Iterable[Path]) -> None:
         for path in paths:
             path.unlink(missing_ok=True)
         with suppress(OSError):  # not empty, or not there
-            (self._folder / PENDING_NAME).rmdir()
+            (self._folder / OLD_PENDING_NAME).rmdir()
 
     def _warn_of_refusal(self, error: OSError) -> None:
         what = f"cannot write tracking records to {self._folder}: {error.strerror or error}"
@@ -385,19 +379,20 @@ def _is_header(path: Path, record: Record | None) -> bool:
     return True
 
 
-def _joins(lines: Sequence[_Line], line: _Line) -> bool:
-    """Whether a line belongs to a batch of metrics."""
+def _fits(lines: Sequence[_Line], line: _Line) -> bool:
+    """Whether a line can join a batch of metrics."""
     if line.record is None or line.record["op"] != "metrics":
         return False
     return sum(len(each.record["metrics"]) for each in (*lines, line) if each.record) <= METRICS_PER_BATCH
 
 
-def _merge(lines: Sequence[_Line]) -> Batch:
+def _merge(lines: Sequence[_Line]) -> RecordBatch:
     offsets, end = tuple(line.offset for line in lines), lines[-1].end
     records = [line.record for line in lines if line.record is not None]
     if len(records) == 1:
-        return Batch(records[0], offsets, end)
-    return Batch({"op": "metrics", "metrics": [each for record in records for each in record["metrics"]]}, offsets, end)
+        return RecordBatch(records[0], offsets, end)
+    metrics = [metric for record in records for metric in record["metrics"]]
+    return RecordBatch({"op": "metrics", "metrics": metrics}, offsets, end)
 
 
 def _end_of_lines(descriptor: int) -> int:
@@ -409,3 +404,90 @@ def _end_of_lines(descriptor: int) -> int:
             return begin + found + 1
         end = begin
     return 0
+
+
+def _parse_record(line: str | bytes) -> Record | None:
+    """Read a line of JSON; None if it is damaged."""
+    try:
+        record = parse_json(line.decode(errors="replace") if isinstance(line, bytes) else line, nan=True)
+    except JsonError:
+        return None
+    return record if _is_record(record) else None
+
+
+def _is_record(record: object) -> TypeGuard[Record]:
+    """Whether it is an object that names its operation, with tags, and metrics as ``[name, value, time, step]``."""
+    if not isinstance(record, dict) or not isinstance(record.get("op"), str):
+        return False
+    if not isinstance(record.get("tags", {}), dict):
+        return False
+    metrics = record.get("metrics") if record["op"] == "metrics" else []
+    return isinstance(metrics, list) and all(map(_is_metric, metrics))
+
+
+def _is_metric(metric: object) -> bool:
+    kinds = [type(part) for part in metric] if isinstance(metric, list) else []
+    return kinds in ([str, float, int, int], [str, int, int, int])
+
+
+def _read_old_sent(run_folder: Path) -> list[Record]:
+    """The sent records of a version before 0.1.0, without metrics, in order."""
+    try:
+        text = (run_folder / OLD_SENT_NAME).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    return [record for line in text.splitlines() if (record := _parse_record(line)) is not None]
+
+
+def _read_old_pending(run_folder: Path) -> dict[Path, Record | str]:
+    """The pending records of a version before 0.1.0 by file, in order; the text of a damaged one."""
+    found: dict[Path, Record | str] = {}
+    for path in sorted((run_folder / OLD_PENDING_NAME).glob("*.json")):
+        with suppress(FileNotFoundError):  # another process moved it
+            text = path.read_text(encoding="utf-8", errors="replace")
+            found[path] = _parse_record(text) or " ".join(text.split())
+    return found
+
+
+def _with_old_metrics(sent: Sequence[Record], path: Path, pending: Iterable[Record | str]) -> list[Record]:
+    """Insert the metrics that were sent, which only ``metrics.jsonl`` has, after the record that creates the run."""
+    unsent = {
+        (name, step)
+        for record in pending
+        if not isinstance(record, str) and record["op"] == "metrics"
+        for name, _, _, step in record["metrics"]
+    }
+    metrics = [metric for metric in logged_metrics(path) if (metric[0], metric[3]) not in unsent]
+    parts = [metrics[first : first + METRICS_PER_BATCH] for first in range(0, len(metrics), METRICS_PER_BATCH)]
+    return [sent[0], *({"op": "metrics", "metrics": part} for part in parts), *sent[1:]]
+
+
+def logged_metrics(path: Path) -> list[tuple[str, float, int, int]]:
+    """Read the metrics of ``metrics.jsonl`` as MLflow has them; none if there is no file.
+
+    The scores of the final bundle are left out, because MLflow has them as metrics of its model. A curve of too many
+    points is thinned.
+
+    Returns:
+        Name (``train/loss``), value, time (Unix milliseconds) and step of every finite value.
+    """
+    if not path.exists():
+        return []
+    found = []
+    for line in read_records(path, skip_damaged=True):
+        kind, step, seconds = line["kind"], line["step"], line.get("time")
+        if kind in EVENTS or kind.startswith("final_") or not isinstance(seconds, int | float):
+            continue
+        found += [
+            (f"{kind}/{name}", float(value), int(seconds * 1000), step)
+            for name, value in line.items()
+            if name not in ("step", "time") and isinstance(value, int | float)
+        ]
+    counts = Counter(name for name, *_ in found)
+    numbers: Counter[str] = Counter()
+    kept = []
+    for metric in found:
+        numbers[metric[0]] += 1
+        if numbers[metric[0]] % point_stride(counts[metric[0]]) == 0:
+            kept.append(metric)
+    return kept

@@ -1,16 +1,20 @@
-"""Text for MLflow's page of a run: names, the description, and how to open the page."""
+"""What MLflow's pages show of a run: names, datasets, the description, and how to open the page."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dstransformer.batching import describe_augmentation, describe_mixture
-from dstransformer.corpus import Manifest
+from dstransformer.config import MixtureStage
+from dstransformer.corpus import Manifest, PartInfo, SourceInfo
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation
 from dstransformer.io.json_text import read_json
@@ -20,6 +24,16 @@ from dstransformer.tracking.mlflow.location import sqlite_path
 #: Tags worth filtering runs by. The other facts are in the description.
 FILTER_TAGS = ("preset", "git_revision", "dstransformer", "world_size", "device", "host")
 FORBIDDEN_IN_MODEL_NAMES = "/:.%\"'"
+
+#: The maximum number of input files that are listed for a source.
+MAX_FILES = 100
+
+#: The split of the corpus by the name under which its evaluations are logged.
+_SPLITS = {"valid": "validation", "final_validation": "validation", "final_test": "test"}
+
+#: A curve has at most about this many points in MLflow, whose pages get slow with more. ``metrics.jsonl`` has them all.
+MAX_POINTS = 4000
+
 UI_ADDRESS = "http://127.0.0.1:5000"
 TRAINING = "Training."  # the progress of a run that has not ended, in its description
 CHECKPOINT_NOTE = """Checkpoint of update {step:,}; its files are not in MLflow.
@@ -82,6 +96,119 @@ def checkpoint_name(run: RunStart, run_folder: Path, step: int) -> str:
     return f"{model_name(run, run_folder)} step {step}"
 
 
+def training_datasets(run: RunStart) -> Iterator[dict[str, Any]]:
+    """The corpus, and each of its sources if there are several, as records."""
+    manifest, name, path = run.manifest, dataset_name(run), str(run.corpus.absolute())
+    yield {**corpus_dataset(run), "path": path, "profile": _corpus_profile(manifest), "context": "training"}
+    if len(manifest.parts) < 2:
+        return
+    for part, source in zip(manifest.parts, manifest.sources, strict=True):
+        profile = _source_profile(part, source, run.config.training.mixture)
+        tags = {key: str(profile[key]) for key in ("weight", "tag") if key in profile}
+        yield {
+            "name": f"{name} source {part.name}",
+            "digest": _source_digest(part, source),
+            "path": path,
+            "profile": profile,
+            "context": "training",
+            "tags": tags,
+        }
+
+
+def corpus_dataset(run: RunStart) -> dict[str, str]:
+    """Name and digest of the corpus."""
+    return {"name": dataset_name(run), "digest": manifest_digest(run.manifest)}
+
+
+def held_out_dataset(run: RunStart, logged: str, evaluation: Evaluation) -> dict[str, str] | None:
+    """Name and digest of the set that an evaluation is of; None if its digest is unknown.
+
+    Args:
+        run: The run.
+        logged: The name under which it is logged: ``valid``, ``final_test``.
+        evaluation: The evaluation.
+    """
+    if not evaluation.digest:
+        return None
+    return {"name": f"{dataset_name(run)} {held_out_split(logged)}", "digest": evaluation.digest}
+
+
+def held_out_record(run: RunStart, logged: str, evaluation: Evaluation) -> dict[str, Any] | None:
+    """The set that an evaluation is of as a record; None if its digest is unknown."""
+    dataset = held_out_dataset(run, logged, evaluation)
+    if dataset is None:
+        return None
+    split = held_out_split(logged)
+    info = run.manifest.splits.get(split)
+    profile = {} if info is None else {"pairs": info.pairs}
+    return {**dataset, "path": str(run.corpus.absolute()), "profile": profile, "context": split}
+
+
+def manifest_digest(manifest: Manifest) -> str:
+    """A hash of the content of all shards (32 hexadecimal digits), independent of how and where they were built."""
+    digest = hashlib.sha256()
+    for split, info in sorted(manifest.splits.items()):
+        for shard in info.shards:
+            digest.update(f"{split}/{shard.name} {shard.sha256}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def _source_digest(part: PartInfo, source: SourceInfo) -> str:
+    """A hash of what a source was read from, and of how many pairs (32 hexadecimal digits)."""
+    content = [
+        source.name,
+        source.revision,
+        [[file.name, file.sha256] for file in source.inputs],
+        part.read,
+        part.pairs,
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
+
+
+def _corpus_profile(manifest: Manifest) -> dict[str, Any]:
+    """The sizes that MLflow shows for a corpus."""
+    return {
+        "languages": f"{manifest.src_lang}-{manifest.tgt_lang}",
+        "vocab_size": manifest.tokenizer.vocab_size,
+        **({} if manifest.src_tokenizer is None else {"src_vocab_size": manifest.src_tokenizer.vocab_size}),
+        "pairs": {name: split.pairs for name, split in manifest.splits.items()},
+        "src_tokens": {name: split.src_tokens for name, split in manifest.splits.items()},
+        "tgt_tokens": {name: split.tgt_tokens for name, split in manifest.splits.items()},
+    }
+
+
+def _source_profile(part: PartInfo, source: SourceInfo, mixture: Sequence[MixtureStage]) -> dict[str, Any]:
+    """Pairs and inputs of a source, its tag, and its weight: the recipe's, or those of the stages of a mixture."""
+    profile: dict[str, Any] = {"read": part.read, "pairs": part.pairs}
+    if mixture:
+        profile["weights by stage"] = [_stage(part.name, stage) for stage in mixture]
+    else:
+        profile["weight"] = part.weight
+    if part.tag is not None:
+        profile["tag"] = part.tag
+    if source.revision is not None:
+        profile["revision"] = source.revision
+    inputs = {file.name: file.sha256 for file in source.inputs[:MAX_FILES]}
+    return profile | {"files": len(source.inputs), "inputs": inputs}
+
+
+def _stage(source: str, stage: MixtureStage) -> Mapping[str, Any]:
+    epochs = {} if stage.epochs is None else {"epochs": stage.epochs}
+    if stage.weights is None:
+        return epochs | {"temperature": stage.temperature}
+    return epochs | {"weight": stage.weights.get(source, 0.0)}
+
+
+def held_out_split(logged: str) -> str:
+    """The split of the corpus that evaluations logged under a name are of: ``validation`` for ``valid``."""
+    return _SPLITS.get(logged, logged)
+
+
+def point_stride(points: float) -> int:
+    """The n of which MLflow gets every n-th point of a curve, so that it gets at most ``MAX_POINTS``."""
+    return max(1, math.ceil(points / MAX_POINTS))
+
+
 def checkpoint_note(record: Mapping[str, Any]) -> str:
     """The description of a checkpoint, in Markdown, from its record."""
     return CHECKPOINT_NOTE.format(
@@ -125,18 +252,13 @@ def page_instructions(tracking_uri: str, experiment_id: str, run_id: str | None 
     """One line with the address of the run's page and, for a SQLite store, the command that serves it."""
     page = f"#/experiments/{experiment_id}{f'/runs/{run_id}' if run_id else ''}?workflowType=machine_learning"
     if tracking_uri.startswith("http"):
-        return f"MLflow: {public_address(tracking_uri).rstrip('/')}/{page}"
+        return f"MLflow: {without_secrets(tracking_uri).rstrip('/')}/{page}"
     if (path := sqlite_path(tracking_uri)) is None:
-        return f"MLflow: {public_address(tracking_uri)}, experiment {experiment_id}, run {run_id}"
+        return f"MLflow: {without_secrets(tracking_uri)}, experiment {experiment_id}, run {run_id}"
     if path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
     command = f"mlflow ui --backend-store-uri {shlex.quote(f'sqlite:///{path}')}"
     return f"MLflow: `{command}`, then open {UI_ADDRESS}/{page}"
-
-
-def public_address(tracking_uri: str) -> str:
-    """The address of the store with the password masked."""
-    return without_secrets(tracking_uri)
 
 
 def _format_scores(summary: RunSummary) -> str:

@@ -1,146 +1,279 @@
-"""Tracking records, and what they carry: parameters, metrics, samples, the corpus, its sources and held-out sets."""
+"""Turns the events of a run into tracking records, which ``MlflowStore`` applies."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
-from dstransformer.config import MixtureStage
-from dstransformer.corpus import Manifest, PartInfo, SourceInfo
+from dstransformer.config import dump_config
 from dstransformer.evaluation import Evaluation, Sample
-from dstransformer.io.json_text import JsonError, parse_json
 from dstransformer.parsing.trees import parse_tree
-from dstransformer.tracking.events import RunStart
-from dstransformer.tracking.mlflow.page import dataset_name
+from dstransformer.tracking.events import (
+    BundleSaved,
+    CheckpointSaved,
+    CostTotal,
+    EvaluationDone,
+    Event,
+    NonfiniteUpdate,
+    Rollback,
+    RunStart,
+    RunStatus,
+    TrainingProgress,
+)
+from dstransformer.tracking.mlflow.outbox import Record, unix_ms
+from dstransformer.tracking.mlflow.page import (
+    FILTER_TAGS,
+    RunSummary,
+    checkpoint_name,
+    corpus_dataset,
+    default_run_name,
+    describe,
+    held_out_dataset,
+    held_out_record,
+    model_name,
+    point_stride,
+    training_datasets,
+)
 
-Record = dict[str, Any]  #: JSON; "op" names the operation that MlflowStore applies.
+Scores = dict[str, Any]  # of one evaluation, in a record: metrics, time, dataset
 
-METRICS_PER_BATCH = 1000  # MLflow's limit per request
+#: Updates with a loss or gradient that is not finite of which a process tells MLflow. ``metrics.jsonl`` has them all.
+MAX_NONFINITE_UPDATES = 200
 
-#: The maximum number of input files that are listed for a source.
-MAX_FILES = 100
+#: Training losses that are remembered until the checkpoint of their update is on disk.
+MAX_LOSSES = 100
 
-_SPLITS = {"valid": "validation", "final_validation": "validation", "final_test": "test"}
-
-
-def training_datasets(run: RunStart) -> Iterator[dict[str, Any]]:
-    """The corpus, and each of its sources if they are several, as records."""
-    manifest, name, path = run.manifest, dataset_name(run), str(run.corpus.absolute())
-    yield {**corpus_dataset(run), "path": path, "profile": _corpus_profile(manifest), "context": "training"}
-    if len(manifest.parts) < 2:
-        return
-    for part, source in zip(manifest.parts, manifest.sources, strict=True):
-        profile = _source_profile(part, source, run.config.training.mixture)
-        tags = {key: str(profile[key]) for key in ("weight", "tag") if key in profile}
-        yield {
-            "name": f"{name} source {part.name}",
-            "digest": _source_digest(part, source),
-            "path": path,
-            "profile": profile,
-            "context": "training",
-            "tags": tags,
-        }
-
-
-def corpus_dataset(run: RunStart) -> dict[str, str]:
-    """Name and digest of the corpus."""
-    return {"name": dataset_name(run), "digest": manifest_digest(run.manifest)}
-
-
-def held_out_dataset(run: RunStart, logged: str, evaluation: Evaluation) -> dict[str, str] | None:
-    """Name and digest of the set that an evaluation is of; None if its digest is unknown.
-
-    Args:
-        run: The run.
-        logged: The name under which it is logged: ``valid``, ``final_test``.
-        evaluation: The evaluation.
-    """
-    if not evaluation.digest:
-        return None
-    return {"name": f"{dataset_name(run)} {held_out_split(logged)}", "digest": evaluation.digest}
-
-
-def held_out_record(run: RunStart, logged: str, evaluation: Evaluation) -> dict[str, Any] | None:
-    """The set that an evaluation is of as a record; None if its digest is unknown."""
-    dataset = held_out_dataset(run, logged, evaluation)
-    if dataset is None:
-        return None
-    split = held_out_split(logged)
-    info = run.manifest.splits.get(split)
-    profile = {} if info is None else {"pairs": info.pairs}
-    return {**dataset, "path": str(run.corpus.absolute()), "profile": profile, "context": split}
-
-
-def manifest_digest(manifest: Manifest) -> str:
-    """A hash of the content of all shards (32 hexadecimal digits), independent of how and where they were built."""
-    digest = hashlib.sha256()
-    for split, info in sorted(manifest.splits.items()):
-        for shard in info.shards:
-            digest.update(f"{split}/{shard.name} {shard.sha256}\n".encode())
-    return digest.hexdigest()[:32]
-
-
-def _source_digest(part: PartInfo, source: SourceInfo) -> str:
-    """A hash of what a source was read from, and of how many pairs (32 hexadecimal digits)."""
-    content = [
-        source.name,
-        source.revision,
-        [[file.name, file.sha256] for file in source.inputs],
-        part.read,
-        part.pairs,
-    ]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
-
-
-def _corpus_profile(manifest: Manifest) -> dict[str, Any]:
-    """The sizes that MLflow shows for a corpus."""
-    return {
-        "languages": f"{manifest.src_lang}-{manifest.tgt_lang}",
-        "vocab_size": manifest.tokenizer.vocab_size,
-        **({} if manifest.src_tokenizer is None else {"src_vocab_size": manifest.src_tokenizer.vocab_size}),
-        "pairs": {name: split.pairs for name, split in manifest.splits.items()},
-        "src_tokens": {name: split.src_tokens for name, split in manifest.splits.items()},
-        "tgt_tokens": {name: split.tgt_tokens for name, split in manifest.splits.items()},
-    }
-
-
-def _source_profile(part: PartInfo, source: SourceInfo, mixture: Sequence[MixtureStage]) -> dict[str, Any]:
-    """Pairs and inputs of a source, its tag, and its weight: the recipe's, or those of the stages of a mixture."""
-    profile: dict[str, Any] = {"read": part.read, "pairs": part.pairs}
-    if mixture:
-        profile["weights by stage"] = [_stage(part.name, stage) for stage in mixture]
-    else:
-        profile["weight"] = part.weight
-    if part.tag is not None:
-        profile["tag"] = part.tag
-    if source.revision is not None:
-        profile["revision"] = source.revision
-    inputs = {file.name: file.sha256 for file in source.inputs[:MAX_FILES]}
-    return profile | {"files": len(source.inputs), "inputs": inputs}
-
-
-def _stage(source: str, stage: MixtureStage) -> Mapping[str, Any]:
-    epochs = {} if stage.epochs is None else {"epochs": stage.epochs}
-    if stage.weights is None:
-        return epochs | {"temperature": stage.temperature}
-    return epochs | {"weight": stage.weights.get(source, 0.0)}
-
-
-def held_out_split(logged: str) -> str:
-    """The split of the corpus that evaluations logged under a name are of: ``validation`` for ``valid``."""
-    return _SPLITS.get(logged, logged)
-
-
-#: A curve has at most about this many points in MLflow, whose pages get slow with more. ``metrics.jsonl`` has them all.
-MAX_POINTS = 4000
+CHECKPOINTS = "checkpoints"  # the folder of checkpoints in a run folder
 
 #: The columns of the table of sample translations, which has a row for each sentence at each validation.
 SAMPLE_COLUMNS = ("step", "source", "reference", "translation")
+
+
+class Recorder:
+    """Turns the events of a run into records. Metric names in MLflow are ``train/loss``, ``valid/bleu`` and so on.
+
+    Args:
+        run: The start of the run.
+        run_folder: The run folder.
+        put: Receives each record.
+    """
+
+    def __init__(self, run: RunStart, run_folder: Path, put: Callable[[Record], None]) -> None:
+        self._run = run
+        self._run_folder = run_folder
+        self._put_record = put
+        self._stride = point_stride(run.config.training.max_updates / run.config.training.log_every)
+        self._step = run.resume_step or 0
+        self._summary = RunSummary(step=self._step)
+        self._logged_signatures: dict[str, Mapping[str, str]] = {}
+        self._logged_datasets: set[str] = set()
+        self._validated: tuple[int, Scores] | None = None  # step and scores of the last validation
+        self._trained: deque[tuple[int, Scores]] = deque(maxlen=MAX_LOSSES)  # steps and training losses
+        self._nonfinite_updates = 0
+        #: Steps of the checkpoints whose weights this process has known.
+        self._checkpoints: set[int] = set() if run.resume_step is None else {run.resume_step}
+
+    def start(self, crashed: Record | None) -> None:
+        """Record the start of the run and its description.
+
+        Args:
+            crashed: ID and last time of an earlier run in this folder that ended without a report; None if none did.
+        """
+        run = self._run
+        tags = {name: run.tags[name] for name in FILTER_TAGS if name in run.tags}
+        if "git_revision" in tags:
+            tags["mlflow.source.git.commit"] = tags["git_revision"]
+        tags["languages"] = f"{run.manifest.src_lang}-{run.manifest.tgt_lang}"
+        self._put(
+            "start",
+            run_name=run.run_name,
+            default_name=default_run_name(run, self._run_folder),
+            resume=run.resume_step is not None,
+            key=uuid.uuid4().hex,
+            time=unix_ms(),
+            tags=tags | dict(run.user_tags),
+            crashed=crashed,
+        )
+        self._put_description()
+        config = run.config.without_secrets()
+        self._put("params", params=flatten(config.model_dump(mode="json")))
+        self._put("text", file="config.yaml", text=dump_config(config))
+        self._put("text", file="ds_config.json", text=json.dumps(run.ds_config, indent=2) + "\n")
+        self._put("text", file="corpus_manifest.json", text=run.manifest.to_json())
+        for dataset in training_datasets(run):
+            self._put("dataset", **dataset)
+        if run.resume_step is not None:
+            self._put("checkpoints", kept=steps_in(self._run_folder / CHECKPOINTS), time=unix_ms())
+
+    def record(self, event: Event) -> None:
+        """Record an event between start and end of the run."""
+        match event:
+            case TrainingProgress(step, metrics):
+                self._record_training(step, metrics)
+            case EvaluationDone(split, step, evaluation):
+                self._record_evaluation(split, step, evaluation)
+            case CostTotal(step, totals):
+                self._record_cost(step, totals)
+            case NonfiniteUpdate():
+                self._record_nonfinite_update(event)
+            case Rollback():
+                self._record_rollback(event)
+            case CheckpointSaved():
+                self._record_checkpoint(event)
+            case BundleSaved():
+                self._record_bundle(event)
+
+    def record_system_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Record ``system/<name>`` metrics at the current update. Thread-safe."""
+        self._put_metrics(self._step, metrics)
+
+    def finish(self, status: RunStatus) -> None:
+        """Record the end of the run, with its description and training curves."""
+        self._summary = replace(self._summary, status=status, step=self._step)
+        self._put_description()
+        self._put("plot", file="plots/training.png", title=self._run.run_name or str(self._run_folder))
+        self._put("finish", status=status, time=unix_ms())
+
+    def _record_training(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record ``train/<name>`` metrics; of a curve of too many points only some."""
+        self._step = step
+        if not self._is_logged(step):
+            return
+        time = self._put_metrics(step, {f"train/{name}": value for name, value in metrics.items()})
+        if math.isfinite(metrics.get("loss", math.nan)):
+            loss = {"train/loss": float(metrics["loss"])}
+            self._trained.append((step, {"metrics": loss, "time": time, "dataset": corpus_dataset(self._run)}))
+
+    def _record_evaluation(self, split: str, step: int, evaluation: Evaluation) -> None:
+        """Record ``<split>/<name>`` metrics, for the checkpoint of the update too, signatures and samples."""
+        self._step = max(self._step, step)
+        time = self._put_metrics(step, named_metrics(split, evaluation))
+        self._put_evaluation(split, step, evaluation)
+        if split == "valid":
+            scores = self._scores(split, evaluation, time)
+            self._validated = (step, scores)
+            if step in self._checkpoints:
+                self._put("checkpoint_scores", step=step, scores=scores)
+
+    def _record_cost(self, step: int, totals: Mapping[str, float]) -> None:
+        """Record ``cost/<name>`` metrics."""
+        self._step = max(self._step, step)
+        self._summary = replace(self._summary, cost=totals)
+        if self._is_logged(step):
+            self._put_metrics(step, {f"cost/{name}": value for name, value in totals.items()})
+
+    def _record_nonfinite_update(self, update: NonfiniteUpdate) -> None:
+        """Record a row of the table ``divergence/bad_updates.json``; the first ``MAX_NONFINITE_UPDATES`` only."""
+        self._nonfinite_updates += 1
+        if self._nonfinite_updates <= MAX_NONFINITE_UPDATES:
+            row = [value if key != "pairs" else " ".join(map(str, value)) for key, value in update.to_json().items()]
+            columns, file = list(update.to_json()), "divergence/bad_updates.json"
+            same = 1 + columns.index("update")  # after a rollback there are other updates of the same steps
+            self._put("table", file=file, step=update.step, columns=columns, rows=[row], same=same)
+
+    def _record_rollback(self, rollback: Rollback) -> None:
+        """Record ``divergence/rollback-N.json``, and the number of rollbacks as a tag."""
+        self._step = rollback.step
+        text = json.dumps(rollback.to_json(), indent=2) + "\n"
+        self._put("text", file=f"divergence/rollback-{rollback.number}.json", text=text)
+        self._put("tags", tags={"rollbacks": str(rollback.number)})
+
+    def _record_checkpoint(self, saved: CheckpointSaved) -> None:
+        """Record the checkpoint as a model of the run, with loss and scores of its weights, without its content."""
+        step = saved.step
+        self._step = max(self._step, step)
+        scored = [*self._trained, *([] if self._validated is None else [self._validated])]
+        self._put(
+            "checkpoint",
+            name=checkpoint_name(self._run, self._run_folder, step),
+            path=str(saved.path.absolute()),
+            sha256=saved.sha256,
+            step=step,
+            scores=[scores for update, scores in scored if update == step],
+            kept=sorted({step, *steps_in(saved.path.parent)}),
+            rewritten=step in self._checkpoints,
+            key=uuid.uuid4().hex,
+            time=unix_ms(),
+        )
+        self._checkpoints.add(step)
+
+    def _record_bundle(self, saved: BundleSaved) -> None:
+        """Record a bundle in the run folder as a model of the run, with its scores. Its files are read when it is sent.
+
+        With ``RunStart.register`` it becomes a version of that registered model.
+        """
+        bundle, step, evaluations = saved.bundle, saved.step, saved.evaluations
+        for split, evaluation in evaluations.items():
+            self._put_evaluation(split, step, evaluation)
+        self._summary = replace(self._summary, step=step, bundle=bundle, evaluations=evaluations)
+        key, time = uuid.uuid4().hex, unix_ms()
+        samples = [sample for evaluation in evaluations.values() for sample in evaluation.samples]
+        main = {split: f"{split}/{evaluation.main.name}" for split, evaluation in evaluations.items()}
+        self._put(
+            "bundle",
+            path=str(bundle.absolute().relative_to(self._run_folder.absolute())),
+            name=model_name(self._run, self._run_folder),
+            step=step,
+            scores=[self._scores(split, evaluation, time) for split, evaluation in evaluations.items()],
+            signatures={
+                f"{split}/{name}": signature
+                for split, evaluation in evaluations.items()
+                for name, signature in evaluation.signatures.items()
+            },
+            main=main.get("final_test") or main.get("final_validation", ""),
+            example=samples[0].source if samples else None,
+            trees=self._run.manifest.trees is not None,
+            description=describe(self._run, self._run_folder, replace(self._summary, status="finished")),
+            key=key,
+            time=time,
+        )
+        if self._run.register is not None:
+            self._put("register", name=self._run.register, key=key)
+
+    def _scores(self, split: str, evaluation: Evaluation, time: int) -> Scores:
+        """The scores of a model, as records hold them."""
+        dataset = held_out_dataset(self._run, split, evaluation)
+        return {"metrics": named_metrics(split, evaluation), "time": time, "dataset": dataset}
+
+    def _put_evaluation(self, split: str, step: int, evaluation: Evaluation) -> None:
+        """Put the dataset, signatures and samples of an evaluation."""
+        signatures = evaluation.signatures
+        if signatures and self._logged_signatures.get(split) != signatures:
+            self._logged_signatures[split] = signatures
+            self._put("text", file=f"signatures/{split}.json", text=json.dumps(signatures, indent=2) + "\n")
+        if evaluation.samples and evaluation.are_trees:
+            self._put("text", file=f"samples/{split}-step-{step:08d}.txt", text=draw_samples(evaluation.samples))
+        elif evaluation.samples:
+            rows = [[step, sample.source, sample.reference, sample.translation] for sample in evaluation.samples]
+            self._put("table", file=f"samples/{split}.json", step=step, columns=SAMPLE_COLUMNS, rows=rows)
+        dataset = held_out_record(self._run, split, evaluation)
+        if dataset is not None and dataset["name"] not in self._logged_datasets:
+            self._logged_datasets.add(dataset["name"])
+            self._put("dataset", **dataset)
+
+    def _put_description(self) -> None:
+        text = describe(self._run, self._run_folder, self._summary)
+        self._put("tags", tags={"mlflow.note.content": text})
+
+    def _put_metrics(self, step: int, metrics: Mapping[str, float]) -> int:
+        """Put metrics. Returns their time in Unix milliseconds."""
+        now = unix_ms()
+        self._put("metrics", metrics=[[name, float(value), now, step] for name, value in metrics.items()])
+        return now
+
+    def _put(self, op: str, **values: Any) -> None:
+        self._put_record({"op": op, **values})
+
+    def _is_logged(self, step: int) -> bool:
+        """Whether MLflow gets the training metrics of a step."""
+        training = self._run.config.training
+        return step // training.log_every % self._stride == 0 or step >= training.max_updates
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -160,25 +293,10 @@ def named_metrics(split: str, evaluation: Evaluation) -> dict[str, float]:
     return {f"{split}/{name}": value for name, value in evaluation.metrics.items()}
 
 
-def named_signatures(split: str, evaluation: Evaluation) -> dict[str, str]:
-    """The signatures of an evaluation's scores under the names of their metrics."""
-    return {f"{split}/{name}": signature for name, signature in evaluation.signatures.items()}
-
-
-def point_stride(points: float) -> int:
-    """MLflow gets every n-th point of a curve, so that it gets at most ``MAX_POINTS``. Returns n."""
-    return max(1, math.ceil(points / MAX_POINTS))
-
-
 def steps_in(checkpoints: Path) -> list[int]:
     """The updates of the checkpoints in a folder, in order."""
     names = (path.name.removeprefix("step-") for path in checkpoints.glob("step-*"))
     return sorted(int(name) for name in names if name.isdigit())
-
-
-def sample_rows(step: int, samples: Sequence[Sample]) -> list[list[Any]]:
-    """Rows of the table of samples, in the order of ``SAMPLE_COLUMNS``."""
-    return [[step, sample.source, sample.reference, sample.translation] for sample in samples]
 
 
 def draw_samples(samples: Sequence[Sample]) -> str:
@@ -188,34 +306,3 @@ def draw_samples(samples: Sequence[Sample]) -> str:
         gold, parsed = (parse_tree(text).draw() for text in (sample.reference, sample.translation))
         blocks.append(f"{sample.source}\n\ngold:\n{gold}\n\nparsed:\n{parsed}\n")
     return "\n\n".join(blocks)
-
-
-def unix_ms() -> int:
-    """Unix time in milliseconds, as used by MLflow."""
-    return int(time.time() * 1000)
-
-
-def parse_record(line: str | bytes) -> Record | None:
-    """Read a line of JSON; None if it is damaged."""
-    try:
-        record = parse_json(line.decode(errors="replace") if isinstance(line, bytes) else line, nan=True)
-    except JsonError:
-        return None
-    return record if _is_record(record) else None
-
-
-def _is_record(record: object) -> TypeGuard[Record]:
-    """Whether it is an object that names its operation, with tags, and metrics as ``[name, value, time, step]``."""
-    if not isinstance(record, dict) or not isinstance(record.get("op"), str):
-        return False
-    if not isinstance(record.get("tags", {}), dict):
-        return False
-    metrics = record.get("metrics") if record["op"] == "metrics" else []
-    return isinstance(metrics, list) and all(map(_is_metric, metrics))
-
-
-def _is_metric(metric: object) -> bool:
-    return isinstance(metric, list) and [type(part) for part in metric] in (
-        [str, float, int, int],
-        [str, int, int, int],
-    )

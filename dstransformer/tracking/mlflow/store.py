@@ -10,8 +10,6 @@ import json
 import logging
 import re
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -20,16 +18,15 @@ from typing import Any
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
-from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
 from dstransformer.io.files import path_inside
 from dstransformer.tracking.metrics_log import METRICS_NAME
 from dstransformer.tracking.mlflow.location import TrackingState, artifact_location, sqlite_path
-from dstransformer.tracking.mlflow.models import KEY_TAG, RunModels, register
+from dstransformer.tracking.mlflow.models import KEY_TAG, NOTE_TAG, RunModels, register
+from dstransformer.tracking.mlflow.outbox import Record, unix_ms
 from dstransformer.tracking.mlflow.page import describe_crash, page_instructions
-from dstransformer.tracking.mlflow.records import Record, unix_ms
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +104,8 @@ class MlflowStore:
         else:
             self._operations[name](record)
 
-    def works(self) -> bool:
-        """Whether the store has the run and writes to it; then a refused record is itself at fault."""
+    def accepts_writes(self) -> bool:
+        """Whether the store has the run and can write to it; then a refused record is itself at fault."""
         path = sqlite_path(self._state.tracking_uri)
         if path is not None and not path.exists():  # an open connection can still read a deleted file
             return False
@@ -200,36 +197,38 @@ class MlflowStore:
             digest=record["digest"],
             source_type="local",
             source=json.dumps({"uri": record["path"]}),
-            profile=json.dumps(record["profile"]),
+            profile=json.dumps(record["profile"]) if "profile" in record else None,
         )
         tags = {"mlflow.data.context": record.get("context", "training"), **record.get("tags", {})}
         self._client.log_inputs(self.run_id, [DatasetInput(dataset, [InputTag(*tag) for tag in tags.items()])])
 
     def _table(self, record: Record) -> None:
-        """Put rows into a table that MLflow shows, in place of those that it holds with the same first columns.
-
-        How many columns that are is the record's ``same``: of one row for each update of a step, more than the step.
-        """
+        """Put rows into a table that MLflow shows. A row replaces those with the same first ``same`` columns."""
         same = record.get("same", 1)
         replaced = [row[:same] for row in record["rows"]]
-        with tempfile.TemporaryDirectory() as folder:
-            table = Path(folder, Path(record["file"]).name)
-            others = [row for row in self._read_table(record["file"], folder) if row[:same] not in replaced]
-            rows = sorted(others + record["rows"], key=lambda row: row[:same])
-            content = {"columns": record["columns"], "data": rows}
-            table.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-            self._client.log_artifact(self.run_id, str(table), str(Path(record["file"]).parent))
+        others = [row for row in self._read_table(record["file"]) if row[:same] not in replaced]
+        rows = sorted(others + record["rows"], key=lambda row: row[:same])
+        content = {"columns": record["columns"], "data": rows}
+        self._upload(record["file"], json.dumps(content, ensure_ascii=False).encode())
         shown = json.loads(self._client.get_run(self.run_id).data.tags.get(MLFLOW_LOGGED_ARTIFACTS, "[]"))
         entry = {"path": record["file"], "type": "table"}
         if entry not in shown:
             self._client.set_tag(self.run_id, MLFLOW_LOGGED_ARTIFACTS, json.dumps([*shown, entry]))
 
-    def _read_table(self, file: str, folder: str) -> list[list[Any]]:
+    def _read_table(self, file: str) -> list[list[Any]]:
         known = self._client.list_artifacts(self.run_id, str(Path(file).parent))
         if file not in {artifact.path for artifact in known}:
             return []
-        content = json.loads(Path(self._client.download_artifacts(self.run_id, file, folder)).read_bytes())
+        with tempfile.TemporaryDirectory() as folder:
+            content = json.loads(Path(self._client.download_artifacts(self.run_id, file, folder)).read_bytes())
         return list(content["data"])
+
+    def _upload(self, file: str, content: bytes) -> None:
+        """Upload content as an artifact."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, Path(file).name)
+            path.write_bytes(content)
+            self._client.log_artifact(self.run_id, str(path), str(Path(file).parent))
 
     def _register(self, record: Record) -> None:
         model = self._models.bundle(record["key"])
@@ -244,32 +243,15 @@ class MlflowStore:
         except Exception as error:
             logger.warning("cannot plot the training curves: %r", error)
             return
-        with tempfile.TemporaryDirectory() as folder:
-            picture = Path(folder, Path(record["file"]).name)
-            picture.write_bytes(image)
-            self._client.log_artifact(self.run_id, str(picture), str(Path(record["file"]).parent))
+        self._upload(record["file"], image)
 
     def _evaluation(self, record: Record) -> None:
         """Log metrics of ``dst evaluate`` with model and dataset, and the whole result as an artifact."""
         dataset = record["dataset"]
-        source = json.dumps({"uri": dataset["path"]})
-        logged = Dataset(name=dataset["name"], digest=dataset["digest"], source_type="local", source=source)
-        self._client.log_inputs(self.run_id, [DatasetInput(logged, [InputTag("mlflow.data.context", "evaluation")])])
-        model_id = self._models.find(record["models"])
-        metrics = [
-            Metric(
-                f"evaluate/{record['name']}/{name}",
-                float(value),
-                record["time"],
-                record["step"],
-                model_id=model_id,
-                dataset_name=dataset["name"],
-                dataset_digest=dataset["digest"],
-                run_id=self.run_id,
-            )
-            for name, value in record["metrics"].items()
-        ]
-        self._client.log_batch(self.run_id, metrics=metrics)
+        self._dataset({**dataset, "context": "evaluation"})
+        metrics = {f"evaluate/{record['name']}/{name}": value for name, value in record["metrics"].items()}
+        scores = {"metrics": metrics, "time": record["time"], "dataset": dataset}
+        self._models.log_scores(self._models.find(record["models"]), scores, record["step"])
         name = re.sub(r"[/ ]+", "-", record["name"])
         self._client.log_text(
             self.run_id, record["text"], f"evaluations/{name}-step-{record['step']:08d}-{record['key'][:8]}.json"
@@ -284,8 +266,8 @@ class MlflowStore:
             return
         run = self._client.get_run(run_id)
         if run.info.status == "RUNNING":
-            note = run.data.tags.get("mlflow.note.content", "")
-            self._client.set_tag(run_id, "mlflow.note.content", describe_crash(note))
+            note = run.data.tags.get(NOTE_TAG, "")
+            self._client.set_tag(run_id, NOTE_TAG, describe_crash(note))
             self._client.set_terminated(run_id, "FAILED", when)
 
 
@@ -294,64 +276,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # in a container, the user ID may have no name
         return "unknown"
-
-
-#: The interval between two points grows to this share of the age of the run, so that a week has about 2,500 points.
-SHARE_OF_AGE = 1 / 500
-
-
-def publishing_interval(sampling: float, age: float) -> float:
-    """Seconds between two points of a curve: those between two samples, and more when the run is old."""
-    return max(sampling, age * SHARE_OF_AGE)
-
-
-class SystemMetrics:
-    """Samples system metrics in a thread and passes their means to ``publish`` as ``system/…``.
-
-    Measures with MLflow's monitor, but not in the monitor's own thread, which ends at the first failed request.
-
-    Args:
-        run_id: The MLflow run.
-        tracking_uri: Address of the store.
-        publish: Receives the metrics.
-        interval: Seconds between two samples.
-        began: When the run began, in Unix seconds; None for now.
-    """
-
-    def __init__(
-        self,
-        run_id: str,
-        tracking_uri: str,
-        publish: Callable[[Mapping[str, float]], object],
-        interval: float,
-        began: float | None = None,
-    ) -> None:
-        self._monitor = SystemMetricsMonitor(run_id, sampling_interval=interval, tracking_uri=tracking_uri)
-        self._publish = publish
-        self._began = time.time() if began is None else began
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="system-metrics", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread. Nothing is published afterwards."""
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        sampling = self._monitor.sampling_interval
-        published = time.time()
-        while not self._stop.wait(sampling):
-            try:
-                self._monitor.collect_metrics()
-                now = time.time()
-                if now - published + sampling / 2 < publishing_interval(sampling, now - self._began):
-                    continue
-                published = now
-                metrics = self._monitor.aggregate_metrics()
-                for monitor in self._monitor.monitors:
-                    monitor.clear_metrics()
-                self._publish({f"system/{name}": value for name, value in metrics.items()})
-            except Exception as error:
-                logger.warning("stopped measuring system metrics: %r", error)
-                return

@@ -62,7 +62,7 @@ def test_only_an_earlier_result_is_replaced(tmp_path: Path, capsys: pytest.Captu
     assert (out / "table1.json").read_text() != before
     (out / "mine.txt").write_text("mine")
     line = refused(capsys, *TINY, "--out", str(out), "--overwrite")
-    assert "holds mine.txt, which `dst table1` did not make" in line
+    assert "holds mine.txt, which `dst table1` did not write" in line
     (out / "mine.txt").unlink()
     (out / "table1.json").write_text("[]")
     assert "not a result of `dst table1`" in refused(capsys, *TINY, "--out", str(out), "--overwrite")

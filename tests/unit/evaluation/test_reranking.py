@@ -139,8 +139,8 @@ def test_the_command_tunes_and_applies(
 @pytest.mark.parametrize(("line", "complaint"), [
     ("[1]", r"line 2: '\[1\]' is not a JSON object \(a list\); `dst translate --n-best N --format jsonl`"),
     ("{", "line 2: '{' is not a JSON object"),
-    (json.dumps(hypothesis(0, 1, "a", -1.0)), "line 2: line is 0, not a whole number from 1 on"),
-    (json.dumps(hypothesis(1, 1, "a", -1.0) | {"text": None}), "line 2: text is None, not a text"),
+    (json.dumps(hypothesis(0, 1, "a", -1.0)), "line 2: line is 0, not a whole number of 1 or more"),
+    (json.dumps(hypothesis(1, 1, "a", -1.0) | {"text": None}), "line 2: text is None, not a string"),
     (json.dumps(hypothesis(1, 1, "a", float("nan"))), "line 2: log_probability is nan, not a finite number"),
     (json.dumps(hypothesis(1, 1, "a", -1.0, reverse_log_probability="x")), "'x', not a finite number"),
     (json.dumps(hypothesis(1, 1, "a", -1.0) | {"tokens": True}), "line 2: tokens is True"),

@@ -11,7 +11,7 @@ from support.models.attention import random_view
 from support.services.browser import elements, open_page
 
 from dstransformer.paper.attention_pictures import render_page
-from dstransformer.paper.attention_view import FAINTEST, View
+from dstransformer.paper.attention_view import MIN_WEIGHT, View
 
 SRC, TGT = ("▁The", "▁law", "'s", "</script>"), ("▁Das", "▁Gesetz", "</s>")
 VIEWS = {
@@ -32,7 +32,7 @@ def page(tmp_path: Path) -> Path:
 def lines_of(view: View, layer: int, heads: tuple[int, ...]) -> set[tuple[int, int, int]]:
     """Head, query and key of each line that is dark enough to be drawn."""
     return {(head, *map(int, place)) for head in heads
-            for place in np.argwhere(view.weights[layer - 1, head - 1] >= FAINTEST)}  # fmt: skip
+            for place in np.argwhere(view.weights[layer - 1, head - 1] >= MIN_WEIGHT)}  # fmt: skip
 
 
 def drawn(page: str) -> set[tuple[int, int, int]]:
@@ -60,7 +60,7 @@ def test_it_opens_with_the_chosen_view(page: Path, tmp_path: Path) -> None:
     assert [word["id"] for word in elements(dom, "g") if "word" in word.get("class", "")] == [
         *(f"query-{number}" for number in range(len(TGT))), *(f"key-{number}" for number in range(len(SRC)))
     ]  # fmt: skip
-    for word in ("Das", "Gesetz", "law", "'s", "&lt;/script&gt;", "word being written"):
+    for word in ("Das", "Gesetz", "law", "'s", "&lt;/script&gt;", "predicted word"):
         assert word in dom
     inputs = elements(dom, "input")
     assert [one["value"] for one in inputs if one["name"] == "kind"] == ["encoder", "decoder", "cross"]

@@ -9,7 +9,7 @@ import pytest
 from support.models.attention import random_view
 
 from dstransformer.paper.attention_pictures import MAX_DOTS, draw_lines, draw_maps, warn_of_missing_letters
-from dstransformer.paper.attention_view import FAINTEST, head_colour
+from dstransformer.paper.attention_view import MIN_WEIGHT, head_colour
 
 WORDS, KEYS = ("Die", "Straßenbahn", "$x_1$", "</s>"), ("The", "tram", "costs", "$1", "</s>")
 
@@ -41,7 +41,7 @@ def test_lines_are_the_weights_of_the_chosen_layer_and_heads() -> None:
         (head_colour(head), round(100 * float(weight)))
         for head in (1, 3)
         for weight in view.weights[1, head - 1].flat
-        if weight >= FAINTEST
+        if weight >= MIN_WEIGHT
     )
     assert min(png_size(images["png"])) > 100
 
@@ -49,14 +49,14 @@ def test_lines_are_the_weights_of_the_chosen_layer_and_heads() -> None:
 def test_lines_are_labelled() -> None:
     found = texts(draw_lines(random_view(WORDS, KEYS), 2, [1, 3])["svg"])
     assert "encoder-decoder attention, layer 2 of 2" in found
-    assert {"1", "3", "heads", "Straßenbahn", "$x_1$", "$1", "word being written"} <= set(found)
+    assert {"1", "3", "heads", "Straßenbahn", "$x_1$", "$1", "predicted word"} <= set(found)
     assert found.count("&lt;/s&gt;") == 2
 
 
 def test_only_lines_of_the_chosen_words_are_drawn() -> None:
     view = random_view(WORDS, KEYS, chosen=(1,))
     found = strokes(draw_lines(view, 1, [2])["svg"])
-    assert len(found) == (view.weights[0, 1, 1] >= FAINTEST).sum()
+    assert len(found) == (view.weights[0, 1, 1] >= MIN_WEIGHT).sum()
 
 
 def test_maps_have_a_panel_for_each_head() -> None:

@@ -115,7 +115,7 @@ def test_the_source_of_an_older_run_is_read_from_its_corpus(tmp_path: Path) -> N
     provenance = json.loads(path.read_text())
     del provenance["sources"]
     path.write_text(json.dumps(provenance))
-    assert "nothing says whether its corpus is WMT14" in format_table([read_run(run)])
+    assert "no record says whether its corpus is WMT14" in format_table([read_run(run)])
     corpus.mkdir()
     for manifest in ({"sources": [{"name": "wmt14"}]}, {"source": {"name": "wmt14"}}):
         (corpus / "manifest.json").write_text(json.dumps(manifest))

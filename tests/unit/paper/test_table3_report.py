@@ -9,7 +9,7 @@ import pytest
 
 from dstransformer.errors import DataError
 from dstransformer.paper.table3_report import agreement, draw, to_markdown
-from dstransformer.paper.table3_rows import Result, Table, read_table
+from dstransformer.paper.table3_rows import RowResult, Table, read_table
 
 SETTINGS = {
     "scale": "small", "updates": 1500, "set": [], "ds": ["zero0", "fp32"], "languages": "en-de",
@@ -17,10 +17,10 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def result(perplexity: float, bleu: float, **values: object) -> Result:
+def result(perplexity: float, bleu: float, **values: object) -> RowResult:
     differences = values.pop("differences", {"N": 6})
     known = {"status": "done", "differences": differences, "parameters": 2_100_000, "seconds": 125.0, "updates": 1500}
-    return Result(**known | values, perplexity=perplexity, bleu=bleu, signature="nrefs:1")  # type: ignore[arg-type]
+    return RowResult(**known | values, perplexity=perplexity, bleu=bleu, signature="nrefs:1")  # type: ignore[arg-type]
 
 
 TABLE = Table(
@@ -28,7 +28,7 @@ TABLE = Table(
     {
         "c_layers_2": result(9.5, 21.0, differences={"N": 1}, test_bleu=20.5),
         "base": result(9.0, 20.0),
-        "big": Result("failed", {"d_model": 256}, 9_900_000, error="out of memory"),
+        "big": RowResult("failed", {"d_model": 256}, 9_900_000, error="out of memory"),
     },
 )
 

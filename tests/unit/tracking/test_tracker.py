@@ -41,8 +41,9 @@ from dstransformer.tracking import (
     resolve_tracking_uri,
     send_pending,
 )
-from dstransformer.tracking.mlflow.pending_folder import logged_metrics
-from dstransformer.tracking.mlflow.records import flatten, manifest_digest
+from dstransformer.tracking.mlflow.outbox import logged_metrics
+from dstransformer.tracking.mlflow.page import manifest_digest
+from dstransformer.tracking.mlflow.records import flatten
 
 
 def drive(tracker: Tracker, folder: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dstransformer.evaluation import Score
-from dstransformer.tracking.mlflow.models import Standing, is_better
+from dstransformer.tracking.mlflow.models import ComparableScore, is_better
 
-NEW = Standing(Score("bleu", 39.04, "nrefs:1|tok:13a"), "test", "multi30k (en-de) test", "d" * 32)
+NEW = ComparableScore(Score("bleu", 39.04, "nrefs:1|tok:13a"), "test", "multi30k (en-de) test", "d" * 32)
 OLD = replace(NEW, score=replace(NEW.score, value=38.33))
 
 

@@ -9,8 +9,16 @@ import pytest
 from support.faults.disk import full_disk
 
 from dstransformer.errors import DataError
-from dstransformer.tracking.mlflow.outbox import CURSOR_NAME, FORMAT_VERSION, OUTBOX_NAME, Outbox
-from dstransformer.tracking.mlflow.records import METRICS_PER_BATCH, Record
+from dstransformer.tracking.mlflow.outbox import (
+    CURSOR_NAME,
+    FORMAT_VERSION,
+    METRICS_PER_BATCH,
+    OUTBOX_NAME,
+    Outbox,
+    Record,
+    logged_metrics,
+)
+from dstransformer.tracking.mlflow.tracked_run import lacks_end, last_record_time
 
 #: A run folder as the version before the outbox wrote it: six records sent, four pending.
 OLD = Path(__file__).parents[3] / "data" / "formats" / "1" / "tracking"
@@ -27,14 +35,18 @@ def put(outbox: Outbox, *records: Record) -> None:
 
 def send(outbox: Outbox, *, refuse: str = "", retry_refused: bool = True) -> list[str]:
     """Send everything to a store that refuses one operation. Returns the operations of all batches."""
-    operations = []
+    tried = []
     for batch in outbox.batches(retry_refused=retry_refused):
-        operations.append(batch.record["op"])
+        tried.append(batch.record["op"])
         if batch.record["op"] == refuse:
             outbox.mark_refused(batch)
         else:
             outbox.mark_sent(batch)
-    return operations
+    return tried
+
+
+def operations(outbox: Outbox) -> list[str]:
+    return [record["op"] for record in outbox.records()]
 
 
 def steps(outbox: Outbox) -> list[int]:
@@ -104,7 +116,7 @@ def test_a_line_that_a_crash_cut_off_was_never_a_record(tmp_path: Path) -> None:
     whole = (tmp_path / OUTBOX_NAME).read_bytes()
     with (tmp_path / OUTBOX_NAME).open("ab") as file:
         file.write(b'{"op": "fin' + b"x" * 70_000)
-    assert Outbox(tmp_path).operations() == ["start"]
+    assert operations(Outbox(tmp_path)) == ["start"]
     assert send(outbox) == ["start"]
     put(Outbox(tmp_path), {"op": "tags"}, metrics(1))
     assert (tmp_path / OUTBOX_NAME).read_bytes().startswith(whole + b'{"op": "tags"}\n')
@@ -154,28 +166,28 @@ def test_a_store_that_lost_the_run_gets_all_records_in_order(tmp_path: Path) -> 
 
 def test_a_run_lacks_its_end_until_one_is_recorded(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path)
-    assert not outbox.lacks_end()
+    assert not lacks_end(outbox)
     outbox.put({"op": "start"})
-    assert outbox.lacks_end()
+    assert lacks_end(outbox)
     put(outbox, metrics(1), *({"op": operation} for operation in ("finish", "start", "crash", "text")))
-    assert outbox.operations() == ["start", "metrics", "finish", "start", "crash", "text"]
-    assert not outbox.lacks_end()
+    assert operations(outbox) == ["start", "metrics", "finish", "start", "crash", "text"]
+    assert not lacks_end(outbox)
     send(outbox)
-    assert not Outbox(tmp_path).lacks_end()
+    assert not lacks_end(Outbox(tmp_path))
     outbox.put({"op": "start"})
     with (tmp_path / OUTBOX_NAME).open("ab") as file:
         file.write(b'{"op"\n')
     before = (tmp_path / OUTBOX_NAME).read_bytes()
-    assert Outbox(tmp_path).lacks_end()
+    assert lacks_end(Outbox(tmp_path))
     assert (tmp_path / OUTBOX_NAME).read_bytes() == before, "looking changes nothing"
 
 
 def test_the_last_report_of_a_run_is_not_its_evaluation(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path)
-    assert outbox.last_time() == 0
+    assert last_record_time(outbox) == 0
     put(outbox, {"op": "start", "time": 50}, {"op": "metrics", "metrics": [["m", 1.0, 70, 1]]}, {"op": "text"})
     put(outbox, {"op": "evaluation", "time": 900})
-    assert outbox.last_time() == 70
+    assert last_record_time(outbox) == 70
 
 
 def test_records_wait_in_memory_while_the_disk_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -187,7 +199,7 @@ def test_records_wait_in_memory_while_the_disk_is_full(tmp_path: Path, caplog: p
         outbox.flush()
         assert (outbox.held, outbox.pending()) == (2, 3)
         assert [batch.record["op"] for batch in outbox.batches()] == ["start", "metrics", "tags"], "sent from memory"
-        assert Outbox(tmp_path).operations() == ["start"]
+        assert operations(Outbox(tmp_path)) == ["start"]
     outbox.put_or_hold(metrics(2))
     assert outbox.held == 0
     assert send(Outbox(tmp_path)) == ["start", "metrics", "tags", "metrics"]
@@ -210,7 +222,7 @@ def test_records_sent_while_the_disk_is_full_are_written_later(tmp_path: Path) -
     outbox.flush()
     assert outbox.held == 0
     assert send(outbox) == ["bundle", "metrics"], "a store that is sent a record twice is as before"
-    assert Outbox(tmp_path).operations() == ["start", "bundle", "metrics"]
+    assert operations(Outbox(tmp_path)) == ["start", "bundle", "metrics"]
 
 
 def test_records_wait_for_a_disk_that_is_not_mounted(tmp_path: Path) -> None:
@@ -231,7 +243,7 @@ def test_records_wait_for_a_disk_that_is_not_mounted(tmp_path: Path) -> None:
     run.rmdir()
     aside.rename(run)
     outbox.put_or_hold({"op": "finish"})
-    assert Outbox(run).operations() == ["start", "tags", "finish"]
+    assert operations(Outbox(run)) == ["start", "tags", "finish"]
 
 
 def append(folder: Path, name: str) -> None:
@@ -258,7 +270,7 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     send(Outbox(tmp_path))
     text = (tmp_path / OUTBOX_NAME).read_text()
     (tmp_path / OUTBOX_NAME).write_text(text.replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 9'))
-    for use in (Outbox.pending, Outbox.operations, lambda outbox: outbox.put_or_hold({"op": "tags"})):
+    for use in (Outbox.pending, operations, lambda outbox: outbox.put_or_hold({"op": "tags"})):
         with pytest.raises(DataError, match=r"tracking-outbox\.jsonl has format version 9, .*: update dstransformer"):
             use(Outbox(tmp_path))
 
@@ -277,11 +289,11 @@ def test_a_new_run_starts_with_an_empty_outbox(tmp_path: Path) -> None:
 def test_the_pending_folder_of_an_older_version_is_sent(tmp_path: Path) -> None:
     shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
     outbox = Outbox(tmp_path)
-    assert outbox.operations() == [
+    assert operations(outbox) == [
         "start", "tags", "params", "text", "metrics", "metrics", "checkpoint", "finish",
     ]  # fmt: skip
     assert (tmp_path / "tracking-pending").exists(), "looking changes nothing"
-    assert not outbox.lacks_end()
+    assert not lacks_end(outbox)
     assert outbox.pending() == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "metrics.jsonl", CURSOR_NAME, OUTBOX_NAME, "tracking.json",
@@ -323,3 +335,14 @@ def test_old_files_can_be_taken_over_again_after_a_crash(tmp_path: Path) -> None
     assert send(again) == ["metrics", "checkpoint", "finish"], "which changes nothing in the store"
     assert [record["op"] for record in again.records("start")] == ["start"]
     assert json.loads((tmp_path / CURSOR_NAME).read_text())["offset"] == (tmp_path / OUTBOX_NAME).stat().st_size
+
+
+def test_a_run_that_is_sent_again_is_thinned_too(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    lines = [{"kind": "train", "step": step, "time": 1.0, "loss": 2.0} for step in range(1, 10_001)]
+    lines += [{"kind": "valid", "step": step, "time": 1.0, "bleu": 2.0} for step in range(1, 11)]
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = logged_metrics(metrics)
+    losses = [step for name, _, _, step in found if name == "train/loss"]
+    assert losses == list(range(3, 10_001, 3))
+    assert len([name for name, *_ in found if name == "valid/bleu"]) == 10

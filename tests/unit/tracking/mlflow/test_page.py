@@ -1,22 +1,30 @@
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.services.mlflow_server import evaluation_of, make_start
+from support.services.mlflow_server import evaluation_of, make_manifest, make_start
 
+from dstransformer.config import load_config
+from dstransformer.corpus import InputFile, PartInfo, SourceInfo
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation, Score
+from dstransformer.tracking import RunStart
 from dstransformer.tracking.mlflow.page import (
+    MAX_FILES,
+    MAX_POINTS,
     RunSummary,
     dataset_name,
     default_run_name,
     describe,
+    manifest_digest,
     model_name,
     page_instructions,
-    public_address,
+    point_stride,
+    training_datasets,
 )
 
 RUN = Path("/data/runs/base")
@@ -99,5 +107,50 @@ def test_instructions_give_a_command_and_an_address(tmp_path: Path, monkeypatch:
     ("sqlite:////runs/a:b@c/mlflow.db", "sqlite:////runs/a:b@c/mlflow.db"),
 ])  # fmt: skip
 def test_an_address_is_shown_without_its_password(address: str, shown: str) -> None:
-    assert public_address(address) == shown
+    assert without_secrets(address) == shown
     assert without_secrets(f"API request to {address} failed") == f"API request to {shown} failed"
+
+
+def start_with_sources(*overrides: str, sha256: str = "a" * 64, files: int = 1) -> RunStart:
+    inputs = tuple(InputFile(name=f"{number}.en", sha256=sha256) for number in range(files))
+    sources = SourceInfo(name="files", revision=None, inputs=inputs), SourceInfo(name="toy", revision="r", inputs=())
+    parts = (
+        PartInfo(name="europarl", weight=2.0, tag=None, read=12, pairs=12),
+        PartInfo(name="back", weight=1.0, tag="<bt>", read=8, pairs=8),
+    )
+    manifest = make_manifest().model_copy(update={"sources": sources, "parts": parts})
+    return replace(make_start(), manifest=manifest, config=load_config("base", overrides))
+
+
+def test_a_corpus_of_one_source_is_one_data_set() -> None:
+    (corpus,) = training_datasets(make_start())
+    assert corpus["digest"] == manifest_digest(make_manifest())
+
+
+def test_the_digest_of_a_source_is_that_of_its_inputs() -> None:
+    corpus, europarl, back = training_datasets(start_with_sources())
+    _, other, same = training_datasets(start_with_sources(sha256="b" * 64))
+    assert europarl["digest"] != other["digest"]
+    assert back == same
+    assert {len(record["digest"]) for record in (corpus, europarl, back)} == {32}
+
+
+def test_a_mixture_stands_in_place_of_the_weight() -> None:
+    stages = "[{epochs: 2, weights: {europarl: 1}}, {temperature: 5}]"
+    _, europarl, back = training_datasets(start_with_sources(f"training.mixture={stages}"))
+    assert europarl["profile"]["weights by stage"] == [{"epochs": 2, "weight": 1}, {"temperature": 5}]
+    assert back["profile"]["weights by stage"] == [{"epochs": 2, "weight": 0.0}, {"temperature": 5}]
+    assert back["tags"] == {"tag": "<bt>"}
+
+
+def test_of_many_files_only_some_are_listed() -> None:
+    _, treebank, _ = training_datasets(start_with_sources(files=2400))
+    assert treebank["profile"]["files"] == 2400
+    assert len(treebank["profile"]["inputs"]) == MAX_FILES
+    assert len(json.dumps(treebank)) < 20_000
+
+
+@pytest.mark.parametrize(("points", "stride"), [(1, 1), (2000, 1), (4000, 1), (4001, 2), (100_000, 25)])
+def test_a_curve_has_at_most_a_few_thousand_points(points: int, stride: int) -> None:
+    assert point_stride(points) == stride
+    assert points / stride <= MAX_POINTS

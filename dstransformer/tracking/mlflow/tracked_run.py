@@ -1,0 +1,293 @@
+"""What other commands do with a tracked run: ``dst track`` sends its pending records, ``dst evaluate`` adds scores."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dstransformer.errors import DataError, StorageError, UserError, without_secrets
+from dstransformer.io.files import hold_lock, storage_errors
+from dstransformer.io.json_text import parse_json
+from dstransformer.tracking.metrics_log import METRICS_NAME, last_time
+from dstransformer.tracking.mlflow.location import (
+    GROUP_LOCK_NAME,
+    STATE_NAME,
+    TrackingState,
+    is_same_store,
+    sqlite_path,
+)
+from dstransformer.tracking.mlflow.outbox import CURSOR_NAME, OLD_PENDING_NAME, OUTBOX_NAME, Outbox, Record, unix_ms
+from dstransformer.tracking.mlflow.sender import Sender, StoreUnreachableError, is_group
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a training may take to end after its last line in ``metrics.jsonl``.
+RUN_END_SECONDS = 120.0
+
+#: The maximum length of a test set's name within the name of a metric.
+MAX_CHARACTERS = 200
+
+_FORBIDDEN = re.compile(r"[^\w .\-/]+", re.ASCII)  # in names of metrics
+
+
+def send_pending(run_folder: Path) -> int:
+    """Send the pending tracking records of a run, or of a group of runs.
+
+    A run that ended without a report is reported as failed. A group keeps its state: its runs may be in training.
+
+    Returns:
+        The number of records sent.
+
+    Raises:
+        DataError: The run was never tracked, or its records are damaged or missing.
+        UserError: The run is being trained.
+        StorageError: The tracking server does not accept all records, or the run folder cannot be written.
+    """
+    return _send(run_folder, None)[0]
+
+
+def register_bundle(run_folder: Path, name: str) -> str:
+    """Make the final bundle of a run a version of a registered model. Sends all pending records.
+
+    Returns:
+        A line that says which version it is, and why it is the champion or not.
+
+    Raises:
+        DataError: The run has no final bundle; and as :func:`send_pending`.
+        UserError, StorageError: As :func:`send_pending`.
+    """
+    return _send(run_folder, name)[1] or name
+
+
+def _send(run_folder: Path, register: str | None) -> tuple[int, str | None]:
+    """Send the pending records. Returns their number, and the result of registering the bundle."""
+    state = _load_state(run_folder)
+    outbox = Outbox(run_folder)
+    of_group = is_group(outbox)
+    with hold_lock(
+        run_folder / (GROUP_LOCK_NAME if of_group else ".lock"),
+        f"another process ({{owner}}) sends the records of {run_folder}, a training or `dst track`: wait for it",
+        keep=True,
+    ):
+        with storage_errors(run_folder, full="free some space and run the same command again"):
+            if lacks_end(outbox) and not of_group:  # a group may have a run in training
+                outbox.put({"op": "crash", "time": _last_report(run_folder, outbox)})
+            if register is not None:
+                if not any(outbox.records("bundle")):
+                    raise DataError(
+                        f"{run_folder} has no final bundle to register yet: finish the run with `dst train`"
+                    )
+                outbox.put({"op": "register", "name": register, "key": None})
+            before = outbox.pending()
+        sender = Sender(state, run_folder, outbox)
+        return _send_pending(state, run_folder, outbox, sender, before), sender.registered
+
+
+def _load_state(run_folder: Path) -> TrackingState:
+    if not run_folder.exists():
+        raise DataError(f"{run_folder} does not exist: name the folder of a run that `dst train` wrote")
+    outbox = run_folder / OUTBOX_NAME
+    if os.path.lexists(outbox) and not outbox.is_file():
+        raise DataError(f"{outbox} is not a file, as it should be to hold the tracking records: move it away")
+    state = TrackingState.load(run_folder)
+    if state is not None:
+        return state
+    if outbox.exists() or (run_folder / OLD_PENDING_NAME).exists():
+        raise DataError(
+            f"{run_folder / STATE_NAME}, which names the tracking server, is missing: restore it from a copy, or "
+            "resume the run with `dst train`, which writes it and sends the pending records"
+        )
+    raise DataError(
+        f"{run_folder} is not the folder of a tracked run: name one that `dst train` wrote with tracking enabled"
+    )
+
+
+def _send_pending(state: TrackingState, run_folder: Path, outbox: Outbox, sender: Sender, before: int) -> int:
+    address = without_secrets(state.tracking_uri)
+    if state.run_id is None and not before:
+        raise DataError(
+            f"{run_folder}: {address} has never received this run, and no records are pending in {OUTBOX_NAME}: "
+            f"restore that file from a copy; the metrics are still in {METRICS_NAME}"
+        )
+    path = sqlite_path(state.tracking_uri)
+    if path and path.is_dir():
+        raise StorageError(f"the tracking store {path} is a folder: move it away, and `dst track` creates a new store")
+    if path and not path.exists():
+        logger.warning("the tracking store %s does not exist: creating it", path)
+    try:
+        if path:
+            sender.connect()  # also repairs a moved or broken store when nothing is pending
+        sent = sender.send()
+    except StoreUnreachableError as error:
+        left = outbox.pending()
+        raise StorageError(
+            f"{run_folder}: {max(0, before - left - outbox.damaged)} records sent, {left} still pending: "
+            f"{address} does not accept them ({error}){'' if _is_configuration_error(error) else '; try again later'}"
+        ) from None
+    except OSError as error:
+        raise StorageError(f"cannot read {error.filename}: {error.strerror}; check its permissions") from None
+    if sender.lost:
+        raise DataError(
+            f"{address} does not know run {state.run_id}, and no records are left to create it again: restore the "
+            f"store, or {run_folder / OUTBOX_NAME}, from a copy"
+        )
+    if outbox.refused:
+        raise StorageError(
+            f"{run_folder}: {sent} records sent, {outbox.refused} still pending: "
+            f"{address} refused them; the warnings above say why"
+        )
+    if damaged := outbox.count_damaged():
+        raise StorageError(
+            f"{run_folder}: {sent} records sent; {damaged} damaged lines of {OUTBOX_NAME} were skipped: restore the "
+            f"file from a copy, or delete these lines and {CURSOR_NAME}"
+        )
+    return sent
+
+
+def _is_configuration_error(error: StoreUnreachableError) -> bool:
+    """Whether a setting caused the error, so that trying again does not help."""
+    return isinstance(error.__cause__, UserError | ValueError | ImportError)
+
+
+def crashed_run(run_folder: Path, outbox: Outbox, state: TrackingState) -> Record | None:
+    """ID and last time, for a record, of the run that trained in this folder before and ended without a report.
+
+    None if there was no such run, or another store has it.
+    """
+    try:
+        before = TrackingState.load(run_folder)
+    except DataError:  # damaged; the run that starts now replaces it
+        return None
+    if before is None or before.run_id is None or not lacks_end(outbox):
+        return None
+    if not is_same_store(before.tracking_uri, state.tracking_uri):
+        return None
+    return {"run_id": before.run_id, "time": _last_report(run_folder, outbox)}
+
+
+def _last_report(run_folder: Path, outbox: Outbox) -> int:
+    """When a run last logged metrics or put a record into the outbox, in Unix milliseconds."""
+    return max(last_record_time(outbox), int(1000 * (last_time(run_folder / METRICS_NAME) or 0.0)))
+
+
+def lacks_end(outbox: Outbox) -> bool:
+    """Whether no record of an end follows the last start of a run."""
+    last = None
+    for record in outbox.records():
+        if record["op"] in ("start", "finish", "crash"):
+            last = record["op"]
+    return last == "start"
+
+
+def last_record_time(outbox: Outbox) -> int:
+    """When the training last put a record into the outbox, in Unix milliseconds; 0 if it never did."""
+    times = [0]
+    for record in outbox.records():
+        if record["op"] == "metrics":
+            times += [when for _, _, when, _ in record["metrics"]]
+        elif record["op"] != "evaluation" and isinstance(record.get("time"), int):
+            times.append(record["time"])
+    return max(times)
+
+
+def find_run(bundle: Path, recorded: str | None) -> Path | None:
+    """The folder of the tracked run that a bundle belongs to.
+
+    Args:
+        bundle: The folder of the bundle.
+        recorded: The run folder in the provenance of the bundle, for one that was averaged or copied elsewhere.
+
+    Returns:
+        The run folder that contains the bundle, or the recorded one; None if neither is tracked. The folder of a
+        group of runs does not count.
+    """
+    folder = bundle.absolute()
+    candidates = [folder, *folder.parents, *([] if recorded is None else [Path(recorded)])]
+    tracked = (folder for folder in candidates if (folder / STATE_NAME).is_file())
+    return next((folder for folder in tracked if not is_group(Outbox(folder))), None)
+
+
+def log_evaluation(run_folder: Path, result: Mapping[str, Any]) -> None:
+    """Record the scores of a bundle on a test set in its run. A training in progress sends them, else
+    :func:`send_evaluations`.
+
+    Args:
+        run_folder: See :func:`find_run`.
+        result: The result as plain data: ``bundle``, ``step``, ``metrics``, ``test_set`` (with ``name``, ``digest`` and
+            ``ref``) and whatever else describes it.
+
+    Raises:
+        StorageError: The run folder cannot be written.
+    """
+    test_set = result["test_set"]
+    name = _metric_part(test_set["name"])
+    step = result["step"] if isinstance(result.get("step"), int) else 0
+    bundle = Path(result["bundle"]).absolute()
+    try:
+        Outbox(run_folder).put({
+            "op": "evaluation",
+            "key": uuid.uuid4().hex,
+            "time": unix_ms(),
+            "step": step,
+            "name": name,
+            "metrics": dict(result["metrics"]),
+            "dataset": {"name": name, "digest": test_set["digest"], "path": test_set["ref"]},
+            "models": _model_paths(bundle, run_folder.absolute()),
+            "text": json.dumps(dict(result), indent=2, ensure_ascii=False) + "\n",
+        })  # fmt: skip
+    except OSError as error:
+        raise StorageError(f"cannot write {error.filename}: {error.strerror}; the scores are not in MLflow") from None
+
+
+def logged_evaluations(run_folder: Path) -> list[dict[str, Any]]:
+    """The results that :func:`log_evaluation` has recorded in a run, sent or not."""
+    records = Outbox(run_folder).records("evaluation")
+    return [parse_json(record["text"], nan=True) for record in records]
+
+
+def send_evaluations(run_folder: Path, *, wait_seconds: float = 0.0) -> str | None:
+    """Send what :func:`log_evaluation` has recorded.
+
+    Args:
+        run_folder: The run folder.
+        wait_seconds: Seconds to wait for a training that is about to end.
+
+    Returns:
+        A line that says why MLflow does not have the scores yet; None if it does. A store that is down is not an error:
+        the records are kept.
+    """
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        try:
+            send_pending(run_folder)
+        except (StorageError, DataError) as error:
+            return f"MLflow does not have the scores yet: {error}; `dst track {run_folder}` sends them"
+        except UserError:  # another process holds the run
+            if time.monotonic() >= deadline:
+                return f"{run_folder} is being trained: the training sends the scores to MLflow"
+            time.sleep(1.0)
+        else:
+            return None
+
+
+def _metric_part(name: str) -> str:
+    """A test set's name as part of a metric's name, which MLflow limits to a relative path of 250 characters."""
+    parts = [part for part in _FORBIDDEN.sub("-", name).split("/") if part not in ("", ".", "..")]
+    return "/".join(parts)[-MAX_CHARACTERS:].lstrip("/") or "test"
+
+
+def _model_paths(bundle: Path, run_folder: Path) -> list[str]:
+    """The paths under which MLflow's models of the run may have a bundle."""
+    paths = [str(bundle)]
+    if bundle.is_relative_to(run_folder):
+        paths.append(str(bundle.relative_to(run_folder)))
+        if bundle.name == "bundle" and bundle.parent != run_folder:
+            paths.append(str(bundle.parent))  # a checkpoint
+    return paths
