@@ -199,7 +199,7 @@ def decode_lines(
     options: argparse.Namespace,
     load: Callable[[], TextDecoder],
     request: Request | None = None,
-    also: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> CommandResult:
     """Translate or parse the lines of the files of :func:`add_lines`. Several processes share the lines.
 
@@ -207,7 +207,7 @@ def decode_lines(
         options: The options.
         load: Builds the translator.
         request: What is written for each line.
-        also: Options that change the output, besides the translator. Parts written with other values are not reused.
+        extra: Options that change the output, besides the translator. Parts written with other values are not reused.
 
     Raises:
         UserError: BUNDLE and FILE are swapped, or several processes have no file to read or to write.
@@ -241,7 +241,7 @@ def decode_lines(
                 load,
                 request or Request(),
                 processes,
-                also=also,
+                extra=extra,
                 overwrite=options.overwrite,
                 progress=shown,
             )

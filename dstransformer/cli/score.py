@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> CommandResult:
             options.tgt,
             options.output,
             load,
-            form=options.format,
+            output_format=options.format,
             overwrite=options.overwrite,
             progress=progress,
         )

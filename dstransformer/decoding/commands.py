@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dstransformer.config import DecodingConfig, complete_config
-from dstransformer.decoding.engine import Progress
 from dstransformer.decoding.formats import Request, warn_of_prefixes_left
 from dstransformer.decoding.translator import TextDecoder, Translator
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.io.text import iter_arriving, iter_lines, writing_lines
 from dstransformer.model import DTYPES, Bundle, open_bundle
+from dstransformer.terminal.progress import Advance
 
 Decoder = TypeVar("Decoder", bound=TextDecoder)
 
@@ -66,7 +66,7 @@ def translate_files(
     request: Request | None = None,
     *,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> Translated:
     """Translate text, one sentence per line, plain or gzipped.
 

@@ -21,7 +21,7 @@ from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.decoding import Translator, length_penalty
 from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis
 from dstransformer.decoding.commands import override_settings
-from dstransformer.decoding.engine import Progress, tokens_at_once
+from dstransformer.decoding.engine import tokens_per_batch
 from dstransformer.distributed.world import usable_cores
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.export.ct2 import FORMAT_VERSION, RECORD, require_ctranslate2, unused_rows, write_ct2
@@ -29,6 +29,7 @@ from dstransformer.export.weights import check_translates
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import is_ct2_export
 from dstransformer.model import open_bundle
+from dstransformer.terminal.progress import Advance
 
 Job = TypeVar("Job")
 
@@ -177,13 +178,13 @@ class CT2Engine:
         numbers: Sequence[int],
         n_best: int = 1,
         prefixes: Sequence[Sequence[int]] = (),
-        progress: Progress | None = None,
+        progress: Advance | None = None,
     ) -> list[list[Hypothesis]]:
         """See :meth:`SearchEngine.search`. There is no pruning."""
         self._check_prefixes(prefixes, numbers)
         search = _Search(self, settings)
         asked = [search.ask(ids, prefixes[place] if prefixes else ()) for place, ids in enumerate(src)]
-        batch_tokens = tokens_at_once(settings.batch_tokens, settings.beam_size)
+        batch_tokens = tokens_per_batch(settings.batch_tokens, settings.beam_size)
         batches = plan_batches([len(ids) for ids in src], batch_tokens)
         found: list[list[_Found]] = [[] for _ in src]
         rounded = [min(-(-one.limit // LIMIT_STEP) * LIMIT_STEP, self.max_tokens) for one in asked]
