@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> CommandResult:
         DstError: The model cannot be loaded, or its process has ended.
     """
     from dstransformer.serving.limits import check_limits
-    from dstransformer.serving.process import ModelProcess
+    from dstransformer.serving.model_process import ModelProcess
 
     exit_on_sigterm()
     limits = check_limits(
@@ -102,7 +102,7 @@ def _load(options: argparse.Namespace) -> Model:
     from dstransformer.decoding.commands import load_translator
     from dstransformer.decoding.devices import memory_errors
     from dstransformer.model import open_bundle
-    from dstransformer.serving.loaded import LoadedModel
+    from dstransformer.serving.loaded_model import LoadedModel
 
     bundle = open_bundle(options.bundle)
     if bundle.trees is not None:

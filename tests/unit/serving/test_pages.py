@@ -9,14 +9,14 @@ import pytest
 
 from dstransformer.serving.app import describe
 from dstransformer.serving.limits import Limits, fit_to_model
-from dstransformer.serving.loaded import LoadedModel
+from dstransformer.serving.loaded_model import LoadedModel
 from dstransformer.serving.pages import Page, render_docs, render_start
 from dstransformer.serving.service import Service
 
 
 @pytest.fixture(scope="module")
 def service(model: LoadedModel) -> Service:
-    return Service(model, fit_to_model(Limits(), model.facts))
+    return Service(model, fit_to_model(Limits(), model.info))
 
 
 @pytest.fixture(scope="module", params=["start", "docs"])
