@@ -168,6 +168,11 @@ def add_decoding(parser: CommandParser, *, output: str | None = "--output", requ
         metavar="NATS",
         help="drop hypotheses whose log-probability is this much below the best one's; 0: none (the bundle's)",
     )
+    add_device(parser)
+
+
+def add_device(parser: CommandParser) -> None:
+    """Add the options of commands that compute with a bundle: device and precision."""
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (a GPU if there is one)")
     parser.add_argument(
         "--precision", choices=("fp32", "bf16", "fp16"), help="precision of the weights (bf16 on a GPU, fp32 on a CPU)"
@@ -230,7 +235,7 @@ def decode_lines(
         who = "--resume needs" if options.resume else f"{processes.world_size} processes need"
         raise UserError(f"{who} a FILE and --output FILE: standard input and output cannot be divided")
     if processes.world_size > 1:
-        _take_share(options, processes)
+        _assign_device(options, processes)
     bar = options.output not in (None, "-") or sys.stdout is None or not sys.stdout.isatty()
     with reporting("lines", bar=bar and processes.rank == 0) as progress:
         if in_parts:
@@ -254,7 +259,7 @@ def decode_lines(
     return CommandResult()
 
 
-def _take_share(options: argparse.Namespace, processes: Processes) -> None:
+def _assign_device(options: argparse.Namespace, processes: Processes) -> None:
     """Choose the GPU of this process if none was named, and its share of the cores."""
     import torch
 
@@ -286,7 +291,6 @@ def _load(options: argparse.Namespace, bundle: Path | Bundle, kind: type[Decoder
         others=vars(options).get("ensemble", ()),
         device=options.device,
         precision=options.precision,
-        keep_nan=False,
         **search_settings(options),
     )
 

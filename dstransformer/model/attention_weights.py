@@ -93,10 +93,7 @@ def record_projections(model: Transformer, src: Tensor, tgt_in: Tensor) -> dict[
     with torch.no_grad(), _recording(model, outputs):
         memory = model.encode(src, packing)
         model.decode(tgt_in, tgt_packing, memory, packing)
-    recorded: dict[nn.Module, Projections] = {}
-    for module in _attentions(model):
-        recorded[module] = _split(module, outputs, len(src), len(tgt_in))
-    return recorded
+    return {module: _split(module, outputs, len(src), len(tgt_in)) for module in _attentions(model)}
 
 
 def _attentions(model: Transformer) -> list[MultiHeadAttention]:
