@@ -196,7 +196,8 @@ def add_lines(parser: CommandParser, outputs: str) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="keep finished parts in OUTPUT.parts: the same command, killed, goes on (several processes always do)",
+        help="keep finished parts in OUTPUT.parts: after an interruption the same command resumes (several processes "
+        "always do)",
     )
 
 

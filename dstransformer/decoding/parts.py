@@ -40,7 +40,7 @@ POLL_SECONDS = 0.5
 #: Seconds of waiting for them between two warnings.
 WARN_SECONDS = 60.0
 
-_FULL = "make room; the same command goes on from the finished parts"
+_FULL = "make room; the same command resumes from the finished parts"
 
 
 def translate_in_parts(
@@ -59,7 +59,7 @@ def translate_in_parts(
     The finished parts are kept in ``OUTPUT.parts``, on a disk that all processes share. The same command after an
     interruption makes only those that are missing, with any number of processes. Part ``k`` belongs to process ``k``
     modulo their number; rank 0 puts the parts together when all are there and removes the folder. A process that
-    comes later than that has nothing to do.
+    starts after that has nothing to do.
 
     Args:
         file: Text, one sentence per line, plain or gzipped.
@@ -99,7 +99,7 @@ def translate_in_parts(
     except DstError:
         if not (late := folder.is_finished()):  # else the folder has vanished in between
             raise
-    if late:  # this process may have made the folder anew
+    if late:  # this process may have made the folder again
         folder.clear()
     return lines
 

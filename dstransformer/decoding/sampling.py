@@ -151,7 +151,7 @@ class _Drawn:
 
 
 def draw_tokens(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
-    """Draw a piece for each row, for so many rows at once that they take about the memory of ``CHUNK_LOGITS``.
+    """Draw a piece for each row, in chunks of rows that take about the memory of ``CHUNK_LOGITS``.
 
     Args:
         logits: ``(rows, pieces)`` fp32.

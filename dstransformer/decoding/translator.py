@@ -125,7 +125,7 @@ class TextDecoder(ABC):
             sentences: The sentences.
             n_best: Outputs per sentence. A search that finishes fewer returns those.
             prefixes: What the outputs of each sentence begin with; an empty string for anything. A prefix ends with a
-                whole piece: it is encoded by itself.
+                whole piece, because it is encoded separately.
             sampling: Draw the outputs instead of searching for the best; they are in the order of drawing.
             progress: Called after each batch with the number of its sentences.
             first: Number of the first sentence in warnings and errors, and for the random numbers of sampling.

@@ -38,7 +38,7 @@ Item = TypeVar("Item")
 PATIENCE = 2.0
 
 #: A sentence is searched to its limit rounded up to a multiple of this, and again to the limit itself if an output is
-#: longer. So its outputs do not depend on the sentences beside it, and a batch need not be split at every length.
+#: longer. So its outputs do not depend on the rest of its batch, and a batch need not be split at every length.
 LIMIT_STEP = 32
 
 #: CTranslate2 ranks finished hypotheses by ``log_probability / length ** exponent``. The exponent is alpha times this;
@@ -130,7 +130,7 @@ def _open_export(
 
 
 class CT2Engine:
-    """Searches with CTranslate2; the result is chosen among its hypotheses as our search would.
+    """Searches with CTranslate2, and ranks its hypotheses as our search does.
 
     It is a :class:`dstransformer.decoding.engine.SearchEngine`.
 
@@ -200,9 +200,9 @@ class CT2Engine:
         return [search.rank(hypotheses)[:n_best] for hypotheses in candidates]
 
     def submit_ahead(self, items: Iterable[Item], submit: Callable[[Item], Any]) -> Iterator[tuple[Item, Any]]:
-        """Each item with its answers, which may be on their way; some items ahead, so that no worker waits.
+        """Each item with its pending answers. Some items are submitted ahead, so that no worker is idle.
 
-        Not all at once: CTranslate2 finishes what it was given, even when the program is interrupted.
+        Not all are submitted at once, because CTranslate2 finishes them even when the program is interrupted.
         """
         rest, given = iter(items), deque[tuple[Item, Any]]()
         while True:

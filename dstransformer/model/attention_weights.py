@@ -1,4 +1,4 @@
-"""The attention weights of a model, recorded while it encodes and decodes. The model itself computes as always.
+"""The attention weights of a model, recorded while it encodes and decodes. Its outputs do not change.
 
 The kernels never form the weights of a whole sentence. So hooks record the projected queries and keys of each
 attention, and equation 1 is evaluated on them here.

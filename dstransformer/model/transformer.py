@@ -216,7 +216,7 @@ class MultiHeadAttention(TensorModule):
 
     Args:
         config: The architecture.
-        causal: A position attends to itself and to what comes before it (section 3.2.3).
+        causal: A position attends to itself and earlier positions (section 3.2.3).
         over_memory: Keys and values come from the encoder's output.
         backend: The implementation of equation 1, see :func:`dstransformer.model.ops.attention`.
     """
@@ -237,7 +237,7 @@ class MultiHeadAttention(TensorModule):
         self.out = Linear(value_width, config.d_model, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Glorot uniform for each projection by itself, not for the matrix that holds several; biases 0."""
+        """Glorot uniform for each projection separately, not for the matrix that holds several; biases 0."""
         key_width, value_width = self.shape.heads * self.shape.d_k, self.shape.heads * self.shape.d_v
         if self.over_memory:
             projections = [(self.q, [key_width]), (self.kv, [key_width, value_width])]

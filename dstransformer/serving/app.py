@@ -50,17 +50,13 @@ def build_app(service: Service, hosts: Collection[str] = ()) -> Guard:
         service: The model.
         hosts: See :class:`Guard`.
     """
-    app = _build_routes(service)
+    app = build_routes(service)
     paths = ("/", "/docs", "/openapi.json", "/translate", "/attention", "/healthz", "/metrics")
     return Guard(app, limits=service.limits, hosts=hosts, metrics=service.metrics, paths=paths)
 
 
-def describe(service: Service) -> dict[str, Any]:
-    """The OpenAPI schema of the interface."""
-    return _build_routes(service).openapi()
-
-
-def _build_routes(service: Service) -> FastAPI:
+def build_routes(service: Service) -> FastAPI:
+    """The routes without the guard."""
     app = FastAPI(
         title="dst serve", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, debug=False
     )

@@ -85,7 +85,7 @@ class _Item:
 class Batcher:
     """Runs the work of many threads in one.
 
-    A batch is the oldest sentence in the queue and all that fit beside it: those of the same ``n_best``, oldest first,
+    A batch is the oldest sentence in the queue and all that fit with it: those of the same ``n_best``, oldest first,
     up to ``batch_tokens`` source tokens. If the thread is idle, a sentence waits up to ``delay`` seconds for others.
 
     Args:
@@ -232,7 +232,7 @@ class Batcher:
             if len(batch) == 1:
                 self._fail(batch[0].job, error)
                 return
-            for item in batch:  # one of them may have caused the error: try each by itself
+            for item in batch:  # one of them may have caused the error: try each alone
                 self._work([item])
 
     def _translate(self, batch: list[_Item]) -> None:

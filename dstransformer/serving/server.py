@@ -117,7 +117,7 @@ class _Server(uvicorn.Server):
 
     Attributes:
         lost: Number of requests that were abandoned, once it has stopped.
-        failure: Why it stopped by itself; None if a signal stopped it.
+        failure: Why it stopped without a signal; None if a signal stopped it.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:

@@ -1,4 +1,4 @@
-"""The operations of the model, the only way in which layers compute. None asks which implementation runs.
+"""The operations of the model, the only way in which layers compute; no layer knows which implementation runs.
 
 - ``reference``: each operation in plain PyTorch. This defines the result.
 - ``dispatch``: chooses the implementation of each operation.

@@ -193,7 +193,7 @@ def _processor() -> str:
 
 
 def processor_name() -> str:
-    """The name of this machine's CPU, to be read by people."""
+    """The human-readable name of this machine's CPU."""
     names = [line.partition(":")[2].strip() for line in _cpuinfo("model name")]
     return ", ".join(names) or platform.processor() or platform.machine()
 
