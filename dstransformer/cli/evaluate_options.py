@@ -128,7 +128,7 @@ def check_options(options: argparse.Namespace) -> None:
     """Check that the options fit the task and each other.
 
     Raises:
-        UserError: One is missing, belongs to the other task, or contradicts another.
+        UserError: An option is missing, belongs to the other task, or contradicts another.
     """
     other = "translation" if options.task == "parsing" else "parsing"
     values = {name: getattr(options, name) for name in _TAKEN[other] | _TAKEN[options.task]}

@@ -299,15 +299,15 @@ class _Job:
             wanted = PARTS_PER_PROCESS * folder.processes.world_size
             lines = sum(1 for _ in islice(iter_lines(folder.text), wanted * BUFFER_LINES))
             own = dataclasses.replace(self, part_lines=min(max(-(-lines // wanted), MIN_LINES), BUFFER_LINES))
-            aside = folder.path / f".{JOB_NAME}.{folder.processes.rank}"
-            write_durably(aside, json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(own)}) + "\n")
+            temporary = folder.path / f".{JOB_NAME}.{folder.processes.rank}"
+            write_durably(temporary, json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(own)}) + "\n")
             try:
-                os.link(aside, path)  # only one process succeeds
+                os.link(temporary, path)  # only one process succeeds
             except FileExistsError:
                 pass
             except OSError:  # a file system without hard links
-                aside.replace(path)
-            aside.unlink(missing_ok=True)
+                temporary.replace(path)
+            temporary.unlink(missing_ok=True)
         found = _read_job(path)
         for name, value in self.asked.items():
             if found.asked.get(name) != value:

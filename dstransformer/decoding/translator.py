@@ -372,7 +372,7 @@ def take_prefixes(prefixes: Iterator[str], count: int, first: int) -> list[str]:
     """The prefixes of the next ``count`` lines, of which ``first`` is the number of the first.
 
     Raises:
-        DataError: There are fewer.
+        DataError: There are fewer prefixes than lines.
     """
     taken = list(islice(prefixes, count))
     if len(taken) < count:

@@ -44,7 +44,7 @@ def require_ctranslate2() -> Any:
     """The module ``ctranslate2``.
 
     Raises:
-        UserError: It is not installed.
+        UserError: CTranslate2 is not installed.
     """
     try:
         import ctranslate2

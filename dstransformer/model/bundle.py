@@ -73,7 +73,7 @@ class Bundle:
         """The configuration the model was trained with; keys that an older version lacked have their default.
 
         Raises:
-            DataError: The provenance does not hold it.
+            DataError: The provenance has no configuration.
         """
         recorded = self.provenance.get("config")
         if not isinstance(recorded, Mapping):
@@ -90,7 +90,7 @@ class Bundle:
         """Compare the weights file with its hash. Opening a bundle compares the other files.
 
         Raises:
-            DataError: It cannot be read, or does not match.
+            DataError: The weights file cannot be read, or does not match its hash.
         """
         _check_hash(self.path / WEIGHTS, self.provenance)
 

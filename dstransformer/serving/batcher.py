@@ -137,7 +137,7 @@ class Batcher:
         """Queue sentences, at least one: all or none of them.
 
         Raises:
-            QueueFullError: There is no room.
+            QueueFullError: The queue has no room for the sentences.
             StoppingError: The batcher was stopped.
         """
         job = Job(n_best, any(query.prefix for query in queries), [None] * len(queries), len(queries))

@@ -60,9 +60,9 @@ def check_limits(**given: float | None) -> Limits:
     """
     changed = {name: value for name, value in given.items() if value is not None}
     for name, value in changed.items():
-        least = "0 or more" if name in ("batch_delay", "stop") else "more than 0" if name == "timeout" else "1 or more"
-        if not value < float("inf") or value < 0 or (value == 0 and least != "0 or more"):
-            raise ConfigError(f"{OPTIONS[name]} is {value:g}: give {least}")
+        bound = "0 or more" if name in ("batch_delay", "stop") else "more than 0" if name == "timeout" else "1 or more"
+        if not value < float("inf") or value < 0 or (value == 0 and bound != "0 or more"):
+            raise ConfigError(f"{OPTIONS[name]} is {value:g}: give {bound}")
     queue = changed.get("queue", Limits.queue)
     if "sentences" not in changed:
         changed["sentences"] = min(Limits.sentences, queue)

@@ -91,7 +91,7 @@ class Model(Protocol):
         """Translate a batch.
 
         Raises:
-            DstError: It cannot be translated, see :meth:`dstransformer.decoding.Translator.search`.
+            DstError: The batch cannot be translated, see :meth:`dstransformer.decoding.Translator.search`.
             dstransformer.serving.model_process.ModelEndedError: See :attr:`ended`.
         """
 

@@ -176,7 +176,7 @@ class Service:
         """Queue work and wait for its result; None if the client disconnects first.
 
         Raises:
-            RefusedError: It was not accepted, took too long or failed.
+            RefusedError: The work was not accepted, took too long or failed.
         """
         try:
             job = submit()
@@ -204,7 +204,7 @@ def _result(result: asyncio.Future[Any]) -> Any:
     """What the work gave.
 
     Raises:
-        RefusedError: It failed for a reason that the user can know. Any other error is a bug and passes.
+        RefusedError: The work failed for a reason that the user can know. Any other error is a bug and is re-raised.
     """
     try:
         return result.result()
