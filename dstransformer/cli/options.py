@@ -292,6 +292,7 @@ def _load(options: argparse.Namespace, bundle: Path | Bundle, kind: type[Decoder
         others=vars(options).get("ensemble", ()),
         device=options.device,
         precision=options.precision,
+        keep_nan=False,
         **search_settings(options),
     )
 

@@ -98,6 +98,7 @@ def _load(options: argparse.Namespace) -> Model:
         ConfigError: An option is out of bounds, or the device does not exist.
         DstError: There is not enough memory.
     """
+    from dstransformer.decoding import Translator
     from dstransformer.decoding.commands import load_translator
     from dstransformer.decoding.devices import memory_errors
     from dstransformer.model import open_bundle
@@ -110,6 +111,8 @@ def _load(options: argparse.Namespace) -> Model:
     with memory_errors("load the model", "free some, or choose another --device"):
         translator = load_translator(
             bundle,
+            Translator,
+            others=(),
             keep_nan=True,
             device=options.device,
             precision=options.precision,

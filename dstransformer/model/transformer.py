@@ -244,7 +244,7 @@ class MultiHeadAttention(TensorModule):
         else:
             projections = [(self.qkv, [key_width, key_width, value_width])]
         for linear, widths in [*projections, (self.out, [self.out.out_features])]:
-            for weight in linear.weight.split(widths):
+            for weight in torch.split(linear.weight, widths):
                 nn.init.xavier_uniform_(weight)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
