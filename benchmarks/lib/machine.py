@@ -16,7 +16,7 @@ from typing import TypeVar
 import psutil
 import torch
 
-from dstransformer.model.ops import kernels_name, processor_name
+from dstransformer.model.ops import kernels_fingerprint, processor_name
 
 #: The share of the machine that others may take before a measurement counts as disturbed.
 DISTURBED = 0.05
@@ -38,7 +38,8 @@ def describe() -> str:
     """CPU, cores, memory and the version of PyTorch."""
     memory = psutil.virtual_memory().total / 2**30
     cores = f"{count_cores()} cores, {torch.get_num_threads()} threads"
-    return f"{processor_name()}, {cores}, {memory:.0f} GiB, torch {torch.__version__}, CPU kernels: {kernels_name()}"
+    kernels = kernels_fingerprint()
+    return f"{processor_name()}, {cores}, {memory:.0f} GiB, torch {torch.__version__}, CPU kernels: {kernels}"
 
 
 def format_header(machine: str, command: str) -> str:

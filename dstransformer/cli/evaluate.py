@@ -87,7 +87,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
         folders = dict(zip(map(str, options.bundle), runs, strict=True))
         for line in _track([(folders[found.system], found) for found in results if found.system in folders]):
             logger.warning(line)
-    return _answer(options, results, comparisons)
+    return _report(options, results, comparisons)
 
 
 def _cached_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list[TestSet]:
@@ -172,7 +172,7 @@ def _track(results: Sequence[tuple[Path, SystemResult]]) -> list[str]:
     return [line for path in dict.fromkeys(path for path, _ in results) if (line := send_evaluations(path))]
 
 
-def _answer(
+def _report(
     options: argparse.Namespace, results: Sequence[SystemResult], comparisons: Sequence[tuple[str, Comparison]]
 ) -> CommandResult:
     from dstransformer.evaluation.systems import FORMAT_VERSION, format_result, format_table

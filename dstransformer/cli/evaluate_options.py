@@ -48,8 +48,8 @@ def add_options(parser: CommandParser) -> None:
     parser.add_argument(
         "--tags",
         choices=("parsed", "punctuation", "gold"),
-        help="parsing: what is punctuation is decided by the parser's tags, by the gold ones, or all tags are the gold "
-        "ones (punctuation for BUNDLE, parsed for --trees)",
+        help="parsing: the parser's tags decide what is punctuation, or the gold tags do, or all tags are replaced by "
+        "the gold ones (punctuation for BUNDLE, parsed for --trees)",
     )
     parser.add_argument("--output", type=file, metavar="FILE", help="file for the outputs, gzipped if it ends in .gz")
     parser.add_argument("--json", action="store_true", help="print the scores as JSON")
@@ -96,7 +96,7 @@ def _add_texts(parser: CommandParser) -> None:
         "--comet-python",
         type=file,
         metavar="PYTHON",
-        help="the Python of an environment with the package unbabel-comet, which does not go beside this one",
+        help="the Python of an environment with the package unbabel-comet, which cannot be installed in this one",
     )
     parser.add_argument(
         "--track", action="store_true", help="put the scores into the MLflow run in which BUNDLE was trained"
@@ -128,7 +128,7 @@ def check_options(options: argparse.Namespace) -> None:
     """Check that the options fit the task and each other.
 
     Raises:
-        UserError: One is missing, belongs to the other task, or contradicts another.
+        UserError: An option is missing, belongs to the other task, or contradicts another.
     """
     other = "translation" if options.task == "parsing" else "parsing"
     values = {name: getattr(options, name) for name in _TAKEN[other] | _TAKEN[options.task]}

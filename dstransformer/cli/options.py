@@ -168,6 +168,11 @@ def add_decoding(parser: CommandParser, *, output: str | None = "--output", requ
         metavar="NATS",
         help="drop hypotheses whose log-probability is this much below the best one's; 0: none (the bundle's)",
     )
+    add_device(parser)
+
+
+def add_device(parser: CommandParser) -> None:
+    """Add the options of commands that compute with a bundle: device and precision."""
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (a GPU if there is one)")
     parser.add_argument(
         "--precision", choices=("fp32", "bf16", "fp16"), help="precision of the weights (bf16 on a GPU, fp32 on a CPU)"
@@ -191,7 +196,8 @@ def add_lines(parser: CommandParser, outputs: str) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="keep finished parts in OUTPUT.parts: the same command, killed, goes on (several processes always do)",
+        help="keep finished parts in OUTPUT.parts: after an interruption the same command resumes (several processes "
+        "always do)",
     )
 
 
@@ -199,7 +205,7 @@ def decode_lines(
     options: argparse.Namespace,
     load: Callable[[], TextDecoder],
     request: Request | None = None,
-    also: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> CommandResult:
     """Translate or parse the lines of the files of :func:`add_lines`. Several processes share the lines.
 
@@ -207,7 +213,7 @@ def decode_lines(
         options: The options.
         load: Builds the translator.
         request: What is written for each line.
-        also: Options that change the output, besides the translator. Parts written with other values are not reused.
+        extra: Options that change the output, besides the translator. Parts written with other values are not reused.
 
     Raises:
         UserError: BUNDLE and FILE are swapped, or several processes have no file to read or to write.
@@ -230,7 +236,7 @@ def decode_lines(
         who = "--resume needs" if options.resume else f"{processes.world_size} processes need"
         raise UserError(f"{who} a FILE and --output FILE: standard input and output cannot be divided")
     if processes.world_size > 1:
-        _take_share(options, processes)
+        _assign_device(options, processes)
     bar = options.output not in (None, "-") or sys.stdout is None or not sys.stdout.isatty()
     with reporting("lines", bar=bar and processes.rank == 0) as progress:
         if in_parts:
@@ -241,7 +247,7 @@ def decode_lines(
                 load,
                 request or Request(),
                 processes,
-                also=also,
+                extra=extra,
                 overwrite=options.overwrite,
                 progress=shown,
             )
@@ -254,7 +260,7 @@ def decode_lines(
     return CommandResult()
 
 
-def _take_share(options: argparse.Namespace, processes: Processes) -> None:
+def _assign_device(options: argparse.Namespace, processes: Processes) -> None:
     """Choose the GPU of this process if none was named, and its share of the cores."""
     import torch
 

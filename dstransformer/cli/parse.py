@@ -33,4 +33,4 @@ def run(options: argparse.Namespace) -> CommandResult:
         return parser
 
     exit_on_sigterm()
-    return decode_lines(options, load, also={"tokenised": options.tokenised})
+    return decode_lines(options, load, extra={"tokenised": options.tokenised})

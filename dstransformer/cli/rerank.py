@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, Commands, file, folder
-from dstransformer.cli.score import add_scoring
+from dstransformer.cli.score import add_scoring, load_scorer
 from dstransformer.errors import UserError
 from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
@@ -142,17 +142,7 @@ def _lines(options: argparse.Namespace, groups: Iterable[Group], weights: Weight
 
 
 def _load(options: argparse.Namespace) -> Scorer | None:
-    from dstransformer.decoding.scoring import Scorer
-
-    if options.reverse is None:
-        return None
-    return Scorer.load(
-        options.reverse,
-        device=options.device,
-        precision=options.precision,
-        batch_tokens=options.batch_tokens,
-        max_tokens=options.max_tokens,
-    )
+    return None if options.reverse is None else load_scorer(options, options.reverse)
 
 
 def _weight(text: str) -> float:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, Commands, file, folder
+from dstransformer.cli.options import CommandResult, Commands, add_device, file, folder
 from dstransformer.terminal.command import CommandParser, exit_on_sigterm
+
+if TYPE_CHECKING:
+    from dstransformer.decoding.scoring import Scorer
 
 
 def add_parser(commands: Commands[CommandParser]) -> None:
@@ -39,28 +45,16 @@ def add_scoring(parser: CommandParser) -> None:
     parser.add_argument(
         "--batch-tokens", type=int, metavar="N", help="tokens per batch on the longer side (the bundle's)"
     )
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (a GPU if there is one)")
-    parser.add_argument(
-        "--precision", choices=("fp32", "bf16", "fp16"), help="precision of the weights (bf16 on a GPU, fp32 on a CPU)"
-    )
+    add_device(parser)
 
 
 def run(options: argparse.Namespace) -> CommandResult:
     """Score the pairs of two files."""
-    from dstransformer.decoding.scoring import Scorer, score_files
+    from dstransformer.decoding.scoring import score_files
     from dstransformer.io.text import is_stdout
     from dstransformer.terminal.progress import reporting
 
     exit_on_sigterm()
-
-    def load() -> Scorer:
-        return Scorer.load(
-            options.bundle,
-            device=options.device,
-            precision=options.precision,
-            batch_tokens=options.batch_tokens,
-            max_tokens=options.max_tokens,
-        )
 
     printed = is_stdout(options.output)
     with reporting("pairs", bar=not printed) as progress:
@@ -68,9 +62,22 @@ def run(options: argparse.Namespace) -> CommandResult:
             options.src,
             options.tgt,
             options.output,
-            load,
-            form=options.format,
+            partial(load_scorer, options, options.bundle),
+            output_format=options.format,
             overwrite=options.overwrite,
             progress=progress,
         )
     return CommandResult("" if printed else f"{options.output}: {totals}")
+
+
+def load_scorer(options: argparse.Namespace, bundle: Path) -> Scorer:
+    """Load a scorer with the options of :func:`add_scoring`."""
+    from dstransformer.decoding.scoring import Scorer
+
+    return Scorer.load(
+        bundle,
+        device=options.device,
+        precision=options.precision,
+        batch_tokens=options.batch_tokens,
+        max_tokens=options.max_tokens,
+    )

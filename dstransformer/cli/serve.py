@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> CommandResult:
         DstError: The model cannot be loaded, or its process has ended.
     """
     from dstransformer.serving.limits import check_limits
-    from dstransformer.serving.process import ModelProcess
+    from dstransformer.serving.model_process import ModelProcess
 
     exit_on_sigterm()
     limits = check_limits(
@@ -94,7 +94,7 @@ def _load(options: argparse.Namespace) -> Model:
     """Load the model, in its process.
 
     Raises:
-        DataError: It is a parser, or the bundle is damaged.
+        DataError: The bundle is a parser, or damaged.
         ConfigError: An option is out of bounds, or the device does not exist.
         DstError: There is not enough memory.
     """
@@ -102,12 +102,12 @@ def _load(options: argparse.Namespace) -> Model:
     from dstransformer.decoding.commands import load_translator
     from dstransformer.decoding.devices import memory_errors
     from dstransformer.model import open_bundle
-    from dstransformer.serving.loaded import LoadedModel
+    from dstransformer.serving.loaded_model import LoadedModel
 
     bundle = open_bundle(options.bundle)
     if bundle.trees is not None:
         raise DataError(f"{bundle.path} is a parser: only translation models can be served; use `dst parse`")
-    options.max_input_tokens, options.long = 0, "cut"  # nothing is: the server refuses what is too long
+    options.max_input_tokens, options.long = 0, "cut"  # nothing is cut: the server refuses longer inputs
     with memory_errors("load the model", "free some, or choose another --device"):
         translator = load_translator(
             bundle,

@@ -18,7 +18,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     )
     parser.add_argument("--corpus", required=True, type=folder, help="folder that dst-prep built")
     parser.add_argument(
-        "--out", required=True, type=folder, help="folder for runs and table; a table in it goes on where it stopped"
+        "--out", required=True, type=folder, help="folder for runs and table; an unfinished table in it is resumed"
     )
     parser.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="base, A to E, big, or names (all rows)")
     parser.add_argument(

@@ -135,7 +135,7 @@ def _read_request(options: argparse.Namespace) -> Request:
 
 
 def _converse(translator: Translator, request: Request) -> CommandResult:
-    """CommandResult each sentence that is typed, until the input ends.
+    """Translate each sentence that is typed, until the input ends.
 
     Raises:
         DataError: The input is closed, or not UTF-8.

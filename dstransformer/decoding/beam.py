@@ -12,7 +12,6 @@ from torch import Tensor
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import BOS_ID, EOS_ID
 from dstransformer.decoding.ensemble import Ensemble
-from dstransformer.decoding.lengths import best_reachable_score, length_penalty, output_limits
 from dstransformer.model import Packing, ops
 
 #: Pieces with smaller numbers (padding, unknown, begin of sentence) are never in an output.
@@ -22,8 +21,8 @@ FIRST_PIECE = EOS_ID
 #: the others.
 DROP_SHARE = 0.125
 
-#: Tokens that a search has room for at first; it doubles when it is full.
-FIRST_ROOM = 64
+#: Initial capacity of a search, in tokens; it doubles when it is full.
+FIRST_CAPACITY = 64
 
 _NEVER = float("-inf")
 
@@ -41,6 +40,45 @@ class Hypothesis:
     tokens: list[int]
     score: float
     log_probability: float
+
+
+def length_penalty(length: int, alpha: float) -> float:
+    """``((5 + length) / 6)^alpha`` (section 6.1; Wu et al., 2016, equation 14, without its coverage term).
+
+    ``length`` includes the end of the sentence, as in the authors' tensor2tensor: an empty output has length 1.
+    """
+    penalty: float = ((5.0 + length) / 6.0) ** alpha
+    return penalty
+
+
+def best_reachable_score(log_probability: Tensor, limit_penalty: Tensor) -> Tensor:
+    """An upper bound on the score of every continuation of a live hypothesis.
+
+    A continuation cannot raise the log-probability, which is at most 0, and with ``alpha >= 0`` the penalty that
+    divides it is largest at the length limit. So the score is at most ``log_probability / limit_penalty``.
+
+    Args:
+        log_probability: The log-probability of the live hypothesis, any shape.
+        limit_penalty: :func:`length_penalty` of the longest output allowed, of a shape that broadcasts.
+    """
+    return log_probability / limit_penalty
+
+
+def output_limits(
+    packing: Packing, settings: DecodingConfig, *, max_positions: int | None, prefixes: Sequence[Sequence[int]] = ()
+) -> list[int]:
+    """Maximum tokens of each sentence's output, end included, because the length of the source includes its end too.
+
+    Args:
+        packing: The sentences of the source.
+        settings: The limits.
+        max_positions: Positions that the model has learned; None for any number.
+        prefixes: See :func:`beam_search`.
+    """
+    limits: list[int] = (packing.lengths + settings.max_extra_tokens).clamp(min=settings.min_tokens + 1).tolist()
+    if prefixes:
+        limits = [max(limit, len(prefix) + 1) for limit, prefix in zip(limits, prefixes, strict=True)]
+    return limits if max_positions is None else [min(limit, max_positions) for limit in limits]
 
 
 @torch.inference_mode()
@@ -67,7 +105,7 @@ def beam_search(
 
     An output has at most ``max_extra_tokens`` more tokens than its input. At that length a live hypothesis can only
     end, at the model's own probability. A live hypothesis that can no longer enter the ``n_best`` of its sentence (see
-    :func:`.best_reachable_score`) is not computed if that saves time, and a sentence is done when it has no other.
+    :func:`best_reachable_score`) is not computed if that saves time, and a sentence is done when it has no other.
     Neither changes the result, except among equal scores: such a hypothesis cannot reach the score of the others.
 
     Args:
@@ -91,9 +129,9 @@ def beam_search(
     decoder = model.start(src, packing, settings.beam_size)
     limits = output_limits(packing, settings, max_positions=model.max_positions, prefixes=prefixes)
     if constraint is not None:
-        limits = list(map(max, limits, constraint.least))
+        limits = list(map(max, limits, constraint.min_lengths))
     search = _Search(limits, settings, n_best, src.device, ragged=decoder.ragged, constraint=constraint)
-    search.begin_with(prefixes)
+    search.set_prefixes(prefixes)
     while (rows := search.choose_rows()) is not None:
         logits = decoder.step(*rows)
         if constraint is None:
@@ -111,11 +149,11 @@ class Constraint(Protocol):
 
     Attributes:
         pieces: The only pieces that can be in an output, the end first, ``(symbols,)``.
-        least: Tokens of the shortest output of each sentence, with its end.
+        min_lengths: Tokens of the shortest output of each sentence, with its end.
     """
 
     pieces: Tensor
-    least: list[int]
+    min_lengths: list[int]
 
     def allowed(self, left: Tensor) -> Tensor:
         """Which pieces may follow, ``(n, beam, symbols)``, if the sentences may have ``left`` more tokens, ``(n,)``."""
@@ -182,7 +220,7 @@ def best_allowed_pieces(logits: Tensor, pieces: Tensor, allowed: Tensor, count: 
 class _Search:
     """The hypotheses of unfinished sentences: ``beam_size`` live ones each, and the ``n_best`` finished so far.
 
-    An empty place has the log-probability and the score minus infinity.
+    An empty slot has log-probability and score minus infinity.
 
     Attributes:
         results: The hypotheses of each sentence; empty until the sentence is done.
@@ -213,16 +251,16 @@ class _Search:
         self._numbers = torch.arange(n, device=device)  # index of each sentence in the results
         self._live = torch.full((n, beam), _NEVER, device=device)
         self._live[:, 0] = 0.0
-        room = min(FIRST_ROOM, max(limits))
-        self._live_tokens = torch.full((n, beam, room), EOS_ID, device=device)
+        capacity = min(FIRST_CAPACITY, max(limits))
+        self._live_tokens = torch.full((n, beam, capacity), EOS_ID, device=device)
         self._last_tokens = torch.full((n, beam), BOS_ID, device=device)
         self._rows = self._numbers[:, None].expand(-1, beam)  # the decoder's row that each live one continues
         self._chosen = (self._live > _NEVER).flatten()  # the live ones that the decoder computes
         self._scores = torch.full((n, n_best), _NEVER, device=device)
         self._finished = torch.full((n, n_best), _NEVER, device=device)
-        self._finished_tokens = torch.full((n, n_best, room), EOS_ID, device=device)
+        self._finished_tokens = torch.full((n, n_best, capacity), EOS_ID, device=device)
 
-    def begin_with(self, prefixes: Sequence[Sequence[int]]) -> None:
+    def set_prefixes(self, prefixes: Sequence[Sequence[int]]) -> None:
         """Set the tokens that the outputs of each sentence begin with; see :func:`beam_search`."""
         if longest := max(map(len, prefixes), default=0):
             padded = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
@@ -269,7 +307,7 @@ class _Search:
 
     def advance(self, following: NextPieces) -> None:
         """Take one step with the continuations of the chosen hypotheses."""
-        log_probability, tokens, parents = self._candidates(self._spread(following))
+        log_probability, tokens, parents = self._candidates(self._scatter(following))
         self._length += 1
         ends = tokens == EOS_ID
         self._finish(log_probability.masked_fill(~ends, _NEVER)[:, : self._beam], parents[:, : self._beam])
@@ -279,7 +317,7 @@ class _Search:
         if self._threshold:
             self._live = self._live.masked_fill(self._live < self._live[:, :1] - self._threshold, _NEVER)
         self._last_tokens, parents = tokens.gather(1, best), parents.gather(1, best)
-        self._live_tokens = _rows_of(self._live_tokens, parents)
+        self._live_tokens = _select(self._live_tokens, parents)
         if self._length > self._live_tokens.shape[2]:
             self._live_tokens, self._finished_tokens = map(_double, (self._live_tokens, self._finished_tokens))
         self._live_tokens[:, :, self._length - 1] = self._last_tokens
@@ -287,16 +325,16 @@ class _Search:
         if self._constraint is not None:
             self._constraint.advance(parents, self._last_tokens)
 
-    def _spread(self, following: NextPieces) -> NextPieces:
+    def _scatter(self, following: NextPieces) -> NextPieces:
         """Continuations of all live hypotheses, ``n * beam`` rows; impossible ones where none were computed."""
         if not self._ragged:
             return following
-        spread = []
+        scattered = []
         for part, nothing in zip(following, (_NEVER, FIRST_PIECE, _NEVER), strict=True):
             whole = part.new_full((self._live.numel(), *part.shape[1:]), nothing)
             whole[self._chosen] = part
-            spread.append(whole)
-        return NextPieces(*spread)
+            scattered.append(whole)
+        return NextPieces(*scattered)
 
     def _collect(self, sentences: Tensor) -> None:
         """Copy the finished hypotheses of these sentences to the results."""
@@ -347,15 +385,15 @@ class _Search:
         self._scores, chosen = scores.topk(self._scores.shape[1])
         self._finished = torch.cat((self._finished, log_probability), dim=1).gather(1, chosen)
         # After its tokens a live hypothesis is filled with end tokens.
-        tokens = torch.cat((self._finished_tokens, _rows_of(self._live_tokens, parents)), dim=1)
-        self._finished_tokens = _rows_of(tokens, chosen)
+        tokens = torch.cat((self._finished_tokens, _select(self._live_tokens, parents)), dim=1)
+        self._finished_tokens = _select(tokens, chosen)
 
 
-def _rows_of(tokens: Tensor, rows: Tensor) -> Tensor:
+def _select(tokens: Tensor, rows: Tensor) -> Tensor:
     """Choose hypotheses within each sentence: ``(n, rows, length)`` by ``(n, chosen)`` to ``(n, chosen, length)``."""
     return tokens.gather(1, rows[:, :, None].expand(-1, -1, tokens.shape[2]))
 
 
 def _double(tokens: Tensor) -> Tensor:
-    """Make room for as many tokens again, ``(n, rows, 2 * length)``."""
+    """Double the capacity, ``(n, rows, 2 * length)``."""
     return torch.cat((tokens, torch.full_like(tokens, EOS_ID)), dim=2)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dstransformer.config import DecodingConfig, complete_config
-from dstransformer.decoding.engine import Progress
 from dstransformer.decoding.formats import Request, warn_of_prefixes_left
 from dstransformer.decoding.translator import TextDecoder, Translator
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.io.text import iter_arriving, iter_lines, writing_lines
 from dstransformer.model import DTYPES, Bundle, open_bundle
+from dstransformer.terminal.progress import Advance
 
 Decoder = TypeVar("Decoder", bound=TextDecoder)
 
@@ -66,7 +66,7 @@ def translate_files(
     request: Request | None = None,
     *,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> Translated:
     """Translate text, one sentence per line, plain or gzipped.
 
@@ -83,26 +83,26 @@ def translate_files(
         UserError: The output exists, or is an input.
         StorageError: The output cannot be written.
     """
-    asked = request or Request()
+    request = request or Request()
     count = tokens = 0
-    inputs = [*_inputs(file), *([] if asked.prefix_file is None else [asked.prefix_file])]
+    inputs = [*_inputs(file), *([] if request.prefix_file is None else [request.prefix_file])]
     with writing_lines(output, overwrite=overwrite, inputs=inputs) as write:
         lines = _iter_input(file)
         translator = load()
         began = time.perf_counter()
-        prefixes = asked.iter_prefixes()
+        prefixes = request.iter_prefixes()
         stream = translator.iter_search(
             lines,
-            n_best=asked.n_best,
+            n_best=request.n_best,
             prefixes=prefixes,
-            sampling=asked.sampling,
+            sampling=request.sampling,
             progress=progress,
         )
         for count, (line, outputs) in enumerate(stream, 1):
             tokens += sum(len(one.tokens) for one in outputs)
-            for text in asked.render(count, line, outputs):
+            for text in request.render(count, line, outputs):
                 write(text)
-    if prefixes is not None and asked.prefix_file is not None:
+    if prefixes is not None and request.prefix_file is not None:
         warn_of_prefixes_left(prefixes, count)
     return Translated(count, tokens, time.perf_counter() - began)
 

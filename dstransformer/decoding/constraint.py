@@ -13,8 +13,8 @@ from dstransformer.parsing.linearise import NUMBERS, closes_phrase, number_of, o
 #: Maximum number of open brackets; the deepest tree of the Penn Treebank has 36.
 MAX_DEPTH = 64
 
-#: Symbols of a tree beside its words, at least: a bracket that opens and one that closes.
-LEAST_BRACKETS = 2
+#: Minimum number of symbols of a tree besides its words: a bracket that opens and one that closes.
+MIN_BRACKETS = 2
 
 _END, _OPEN, _WORD, _CLOSE = range(4)
 
@@ -31,7 +31,7 @@ class SymbolTable:
         pieces: The ids that can be in an output, the end among them, ``(symbols,)``.
         kinds: What each does: ends the tree, opens a phrase, is a word, closes a phrase; ``(symbols,)``.
         never_closes: Whether it does anything but close a phrase, ``(symbols,)``.
-        every: The columns, ``(symbols,)``.
+        all_columns: The columns, ``(symbols,)``.
         closers: For each that opens a phrase the column of the symbol that closes it, ``(symbols,)``.
         numbers: The number of each that is a word by its number, -1 for any other; ``(symbols,)``.
         columns: The column of each piece in ``pieces``, ``(vocabulary up to the last symbol,)``.
@@ -46,7 +46,7 @@ class SymbolTable:
         self.pieces = torch.tensor(pieces, device=device)
         self.kinds = torch.tensor(kinds, device=device)
         self.never_closes = self.kinds != _CLOSE
-        self.every = torch.arange(len(pieces), device=device)
+        self.all_columns = torch.arange(len(pieces), device=device)
         self.closers = torch.tensor([0, *closers], device=device)
         numbers = [-1 if (number := number_of(name)) is None else number for name in names]
         self.numbers = torch.tensor([-1, *numbers], device=device)
@@ -70,7 +70,7 @@ class TreeConstraint:
     def __init__(self, table: SymbolTable, words: Sequence[int], beam_size: int) -> None:
         self.pieces = table.pieces
         #: Tokens of the shortest output of each sentence, with its end.
-        self.least = [count + LEAST_BRACKETS + 1 for count in words]
+        self.min_lengths = [count + MIN_BRACKETS + 1 for count in words]
         self._table = table
         device = table.pieces.device
         self._total = torch.tensor(words, device=device)[:, None]
@@ -100,7 +100,7 @@ class TreeConstraint:
         )
         innermost = self._open.gather(2, (self._depth - 1).clamp(min=0)[:, :, None])
         allowed = by_kind.index_select(2, self._table.kinds)
-        allowed &= self._table.never_closes | (self._table.every == innermost)
+        allowed &= self._table.never_closes | (self._table.all_columns == innermost)
         return allowed & ((self._table.numbers < 0) | (self._table.numbers == (self._words % NUMBERS)[:, :, None]))
 
     def advance(self, parents: Tensor, tokens: Tensor) -> None:
@@ -116,9 +116,9 @@ class TreeConstraint:
         self._words = self._words.gather(1, parents) + (kinds == _WORD)
         depth = self._depth.gather(1, parents)
         self._open = self._open.gather(1, parents[:, :, None].expand(-1, -1, MAX_DEPTH))
-        place = depth.clamp(max=MAX_DEPTH - 1)[:, :, None]
-        closers = torch.where(opens, self._table.closers[columns], self._open.gather(2, place).squeeze(2))
-        self._open = self._open.scatter(2, place, closers[:, :, None])
+        top = depth.clamp(max=MAX_DEPTH - 1)[:, :, None]
+        closers = torch.where(opens, self._table.closers[columns], self._open.gather(2, top).squeeze(2))
+        self._open = self._open.scatter(2, top, closers[:, :, None])
         self._depth = (depth + opens.long() - (kinds == _CLOSE).long()).clamp(min=0)
         self._opened = opens
 

@@ -1,4 +1,4 @@
-"""What searches for outputs: the protocol of search engines, and the engine that computes with PyTorch."""
+"""The protocol of search engines, and the engine that searches with PyTorch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import torch
 from dstransformer.batching import plan_batches
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import EOS_ID
-from dstransformer.decoding.beam import Constraint, Hypothesis, beam_search
+from dstransformer.decoding.beam import Constraint, Hypothesis, beam_search, output_limits
 from dstransformer.decoding.devices import choose_device, free_memory, memory_errors
 from dstransformer.decoding.ensemble import Ensemble, check_vocabularies
-from dstransformer.decoding.lengths import output_limits
 from dstransformer.decoding.sampling import Sampling, sample
 from dstransformer.errors import DataError
 from dstransformer.model import Bundle, Packing, Transformer, ops
+from dstransformer.terminal.progress import Advance
 
 logger = logging.getLogger(__name__)
 
@@ -27,11 +27,8 @@ logger = logging.getLogger(__name__)
 #: same memory.
 FULL_BATCH_BEAM = 8
 
-#: Called after each batch with the number of its sentences.
-Progress = Callable[[int], None]
-
-#: The outputs of a batch, from the places of its sentences in the request; none for a sentence means NaN.
-_Decode = Callable[[Sequence[int]], list[list[Hypothesis]]]
+#: Decodes a batch, given the indices of its sentences. A sentence without outputs means that the model computes NaN.
+_DecodeBatch = Callable[[Sequence[int]], list[list[Hypothesis]]]
 
 
 class SearchEngine(Protocol):
@@ -54,7 +51,7 @@ class SearchEngine(Protocol):
         numbers: Sequence[int],
         n_best: int = 1,
         prefixes: Sequence[Sequence[int]] = (),
-        progress: Progress | None = None,
+        progress: Advance | None = None,
     ) -> list[list[Hypothesis]]:
         """The best outputs of each sentence, best first; one that is empty for an empty sentence.
 
@@ -114,8 +111,8 @@ class TorchEngine:
         """
         check_vocabularies([(str(one.path), one.tokenizer.identity) for one in bundles])
         chosen = choose_device(device)
-        half_or_full = dtype or (torch.bfloat16 if chosen.type == "cuda" else torch.float32)
-        models = [one.build_model(chosen, half_or_full) for one in bundles]
+        precision = dtype or (torch.bfloat16 if chosen.type == "cuda" else torch.float32)
+        models = [one.build_model(chosen, precision) for one in bundles]
         engine = cls(models, bundles[0].tokenizer.vocab_size, keep_nan=keep_nan)
         engine.identity = tuple(one.weights_sha256 for one in bundles)
         return engine
@@ -130,7 +127,7 @@ class TorchEngine:
         return {"device": str(self.ensemble.device), "precision": ops.precision_name(self.ensemble.dtype)}
 
     def max_input_tokens(self, settings: DecodingConfig) -> int:
-        """See :meth:`SearchEngine.max_input_tokens`: the setting, but no more than have learned positions."""
+        """See :meth:`SearchEngine.max_input_tokens`: the setting, but no more than the learned positions."""
         limit, learned = settings.max_input_tokens, self.ensemble.max_positions
         return limit if learned is None or not limit else min(limit, learned - 1)
 
@@ -142,24 +139,24 @@ class TorchEngine:
         numbers: Sequence[int],
         n_best: int = 1,
         prefixes: Sequence[Sequence[int]] = (),
-        progress: Progress | None = None,
+        progress: Advance | None = None,
         constrain: Callable[[Sequence[int]], Constraint] | None = None,
     ) -> list[list[Hypothesis]]:
-        """See :meth:`SearchEngine.search`; ``constrain`` makes the constraint of the sentences at some places."""
+        """See :meth:`SearchEngine.search`; ``constrain`` builds the constraint of a batch from its indices."""
 
         def decode(batch: Sequence[int]) -> list[list[Hypothesis]]:
             return beam_search(
                 self.ensemble,
-                *self._pack([src[place] for place in batch]),
+                *self._pack([src[index] for index in batch]),
                 settings,
                 vocab_size=self.vocab_size,
                 n_best=n_best,
-                prefixes=[prefixes[place] for place in batch] if prefixes else (),
+                prefixes=[prefixes[index] for index in batch] if prefixes else (),
                 constraint=None if constrain is None else constrain(batch),
             )
 
         self._check_lengths(src, prefixes, settings, numbers)
-        batch_tokens = tokens_at_once(settings.batch_tokens, settings.beam_size)
+        batch_tokens = tokens_per_batch(settings.batch_tokens, settings.beam_size)
         return self._decode(src, batch_tokens, decode, numbers, progress)
 
     def sample(
@@ -171,7 +168,7 @@ class TorchEngine:
         numbers: Sequence[int],
         count: int = 1,
         prefixes: Sequence[Sequence[int]] = (),
-        progress: Progress | None = None,
+        progress: Advance | None = None,
     ) -> list[list[Hypothesis]]:
         """``count`` random outputs of each sentence, in the order of drawing; otherwise like :meth:`search`.
 
@@ -179,8 +176,8 @@ class TorchEngine:
         """
 
         def decode(batch: Sequence[int]) -> list[list[Hypothesis]]:
-            packed, packing = self._pack([src[place] for place in batch])
-            given = [prefixes[place] for place in batch] if prefixes else ()
+            packed, packing = self._pack([src[index] for index in batch])
+            given = [prefixes[index] for index in batch] if prefixes else ()
             limits = output_limits(packing, settings, max_positions=self.ensemble.max_positions, prefixes=given)
             return sample(
                 self.ensemble,
@@ -190,44 +187,44 @@ class TorchEngine:
                 vocab_size=self.vocab_size,
                 count=count,
                 limits=limits,
-                numbers=[numbers[place] for place in batch],
+                numbers=[numbers[index] for index in batch],
                 alpha=settings.length_penalty,
                 min_tokens=settings.min_tokens,
                 prefixes=given,
             )
 
         self._check_lengths(src, prefixes, settings, numbers)
-        return self._decode(src, tokens_at_once(settings.batch_tokens, count), decode, numbers, progress)
+        return self._decode(src, tokens_per_batch(settings.batch_tokens, count), decode, numbers, progress)
 
     def _decode(
         self,
         src: Sequence[Sequence[int]],
         batch_tokens: int,
-        decode: _Decode,
+        decode: _DecodeBatch,
         numbers: Sequence[int],
-        progress: Progress | None,
+        progress: Advance | None,
     ) -> list[list[Hypothesis]]:
         """Decode in batches of similar length; empty sentences are not decoded."""
         results = [[Hypothesis([], 0.0, 0.0)] for _ in src]
-        lost: list[int] = []
+        nan_sentences: list[int] = []
         with _evaluating(self.ensemble), memory_errors():
             for batch in plan_batches([len(ids) for ids in src], batch_tokens):
-                for place, hypotheses in zip(batch, decode(batch), strict=True):
+                for index, hypotheses in zip(batch, decode(batch), strict=True):
                     if hypotheses:
-                        results[place] = hypotheses
+                        results[index] = hypotheses
                     elif self.keep_nan:
-                        results[place] = [Hypothesis([], math.nan, math.nan)]
+                        results[index] = [Hypothesis([], math.nan, math.nan)]
                     else:
-                        lost.append(numbers[place])
+                        nan_sentences.append(numbers[index])
                 if progress is not None:
                     progress(len(batch))
         if progress is not None and (empty := sum(not ids for ids in src)):
             progress(empty)
-        if lost:
+        if nan_sentences:
             logger.warning(
                 "%d of %d sentences have no output; the first is sentence %d: the model computes NaN for them in "
                 "%s; try another --precision; if that does not help, the weights are damaged",
-                len(lost), len(src), min(lost), str(self.ensemble.dtype).removeprefix("torch."),
+                len(nan_sentences), len(src), min(nan_sentences), str(self.ensemble.dtype).removeprefix("torch."),
             )  # fmt: skip
         return results
 
@@ -251,7 +248,7 @@ class TorchEngine:
                         f"{what}sentence {number} has {len(ids) + 1} tokens with its end, the model has learned "
                         f"positions for {learned} (model.max_positions): split the sentence"
                     )
-        longest = max(range(len(src)), key=lambda place: len(src[place]), default=None)
+        longest = max(range(len(src)), key=lambda index: len(src[index]), default=None)
         if longest is None:
             return
         beam = settings.beam_size
@@ -265,7 +262,7 @@ class TorchEngine:
             )
 
 
-def tokens_at_once(batch_tokens: int, rows: int) -> int:
+def tokens_per_batch(batch_tokens: int, rows: int) -> int:
     """Source tokens of a batch with ``rows`` hypotheses per sentence; see :data:`FULL_BATCH_BEAM`."""
     return max(1, batch_tokens * FULL_BATCH_BEAM // max(rows, FULL_BATCH_BEAM))
 

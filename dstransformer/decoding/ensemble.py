@@ -87,7 +87,7 @@ def check_vocabularies(hashes: Sequence[tuple[str, str]]) -> None:
         hashes: For each bundle its name and the SHA-256 of its tokenizer.
 
     Raises:
-        DataError: One differs from the first.
+        DataError: A tokenizer differs from the first.
     """
     (first, expected), *others = hashes
     for name, found in others:

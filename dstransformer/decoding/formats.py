@@ -109,7 +109,7 @@ def warn_of_prefixes_left(prefixes: Iterator[str], lines: int) -> None:
     """Warn if there is a prefix after that of the last line: they may be those of another text.
 
     Raises:
-        DataError: What follows is not text.
+        DataError: The rest of the file is not text.
     """
     if next(prefixes, None) is not None:
         logger.warning(

@@ -9,14 +9,15 @@ from dstransformer.config import DecodingConfig
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.decoding.beam import Constraint
-from dstransformer.decoding.constraint import LEAST_BRACKETS, SymbolTable, TreeConstraint
-from dstransformer.decoding.engine import Progress, TorchEngine
+from dstransformer.decoding.constraint import MIN_BRACKETS, SymbolTable, TreeConstraint
+from dstransformer.decoding.engine import TorchEngine
 from dstransformer.decoding.sampling import Sampling
 from dstransformer.decoding.translator import Output, TextDecoder
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import Bundle
 from dstransformer.parsing.linearise import Linearisation, is_symbol
 from dstransformer.parsing.trees import TOP, Tree, escape_brackets
+from dstransformer.terminal.progress import Advance
 
 _PLAIN_QUOTES = str.maketrans(
     {
@@ -77,7 +78,7 @@ class Parser(TextDecoder):
         n_best: int = 1,
         prefixes: Sequence[str] | None = None,
         sampling: Sampling | None = None,
-        progress: Progress | None = None,
+        progress: Advance | None = None,
         first: int = 1,
     ) -> list[list[Output]]:
         """The best trees of each sentence, best first; ``(())`` for one without words.
@@ -104,7 +105,7 @@ class Parser(TextDecoder):
         table = SymbolTable(self._symbols, self.engine.ensemble.device)
 
         def constrain(batch: Sequence[int]) -> Constraint:
-            return TreeConstraint(table, [len(words[place]) for place in batch], self.settings.beam_size)
+            return TreeConstraint(table, [len(words[index]) for index in batch], self.settings.beam_size)
 
         src = self.tokenizer.src.encode(list(map(self.trees.sentence, words)))
         self._check_tokens(src, numbers)
@@ -125,10 +126,10 @@ class Parser(TextDecoder):
         if learned is None:
             return
         for number, sentence in zip(numbers, words, strict=True):
-            least = len(sentence) + LEAST_BRACKETS + 1
-            if least > learned:
+            needed = len(sentence) + MIN_BRACKETS + 1
+            if needed > learned:
                 raise DataError(
-                    f"sentence {number} has {len(sentence)} words; its tree takes at least {least} positions, and the "
+                    f"sentence {number} has {len(sentence)} words; its tree takes at least {needed} positions, and the "
                     f"model has learned {learned} (model.max_positions): split the sentence"
                 )
 

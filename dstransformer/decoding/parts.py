@@ -1,4 +1,4 @@
-"""A long text translated in parts: by several processes, and further after an interruption."""
+"""Translate a long text in parts: with several processes, and resumable after an interruption."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dstransformer.decoding.engine import Progress
 from dstransformer.decoding.formats import Request, warn_of_prefixes_left
 from dstransformer.decoding.translator import BUFFER_LINES, Output, TextDecoder, take_prefixes
 from dstransformer.distributed.launcher import Processes
@@ -21,6 +20,7 @@ from dstransformer.errors import DataError, DstError, UserError, check_format_ve
 from dstransformer.io.files import hold_lock, replace_file, storage_errors, write_durably
 from dstransformer.io.json_text import read_json
 from dstransformer.io.text import already_exists, check_output_file, iter_lines, writing_lines
+from dstransformer.terminal.progress import Advance
 
 logger = logging.getLogger(__name__)
 
@@ -31,16 +31,16 @@ JOB_NAME = "job.json"
 #: A process has at least this many parts, if there are enough lines, so that all end at about the same time.
 PARTS_PER_PROCESS = 8
 
-#: Fewest lines of a part.
-FEWEST_LINES = 64
+#: Minimum number of lines of a part.
+MIN_LINES = 64
 
-#: Seconds between two looks at the parts of other processes.
+#: Seconds between two checks for the parts of other processes.
 POLL_SECONDS = 0.5
 
-#: Seconds of waiting for them after which a warning says so.
+#: Seconds of waiting for them between two warnings.
 WARN_SECONDS = 60.0
 
-_FULL = "make room; the same command goes on from the finished parts"
+_FULL = "make room; the same command resumes from the finished parts"
 
 
 def translate_in_parts(
@@ -50,16 +50,16 @@ def translate_in_parts(
     request: Request,
     processes: Processes,
     *,
-    also: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> int:
     """Translate a file in parts of some thousand lines, and put them together in order.
 
     The finished parts are kept in ``OUTPUT.parts``, on a disk that all processes share. The same command after an
     interruption makes only those that are missing, with any number of processes. Part ``k`` belongs to process ``k``
     modulo their number; rank 0 puts the parts together when all are there and removes the folder. A process that
-    comes later than that has nothing to do.
+    starts after that has nothing to do.
 
     Args:
         file: Text, one sentence per line, plain or gzipped.
@@ -67,7 +67,7 @@ def translate_in_parts(
         load: Builds the translator; called once the files have been checked.
         request: What is written for each line.
         processes: This process and the number of all.
-        also: What else determines the content of the parts, as plain data.
+        extra: Whatever else determines the content of the parts, as plain data.
         overwrite: Replace ``output`` if it exists.
         progress: Called with the number of lines just translated by this process, or found in finished parts.
 
@@ -80,9 +80,9 @@ def translate_in_parts(
         DataError: The input cannot be read or is not UTF-8, or has changed.
         StorageError: A part cannot be written.
     """
-    place = _Place(file, request.prefix_file, output, processes, _identity(output))
-    place.check()
-    if place.found is not None and not overwrite:
+    folder = _PartsFolder(file, request.prefix_file, output, processes, _file_identity(output))
+    folder.check()
+    if folder.earlier_output is not None and not overwrite:
         if processes.rank:  # rank 0 refuses it, or has just made it
             return 0
         raise already_exists(output)
@@ -90,37 +90,37 @@ def translate_in_parts(
     translator = load()
     lines, late = 0, False
     try:
-        with storage_errors(str(place.folder), full=_FULL), place.held():
-            job = _Job.describe(place, translator, request, also or {}).agree(place)
-            if not (late := place.is_finished()):
-                parts, lines = _make_parts(place, job, translator, request, progress)
+        with storage_errors(str(folder.path), full=_FULL), folder.locked():
+            job = _Job.describe(folder, translator, request, extra or {}).load_or_create(folder)
+            if not (late := folder.is_finished()):
+                parts, lines = _make_parts(folder, job, translator, request, progress)
             if processes.rank == 0:
-                _join(place, parts, overwrite=overwrite)
+                _join(folder, parts, overwrite=overwrite)
     except DstError:
-        if not (late := place.is_finished()):  # else the folder has vanished in between
+        if not (late := folder.is_finished()):  # else the folder has vanished in between
             raise
-    if late:  # this process may have made the folder anew
-        place.clear()
+    if late:  # this process may have made the folder again
+        folder.clear()
     return lines
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
-    """The files of a command, and one of the processes that share them.
+class _PartsFolder:
+    """The folder ``OUTPUT.parts`` as one process uses it, with the files of the command.
 
     Attributes:
         text: The text.
         prefixes: The file of prefixes, if there is one.
         output: The file that rank 0 makes of the parts.
         processes: The process.
-        found: The identity of the file that was there when the process began; None if there was none.
+        earlier_output: The identity of the output when the process began; None if there was none.
     """
 
     text: str
     prefixes: str | None
     output: str
     processes: Processes
-    found: tuple[int, int, int] | None
+    earlier_output: tuple[int, int, int] | None
 
     @property
     def inputs(self) -> list[str]:
@@ -128,13 +128,13 @@ class _Place:
         return [self.text] if self.prefixes is None else [self.text, self.prefixes]
 
     @property
-    def folder(self) -> Path:
+    def path(self) -> Path:
         """The folder of the parts."""
         return Path(f"{self.output}.parts")
 
     def part(self, number: int) -> Path:
         """The file of a part."""
-        return self.folder / f"part-{number:08d}"
+        return self.path / f"part-{number:08d}"
 
     def check(self) -> None:
         """Check, before the work, what would fail after it.
@@ -153,29 +153,29 @@ class _Place:
 
     def is_finished(self) -> bool:
         """Whether rank 0 has made the output. Then no part was missing, and the folder is gone or going."""
-        return self.processes.rank > 0 and _identity(self.output) != self.found
+        return self.processes.rank > 0 and _file_identity(self.output) != self.earlier_output
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Make the folder, and keep the same process of other commands out of it."""
-        self.folder.mkdir(exist_ok=True)
-        busy = f"another command is making {self.folder} ({{owner}}): wait for it, or give another --output"
-        with hold_lock(self.folder / f".rank-{self.processes.rank}.lock", busy):
+    def locked(self) -> Iterator[None]:
+        """Make the folder and lock it against the same rank of another command."""
+        self.path.mkdir(exist_ok=True)
+        busy = f"another command is making {self.path} ({{owner}}): wait for it, or give another --output"
+        with hold_lock(self.path / f".rank-{self.processes.rank}.lock", busy):
             yield
 
     def clear(self) -> None:
         """Remove what commands have made in the folder, killed ones too, and the folder if nothing else is in it."""
         part = f"part-{'[0-9]' * 8}"
         for pattern in (part, f".{part}.*.partial", JOB_NAME, f".{JOB_NAME}.*", ".rank-*.lock"):
-            for path in self.folder.glob(pattern):
+            for path in self.path.glob(pattern):
                 with suppress(OSError):  # another process removes it too
                     path.unlink()
         with suppress(OSError):
-            self.folder.rmdir()
+            self.path.rmdir()
 
 
-def _identity(path: str) -> tuple[int, int, int] | None:
-    """What tells a file from another one that takes its place; None if there is none."""
+def _file_identity(path: str) -> tuple[int, int, int] | None:
+    """What distinguishes a file from one that replaces it; None if there is none."""
     try:
         status = Path(path).stat()
     except OSError:
@@ -184,23 +184,23 @@ def _identity(path: str) -> tuple[int, int, int] | None:
 
 
 def _make_parts(
-    place: _Place, job: _Job, translator: TextDecoder, request: Request, progress: Progress | None
+    folder: _PartsFolder, job: _Job, translator: TextDecoder, request: Request, progress: Advance | None
 ) -> tuple[int, int]:
     """Make the missing parts of this process; returns the number of all parts and of all lines."""
-    processes = place.processes
+    processes = folder.processes
     prefixes = request.iter_prefixes()
     count = 0
-    for number, (first, lines) in enumerate(job.iter_parts(place.text)):
+    for number, (first, lines) in enumerate(job.iter_parts(folder.text)):
         count += len(lines)
         begun = None if prefixes is None else take_prefixes(prefixes, len(lines), first)
-        path = place.part(number)
+        path = folder.part(number)
         if path.exists():
             if progress is not None and processes.rank == 0:
                 progress(len(lines))
         elif number % processes.world_size == processes.rank:
-            if place.is_finished():
+            if folder.is_finished():
                 break
-            with _errors_of(processes.rank):
+            with _own_errors(processes.rank):
                 found = translator.search(
                     lines,
                     n_best=request.n_best,
@@ -216,8 +216,8 @@ def _make_parts(
 
 
 @contextmanager
-def _errors_of(rank: int) -> Iterator[None]:
-    """Mark errors that other processes need not have; every process raises those of the files and options."""
+def _own_errors(rank: int) -> Iterator[None]:
+    """Mark errors that only this process may have; every process raises those of the files and options."""
     try:
         yield
     except DstError as error:
@@ -234,30 +234,30 @@ def _write_part(path: Path, request: Request, first: int, lines: list[str], foun
     replace_file(path, "".join(f"{text}\n" for text in rendered))
 
 
-def _join(place: _Place, parts: int, *, overwrite: bool) -> None:
+def _join(folder: _PartsFolder, parts: int, *, overwrite: bool) -> None:
     """Wait for the parts of all processes and put them together."""
-    paths = list(map(place.part, range(parts)))
+    paths = list(map(folder.part, range(parts)))
     began = time.monotonic()
     missing = [path for path in paths if not path.exists()]
     while missing:
         if time.monotonic() - began > WARN_SECONDS:
             logger.warning(
                 "waiting for %s of other processes in %s; if these have ended, give the same command again",
-                counted(len(missing), "part"), place.folder,
+                counted(len(missing), "part"), folder.path,
             )  # fmt: skip
             began = time.monotonic()
         time.sleep(POLL_SECONDS)
         missing = [path for path in missing if not path.exists()]
-    with writing_lines(place.output, overwrite=overwrite, inputs=place.inputs) as write:
+    with writing_lines(folder.output, overwrite=overwrite, inputs=folder.inputs) as write:
         for path in paths:
             for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n"):
                 write(line)
-    place.clear()
+    folder.clear()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """What the parts of a folder are parts of.
+    """The text and the settings that the parts in a folder belong to.
 
     Attributes:
         input: Size and time of change of the text, and of the file of prefixes if there is one.
@@ -270,9 +270,11 @@ class _Job:
     part_lines: int = 0
 
     @classmethod
-    def describe(cls, place: _Place, translator: TextDecoder, request: Request, also: Mapping[str, Any]) -> _Job:
+    def describe(
+        cls, folder: _PartsFolder, translator: TextDecoder, request: Request, extra: Mapping[str, Any]
+    ) -> _Job:
         stamps: list[dict[str, Any]] = []
-        for path in place.inputs:
+        for path in folder.inputs:
             try:
                 status = Path(path).stat()
             except OSError as error:
@@ -281,42 +283,42 @@ class _Job:
         settings = translator.describe()
         settings.pop("device")
         settings.pop("batch_tokens")
-        asked = {**dataclasses.asdict(request), **settings, **also, "models": translator.identity}
+        asked = {**dataclasses.asdict(request), **settings, **extra, "models": translator.identity}
         text, *prefixes = stamps
         return cls({**text, **({"prefixes": prefixes[0]} if prefixes else {})}, json.loads(json.dumps(asked)))
 
-    def agree(self, place: _Place) -> _Job:
-        """The job of the folder: this one, if there is none yet.
+    def load_or_create(self, folder: _PartsFolder) -> _Job:
+        """Read the job of the folder, or write this one if there is none yet.
 
         Raises:
-            UserError: It is another.
+            UserError: The folder has a job with other settings.
+            DataError: A file has changed since the job was begun.
         """
-        folder = place.folder
-        path = folder / JOB_NAME
+        path = folder.path / JOB_NAME
         if not path.exists():
-            wanted = PARTS_PER_PROCESS * place.processes.world_size
-            lines = sum(1 for _ in islice(iter_lines(place.text), wanted * BUFFER_LINES))
-            own = dataclasses.replace(self, part_lines=min(max(-(-lines // wanted), FEWEST_LINES), BUFFER_LINES))
-            aside = folder / f".{JOB_NAME}.{place.processes.rank}"
-            write_durably(aside, json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(own)}) + "\n")
+            wanted = PARTS_PER_PROCESS * folder.processes.world_size
+            lines = sum(1 for _ in islice(iter_lines(folder.text), wanted * BUFFER_LINES))
+            own = dataclasses.replace(self, part_lines=min(max(-(-lines // wanted), MIN_LINES), BUFFER_LINES))
+            temporary = folder.path / f".{JOB_NAME}.{folder.processes.rank}"
+            write_durably(temporary, json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(own)}) + "\n")
             try:
-                os.link(aside, path)  # only one process succeeds
+                os.link(temporary, path)  # only one process succeeds
             except FileExistsError:
                 pass
             except OSError:  # a file system without hard links
-                aside.replace(path)
-            aside.unlink(missing_ok=True)
+                temporary.replace(path)
+            temporary.unlink(missing_ok=True)
         found = _read_job(path)
         for name, value in self.asked.items():
             if found.asked.get(name) != value:
                 raise UserError(
-                    f"{folder} was begun with {name} {found.asked.get(name)}, not {value}: repeat that command, or "
-                    f"remove {folder} to begin again"
+                    f"{folder.path} was begun with {name} {found.asked.get(name)}, not {value}: repeat that command, "
+                    f"or remove {folder.path} to begin again"
                 )
         if found.input != self.input:
             same_text = all(found.input.get(name) == self.input[name] for name in ("size", "changed_ns"))
-            changed = place.inputs[-1 if same_text else 0]
-            raise DataError(f"{changed} has changed since {folder} was begun: remove {folder} to begin again")
+            changed = folder.inputs[-1 if same_text else 0]
+            raise DataError(f"{changed} has changed since {folder.path} was begun: remove {folder.path} to begin again")
         return found
 
     def iter_parts(self, file: str) -> Iterator[tuple[int, list[str]]]:

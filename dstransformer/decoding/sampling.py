@@ -11,14 +11,11 @@ import torch
 from torch import Tensor
 
 from dstransformer.corpus import BOS_ID, EOS_ID
-from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis
+from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis, length_penalty
 from dstransformer.decoding.ensemble import Ensemble
-from dstransformer.decoding.lengths import length_penalty
 from dstransformer.errors import ConfigError
 from dstransformer.model import Packing
 from dstransformer.model.loss import CHUNK_LOGITS
-
-_NEVER = float("-inf")
 
 
 @dataclass(frozen=True)
@@ -101,9 +98,9 @@ def sample(
         first = FIRST_PIECE if position >= min_tokens else FIRST_PIECE + 1
         chosen = draw_tokens(logits[:, first:vocab_size], sampling, torch.from_numpy(uniform).to(device)) + first
         chosen = chosen.view(-1, count).cpu()
-        for place, sentence in enumerate(live.tolist()):
+        for index, sentence in enumerate(live.tolist()):
             forced = _forced_token(position, prefixes[sentence] if prefixes else (), limits[sentence])
-            chosen[place] = chosen[place] if forced is None else forced
+            chosen[index] = chosen[index] if forced is None else forced
         log_probability = logits.log_softmax(dim=-1).gather(1, chosen.to(device).view(-1, 1)).view(-1, count)
         unfinished = drawn.add(live, position, chosen.numpy(), log_probability.double().cpu().numpy())
         kept = unfinished.nonzero()[0]
@@ -154,7 +151,7 @@ class _Drawn:
 
 
 def draw_tokens(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
-    """Draw a piece for each row, for so many rows at once that they take about the memory of ``CHUNK_LOGITS``.
+    """Draw a piece for each row, in chunks of rows that take about the memory of ``CHUNK_LOGITS``.
 
     Args:
         logits: ``(rows, pieces)`` fp32.
@@ -174,8 +171,8 @@ def draw_tokens(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
 
 def _draw_any(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     reached = (logits / sampling.temperature).double().softmax(dim=-1).cumsum(dim=-1)
-    place = torch.searchsorted(reached, uniform[:, None] * reached[:, -1:], right=True)
-    return place.squeeze(1).clamp(max=logits.shape[1] - 1)
+    drawn = torch.searchsorted(reached, uniform[:, None] * reached[:, -1:], right=True)
+    return drawn.squeeze(1).clamp(max=logits.shape[1] - 1)
 
 
 def _draw_best(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
@@ -185,8 +182,8 @@ def _draw_best(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     before = probability.cumsum(dim=-1) - probability
     probability = probability.masked_fill(before >= sampling.top_p, 0.0)
     reached = probability.cumsum(dim=-1)
-    place = (reached <= uniform[:, None] * reached[:, -1:]).sum(dim=-1).clamp(max=count - 1)
-    return pieces.gather(1, place[:, None]).squeeze(1)
+    drawn = (reached <= uniform[:, None] * reached[:, -1:]).sum(dim=-1).clamp(max=count - 1)
+    return pieces.gather(1, drawn[:, None]).squeeze(1)
 
 
 def uniform_numbers(seed: int, sentences: npt.NDArray[np.int64], count: int, position: int) -> npt.NDArray[np.float64]:

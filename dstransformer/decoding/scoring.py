@@ -18,17 +18,17 @@ from torch import Tensor
 from dstransformer.batching import PackedBatch, pack_pairs, plan_batches
 from dstransformer.corpus import Tokenizer
 from dstransformer.decoding.devices import choose_device, memory_errors
-from dstransformer.decoding.engine import Progress
 from dstransformer.decoding.translator import BUFFER_LINES
 from dstransformer.errors import ConfigError, DataError, UserError, counted
 from dstransformer.io.text import is_same_file, iter_lines, writing_lines
 from dstransformer.model import DTYPES, Bundle, Transformer, open_bundle
 from dstransformer.model.loss import CHUNK_LOGITS
+from dstransformer.terminal.progress import Advance
 
 logger = logging.getLogger(__name__)
 
 #: How scores are written.
-Form = Literal["text", "jsonl"]
+ScoreFormat = Literal["text", "jsonl"]
 
 
 class PairScore(NamedTuple):
@@ -113,7 +113,7 @@ class Scorer:
         )
 
     def iter_score(
-        self, pairs: Iterable[tuple[str, str]], buffer_pairs: int = BUFFER_LINES, progress: Progress | None = None
+        self, pairs: Iterable[tuple[str, str]], buffer_pairs: int = BUFFER_LINES, progress: Advance | None = None
     ) -> Iterator[PairScore]:
         """Score a stream of pairs of any length in order, holding at most ``buffer_pairs`` at once.
 
@@ -127,9 +127,7 @@ class Scorer:
             sources, targets = zip(*held, strict=True)
             yield from self.score(sources, targets, progress)
 
-    def score(
-        self, sources: Sequence[str], targets: Sequence[str], progress: Progress | None = None
-    ) -> list[PairScore]:
+    def score(self, sources: Sequence[str], targets: Sequence[str], progress: Advance | None = None) -> list[PairScore]:
         """The score of each pair, in order. An empty side counts as a sentence without tokens.
 
         Args:
@@ -141,7 +139,7 @@ class Scorer:
 
     @torch.inference_mode()
     def score_ids(
-        self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], progress: Progress | None = None
+        self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], progress: Advance | None = None
     ) -> list[PairScore]:
         """As :meth:`score`, on token ids without begin and end on both sides."""
         # plan_batches leaves out what is empty, so the lengths include the end.
@@ -197,8 +195,8 @@ class Totals(NamedTuple):
         pairs: Number of pairs.
         long: Pairs that are too long for a score.
         first_long: Number of the first of these, from 1; 0 if there is none.
-        lost: Pairs for which the model computes NaN.
-        first_lost: Number of the first of these.
+        nan: Pairs for which the model computes NaN.
+        first_nan: Number of the first of these.
         log_probability: Sum over the others.
         tokens: Target tokens of the others.
     """
@@ -206,8 +204,8 @@ class Totals(NamedTuple):
     pairs: int = 0
     long: int = 0
     first_long: int = 0
-    lost: int = 0
-    first_lost: int = 0
+    nan: int = 0
+    first_nan: int = 0
     log_probability: float = 0.0
     tokens: int = 0
 
@@ -217,12 +215,12 @@ class Totals(NamedTuple):
         if score.is_long:
             return self._replace(pairs=pairs, long=self.long + 1, first_long=self.first_long or pairs)
         if math.isnan(score.log_probability):
-            return self._replace(pairs=pairs, lost=self.lost + 1, first_lost=self.first_lost or pairs)
+            return self._replace(pairs=pairs, nan=self.nan + 1, first_nan=self.first_nan or pairs)
         log_probability, tokens = self.log_probability + score.log_probability, self.tokens + score.tokens
         return self._replace(pairs=pairs, log_probability=log_probability, tokens=tokens)
 
     def __str__(self) -> str:
-        without = self.long + self.lost
+        without = self.long + self.nan
         unscored = f" ({without:,} without a score)" if without else ""
         perplexity = PairScore(self.log_probability, self.tokens).perplexity if self.tokens else math.nan
         return f"{self.pairs:,} pairs{unscored}, {self.tokens:,} target tokens, perplexity {perplexity:.3f}"
@@ -234,9 +232,9 @@ def score_files(
     output: str | None,
     load: Callable[[], Scorer],
     *,
-    form: Form = "text",
+    output_format: ScoreFormat = "text",
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> Totals:
     """Score two text files, line by line, plain or gzipped, in bounded memory.
 
@@ -245,7 +243,7 @@ def score_files(
         tgt: Its translation; line n belongs to line n of ``src``.
         output: The file appears once it is complete; None or ``-`` is standard output.
         load: Builds the scorer. It is called after the files have been checked.
-        form: See :func:`format_score`.
+        output_format: See :func:`format_score`.
         overwrite: Replace ``output`` if it exists.
         progress: Called with the number of pairs just scored.
 
@@ -262,29 +260,29 @@ def score_files(
         checked = chain([next(pairs)], pairs)  # files that cannot be read fail before the model is loaded
         scorer = load()
         for number, score in enumerate(scorer.iter_score(checked, progress=progress), 1):
-            write(format_score(number, score, form))
+            write(format_score(number, score, output_format))
             totals = totals.plus(score)
     if totals.long:
         logger.warning(
             "%s of %s pairs have no score, as one side has more than %s tokens (--max-tokens); the first is line %d",
             f"{totals.long:,}", f"{totals.pairs:,}", f"{scorer.max_tokens:,}", totals.first_long,
         )  # fmt: skip
-    if totals.lost:
+    if totals.nan:
         logger.warning(
             "%s of %s pairs have no score, as the model computes NaN for them; the first is line %d: try another "
             "--precision; if that does not help, the weights are damaged",
-            f"{totals.lost:,}", f"{totals.pairs:,}", totals.first_lost,
+            f"{totals.nan:,}", f"{totals.pairs:,}", totals.first_nan,
         )  # fmt: skip
     return totals
 
 
-def format_score(number: int, score: PairScore, form: Form) -> str:
+def format_score(number: int, score: PairScore, output_format: ScoreFormat) -> str:
     """A score on one line: three columns separated by tabs, or a JSON object with the number of the line.
 
     A pair without a score has ``nan`` for log-probability and perplexity in the one, null in the other.
     """
     values = score.log_probability, score.perplexity
-    if form == "text":
+    if output_format == "text":
         return f"{values[0]:.4f}\t{score.tokens}\t{values[1]:.4f}"
     log_probability, perplexity = (round(value, 6) if math.isfinite(value) else None for value in values)
     return json.dumps(

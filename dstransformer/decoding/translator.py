@@ -16,10 +16,11 @@ from dstransformer.config import DecodingConfig
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.decoding.beam import Hypothesis
-from dstransformer.decoding.engine import Progress, SearchEngine, TorchEngine
+from dstransformer.decoding.engine import SearchEngine, TorchEngine
 from dstransformer.decoding.sampling import Sampling
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import Bundle, Transformer, open_bundle
+from dstransformer.terminal.progress import Advance
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ class TextDecoder(ABC):
         n_best: int = 1,
         prefixes: Sequence[str] | None = None,
         sampling: Sampling | None = None,
-        progress: Progress | None = None,
+        progress: Advance | None = None,
         first: int = 1,
     ) -> list[list[Output]]:
         """The best outputs of each sentence, best first; one that is empty for an empty sentence.
@@ -124,7 +125,7 @@ class TextDecoder(ABC):
             sentences: The sentences.
             n_best: Outputs per sentence. A search that finishes fewer returns those.
             prefixes: What the outputs of each sentence begin with; an empty string for anything. A prefix ends with a
-                whole piece: it is encoded by itself.
+                whole piece, because it is encoded separately.
             sampling: Draw the outputs instead of searching for the best; they are in the order of drawing.
             progress: Called after each batch with the number of its sentences.
             first: Number of the first sentence in warnings and errors, and for the random numbers of sampling.
@@ -135,7 +136,7 @@ class TextDecoder(ABC):
                 that the model has learned.
         """
 
-    def translate(self, sentences: Sequence[str], progress: Progress | None = None, *, first: int = 1) -> list[str]:
+    def translate(self, sentences: Sequence[str], progress: Advance | None = None, *, first: int = 1) -> list[str]:
         """The best output of each sentence; see :meth:`search`."""
         return [outputs[0].text for outputs in self.search(sentences, progress=progress, first=first)]
 
@@ -147,7 +148,7 @@ class TextDecoder(ABC):
         prefixes: Iterator[str] | None = None,
         sampling: Sampling | None = None,
         buffer_lines: int = BUFFER_LINES,
-        progress: Progress | None = None,
+        progress: Advance | None = None,
     ) -> Iterator[tuple[str, list[Output]]]:
         """Each line of a stream of any length with its outputs, in order, holding at most ``buffer_lines`` at once.
 
@@ -215,7 +216,7 @@ class Translator(TextDecoder):
         n_best: int = 1,
         prefixes: Sequence[str] | None = None,
         sampling: Sampling | None = None,
-        progress: Progress | None = None,
+        progress: Advance | None = None,
         first: int = 1,
     ) -> list[list[Output]]:
         """See :meth:`TextDecoder.search`.
@@ -264,7 +265,7 @@ class Translator(TextDecoder):
         n_best: int = 1,
         prefixes: Sequence[Sequence[int]] = (),
         sampling: Sampling | None = None,
-        progress: Progress | None = None,
+        progress: Advance | None = None,
         numbers: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
         """As :meth:`search`, on token ids without begin and end on both sides; in batches of similar length.
@@ -300,7 +301,7 @@ def limit_inputs(
         limit: Maximum tokens of a sentence, and those that are kept of a longer one; 0: any number.
         refuse: Keep none.
     """
-    long = [place for place, ids in enumerate(src) if limit and len(ids) > limit]
+    long = [index for index, ids in enumerate(src) if limit and len(ids) > limit]
     if not long:
         return list(src)
     done = "it gets no output" if refuse else f"only its first {limit:,} are translated"
@@ -331,14 +332,14 @@ def split_long(
         tokenizer: Counts the tokens of the sentences.
 
     Returns:
-        The parts, and for each the place of its text.
+        The parts, and the index of the text of each.
     """
     parts: list[str] = []
     owners: list[int] = []
-    for place, (text, tokens) in enumerate(zip(texts, ids, strict=True)):
+    for index, (text, tokens) in enumerate(zip(texts, ids, strict=True)):
         divided = [text] if not limit or len(tokens) <= limit else _pack_sentences(text, limit, tokenizer)
         parts += divided
-        owners += [place] * len(divided)
+        owners += [index] * len(divided)
     return parts, owners
 
 
@@ -371,7 +372,7 @@ def take_prefixes(prefixes: Iterator[str], count: int, first: int) -> list[str]:
     """The prefixes of the next ``count`` lines, of which ``first`` is the number of the first.
 
     Raises:
-        DataError: There are fewer.
+        DataError: There are fewer prefixes than lines.
     """
     taken = list(islice(prefixes, count))
     if len(taken) < count:

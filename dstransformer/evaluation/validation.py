@@ -21,7 +21,7 @@ from dstransformer.evaluation.bleu import compound_split_bleu
 from dstransformer.evaluation.result import Evaluation, Sample
 from dstransformer.evaluation.task import Task
 from dstransformer.model import DTYPES, Transformer
-from dstransformer.model.transformer import meta_device
+from dstransformer.model.meta import meta_device
 
 Indices = npt.NDArray[np.int64]
 

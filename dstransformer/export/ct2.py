@@ -19,7 +19,7 @@ from dstransformer.config import ModelConfig
 from dstransformer.corpus import BOS_ID, EOS_ID, UNK_ID, Tokenizer
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
-from dstransformer.export.weights import Affine, Weights, affine, attention, check_translates
+from dstransformer.export.weights import FULL_ADVICE, Affine, Weights, affine, attention, check_translates
 from dstransformer.io.files import replace_folder
 from dstransformer.io.products import is_ct2_export
 from dstransformer.model import Bundle, open_bundle
@@ -39,15 +39,12 @@ FILES = (
 #: Positions that the sinusoids are stored for, if no setting asks for more.
 POSITIONS = 2048
 
-#: What to do on a full disk.
-FULL_ADVICE = "make room, then give the same command"
-
 
 def require_ctranslate2() -> Any:
     """The module ``ctranslate2``.
 
     Raises:
-        UserError: It is not installed.
+        UserError: CTranslate2 is not installed.
     """
     try:
         import ctranslate2
@@ -116,7 +113,7 @@ def write_ct2(bundle: Bundle, weights: Weights, folder: Path, quantization: str)
 
 
 def positions(bundle: Bundle) -> int:
-    """Most tokens of a sentence, with its end, on either side."""
+    """Maximum tokens of a sentence, with its end, on either side."""
     if bundle.model.positions == "learned":
         return bundle.model.max_positions
     search = bundle.decoding

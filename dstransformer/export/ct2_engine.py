@@ -21,7 +21,7 @@ from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.decoding import Translator, length_penalty
 from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis
 from dstransformer.decoding.commands import override_settings
-from dstransformer.decoding.engine import Progress, tokens_at_once
+from dstransformer.decoding.engine import tokens_per_batch
 from dstransformer.distributed.world import usable_cores
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.export.ct2 import FORMAT_VERSION, RECORD, require_ctranslate2, unused_rows, write_ct2
@@ -29,15 +29,16 @@ from dstransformer.export.weights import check_translates
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import is_ct2_export
 from dstransformer.model import open_bundle
+from dstransformer.terminal.progress import Advance
 
-Job = TypeVar("Job")
+Item = TypeVar("Item")
 
 #: CTranslate2's search of a sentence ends after this number times ``beam_size`` finished hypotheses. Ours continues
 #: while a better one is possible.
 PATIENCE = 2.0
 
 #: A sentence is searched to its limit rounded up to a multiple of this, and again to the limit itself if an output is
-#: longer. So its outputs do not depend on the sentences beside it, and a batch need not be split at every length.
+#: longer. So its outputs do not depend on the rest of its batch, and a batch need not be split at every length.
 LIMIT_STEP = 32
 
 #: CTranslate2 ranks finished hypotheses by ``log_probability / length ** exponent``. The exponent is alpha times this;
@@ -53,7 +54,7 @@ COMPUTE_TYPES = {None: "default", "fp32": "float32", "bf16": "bfloat16", "fp16":
 IMPOSSIBLE = -1e8
 
 
-class _Asked(NamedTuple):
+class _Sentence(NamedTuple):
     """A sentence: its pieces, those that its output begins with, and maximum tokens of the output with its end."""
 
     src: list[str]
@@ -62,13 +63,13 @@ class _Asked(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """Sentences that are searched together, by their place in the request, and maximum tokens of their outputs."""
+    """Sentences that are searched together, by their index in the request, and maximum tokens of their outputs."""
 
-    places: list[int]
+    indices: list[int]
     limit: int
 
 
-class _Found(NamedTuple):
+class _Candidate(NamedTuple):
     """A hypothesis: its pieces without the end, whether it ended before the limit, and its log-probability."""
 
     names: list[str]
@@ -105,9 +106,9 @@ def open_ct2(
     bundle = open_bundle(folder)
     check_translates(bundle)
     bundle = replace(bundle, decoding=override_settings(bundle.decoding, settings))  # longer inputs, more positions
-    with tempfile.TemporaryDirectory(prefix="dst-ct2-") as place:
-        write_ct2(bundle, bundle.load_weights(), Path(place) / "model", "float32")
-        return _open_export(Path(place) / "model", device, precision, threads, settings)
+    with tempfile.TemporaryDirectory(prefix="dst-ct2-") as temporary:
+        write_ct2(bundle, bundle.load_weights(), Path(temporary) / "model", "float32")
+        return _open_export(Path(temporary) / "model", device, precision, threads, settings)
 
 
 def _open_export(
@@ -129,7 +130,7 @@ def _open_export(
 
 
 class CT2Engine:
-    """Searches with CTranslate2; the result is chosen among its hypotheses as our search would.
+    """Searches with CTranslate2, and ranks its hypotheses as our search does.
 
     It is a :class:`dstransformer.decoding.engine.SearchEngine`.
 
@@ -177,35 +178,37 @@ class CT2Engine:
         numbers: Sequence[int],
         n_best: int = 1,
         prefixes: Sequence[Sequence[int]] = (),
-        progress: Progress | None = None,
+        progress: Advance | None = None,
     ) -> list[list[Hypothesis]]:
         """See :meth:`SearchEngine.search`. There is no pruning."""
         self._check_prefixes(prefixes, numbers)
         search = _Search(self, settings)
-        asked = [search.ask(ids, prefixes[place] if prefixes else ()) for place, ids in enumerate(src)]
-        batch_tokens = tokens_at_once(settings.batch_tokens, settings.beam_size)
+        sentences = [search.prepare(ids, prefixes[index] if prefixes else ()) for index, ids in enumerate(src)]
+        batch_tokens = tokens_per_batch(settings.batch_tokens, settings.beam_size)
         batches = plan_batches([len(ids) for ids in src], batch_tokens)
-        found: list[list[_Found]] = [[] for _ in src]
-        rounded = [min(-(-one.limit // LIMIT_STEP) * LIMIT_STEP, self.max_tokens) for one in asked]
-        for batch in search.decode(_split(batches, rounded), asked, found):
+        candidates: list[list[_Candidate]] = [[] for _ in src]
+        rounded = [min(-(-one.limit // LIMIT_STEP) * LIMIT_STEP, self.max_tokens) for one in sentences]
+        for batch in search.decode(_split(batches, rounded), sentences, candidates):
             if progress is not None:
-                progress(len(batch.places))
-        too_long = [[place for place in batch if _exceeds(asked[place], found[place])] for batch in batches]
-        for _ in search.decode(_split(too_long, [one.limit for one in asked]), asked, found):
+                progress(len(batch.indices))
+        too_long = [[index for index in batch if _exceeds(sentences[index], candidates[index])] for batch in batches]
+        for _ in search.decode(_split(too_long, [one.limit for one in sentences]), sentences, candidates):
             pass
-        search.score_exactly(asked, found)
+        search.score_exactly(sentences, candidates)
         if progress is not None and (empty := sum(not ids for ids in src)):
             progress(empty)
-        return [search.rank(hypotheses)[:n_best] for hypotheses in found]
+        return [search.rank(hypotheses)[:n_best] for hypotheses in candidates]
 
-    def ahead(self, jobs: Iterable[Job], submit: Callable[[Job], Any]) -> Iterator[tuple[Job, Any]]:
-        """Each job with its answers, which may be on their way; some jobs ahead, so that no worker waits.
+    def submit_ahead(self, items: Iterable[Item], submit: Callable[[Item], Any]) -> Iterator[tuple[Item, Any]]:
+        """Each item with its pending answers. Some items are submitted ahead, so that no worker is idle.
 
-        Not all at once: CTranslate2 finishes what it was given, even when the program is interrupted.
+        Not all are submitted at once, because CTranslate2 finishes them even when the program is interrupted.
         """
-        rest, given = iter(jobs), deque[tuple[Job, Any]]()
+        rest, given = iter(items), deque[tuple[Item, Any]]()
         while True:
-            given.extend((job, submit(job)) for job in islice(rest, 2 * self.translator.num_translators - len(given)))
+            given.extend(
+                (item, submit(item)) for item in islice(rest, 2 * self.translator.num_translators - len(given))
+            )
             if not given:
                 return
             yield given.popleft()
@@ -228,22 +231,24 @@ class _Search:
         # Not 0: then CTranslate2 would stop at the first hypothesis that ends.
         self._exponent = max(EXPONENT_SHARE * settings.length_penalty, 1e-6)
 
-    def ask(self, src: Sequence[int], prefix: Sequence[int]) -> _Asked:
+    def prepare(self, src: Sequence[int], prefix: Sequence[int]) -> _Sentence:
         """A sentence with its pieces' names and the limit of its output."""
         limit = max(len(src) + 1 + self._settings.max_extra_tokens, self._settings.min_tokens + 1, len(prefix) + 1)
         names = [self._engine.src_names[token] for token in src]
-        return _Asked(names, [self._engine.names[token] for token in prefix], min(limit, self._engine.max_tokens))
+        return _Sentence(names, [self._engine.names[token] for token in prefix], min(limit, self._engine.max_tokens))
 
-    def decode(self, batches: Sequence[_Batch], asked: Sequence[_Asked], found: list[list[_Found]]) -> Iterator[_Batch]:
-        """Translate in batches. Yields a batch when its part of ``found`` is set."""
-        for batch, answers in self._engine.ahead(
-            batches, lambda batch: self._submit([asked[place] for place in batch.places], batch.limit)
+    def decode(
+        self, batches: Sequence[_Batch], sentences: Sequence[_Sentence], candidates: list[list[_Candidate]]
+    ) -> Iterator[_Batch]:
+        """Translate in batches. Yields a batch when its part of ``candidates`` is set."""
+        for batch, answers in self._engine.submit_ahead(
+            batches, lambda batch: self._submit([sentences[index] for index in batch.indices], batch.limit)
         ):
-            for place, answer in zip(batch.places, answers, strict=True):
-                found[place] = self._read(answer.result())
+            for index, answer in zip(batch.indices, answers, strict=True):
+                candidates[index] = self._read(answer.result())
             yield batch
 
-    def _submit(self, batch: Sequence[_Asked], limit: int) -> Any:
+    def _submit(self, batch: Sequence[_Sentence], limit: int) -> Any:
         """Start to translate a batch. The last token of an output of full length is its end, which is added later."""
         search, longest = self._settings, limit - 1
         return self._engine.translator.translate_batch(
@@ -262,42 +267,44 @@ class _Search:
             return_end_token=True,
         )
 
-    def _read(self, result: Any) -> list[_Found]:
+    def _read(self, result: Any) -> list[_Candidate]:
         """The hypotheses of a sentence."""
-        found = []
+        candidates = []
         for names, score in zip(result.hypotheses, result.scores, strict=True):
             log_probability = score * len(names) ** self._exponent
             if log_probability > IMPOSSIBLE:
                 ended = names[-1:] == [self._engine.names[FIRST_PIECE]]
-                found.append(_Found(names[:-1] if ended else names, ended, log_probability))
-        return found
+                candidates.append(_Candidate(names[:-1] if ended else names, ended, log_probability))
+        return candidates
 
-    def score_exactly(self, asked: Sequence[_Asked], found: list[list[_Found]]) -> None:
+    def score_exactly(self, sentences: Sequence[_Sentence], candidates: list[list[_Candidate]]) -> None:
         """Score hypotheses by forced decoding where CTranslate2 does not have the model's own probability.
 
         It leaves out a prefix, and the end of an output of full length. Rows that are no pieces are not in its sum of
         probabilities, nor is the end up to ``min_tokens``.
         """
-        everywhere = bool(self._engine.unused or self._settings.min_tokens)
-        places = [
-            place
-            for place, one in enumerate(asked)
-            if everywhere or one.prefix or not all(each.ended for each in found[place])
+        rescore_all = bool(self._engine.unused or self._settings.min_tokens)
+        indices = [
+            index
+            for index, one in enumerate(sentences)
+            if rescore_all or one.prefix or not all(each.ended for each in candidates[index])
         ]
 
-        def submit(place: int) -> Any:
-            targets = [one.names for one in found[place]]
-            sources = [asked[place].src] * len(targets)
+        def submit(index: int) -> Any:
+            targets = [one.names for one in candidates[index]]
+            sources = [sentences[index].src] * len(targets)
             return self._engine.translator.score_batch(sources, targets, max_input_length=0, asynchronous=True)
 
-        for place, answers in self._engine.ahead(places, submit):
+        for index, answers in self._engine.submit_ahead(indices, submit):
             sums = [math.fsum(answer.result().log_probs) for answer in answers]
-            found[place] = [one._replace(log_probability=exact) for one, exact in zip(found[place], sums, strict=True)]
+            candidates[index] = [
+                one._replace(log_probability=exact) for one, exact in zip(candidates[index], sums, strict=True)
+            ]
 
-    def rank(self, found: Sequence[_Found]) -> list[Hypothesis]:
+    def rank(self, candidates: Sequence[_Candidate]) -> list[Hypothesis]:
         """The hypotheses of a sentence by our score, best first; one that is empty if there are none."""
         hypotheses = []
-        for names, _, log_probability in found:
+        for names, _, log_probability in candidates:
             ours = log_probability / length_penalty(len(names) + 1, self._settings.length_penalty)
             hypotheses.append(Hypothesis([self._engine.ids[name] for name in names], ours, log_probability))
         return sorted(hypotheses, key=lambda one: -one.score) or [Hypothesis([], 0.0, 0.0)]
@@ -308,15 +315,15 @@ def _split(batches: Sequence[Sequence[int]], limits: Sequence[int]) -> list[_Bat
     split: list[_Batch] = []
     for batch in batches:
         by_limit: dict[int, list[int]] = {}
-        for place in batch:
-            by_limit.setdefault(limits[place], []).append(place)
-        split += [_Batch(places, limit) for limit, places in by_limit.items()]
+        for index in batch:
+            by_limit.setdefault(limits[index], []).append(index)
+        split += [_Batch(indices, limit) for limit, indices in by_limit.items()]
     return split
 
 
-def _exceeds(one: _Asked, found: Sequence[_Found]) -> bool:
+def _exceeds(sentence: _Sentence, candidates: Sequence[_Candidate]) -> bool:
     """Whether a hypothesis of a sentence is beyond its limit."""
-    return any(len(hypothesis.names) + 1 > one.limit for hypothesis in found)
+    return any(len(hypothesis.names) + 1 > sentence.limit for hypothesis in candidates)
 
 
 def _read_record(path: Path) -> tuple[Config, int, tuple[str, str], bool]:

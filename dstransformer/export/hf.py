@@ -19,7 +19,7 @@ from dstransformer.decoding.beam import FIRST_PIECE
 from dstransformer.export.hf_tokenizer import tokenizer_config, tokenizer_json
 from dstransformer.export.marian import check_marian, marian_weights
 from dstransformer.export.model_card import model_card
-from dstransformer.export.weights import check_translates
+from dstransformer.export.weights import FULL_ADVICE, check_translates
 from dstransformer.io.files import replace_folder
 from dstransformer.io.products import is_hf_export
 from dstransformer.model import Bundle, open_bundle, save_weights
@@ -38,14 +38,11 @@ TARGET = "target"
 FILES = (CONFIG, WEIGHTS, GENERATION, TOKENIZER, TOKENIZER_CONFIG, CARD)
 TARGET_FILES = (f"{TARGET}/{TOKENIZER}", f"{TARGET}/{TOKENIZER_CONFIG}")
 
-#: Longest input of a model that does not limit it (``decoding.max_input_tokens`` 0), in tokens.
+#: Maximum input of a model that does not limit it (``decoding.max_input_tokens`` 0), in tokens.
 UNLIMITED_INPUT = 1024
 
 #: Output length, end included, at which Hugging Face's length penalty weighs one more token as ours does.
 USUAL_LENGTH = 20
-
-#: What to do on a full disk.
-FULL_ADVICE = "make room, then give the same command"
 
 
 def export_hf(source: str | Path, out: Path, *, overwrite: bool = False) -> Bundle:
@@ -102,12 +99,12 @@ def _tokenizers(bundle: Bundle) -> dict[str, str]:
 
 
 def longest_input(bundle: Bundle) -> int:
-    """Most tokens of an input, without its end."""
+    """Maximum tokens of an input, without its end."""
     return bundle.decoding.max_input_tokens or UNLIMITED_INPUT
 
 
 def longest_output(bundle: Bundle) -> int:
-    """Most tokens of an output, with its end."""
+    """Maximum tokens of an output, with its end."""
     return longest_input(bundle) + 1 + bundle.decoding.max_extra_tokens
 
 

@@ -34,7 +34,7 @@ def check_marian(config: ModelConfig, name: object) -> None:
         name: The bundle, for the message.
 
     Raises:
-        DataError: Marian lacks something.
+        DataError: The model has something that Marian lacks.
     """
     width, rest = divmod(config.d_model, config.num_heads)
     problem = None

@@ -13,7 +13,7 @@ from dstransformer.errors import counted, without_secrets
 from dstransformer.model import Bundle, parameter_count
 from dstransformer.tracking.metrics_log import METRICS_NAME, read_records
 
-#: The scores of a run's final evaluation that a card shows: key in ``metrics.jsonl``, name on the hub, name for people.
+#: The scores of a run's final evaluation that a card shows: key in ``metrics.jsonl``, name on the hub, display name.
 _METRICS = (("bleu", "bleu", "BLEU"), ("chrf", "chrf", "chrF"))
 
 #: Scores of the same weights on the same sentences differ by less, even on another processor.

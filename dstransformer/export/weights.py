@@ -15,6 +15,9 @@ from dstransformer.model import Bundle
 
 Weights = Mapping[str, Tensor]
 
+#: What to do if an export fills the disk.
+FULL_ADVICE = "make room, then give the same command"
+
 
 class Affine(NamedTuple):
     """``x W^T + b``, or a norm with gain ``weight``; a bias of zeros if the model has none."""

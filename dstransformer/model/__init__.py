@@ -4,9 +4,11 @@ from dstransformer.model.attention_weights import AttentionWeights, attention_we
 from dstransformer.model.bundle import Bundle, open_bundle, save_bundle, save_weights
 from dstransformer.model.flops import LengthSums, training_flops
 from dstransformer.model.incremental import IncrementalDecoder
+from dstransformer.model.loss import LossSums
+from dstransformer.model.meta import parameter_count
 from dstransformer.model.ops import DTYPES, Backend, check_backend
 from dstransformer.model.packing import Packing
-from dstransformer.model.transformer import LossSums, Transformer, parameter_count
+from dstransformer.model.transformer import Transformer
 
 __all__ = [
     "DTYPES",

@@ -1,4 +1,4 @@
-"""The attention weights of a model, recorded while it encodes and decodes. The model itself computes as always.
+"""The attention weights of a model, recorded while it encodes and decodes. Its outputs do not change.
 
 The kernels never form the weights of a whole sentence. So hooks record the projected queries and keys of each
 attention, and equation 1 is evaluated on them here.
@@ -34,7 +34,7 @@ class AttentionWeights(NamedTuple):
 
 
 class Projections(NamedTuple):
-    """What an attention multiplies, one sentence: ``(heads, len, d_k)`` twice, and values ``(heads, len, d_v)``."""
+    """Queries and keys, ``(heads, len, d_k)`` each, and values, ``(heads, len, d_v)``, of one sentence."""
 
     q: Tensor
     k: Tensor
@@ -52,15 +52,15 @@ def attention_weights(model: Transformer, src: Tensor, tgt_in: Tensor) -> Attent
     recorded = record_projections(model, src, tgt_in)
     encoder: list[EncoderLayer] = list(model.encoder)  # type: ignore[arg-type]
     decoder: list[DecoderLayer] = list(model.decoder)  # type: ignore[arg-type]
-    attentions = (
+    stacks = (
         [layer.self_attention for layer in encoder],
         [layer.self_attention for layer in decoder],
         [layer.memory_attention for layer in decoder],
     )
     return AttentionWeights(
         *(
-            torch.stack([softmax_weights(*recorded[part][:2], causal=part.shape.causal) for part in parts])
-            for parts in attentions
+            torch.stack([softmax_weights(*recorded[module][:2], causal=module.shape.causal) for module in modules])
+            for modules in stacks
         )
     )
 
@@ -84,7 +84,7 @@ def softmax_weights(q: Tensor, k: Tensor, *, causal: bool) -> Tensor:
 
 
 def record_projections(model: Transformer, src: Tensor, tgt_in: Tensor) -> dict[nn.Module, Projections]:
-    """Encode and decode one sentence pair; what each :class:`MultiHeadAttention` multiplied, by module.
+    """Encode and decode one sentence pair; the projections of each :class:`MultiHeadAttention`.
 
     Arguments as for :func:`attention_weights`.
     """
@@ -93,20 +93,20 @@ def record_projections(model: Transformer, src: Tensor, tgt_in: Tensor) -> dict[
     with torch.no_grad(), _recording(model, outputs):
         memory = model.encode(src, packing)
         model.decode(tgt_in, tgt_packing, memory, packing)
-    recorded: dict[nn.Module, Projections] = {}
-    for part in model.modules():
-        if isinstance(part, MultiHeadAttention):
-            recorded[part] = _split(part, outputs, len(src), len(tgt_in))
-    return recorded
+    return {module: _split(module, outputs, len(src), len(tgt_in)) for module in _attentions(model)}
 
 
-def _split(part: MultiHeadAttention, outputs: dict[nn.Module, Tensor], src_len: int, tgt_len: int) -> Projections:
-    """The recorded products of one attention by head; rows after the sentence are filler."""
-    shape: HeadShape = part.shape
-    if part.over_memory:
-        queries, keys_values = outputs[part.q][:tgt_len], outputs[part.kv][:src_len]
+def _attentions(model: Transformer) -> list[MultiHeadAttention]:
+    return [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
+
+
+def _split(attention: MultiHeadAttention, outputs: dict[nn.Module, Tensor], src_len: int, tgt_len: int) -> Projections:
+    """The recorded projections of one attention by head; rows after the sentence are filler."""
+    shape: HeadShape = attention.shape
+    if attention.over_memory:
+        queries, keys_values = outputs[attention.q][:tgt_len], outputs[attention.kv][:src_len]
     else:
-        queries, keys_values = outputs[part.qkv][: tgt_len if shape.causal else src_len], None
+        queries, keys_values = outputs[attention.qkv][: tgt_len if shape.causal else src_len], None
     return Projections(*(heads.transpose(0, 1) for heads in split_projections(queries, keys_values, shape)))
 
 
@@ -117,9 +117,11 @@ def _recording(model: Transformer, outputs: dict[nn.Module, Tensor]) -> Iterator
     def store(module: nn.Module, _: object, output: Tensor) -> None:
         outputs[module] = output
 
-    attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
-    projections = [linear for part in attentions for linear in ((part.q, part.kv) if part.over_memory else (part.qkv,))]
-    hooks = [linear.register_forward_hook(store) for linear in projections]
+    hooks = [
+        projection.register_forward_hook(store)
+        for module in _attentions(model)
+        for projection in ((module.q, module.kv) if module.over_memory else (module.qkv,))
+    ]
     try:
         yield
     finally:

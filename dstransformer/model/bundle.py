@@ -30,8 +30,9 @@ from dstransformer.errors import ConfigError, DataError, check_format_version, s
 from dstransformer.io.files import file_sha256
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import product_of
+from dstransformer.model.meta import meta_device
 from dstransformer.model.ops import Backend
-from dstransformer.model.transformer import Transformer, meta_device
+from dstransformer.model.transformer import Transformer
 from dstransformer.parsing.linearise import Linearisation
 
 WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.yaml", "provenance.json"
@@ -72,7 +73,7 @@ class Bundle:
         """The configuration the model was trained with; keys that an older version lacked have their default.
 
         Raises:
-            DataError: The provenance does not hold it.
+            DataError: The provenance has no configuration.
         """
         recorded = self.provenance.get("config")
         if not isinstance(recorded, Mapping):
@@ -89,7 +90,7 @@ class Bundle:
         """Compare the weights file with its hash. Opening a bundle compares the other files.
 
         Raises:
-            DataError: It cannot be read, or does not match.
+            DataError: The weights file cannot be read, or does not match its hash.
         """
         _check_hash(self.path / WEIGHTS, self.provenance)
 
@@ -126,14 +127,14 @@ class Bundle:
                 backend=backend,
                 src_vocab_size=self.tokenizer.src.vocab_size,
             )
-        misfit = _misfit(model.state_dict(), weights)
-        if misfit is not None:
-            raise DataError(f"{self.path / WEIGHTS} does not fit {CONFIG} and {TOKENIZER}: {misfit}; copy it again")
+        mismatch = _describe_mismatch(model.state_dict(), weights)
+        if mismatch is not None:
+            raise DataError(f"{self.path / WEIGHTS} does not fit {CONFIG} and {TOKENIZER}: {mismatch}; copy it again")
         model.load_state_dict(weights, assign=True)
         return model.to(device=device, dtype=dtype).eval()
 
 
-def _misfit(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | None:
+def _describe_mismatch(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | None:
     """The first differences between the weights and those expected; None if there are none."""
     problems = [f"{name} is missing" for name in expected if name not in found]
     problems += [f"{name} is {_size(found[name])} and should be {_size(weight)}" for name, weight in expected.items()

@@ -67,7 +67,7 @@ def forward_flops(config: ModelConfig, rows: int, sums: LengthSums) -> int:
     3.2) for the pairs of query and key that see each other, and the product before the softmax. The causal mask hides
     half of the decoder's self-attention, and that half is not counted. Nor are padding, embedding look-ups, norms,
     softmax, activations, dropout, what a program recomputes to save memory, and the optimizer: they are work of an
-    implementation, or little beside the products.
+    implementation, or negligible next to the products.
 
     Args:
         config: The architecture.

@@ -14,7 +14,7 @@ from dstransformer.model.packing import Packing, round_rows
 from dstransformer.model.transformer import DecoderLayer, Linear, Transformer
 
 #: Maximum number of row counts that the steps of a ragged decoder have from one power of two to the next.
-ROW_COUNTS = 16
+STEP_ROW_COUNTS = 16
 
 
 class IncrementalDecoder:
@@ -39,7 +39,7 @@ class IncrementalDecoder:
         shape = ops.HeadShape(config.num_heads, config.d_k, config.d_v, causal=True)
         self._caches = ops.build_caches(memory, projections, packing, shape, beam_size)
         self.ragged = self._caches.ragged
-        self._layers = [(layer, _LayerProducts.prepare(layer)) for layer in layers]
+        self._layers = [(layer, _LayerLinears.prepare(layer)) for layer in layers]
         self._logits = ops.prepare_linear(model.softmax_weight)
 
     def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
@@ -55,24 +55,29 @@ class IncrementalDecoder:
         """
         model, count = self.model, len(rows)
         if self.ragged:
-            filler = round_rows(count, ROW_COUNTS) - count
+            filler = round_rows(count, STEP_ROW_COUNTS) - count
             tokens, rows = (torch.cat((part, part[-1:].expand(filler))) for part in (tokens, rows))
         self._caches.advance(rows)
         positions = torch.full_like(tokens, self.length)
         x: Tensor = model.tgt_input(tokens, positions, self.length + 1, model.embedding.weight)
-        for number, (layer, by) in enumerate(self._layers):
-            past, memory = partial(self._caches.attend_past, number), partial(self._caches.attend_memory, number)
-            x = layer.self_attention_residual(x, lambda y, p=by, attend=past: p.past_out(attend(p.qkv(y))))
-            x = layer.memory_attention_residual(x, lambda y, p=by, attend=memory: p.memory_out(attend(p.memory_q(y))))
-            x = layer.feed_forward_residual(x, lambda y, p=by: p.outer(p.inner(y)))
+        for number, (layer, linears) in enumerate(self._layers):
+            x = layer.self_attention_residual(x, partial(self._attend_past, number, linears))
+            x = layer.memory_attention_residual(x, partial(self._attend_memory, number, linears))
+            x = layer.feed_forward_residual(x, linears.feed_forward)
         self.length += 1
         if model.decoder_norm is not None:
             x = model.decoder_norm(x)
         return self._logits(x)[:count]
 
+    def _attend_past(self, layer: int, linears: _LayerLinears, x: Tensor) -> Tensor:
+        return linears.past_out(self._caches.attend_past(layer, linears.qkv(x)))
 
-class _LayerProducts(NamedTuple):
-    """The products of a decoder layer with its weights, prepared for many steps."""
+    def _attend_memory(self, layer: int, linears: _LayerLinears, x: Tensor) -> Tensor:
+        return linears.memory_out(self._caches.attend_memory(layer, linears.memory_q(x)))
+
+
+class _LayerLinears(NamedTuple):
+    """The linear functions of a decoder layer, prepared for many steps."""
 
     qkv: Callable[[Tensor], Tensor]
     past_out: Callable[[Tensor], Tensor]
@@ -86,3 +91,6 @@ class _LayerProducts(NamedTuple):
         past, memory, network = layer.self_attention, layer.memory_attention, layer.feed_forward
         linears: tuple[Linear, ...] = (past.qkv, past.out, memory.q, memory.out, network.inner, network.outer)
         return cls(*(ops.prepare_linear(linear.weight, linear.bias, relu=linear.relu) for linear in linears))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.inner(x))

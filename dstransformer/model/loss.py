@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,9 +20,19 @@ CHUNK_LOGITS = {"cpu": 1 << 24, "cuda": 1 << 27}
 FP16_SCALE = 1024.0
 
 
-def smoothed_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float
-) -> tuple[Tensor, Tensor]:
+class LossSums(NamedTuple):
+    """Sums over the target tokens of a batch, in nats, scalars in fp32.
+
+    Attributes:
+        loss: The training loss, with a gradient.
+        nll: The negative log-likelihood of the reference, without smoothing and without a gradient.
+    """
+
+    loss: Tensor
+    nll: Tensor
+
+
+def smoothed_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float) -> LossSums:
     """Sum over tokens of the cross-entropy against the smoothed target (section 5.4; Szegedy et al., 2016).
 
     The target is ``1 - epsilon`` on the reference and ``epsilon`` spread evenly over all rows of ``weight``. Gradients
@@ -33,19 +43,15 @@ def smoothed_cross_entropy(
         weight: The softmax matrix, ``(rows, d_model)``; rounded to the precision of ``hidden`` for the computation.
         targets: ``(tokens,)`` int64, at most ``rows``.
         label_smoothing: epsilon.
-
-    Returns:
-        The smoothed loss, a scalar in fp32 with a gradient, and the negative log-likelihood of the reference, without
-        smoothing and without a gradient: both sums over tokens, in nats.
     """
     needs_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    loss, nll = _SmoothedCrossEntropy.apply(hidden, weight, targets, label_smoothing, needs_grad)  # type: ignore[no-untyped-call]
-    return loss, nll
+    sums = _SmoothedCrossEntropy.apply(hidden, weight, targets, label_smoothing, needs_grad)  # type: ignore[no-untyped-call]
+    return LossSums(*sums)
 
 
 def r_drop_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, alpha: float
-) -> tuple[Tensor, Tensor]:
+) -> LossSums:
     """Half the loss of R-Drop for two passes (Liang et al., 2021, equation 4); see ``ops.r_drop_cross_entropy``.
 
     Args:
@@ -56,11 +62,11 @@ def r_drop_cross_entropy(
         alpha: Weight of the divergence between the passes.
 
     Returns:
-        As :func:`smoothed_cross_entropy`; the negative log-likelihood is the mean of the two passes.
+        The sums; the negative log-likelihood is the mean of the two passes.
     """
     needs_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    loss, nll = _RDropCrossEntropy.apply(hidden, weight, targets, label_smoothing, alpha, needs_grad)  # type: ignore[no-untyped-call]
-    return loss, nll
+    sums = _RDropCrossEntropy.apply(hidden, weight, targets, label_smoothing, alpha, needs_grad)  # type: ignore[no-untyped-call]
+    return LossSums(*sums)
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):

@@ -9,33 +9,33 @@ summed in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from dstransformer.config import ModelConfig
 from dstransformer.model import ops
-from dstransformer.model.loss import r_drop_cross_entropy, smoothed_cross_entropy
+from dstransformer.model.loss import LossSums, r_drop_cross_entropy, smoothed_cross_entropy
 from dstransformer.model.packing import Packing
+
+#: Tables of sinusoids have a multiple of this many rows, so that a new length rarely needs a new table.
+TABLE_STEP = 256
+
+
+class TensorModule(nn.Module):
+    """A module whose call returns a tensor; the return type of ``nn.Module`` is ``Any``."""
+
+    __call__: Callable[..., Tensor]
+
 
 # 3.1 Encoder and decoder stacks
 
 
-class LossSums(NamedTuple):
-    """Sums over the target tokens of a batch, in nats: the training loss and the negative log-likelihood."""
-
-    loss: Tensor
-    nll: Tensor
-
-
 class Transformer(nn.Module):
-    """Encoder and decoder, and the embeddings that they may share.
+    """Encoder and decoder, and the embeddings that they may share (sections 3.1 and 3.4).
 
     Args:
         config: The architecture.
@@ -72,7 +72,7 @@ class Transformer(nn.Module):
             self.src_embedding = nn.Embedding(src_rows, width)
         elif src_vocab_size not in (None, vocab_size):
             raise ValueError(f"one embedding cannot hold vocabularies of {src_vocab_size} and {vocab_size} pieces")
-        self.softmax = nn.Embedding(rows, width) if config.tie_embeddings == "none" else None
+        self.softmax = nn.Embedding(rows, width) if config.tie_embeddings == "none" else None  # the matrix before it
         self.src_input = PositionedEmbedding(config)
         self.tgt_input = PositionedEmbedding(config)
         self.encoder = nn.ModuleList(EncoderLayer(config, backend) for _ in range(config.num_layers))
@@ -108,21 +108,15 @@ class Transformer(nn.Module):
         With R-Drop (Liang et al., 2021) a batch in training goes through the model twice, side by side, with different
         dropout masks.
         """
-        twice = self.training and self.r_drop > 0.0
-        if twice:
-            src, src_packing, tgt_in, tgt_packing = (
-                src.repeat(2),
-                src_packing.twice(),
-                tgt_in.repeat(2),
-                tgt_packing.twice(),
-            )
+        r_drop = self.training and self.r_drop > 0.0
+        if r_drop:
+            src, tgt_in = src.repeat(2), tgt_in.repeat(2)
+            src_packing, tgt_packing = src_packing.twice(), tgt_packing.twice()
         memory = self.encode(src, src_packing)
         hidden = self.decode(tgt_in, tgt_packing, memory, src_packing)
-        if twice:
-            return LossSums(
-                *r_drop_cross_entropy(hidden, self.softmax_weight, tgt_out, self.label_smoothing, self.r_drop)
-            )
-        return LossSums(*smoothed_cross_entropy(hidden, self.softmax_weight, tgt_out, self.label_smoothing))
+        if r_drop:
+            return r_drop_cross_entropy(hidden, self.softmax_weight, tgt_out, self.label_smoothing, self.r_drop)
+        return smoothed_cross_entropy(hidden, self.softmax_weight, tgt_out, self.label_smoothing)
 
     def encode(self, src: Tensor, packing: Packing) -> Tensor:
         """The memory, ``(packing.rows, d_model)``, of source tokens ``(src_tokens,)``."""
@@ -145,7 +139,7 @@ class Transformer(nn.Module):
         return F.linear(hidden, self.softmax_weight)
 
 
-class EncoderLayer(nn.Module):
+class EncoderLayer(TensorModule):
     """Self-attention and a feed-forward network."""
 
     def __init__(self, config: ModelConfig, backend: ops.Backend) -> None:
@@ -157,12 +151,11 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, packing: Packing) -> Tensor:
         """``(packing.rows, d_model)`` to the same shape."""
-        x = self.self_attention_residual(x, lambda y: self.self_attention(y, packing, None, None))
-        encoded: Tensor = self.feed_forward_residual(x, self.feed_forward)
-        return encoded
+        x = self.self_attention_residual(x, lambda y: self.self_attention(y, packing))
+        return self.feed_forward_residual(x, self.feed_forward)
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(TensorModule):
     """Causal self-attention, attention over the memory, and a feed-forward network."""
 
     def __init__(self, config: ModelConfig, backend: ops.Backend) -> None:
@@ -176,13 +169,12 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, packing: Packing, memory: Tensor, memory_packing: Packing) -> Tensor:
         """``(packing.rows, d_model)`` to the same shape, attending to ``memory`` ``(memory_packing.rows, d_model)``."""
-        x = self.self_attention_residual(x, lambda y: self.self_attention(y, packing, None, None))
+        x = self.self_attention_residual(x, lambda y: self.self_attention(y, packing))
         x = self.memory_attention_residual(x, lambda y: self.memory_attention(y, packing, memory, memory_packing))
-        decoded: Tensor = self.feed_forward_residual(x, self.feed_forward)
-        return decoded
+        return self.feed_forward_residual(x, self.feed_forward)
 
 
-class Residual(nn.Module):
+class Residual(TensorModule):
     """The connection around a sub-layer: ``LayerNorm(x + Dropout(Sublayer(x)))``, or with the norm before it."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -194,13 +186,11 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """``(…, d_model)`` to the same shape."""
         if self.post:
-            normed: Tensor = self.norm(x, sublayer(x), self.dropout.active_p)
-            return normed
-        summed: Tensor = x + self.dropout(sublayer(self.norm(x)))
-        return summed
+            return self.norm(x, sublayer(x), self.dropout.active_p)
+        return x + self.dropout(sublayer(self.norm(x)))
 
 
-class LayerNorm(nn.LayerNorm):
+class LayerNorm(TensorModule, nn.LayerNorm):
     """Layer normalisation over ``d_model``, of a tensor or of a residual sum."""
 
     def __init__(self, d_model: int) -> None:
@@ -214,40 +204,21 @@ class LayerNorm(nn.LayerNorm):
         return ops.residual_norm(x, y, weight, bias, self.eps, p)
 
 
-class Dropout(nn.Module):
-    """Sets each element to zero with probability ``p`` and scales the others by ``1 / (1 - p)`` (section 5.4)."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    @property
-    def active_p(self) -> float:
-        """``p`` while training, else 0."""
-        return self.p if self.training else 0.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop elements of ``x``, any shape, while training."""
-        return ops.dropout(x, self.active_p)
-
-    def extra_repr(self) -> str:
-        """The probability, for the printed module."""
-        return f"p={self.p}"
-
-
 # 3.2 Attention
 
 
-class MultiHeadAttention(nn.Module):
-    """Attention of ``num_heads`` heads; queries and keys of a head are ``d_k`` wide, values ``d_v``.
+class MultiHeadAttention(TensorModule):
+    """``Concat(head_1, …, head_h) W_O`` with ``head_i = Attention(Q W_Qi, K W_Ki, V W_Vi)`` (section 3.2.2).
 
-    The projections that read the same tensor are one matrix: ``q, k, v`` for self-attention, ``k, v`` for the memory.
+    ``Attention`` is equation 1, see :func:`dstransformer.model.ops.reference.attention_product`. Queries and keys of a
+    head are ``d_k`` wide, values ``d_v``. The projections of all heads that read the same tensor are one matrix:
+    ``qkv`` for self-attention, ``kv`` for the memory.
 
     Args:
         config: The architecture.
-        causal: A position attends to itself and to what comes before it (section 3.2.3).
+        causal: A position attends to itself and earlier positions (section 3.2.3).
         over_memory: Keys and values come from the encoder's output.
-        backend: The implementation of the product, see :func:`dstransformer.model.ops.attention`.
+        backend: The implementation of equation 1, see :func:`dstransformer.model.ops.attention`.
     """
 
     def __init__(self, config: ModelConfig, *, causal: bool, over_memory: bool, backend: ops.Backend = "auto") -> None:
@@ -257,7 +228,6 @@ class MultiHeadAttention(nn.Module):
         self.dropout = config.attention_dropout
         self.backend = backend
         key_width, value_width = config.num_heads * config.d_k, config.num_heads * config.d_v
-        self.kv_widths = (key_width, value_width)
         bias = config.attention_bias
         if over_memory:
             self.q = Linear(config.d_model, key_width, bias=bias)
@@ -267,20 +237,21 @@ class MultiHeadAttention(nn.Module):
         self.out = Linear(value_width, config.d_model, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Glorot uniform for each projection by itself, not for the matrix that holds several; biases 0."""
-        key_width, value_width = self.kv_widths
-        fused = (
-            [(self.q, (key_width,)), (self.kv, (key_width, value_width))]
-            if self.over_memory
-            else [(self.qkv, (key_width, key_width, value_width))]
-        )
-        for linear, widths in [*fused, (self.out, (self.out.out_features,))]:
-            for part in linear.weight.split(list(widths)):
-                nn.init.xavier_uniform_(part)
+        """Glorot uniform for each projection separately, not for the matrix that holds several; biases 0."""
+        key_width, value_width = self.shape.heads * self.shape.d_k, self.shape.heads * self.shape.d_v
+        if self.over_memory:
+            projections = [(self.q, [key_width]), (self.kv, [key_width, value_width])]
+        else:
+            projections = [(self.qkv, [key_width, key_width, value_width])]
+        for linear, widths in [*projections, (self.out, [self.out.out_features])]:
+            for weight in torch.split(linear.weight, widths):
+                nn.init.xavier_uniform_(weight)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
-    def forward(self, x: Tensor, packing: Packing, memory: Tensor | None, memory_packing: Packing | None) -> Tensor:
+    def forward(
+        self, x: Tensor, packing: Packing, memory: Tensor | None = None, memory_packing: Packing | None = None
+    ) -> Tensor:
         """Attend within each sentence.
 
         Args:
@@ -296,18 +267,16 @@ class MultiHeadAttention(nn.Module):
         if self.over_memory:
             assert memory is not None
             assert memory_packing is not None
-            projected, keys_values, key_packing = self.q(x), self.kv(memory), memory_packing
+            queries, keys_values, key_packing = self.q(x), self.kv(memory), memory_packing
         else:
-            projected, keys_values, key_packing = self.qkv(x), None, packing
-        attended = ops.attention(projected, keys_values, packing, key_packing, self.shape, p, self.backend)
-        merged: Tensor = self.out(attended)
-        return merged
+            queries, keys_values, key_packing = self.qkv(x), None, packing
+        return self.out(ops.attention(queries, keys_values, packing, key_packing, self.shape, p, self.backend))
 
 
 # 3.3 Position-wise feed-forward networks
 
 
-class FeedForward(nn.Module):
+class FeedForward(TensorModule):
     """``max(0, x W1 + b1) W2 + b2`` at each position (section 3.3, equation 2)."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -324,11 +293,10 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(rows, d_model)`` to the same shape."""
-        transformed: Tensor = self.outer(self.dropout(self.inner(x)))
-        return transformed
+        return self.outer(self.dropout(self.inner(x)))
 
 
-class Linear(nn.Linear):
+class Linear(TensorModule, nn.Linear):
     """``x W^T + b``, and with ``relu`` ``max(0, x W^T + b)``.
 
     Args:
@@ -347,10 +315,10 @@ class Linear(nn.Linear):
         return ops.linear(x, self.weight, self.bias, relu=self.relu)
 
 
-# 3.4 and 3.5 Embeddings and positions
+# 3.4 and 3.5 Embeddings and positional encoding
 
 
-class PositionedEmbedding(nn.Module):
+class PositionedEmbedding(TensorModule):
     """Adds the position to a scaled token embedding and applies dropout (sections 3.4, 3.5 and 5.4).
 
     The embedding matrix is an argument of each call, because source, target and softmax may share it.
@@ -388,14 +356,14 @@ class PositionedEmbedding(nn.Module):
         """
         embedded = F.embedding(ids, weight) * self.scale
         if self.positions is None:
-            table = sinusoidal_table(-(-max_len // 256) * 256, weight.shape[1], embedded.dtype, embedded.device)
+            rows = -(-max_len // TABLE_STEP) * TABLE_STEP
+            table = sinusoidal_table(rows, weight.shape[1], embedded.dtype, embedded.device)
             embedded = embedded + table[positions]
         else:
             if max_len > self.max_positions:
                 raise ValueError(f"a sentence has {max_len} tokens, model.max_positions is {self.max_positions}")
             embedded = embedded + self.positions(positions)
-        dropped: Tensor = self.dropout(embedded if dtype is None else embedded.to(dtype))
-        return dropped
+        return self.dropout(embedded if dtype is None else embedded.to(dtype))
 
 
 @lru_cache(maxsize=16)
@@ -406,34 +374,17 @@ def sinusoidal_table(rows: int, d_model: int, dtype: torch.dtype, device: torch.
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).to(device=device, dtype=dtype)
 
 
-# Models without values
+# 5.4 Dropout
 
 
-@contextmanager
-def meta_device() -> Iterator[None]:
-    """Models built in this context have parameters with names and shapes, but without values and memory."""
-    with torch.device("meta"), _SkipInitialisation():
-        yield
+class Dropout(TensorModule, nn.Dropout):
+    """Sets each element to zero with probability ``p`` and scales the others by ``1 / (1 - p)``."""
 
+    @property
+    def active_p(self) -> float:
+        """``p`` while training, else 0."""
+        return self.p if self.training else 0.0
 
-class _SkipInitialisation(TorchFunctionMode):
-    """Skips random initialisation.
-
-    On the meta device it has no effect, but PyTorch imports its compiler to find that out, which takes seconds.
-    """
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Call the function unless it draws initial values."""
-        given = kwargs or {}
-        if getattr(func, "__module__", None) == nn.init.__name__:
-            return given["tensor"]
-        return args[0] if func in (Tensor.uniform_, Tensor.normal_) else func(*args, **given)
-
-
-def parameter_count(config: ModelConfig, vocab_size: int, src_vocab_size: int | None = None) -> int:
-    """Number of weights of a model, counted without building them; for the sizes see :class:`Transformer`."""
-    with meta_device():
-        model = Transformer(config, vocab_size, src_vocab_size=src_vocab_size)
-    return sum(parameter.numel() for parameter in model.parameters())
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop elements of ``x``, any shape, while training."""
+        return ops.dropout(x, self.active_p)

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from dstransformer import __version__
 from dstransformer.errors import shown
-from dstransformer.serving.guard import Guard, RefusedError
+from dstransformer.serving.guard import CLIENT_CLOSED_REQUEST, Guard, RefusedError
 from dstransformer.serving.pages import Page, render_docs, render_start
 from dstransformer.serving.schema import (
     EXPECTED,
@@ -50,17 +50,13 @@ def build_app(service: Service, hosts: Collection[str] = ()) -> Guard:
         service: The model.
         hosts: See :class:`Guard`.
     """
-    app = _build_routes(service)
+    app = build_routes(service)
     paths = ("/", "/docs", "/openapi.json", "/translate", "/attention", "/healthz", "/metrics")
     return Guard(app, limits=service.limits, hosts=hosts, metrics=service.metrics, paths=paths)
 
 
-def describe(service: Service) -> dict[str, Any]:
-    """The OpenAPI schema of the interface."""
-    return _build_routes(service).openapi()
-
-
-def _build_routes(service: Service) -> FastAPI:
+def build_routes(service: Service) -> FastAPI:
+    """The routes without the guard."""
     app = FastAPI(
         title="dst serve", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, debug=False
     )
@@ -78,11 +74,11 @@ def _add_model(app: FastAPI, service: Service) -> None:
 
     @app.post("/translate", response_model=TranslateAnswer, responses=problems, summary="Translate sentences")
     async def translate(body: TranslateRequest, request: Request) -> Response:
-        return _answer(await service.translate(body, lambda: _hung_up(request)))
+        return _answer(await service.translate(body, lambda: _wait_for_disconnect(request)))
 
     @app.post("/attention", response_model=AttentionAnswer, responses=problems, summary="Attention between words")
     async def attention(body: AttentionRequest, request: Request) -> Response:
-        return _answer(await service.attention(body, lambda: _hung_up(request)))
+        return _answer(await service.attention(body, lambda: _wait_for_disconnect(request)))
 
 
 def _add_reports(app: FastAPI, service: Service) -> None:
@@ -122,10 +118,10 @@ def _page(page: Page) -> Response:
 
 def _answer(content: dict[str, Any] | None) -> Response:
     """The response; ``None`` means that the client has disconnected."""
-    return Response(status_code=499) if content is None else JSONResponse(content)
+    return Response(status_code=CLIENT_CLOSED_REQUEST) if content is None else JSONResponse(content)
 
 
-async def _hung_up(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     """Wait until the client closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -160,12 +156,12 @@ def _add_errors(app: FastAPI) -> None:
 def _explain(error: RequestValidationError) -> tuple[int, str]:
     """Status and one line for a request that does not fit its schema. Values of the request are never repeated."""
     first = error.errors()[0]
-    place, kind = first["loc"], first["type"]
+    location, kind = first["loc"], first["type"]
     if kind == "json_invalid":
-        return 400, f"the body is not JSON: {first['ctx']['error']}, at character {place[1] + 1}"
-    if len(place) < 2:
+        return 400, f"the body is not JSON: {first['ctx']['error']}, at character {location[1] + 1}"
+    if len(location) < 2:
         return 422, "the body must be a JSON object with the key text; see /docs"
-    name = str(place[1])
+    name = str(location[1])
     if kind == "extra_forbidden":
         return 422, f"there is no key {shown(name)}; see /docs"
     if kind == "missing":

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dstransformer.serving.model import Batch, Found, Query
+from dstransformer.serving.model import Batch, Candidates, Query
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class BatchReport(NamedTuple):
 
 
 #: Translates a batch.
-Search = Callable[[Batch], list[Found]]
+Search = Callable[[Batch], list[Candidates]]
 
 
 @dataclass(eq=False)
@@ -56,12 +56,12 @@ class Job:
     """The work of one request: sentences to translate, or a call that needs the model.
 
     Attributes:
-        future: Gets what was found for each sentence, or what the call returns.
+        future: Set to the candidates of each sentence, or to what the call returns.
     """
 
     n_best: int
     prefixed: bool
-    results: list[Found]
+    results: list[Candidates]
     left: int
     call: Callable[[], Any] | None = None
     future: Future[Any] = field(default_factory=Future)
@@ -69,10 +69,10 @@ class Job:
 
 @dataclass(eq=False)
 class _Item:
-    """A sentence in the queue, or the one place of a call."""
+    """A sentence in the queue, or a call, which counts as one."""
 
     job: Job
-    place: int
+    index: int
     query: Query
     arrived: float
 
@@ -85,7 +85,7 @@ class _Item:
 class Batcher:
     """Runs the work of many threads in one.
 
-    A batch is the oldest sentence in the queue and all that fit beside it: those of the same ``n_best``, oldest first,
+    A batch is the oldest sentence in the queue and all that fit with it: those of the same ``n_best``, oldest first,
     up to ``batch_tokens`` source tokens. If the thread is idle, a sentence waits up to ``delay`` seconds for others.
 
     Args:
@@ -137,7 +137,7 @@ class Batcher:
         """Queue sentences, at least one: all or none of them.
 
         Raises:
-            QueueFullError: There is no room.
+            QueueFullError: The queue has no room for the sentences.
             StoppingError: The batcher was stopped.
         """
         job = Job(n_best, any(query.prefix for query in queries), [None] * len(queries), len(queries))
@@ -145,7 +145,7 @@ class Batcher:
         return job
 
     def submit_call(self, call: Callable[[], Any]) -> Job:
-        """Queue a call that needs the model; it takes the place of one sentence. Errors as for :meth:`submit`."""
+        """Queue a call that needs the model; it counts as one sentence. Errors as for :meth:`submit`."""
         job = Job(1, False, [], 1, call)
         self._add(job, [Query("", 0)])
         return job
@@ -157,7 +157,7 @@ class Batcher:
                 raise StoppingError
             if len(self._waiting) + len(queries) > self._queue:
                 raise QueueFullError(len(self._waiting), self._retry_after())
-            self._waiting.extend(_Item(job, place, query, now) for place, query in enumerate(queries))
+            self._waiting.extend(_Item(job, index, query, now) for index, query in enumerate(queries))
             self._unfinished.add(job)
             self._changed.notify()
 
@@ -232,7 +232,7 @@ class Batcher:
             if len(batch) == 1:
                 self._fail(batch[0].job, error)
                 return
-            for item in batch:  # one of them may have caused the error: try each by itself
+            for item in batch:  # one of them may have caused the error: try each alone
                 self._work([item])
 
     def _translate(self, batch: list[_Item]) -> None:
@@ -245,7 +245,7 @@ class Batcher:
         self._report(BatchReport(len(batch), sum(item.query.tokens for item in batch), tgt_tokens, seconds))
         for item, candidates in zip(batch, found, strict=True):
             job = item.job
-            job.results[item.place] = candidates
+            job.results[item.index] = candidates
             job.left -= 1
             if not job.left:
                 self._resolve(job, job.results)

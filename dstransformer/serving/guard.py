@@ -34,8 +34,8 @@ HEADERS = {
 #: Names of this machine that an attacker cannot redirect.
 LOCAL_NAMES = ("localhost",)
 
-#: Counted in place of a status if the client disconnected before the answer.
-HUNG_UP = 499
+#: nginx's status for a client that disconnected before the answer. It is only counted.
+CLIENT_CLOSED_REQUEST = 499
 
 
 class RefusedError(Exception):
@@ -66,7 +66,7 @@ class Guard:
         limits: ``request_bytes`` and ``timeout`` are used here.
         hosts: Names by which the server may be called, besides addresses and :data:`LOCAL_NAMES`; ``*`` allows all.
         metrics: Counts the answers.
-        paths: The paths to count by themselves.
+        paths: Paths with counters of their own; others are counted together.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, statuses = time.monotonic(), [HUNG_UP]
+        began, statuses = time.monotonic(), [CLIENT_CLOSED_REQUEST]
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -97,7 +97,7 @@ class Guard:
             await self._app(scope, await self._admit(scope, receive), answer)
         except RefusedError as refusal:
             await _send(answer, refusal)
-        except _HungUpError:
+        except _DisconnectedError:
             pass
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
@@ -137,7 +137,7 @@ class Guard:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise _HungUpError
+                        raise _DisconnectedError
                     body += message.get("body", b"")
                     if len(body) > max_bytes:
                         raise too_large
@@ -147,7 +147,7 @@ class Guard:
             raise RefusedError(408, f"the request did not arrive within {self._limits.timeout:g} s") from None
 
 
-class _HungUpError(Exception):
+class _DisconnectedError(Exception):
     """The client closed the connection before its request was complete."""
 
 

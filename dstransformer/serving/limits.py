@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dstransformer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dstransformer.serving.model import Facts
+    from dstransformer.serving.model import ModelInfo
 
 #: Maximum tokens of a sentence, or of its translation, for ``/attention``.
 ATTENTION_TOKENS = 256
@@ -60,9 +60,9 @@ def check_limits(**given: float | None) -> Limits:
     """
     changed = {name: value for name, value in given.items() if value is not None}
     for name, value in changed.items():
-        least = "0 or more" if name in ("batch_delay", "stop") else "more than 0" if name == "timeout" else "1 or more"
-        if not value < float("inf") or value < 0 or (value == 0 and least != "0 or more"):
-            raise ConfigError(f"{OPTIONS[name]} is {value:g}: give {least}")
+        bound = "0 or more" if name in ("batch_delay", "stop") else "more than 0" if name == "timeout" else "1 or more"
+        if not value < float("inf") or value < 0 or (value == 0 and bound != "0 or more"):
+            raise ConfigError(f"{OPTIONS[name]} is {value:g}: give {bound}")
     queue = changed.get("queue", Limits.queue)
     if "sentences" not in changed:
         changed["sentences"] = min(Limits.sentences, queue)
@@ -74,14 +74,14 @@ def check_limits(**given: float | None) -> Limits:
     return Limits(**changed)  # type: ignore[arg-type]
 
 
-def fit_to_model(limits: Limits, facts: Facts) -> Limits:
+def fit_to_model(limits: Limits, info: ModelInfo) -> Limits:
     """The limits with the longest sentence that a model takes.
 
     Args:
         limits: The limits.
-        facts: The model: its input limit counts unless the user gave another, its learned positions always.
+        info: The model: its input limit counts unless the user gave another, its learned positions always.
     """
-    max_tokens = limits.sentence_tokens or facts.own_decoding.max_input_tokens or _SENTENCE_TOKENS
-    if facts.architecture.positions == "learned":
-        max_tokens = min(max_tokens, facts.architecture.max_positions - 1)
+    max_tokens = limits.sentence_tokens or info.own_decoding.max_input_tokens or _SENTENCE_TOKENS
+    if info.architecture.positions == "learned":
+        max_tokens = min(max_tokens, info.architecture.max_positions - 1)
     return replace(limits, sentence_tokens=max_tokens)

@@ -53,7 +53,7 @@ class ServerMetrics:
         ProcessCollector(namespace="dst_model", pid=lambda: pid, registry=self._registry)
 
     def count_request(self, path: str, status: int, seconds: float) -> None:
-        """Count an answer; status 499 is a client that hung up."""
+        """Count an answer; status 499 is a client that disconnected."""
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 

@@ -46,18 +46,19 @@ class Candidate(NamedTuple):
     tokens: int
 
 
-#: What a search gives for a sentence: its translations, best first; None if the model computes NaN.
-Found = list[Candidate] | None
+#: The result of a search for a sentence: its translations, best first; None if the model computes NaN.
+Candidates = list[Candidate] | None
 
 
-class Facts(NamedTuple):
-    """Facts about a loaded model.
+class ModelInfo(NamedTuple):
+    """A loaded model, described.
 
     Attributes:
         path: The bundle's folder.
         architecture: The model's.
         own_decoding: The settings of the search in the bundle.
         decoding: Those in use, with ``device`` and ``precision``.
+        batch_tokens: Maximum source tokens of a batch with the beam in use.
         tokenizer: The tokenizer.
         src_lang: Code of the source language, None if it is not recorded.
         tgt_lang: Code of the target language, None if it is not recorded.
@@ -68,6 +69,7 @@ class Facts(NamedTuple):
     architecture: ModelConfig
     own_decoding: DecodingConfig
     decoding: dict[str, Any]
+    batch_tokens: int
     tokenizer: Tokenizer
     src_lang: str | None
     tgt_lang: str | None
@@ -78,20 +80,20 @@ class Model(Protocol):
     """A model that is loaded, in this process or another. Only one thread may use it at a time."""
 
     @property
-    def facts(self) -> Facts:
-        """What it is."""
+    def info(self) -> ModelInfo:
+        """Its description."""
 
     @property
     def ended(self) -> str | None:
         """Why the model cannot answer any more; None if it can."""
 
-    def search(self, batch: Batch) -> list[Found]:
+    def search(self, batch: Batch) -> list[Candidates]:
         """Translate a batch.
 
         Raises:
-            DstError: It cannot be translated, see :meth:`dstransformer.decoding.Translator.search`.
-            dstransformer.serving.process.ModelEndedError: See :attr:`ended`.
+            DstError: The batch cannot be translated, see :meth:`dstransformer.decoding.Translator.search`.
+            dstransformer.serving.model_process.ModelEndedError: See :attr:`ended`.
         """
 
     def attention(self, source: str, target: str) -> dict[str, Any]:
-        """See :func:`dstransformer.serving.loaded.word_attention`; errors also as for :meth:`search`."""
+        """See :func:`dstransformer.serving.loaded_model.word_attention`; errors also as for :meth:`search`."""

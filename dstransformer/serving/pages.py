@@ -29,7 +29,7 @@ def render_start(health: Health, beam_size: int) -> Page:
     languages = " → ".join(code for code in (health.src_lang, health.tgt_lang) if code)
     alternatives = min(beam_size, MAX_ALTERNATIVES)
     return _render(
-        "start.html", script=_read("start.js"), health=health, languages=languages, most=alternatives,
+        "start.html", script=_read("start.js"), health=health, languages=languages, max_alternatives=alternatives,
         sentences=int(health.limits["sentences"]),
     )  # fmt: skip
 

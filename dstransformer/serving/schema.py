@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Request(BaseModel):
+class StrictModel(BaseModel):
     """Base of the requests: no unknown keys, no conversions."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class TranslateRequest(Request):
+class TranslateRequest(StrictModel):
     """One sentence or several. A text is one sentence: line breaks in it count as spaces."""
 
     model_config = ConfigDict(
@@ -31,11 +31,7 @@ class TranslateRequest(Request):
     ] = None
 
 
-class Answer(BaseModel):
-    """Base of the answers."""
-
-
-class Hypothesis(Answer):
+class Hypothesis(BaseModel):
     """One of several translations of a sentence."""
 
     text: Annotated[str, Field(description="the translation")]
@@ -43,7 +39,7 @@ class Hypothesis(Answer):
     log_probability: Annotated[float, Field(description="log-probability of the tokens and the end, in nats")]
 
 
-class Translation(Answer):
+class Translation(BaseModel):
     """The translation of a sentence; an empty sentence has an empty one."""
 
     text: Annotated[str, Field(description="the best translation, on one line")]
@@ -53,13 +49,13 @@ class Translation(Answer):
     ] = None
 
 
-class TranslateAnswer(Answer):
+class TranslateAnswer(BaseModel):
     """The translations, in the order of the sentences; a list also if one text was sent."""
 
     translations: list[Translation]
 
 
-class AttentionRequest(Request):
+class AttentionRequest(StrictModel):
     """A sentence and its translation."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"source": "A dog runs.", "target": "Ein Hund rennt."}]})
@@ -68,7 +64,7 @@ class AttentionRequest(Request):
     target: Annotated[str, Field(description="its translation")]
 
 
-class AttentionAnswer(Answer):
+class AttentionAnswer(BaseModel):
     """How much each word of the translation attends to each word of the sentence, averaged over layers and heads."""
 
     source: Annotated[list[str], Field(description="the words of the sentence")]
@@ -79,7 +75,7 @@ class AttentionAnswer(Answer):
     ]
 
 
-class Health(Answer):
+class Health(BaseModel):
     """What is served, and whether it takes requests."""
 
     status: Annotated[str, Field(description="ready; stopping; failed, if decoding has ended: restart the server")]
@@ -92,7 +88,7 @@ class Health(Answer):
     version: Annotated[str, Field(description="of dstransformer")]
 
 
-class Problem(Answer):
+class Problem(BaseModel):
     """Why a request was not answered."""
 
     detail: Annotated[str, Field(description="one line: what is wrong and what to do")]

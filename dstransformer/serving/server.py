@@ -17,7 +17,7 @@ import uvicorn
 from dstransformer.errors import DstError, StorageError, UserError, counted, shown
 from dstransformer.serving.app import build_app
 from dstransformer.serving.limits import Limits, fit_to_model
-from dstransformer.serving.process import ModelProcess
+from dstransformer.serving.model_process import ModelProcess
 from dstransformer.serving.service import Service
 
 #: Seconds for answers being sent and requests still arriving when the server stops.
@@ -53,8 +53,8 @@ def serve(
     """
     with closing(bind(host, port)) as listener:
         model.wait()
-        facts = model.facts
-        service = Service(model, fit_to_model(limits, facts))
+        info = model.info
+        service = Service(model, fit_to_model(limits, info))
         service.metrics.watch_process(model.pid)
         app = build_app(service, (host, *hosts))
         config = uvicorn.Config(
@@ -64,8 +64,8 @@ def serve(
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
         print(
-            f"dst: serving {facts.path} at {_address(listener)} (beam {service.beam_size}, "
-            f"{facts.decoding['device']}, {facts.decoding['precision']}); Ctrl-C ends",
+            f"dst: serving {info.path} at {_address(listener)} (beam {service.beam_size}, "
+            f"{info.decoding['device']}, {info.decoding['precision']}); Ctrl-C ends",
             file=sys.stderr, flush=True,
         )  # fmt: skip
         server = _Server(config, service)
@@ -117,7 +117,7 @@ class _Server(uvicorn.Server):
 
     Attributes:
         lost: Number of requests that were abandoned, once it has stopped.
-        failure: Why it stopped by itself; None if a signal stopped it.
+        failure: Why it stopped without a signal; None if a signal stopped it.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:

@@ -1,4 +1,4 @@
-"""What the server does with a request: checks it, queues its sentences, waits for their translations."""
+"""Answers requests: checks each, queues its sentences and waits for their translations."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ from dstransformer.serving.batcher import Batcher, Job, QueueFullError, Stopping
 from dstransformer.serving.guard import RefusedError
 from dstransformer.serving.limits import ATTENTION_TOKENS, Limits
 from dstransformer.serving.metrics import ServerMetrics
-from dstransformer.serving.model import Candidate, Found, Model, Query
-from dstransformer.serving.process import ModelEndedError
+from dstransformer.serving.model import Candidate, Candidates, Model, Query
+from dstransformer.serving.model_process import ModelEndedError
 from dstransformer.serving.schema import AttentionRequest, Health, TranslateRequest
 
 #: Texts with more characters are tokenized in another thread, so that other requests need not wait.
 _LONG_TEXT = 10_000
 
-#: A beam wider than this has smaller batches, as in ``dst translate``.
-_FULL_BATCH_BEAM = 8
-
-#: Ends when the client closes the connection.
-Leaving = Callable[[], Coroutine[Any, Any, None]]
+#: Returns when the client closes the connection.
+WaitForDisconnect = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Service:
@@ -47,24 +44,23 @@ class Service:
         self.limits = limits
         self.metrics = ServerMetrics()
         self.stopping = False
-        facts = model.facts
-        self._tokenizer = facts.tokenizer
-        self.beam_size: int = facts.decoding["beam_size"]
-        wide = max(self.beam_size, _FULL_BATCH_BEAM)
+        info = model.info
+        self._tokenizer = info.tokenizer
+        self.beam_size: int = info.decoding["beam_size"]
         self.batcher = Batcher(
             model.search,
-            batch_tokens=max(1, facts.decoding["batch_tokens"] * _FULL_BATCH_BEAM // wide),
+            batch_tokens=info.batch_tokens,
             queue=limits.queue,
             delay=limits.batch_delay,
             report=self.metrics.count_batch,
         )
         self.metrics.watch_queue(lambda: self.batcher.waiting, lambda: self.batcher.unfinished)
         self._facts: dict[str, Any] = {
-            "model": _name(facts.path),
-            "weights_sha256": facts.weights_sha256,
-            "src_lang": facts.src_lang,
-            "tgt_lang": facts.tgt_lang,
-            "decoding": facts.decoding,
+            "model": _name(info.path),
+            "weights_sha256": info.weights_sha256,
+            "src_lang": info.src_lang,
+            "tgt_lang": info.tgt_lang,
+            "decoding": info.decoding,
             "limits": vars(limits),
             "version": __version__,
         }
@@ -92,8 +88,8 @@ class Service:
         failure = self.failure
         return self.batcher.abandon(StoppingError() if failure is None else ModelEndedError(failure))
 
-    async def translate(self, request: TranslateRequest, hung_up: Leaving) -> dict[str, Any] | None:
-        """The answer to a request, as :class:`TranslateAnswer`; None if the client has hung up.
+    async def translate(self, request: TranslateRequest, disconnect: WaitForDisconnect) -> dict[str, Any] | None:
+        """The answer to a request, as :class:`TranslateAnswer`; None if the client has disconnected.
 
         Raises:
             RefusedError: The request cannot be answered.
@@ -102,22 +98,22 @@ class Service:
         prefixes = self._prefixes(request, len(texts))
         self._check_size(texts, request)
         queries = await self._tokenize(texts, prefixes)
-        places = [place for place, query in enumerate(queries) if query.tokens]
+        indices = [index for index, query in enumerate(queries) if query.tokens]
         found: list[list[Candidate]] = [[] for _ in texts]
-        if places:
-            results: list[Found] | None = await self._wait(
-                lambda: self.batcher.submit([queries[place] for place in places], request.n_best or 1), hung_up
+        if indices:
+            results: list[Candidates] | None = await self._wait(
+                lambda: self.batcher.submit([queries[index] for index in indices], request.n_best or 1), disconnect
             )
             if results is None:
                 return None
-            for place, candidates in zip(places, results, strict=True):
+            for index, candidates in zip(indices, results, strict=True):
                 if candidates is None:
-                    raise RefusedError(500, f"the model computes NaN for sentence {place + 1}: {shown(texts[place])}")
-                found[place] = candidates
+                    raise RefusedError(500, f"the model computes NaN for sentence {index + 1}: {shown(texts[index])}")
+                found[index] = candidates
         return {"translations": [_describe(candidates, request.n_best) for candidates in found]}
 
-    async def attention(self, request: AttentionRequest, hung_up: Leaving) -> dict[str, Any] | None:
-        """The answer to a request, as :class:`AttentionAnswer`; None if the client has hung up.
+    async def attention(self, request: AttentionRequest, disconnect: WaitForDisconnect) -> dict[str, Any] | None:
+        """The answer to a request, as :class:`AttentionAnswer`; None if the client has disconnected.
 
         Raises:
             RefusedError: The request cannot be answered.
@@ -127,7 +123,7 @@ class Service:
             if not 1 <= query.tokens <= ATTENTION_TOKENS:
                 raise RefusedError(422, f"{name} has {query.tokens:,} tokens: give 1 to {ATTENTION_TOKENS}")
         answer: dict[str, Any] | None = await self._wait(
-            lambda: self.batcher.submit_call(lambda: self._model.attention(request.source, request.target)), hung_up
+            lambda: self.batcher.submit_call(lambda: self._model.attention(request.source, request.target)), disconnect
         )
         return answer
 
@@ -155,17 +151,17 @@ class Service:
             RefusedError: A sentence or a prefix is too long, or not text.
         """
         both = [*texts, *filter(None, prefixes)]
-        for place, text in enumerate(both):
+        for index, text in enumerate(both):
             if not _is_text(text):
-                raise RefusedError(422, f"{_label(place, len(texts))} has half a surrogate pair, which is no character")
+                raise RefusedError(422, f"{_label(index, len(texts))} has half a surrogate pair, which is no character")
         if sum(map(len, both)) > _LONG_TEXT:
             ids = await asyncio.to_thread(self._encode, both, len(texts))
         else:
             ids = self._encode(both, len(texts))
         max_tokens = self.limits.sentence_tokens
-        for place, row in enumerate(ids):
+        for index, row in enumerate(ids):
             if len(row) > max_tokens:
-                name = _label(place, len(texts))
+                name = _label(index, len(texts))
                 raise RefusedError(
                     422, f"{name} has {len(row):,} tokens; this server takes at most {max_tokens:,}: split it"
                 )
@@ -176,11 +172,11 @@ class Service:
         src = self._tokenizer.src.encode(both[:texts], threads=1)
         return src + self._tokenizer.encode(both[texts:], threads=1)
 
-    async def _wait(self, submit: Callable[[], Job], hung_up: Leaving) -> Any:
-        """Queue work and wait for its result; None if the client hangs up before.
+    async def _wait(self, submit: Callable[[], Job], disconnect: WaitForDisconnect) -> Any:
+        """Queue work and wait for its result; None if the client disconnects first.
 
         Raises:
-            RefusedError: It was not accepted, took too long or failed.
+            RefusedError: The work was not accepted, took too long or failed.
         """
         try:
             job = submit()
@@ -189,26 +185,26 @@ class Service:
         except StoppingError:
             raise RefusedError(503, "the server is stopping", 1) from None
         result = asyncio.wrap_future(job.future)
-        leaving = asyncio.ensure_future(hung_up())
+        disconnected = asyncio.ensure_future(disconnect())
         try:
-            await asyncio.wait((result, leaving), timeout=self.limits.timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((result, disconnected), timeout=self.limits.timeout, return_when=asyncio.FIRST_COMPLETED)
             if result.done():
                 return _result(result)
             self.batcher.drop(job)
-            if leaving.done():
+            if disconnected.done():
                 return None
             raise RefusedError(504, f"there was no translation within {self.limits.timeout:g} s; send fewer sentences")
         finally:
-            leaving.cancel()
+            disconnected.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await leaving
+                await disconnected
 
 
 def _result(result: asyncio.Future[Any]) -> Any:
     """What the work gave.
 
     Raises:
-        RefusedError: It failed for a reason that the user can know. Any other error is a bug and passes.
+        RefusedError: The work failed for a reason that the user can know. Any other error is a bug and is re-raised.
     """
     try:
         return result.result()
@@ -220,8 +216,8 @@ def _result(result: asyncio.Future[Any]) -> Any:
         raise RefusedError(503, shown(error, quote=False, limit=400), 1) from None
 
 
-def _label(place: int, sentences: int) -> str:
-    return f"sentence {place + 1}" if place < sentences else "a prefix"
+def _label(index: int, sentences: int) -> str:
+    return f"sentence {index + 1}" if index < sentences else "a prefix"
 
 
 def _is_text(text: str) -> bool:

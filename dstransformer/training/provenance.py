@@ -18,7 +18,7 @@ from dstransformer.checkpoints.format import Checkpoint
 from dstransformer.distributed.world import World
 from dstransformer.errors import without_secrets
 from dstransformer.model import parameter_count
-from dstransformer.model.ops import kernels_name, processor_name
+from dstransformer.model.ops import kernels_fingerprint, processor_name
 from dstransformer.tracking import RunStart, resolve_tracking_uri
 from dstransformer.training.estimate import approximate_epochs
 from dstransformer.training.setup import Setup, TrainRequest
@@ -148,7 +148,11 @@ def _hardware(world: World) -> dict[str, str]:
     if world.device.type == "cuda":
         own = {"device": torch.cuda.get_device_name(world.device)}
     else:
-        own = {"device": processor_name(), "threads": str(torch.get_num_threads()), "cpu_kernels": kernels_name()}
+        own = {
+            "device": processor_name(),
+            "threads": str(torch.get_num_threads()),
+            "cpu_kernels": kernels_fingerprint(),
+        }
     ranks = world.gather(own)
     names = dict.fromkeys(name for rank in ranks for name in rank)
     return {name: ", ".join(sorted({rank[name] for rank in ranks if name in rank})) for name in names}

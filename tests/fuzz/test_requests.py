@@ -17,7 +17,7 @@ from dstransformer.model import open_bundle
 from dstransformer.serving.app import build_app
 from dstransformer.serving.guard import Guard
 from dstransformer.serving.limits import Limits, fit_to_model
-from dstransformer.serving.loaded import LoadedModel
+from dstransformer.serving.loaded_model import LoadedModel
 from dstransformer.serving.service import Service
 
 #: 500 is missing: an internal error.
@@ -34,7 +34,7 @@ def make_requests(folder: Path) -> None:
 def app_of(bundle: Path) -> Guard:
     opened = open_bundle(bundle)
     model = LoadedModel(opened, Translator.load(opened, device="cpu", keep_nan=True))
-    return build_app(Service(model, fit_to_model(Limits(), model.facts)))
+    return build_app(Service(model, fit_to_model(Limits(), model.info)))
 
 
 async def answer(app: Guard, path: str, body: bytes) -> tuple[int, bytes]:

@@ -28,7 +28,7 @@ from dstransformer.export.ct2_engine import open_ct2
 from dstransformer.export.hf import export_hf
 from dstransformer.export.pyfunc import _load_pyfunc
 from dstransformer.model import Bundle, open_bundle
-from dstransformer.serving.loaded import word_attention
+from dstransformer.serving.loaded_model import word_attention
 
 UPDATES = [*TINY, "training.max_updates=20", "checkpoint.every_updates=10", "checkpoint.average_last=2"]
 TIED = "model.tie_embeddings=target"

@@ -283,7 +283,7 @@ def test_the_page(server: Server, expected: dict[str, str], tmp_path: Path) -> N
         assert tab.evaluate("document.querySelector('#status').textContent") == "Type a sentence first."
         tab.click("#text")
         tab.type(f"{TEXT[0]}\n\n{TEXT[2]}\n{evil}")
-        tab.evaluate("document.querySelector('#most').value = '3'")
+        tab.evaluate("document.querySelector('#alternatives').value = '3'")
         tab.click("#go")
         tab.wait("document.querySelectorAll('.pair').length === 3")
         targets = tab.evaluate("[...document.querySelectorAll('.target')].map((each) => each.textContent)")

@@ -1,4 +1,4 @@
-"""The operations of the model, the only way in which layers compute. None asks which implementation runs.
+"""The operations of the model, the only way in which layers compute; no layer knows which implementation runs.
 
 - ``reference``: each operation in plain PyTorch. This defines the result.
 - ``dispatch``: chooses the implementation of each operation.
@@ -18,7 +18,7 @@ from dstransformer.model.ops.dispatch import (
     residual_norm,
     weight_gradient,
 )
-from dstransformer.model.ops.library import DTYPES, kernels_name, precision_name, processor_name
+from dstransformer.model.ops.library import DTYPES, kernels_fingerprint, precision_name, processor_name
 from dstransformer.model.ops.reference import HeadShape, dropout, r_drop_cross_entropy
 from dstransformer.model.ops.varlen import Backend, check_backend
 
@@ -33,7 +33,7 @@ __all__ = [
     "check_backend",
     "cross_entropy",
     "dropout",
-    "kernels_name",
+    "kernels_fingerprint",
     "linear",
     "precision_name",
     "prepare_linear",

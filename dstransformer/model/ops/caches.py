@@ -1,4 +1,4 @@
-"""What the decoder layers remember from position to position: keys and values of the output so far, and of the memory.
+"""The caches of incremental decoding: keys and values of the output so far, and of the memory.
 
 Cached keys and values stay where they were written, and each row remembers where on its path they are. So reordering
 hypotheses moves a few integers and not the caches.
@@ -16,7 +16,7 @@ from dstransformer.model.ops.cpu_attention import attend_memory, attend_path
 from dstransformer.model.ops.reference import HeadShape, attention_product, split_heads
 from dstransformer.model.packing import Packing
 
-#: Positions that a padded cache has room for at first; it doubles when it is full.
+#: Initial capacity of a padded cache, in positions; it doubles when it is full.
 FIRST_CAPACITY = 32
 
 
@@ -114,8 +114,10 @@ class PaddedCaches:
             ]
             for memory in memories
         ]
-        n, room = packing.sentences, FIRST_CAPACITY * beam_size
-        self._pasts = [[part.new_empty(n, heads, room, part.shape[-1]) for part in memory] for memory in self._memories]
+        n, capacity = packing.sentences, FIRST_CAPACITY * beam_size
+        self._pasts = [
+            [part.new_empty(n, heads, capacity, part.shape[-1]) for part in memory] for memory in self._memories
+        ]
         self._memory_mask = packing.padding_mask
         self._path = torch.empty(n, 0, dtype=torch.int64, device=packing.cu.device)
 

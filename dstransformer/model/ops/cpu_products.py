@@ -12,13 +12,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from dstransformer.model.ops import reference
-from dstransformer.model.ops.library import LANES, call, empty_fp32, outruns_mkl
+from dstransformer.model.ops.library import LANES, call, empty_fp32, is_faster_than_mkl
 
 #: The kernel for gradients of weights needs a number of inputs that is a multiple of this.
 TILE_COLUMNS = 2 * LANES
 
 #: It needs this many outputs per thread, because every thread lays out the whole input for itself.
-OUTPUTS_PER_THREAD = 128
+MIN_OUTPUTS_PER_THREAD = 128
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
@@ -50,8 +50,8 @@ def prepare_linear(weight: Tensor, bias: Tensor | None, *, relu: bool) -> Callab
 def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
     """``grad^T x``: in fp32 by a kernel where MKL, which PyTorch calls, is slower."""
     (rows, outs), ins = grad.shape, x.shape[1]
-    fits = rows > 0 and ins % TILE_COLUMNS == 0 and outs >= OUTPUTS_PER_THREAD * torch.get_num_threads()
-    if not (fits and grad.dtype == torch.float32 and outruns_mkl()):
+    fits = rows > 0 and ins % TILE_COLUMNS == 0 and outs >= MIN_OUTPUTS_PER_THREAD * torch.get_num_threads()
+    if not (fits and grad.dtype == torch.float32 and is_faster_than_mkl()):
         return reference.weight_gradient(grad, x)
     result = empty_fp32(outs, ins)
     call("weight_gradient", grad, grad.contiguous(), x.contiguous(), rows, outs, ins, result)

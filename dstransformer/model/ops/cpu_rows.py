@@ -1,4 +1,4 @@
-"""What a CPU computes row by row with compiled kernels: norm, loss, and the best pieces of a search."""
+"""Compiled CPU kernels that work row by row: norm, loss, and the best pieces of a search."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dstransformer.model.ops.reference import DROPOUT_LEVELS
 def residual_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, p: float) -> Tensor:
     """``LayerNorm(x + Dropout(y))`` in one pass over memory in each direction; the width is a multiple of ``LANES``.
 
-    The dropout mask is drawn from one number of PyTorch's generator, and drawn again for the gradient, so that none of
-    it is stored. The probability is ``p`` to within 2^-17.
+    One number of PyTorch's generator seeds the dropout mask, which is generated again for the gradient and never
+    stored. The probability is ``p`` to within 2^-17.
     """
     normed: Tensor = _ResidualNorm.apply(x, y, gain, bias, eps, p)  # type: ignore[no-untyped-call]
     return normed

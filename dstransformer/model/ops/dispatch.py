@@ -139,7 +139,7 @@ def attention(
     """Scaled dot-product attention within each sentence (equation 1).
 
     Args:
-        queries: ``(packing.rows, heads * d_k)``; for self-attention each row goes on with its keys and values,
+        queries: ``(packing.rows, heads * d_k)``; for self-attention each row also has its keys and values,
             ``heads * (2 * d_k + d_v)`` wide.
         keys_values: ``(key_packing.rows, heads * (d_k + d_v))``, or None for self-attention.
         packing: The sentences of the queries.

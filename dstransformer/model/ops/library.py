@@ -99,19 +99,19 @@ def precision_name(dtype: torch.dtype) -> str | None:
     return _PRECISION_NAMES.get(dtype)
 
 
-def kernels_name() -> str:
+def kernels_fingerprint() -> str:
     """A hash of the kernels' source, compiler and processor; ``none`` without kernels."""
     library = kernels()
     return "none" if library is None else Path(library._name).stem.removeprefix("kernels-")
 
 
 @lru_cache(maxsize=1)
-def outruns_mkl() -> bool:
+def is_faster_than_mkl() -> bool:
     """Whether the kernel for gradients of weights is faster than the product of MKL, which PyTorch calls.
 
     Measurements: faster on AMD processors with AVX-512 and two threads; much slower without AVX-512.
     """
-    makers, flags = _information("vendor_id"), _information("flags")
+    makers, flags = _cpuinfo("vendor_id"), _cpuinfo("flags")
     return any("AuthenticAMD" in line for line in makers) and any("avx512f" in line.split() for line in flags)
 
 
@@ -144,11 +144,11 @@ def _compilers() -> list[list[str]]:
 
 
 def _open(compiler: Sequence[str]) -> ctypes.CDLL:
-    library = _compiled(compiler)
+    library = _build(compiler)
     try:
         return ctypes.CDLL(str(library))
     except OSError:  # damaged, for example by a power failure
-        return ctypes.CDLL(str(_compiled(compiler, again=True)))
+        return ctypes.CDLL(str(_build(compiler, again=True)))
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
@@ -158,7 +158,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     return library
 
 
-def _compiled(compiler: Sequence[str], *, again: bool = False) -> Path:
+def _build(compiler: Sequence[str], *, again: bool = False) -> Path:
     """The shared library: built once for this source, compiler and processor, and kept in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dstransformer")
     library = cache / f"kernels-{_fingerprint(compiler)}.so"
@@ -189,16 +189,16 @@ def _fingerprint(compiler: Sequence[str]) -> str:
 
 def _processor() -> str:
     """What the compiled code depends on: nodes that share a home folder may have different processors."""
-    return "\n".join([processor_name(), *_information("flags", "Features")])
+    return "\n".join([processor_name(), *_cpuinfo("flags", "Features")])
 
 
 def processor_name() -> str:
-    """The name of this machine's CPU, to be read by people."""
-    names = [line.partition(":")[2].strip() for line in _information("model name")]
+    """The human-readable name of this machine's CPU."""
+    names = [line.partition(":")[2].strip() for line in _cpuinfo("model name")]
     return ", ".join(names) or platform.processor() or platform.machine()
 
 
-def _information(*names: str) -> list[str]:
+def _cpuinfo(*names: str) -> list[str]:
     """The different lines of ``/proc/cpuinfo`` that start with one of these names."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []

@@ -16,7 +16,7 @@ from dstransformer.model.packing import Packing
 
 Backend = Literal["auto", "varlen", "padded"]
 
-#: The widest head that flash attention computes.
+#: Maximum width of a head that flash attention computes.
 MAX_WIDTH = 256
 
 

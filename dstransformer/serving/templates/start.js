@@ -1,7 +1,7 @@
 
 "use strict";
-const [text, go, most, prefix, state, pairs] =
-  ["text", "go", "most", "prefix", "status", "pairs"].map((name) => document.getElementById(name));
+const [text, go, alternatives, prefix, state, pairs] =
+  ["text", "go", "alternatives", "prefix", "status", "pairs"].map((name) => document.getElementById(name));
 
 function make(name, kind, content) {
   const element = document.createElement(name);
@@ -39,7 +39,7 @@ async function translate() {
     report("Type a sentence first.", true);
     return;
   }
-  const body = { text: lines, n_best: Number(most.value) };
+  const body = { text: lines, n_best: Number(alternatives.value) };
   if (prefix.value.trim()) body.prefix = prefix.value.trim();
   go.disabled = true;
   report("Translating …");

@@ -20,7 +20,7 @@ ERRORS: dict[str, Exception] = {
 class FakeModel:
     """Raises the error that a batch names, sleeps if it is ``sleep``, and returns any other batch."""
 
-    facts = ("facts", 1)
+    info = ("facts", 1)
     ended = None
 
     def search(self, batch: Any) -> Any:

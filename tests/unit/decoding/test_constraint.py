@@ -43,7 +43,7 @@ def test_whatever_is_allowed_becomes_a_tree_over_the_words(
     names = {number: name for name, number in ids.items()}
     draw = random.Random(seed)
     constraint = TreeConstraint(SymbolTable(ids, CPU), [words], 1)
-    limit = constraint.least[0] + spare
+    limit = constraint.min_lengths[0] + spare
     written: list[str] = []
     while True:
         allowed = constraint.allowed(torch.tensor([limit - len(written)]))[0, 0]
@@ -93,7 +93,7 @@ def test_every_tree_can_be_written(form: Linearisation, tree: Tree) -> None:
     ids = symbol_ids(form)
     symbols = form.write(tree)
     constraint = TreeConstraint(SymbolTable(ids, CPU), [len(tree.words())], 1)
-    limit = max(len(symbols) + 1, constraint.least[0])
+    limit = max(len(symbols) + 1, constraint.min_lengths[0])
     for place, token in enumerate([*(ids[symbol] for symbol in symbols), EOS_ID]):
         allowed = constraint.allowed(torch.tensor([limit - place]))[0, 0]
         assert token in constraint.pieces[allowed].tolist()

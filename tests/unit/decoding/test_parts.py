@@ -20,7 +20,7 @@ LINES = [f"{TEXT[number % 4]} {number}" if number % 7 else "" for number in rang
 
 @pytest.fixture
 def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(parts, "FEWEST_LINES", 4)
+    monkeypatch.setattr(parts, "MIN_LINES", 4)
     monkeypatch.setattr(parts, "PARTS_PER_PROCESS", 3)
     path = tmp_path / "text"
     path.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
@@ -105,7 +105,7 @@ def test_parts_of_another_command_are_refused(text: str, tmp_path: Path, bundle:
         go_on(one=load_translator(bundle, beam_size=2))
     with pytest.raises(UserError, match=r"was begun with tokenised None, not True"):
         parts.translate_in_parts(
-            text, str(out), lambda: translator, Request(), Processes(0, 0, 1), also={"tokenised": True}
+            text, str(out), lambda: translator, Request(), Processes(0, 0, 1), extra={"tokenised": True}
         )
     with pytest.raises(UserError, match=r"was begun with models"):
         go_on(one=load_translator(bundle, others=[bundle]))

@@ -260,7 +260,7 @@ def test_the_engine_has_the_threads_that_it_is_given(exported: Path) -> None:
 
 def test_little_is_queued_that_an_interrupt_would_wait_for(exported: Path) -> None:
     submitted: list[int] = []
-    ahead = engine_of(open_ct2(exported, threads=2)).ahead(range(100), submitted.append)
+    ahead = engine_of(open_ct2(exported, threads=2)).submit_ahead(range(100), submitted.append)
     assert next(ahead)[0] == 0
     assert submitted == [0, 1, 2, 3]
     assert [job for job, _ in ahead] == list(range(1, 100))

@@ -64,8 +64,8 @@ def test_linear(
 @pytest.mark.parametrize("rows", [1, 15, 256, 300])
 @pytest.mark.parametrize(("outs", "ins"), [(8, 32), (3, 64), (150, 288)])
 def test_gradient_of_weights(monkeypatch: pytest.MonkeyPatch, rows: int, outs: int, ins: int) -> None:
-    monkeypatch.setattr(cpu_products, "outruns_mkl", lambda: True)
-    monkeypatch.setattr(cpu_products, "OUTPUTS_PER_THREAD", 1)
+    monkeypatch.setattr(cpu_products, "is_faster_than_mkl", lambda: True)
+    monkeypatch.setattr(cpu_products, "MIN_OUTPUTS_PER_THREAD", 1)
     kernels = watch_kernels(monkeypatch)
     grad, x = torch.randn(rows, outs), torch.randn(ins, rows).t()
     results = []
@@ -78,7 +78,7 @@ def test_gradient_of_weights(monkeypatch: pytest.MonkeyPatch, rows: int, outs: i
 
 
 @pytest.mark.parametrize(
-    ("rows", "outs", "ins", "dtype", "outruns_mkl"),
+    ("rows", "outs", "ins", "dtype", "is_faster_than_mkl"),
     [
         (0, 256, 32, torch.float32, True),
         (5, 256, 48, torch.float32, True),
@@ -88,9 +88,9 @@ def test_gradient_of_weights(monkeypatch: pytest.MonkeyPatch, rows: int, outs: i
     ],
 )
 def test_gradient_of_weights_falls_back_to_pytorch(
-    monkeypatch: pytest.MonkeyPatch, rows: int, outs: int, ins: int, dtype: torch.dtype, outruns_mkl: bool
+    monkeypatch: pytest.MonkeyPatch, rows: int, outs: int, ins: int, dtype: torch.dtype, is_faster_than_mkl: bool
 ) -> None:
-    monkeypatch.setattr(cpu_products, "outruns_mkl", lambda: outruns_mkl)
+    monkeypatch.setattr(cpu_products, "is_faster_than_mkl", lambda: is_faster_than_mkl)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     kernels = watch_kernels(monkeypatch)
     grad, x = torch.randn(rows, outs).to(dtype), torch.randn(rows, ins).to(dtype)
@@ -110,8 +110,8 @@ def test_processors_that_use_our_weight_gradient(
     monkeypatch: pytest.MonkeyPatch, maker: str, flags: str, outruns: bool
 ) -> None:
     lines = {"vendor_id": [f"vendor_id\t: {maker}"], "flags": [f"flags\t\t: {flags}"]}
-    monkeypatch.setattr(library, "_information", lambda name: lines[name])
-    assert library.outruns_mkl.__wrapped__() == outruns
+    monkeypatch.setattr(library, "_cpuinfo", lambda name: lines[name])
+    assert library.is_faster_than_mkl.__wrapped__() == outruns
 
 
 def test_linear_on_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,8 +34,8 @@ def draw() -> tuple[Tensor, Tensor, Tensor]:
 def test_loss_and_gradients_equal_pytorchs_cross_entropy(
     epsilon: float, own_products: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_products, "outruns_mkl", lambda: own_products)
-    monkeypatch.setattr(cpu_products, "OUTPUTS_PER_THREAD", 1)
+    monkeypatch.setattr(cpu_products, "is_faster_than_mkl", lambda: own_products)
+    monkeypatch.setattr(cpu_products, "MIN_OUTPUTS_PER_THREAD", 1)
     hidden, weight, targets = draw()
     expected = F.cross_entropy(hidden @ weight.t(), targets, reduction="sum", label_smoothing=epsilon)
     (expected * 0.37).backward()

@@ -6,7 +6,7 @@ from support.services.serving import save_small_bundle
 
 from dstransformer.decoding import Translator
 from dstransformer.model import Bundle, open_bundle
-from dstransformer.serving.loaded import LoadedModel
+from dstransformer.serving.loaded_model import LoadedModel
 
 
 @pytest.fixture(scope="session")

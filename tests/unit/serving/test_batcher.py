@@ -11,8 +11,8 @@ from support.processes.launching import LIMIT, wait_until
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError
 from dstransformer.serving.batcher import Batcher, BatchReport, QueueFullError, StoppingError
-from dstransformer.serving.loaded import LoadedModel
-from dstransformer.serving.model import Batch, Found, Query
+from dstransformer.serving.loaded_model import LoadedModel
+from dstransformer.serving.model import Batch, Candidates, Query
 
 #: Longer than any test: what waits for company waits until something else ends the wait.
 FOREVER = 1e6
@@ -29,7 +29,7 @@ class Gate:
         self.batches: list[Batch] = []
         self.open = threading.Event()
 
-    def __call__(self, batch: Batch) -> list[Found]:
+    def __call__(self, batch: Batch) -> list[Candidates]:
         self.batches.append(batch)
         assert self.open.wait(LIMIT)
         return self._search(batch)
@@ -140,7 +140,7 @@ def test_a_request_that_is_dropped_while_it_is_decoded_is_forgotten(gate: Gate) 
 def test_a_sentence_that_fails_fails_alone(model: LoadedModel, translator: Translator) -> None:
     release = threading.Event()
 
-    def search(batch: Batch) -> list[Found]:
+    def search(batch: Batch) -> list[Candidates]:
         assert release.wait(LIMIT)
         if any(query.text == "fox" for query in batch.queries):
             raise DataError("not fox")
@@ -161,7 +161,7 @@ def test_a_sentence_that_fails_fails_alone(model: LoadedModel, translator: Trans
 def test_the_thread_survives_a_bug(model: LoadedModel) -> None:
     calls = iter([True, False])
 
-    def search(batch: Batch) -> list[Found]:
+    def search(batch: Batch) -> list[Candidates]:
         if next(calls):
             raise ZeroDivisionError
         return model.search(batch)

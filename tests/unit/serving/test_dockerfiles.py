@@ -33,7 +33,7 @@ class Absent:
         if owned and not allowed & set(owned):
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Absent())
-import dstransformer.cli.serve, dstransformer.serving.server, dstransformer.serving.loaded
+import dstransformer.cli.serve, dstransformer.serving.server, dstransformer.serving.loaded_model
 from dstransformer.model import open_bundle
 from dstransformer.decoding import Translator
 print(Translator.load(open_bundle(BUNDLE), device="cpu").translate(["dog"]) != [""])

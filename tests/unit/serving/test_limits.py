@@ -4,7 +4,7 @@ import pytest
 
 from dstransformer.errors import ConfigError
 from dstransformer.serving.limits import Limits, check_limits, fit_to_model
-from dstransformer.serving.loaded import LoadedModel
+from dstransformer.serving.loaded_model import LoadedModel
 
 
 def test_what_is_not_given_has_its_default() -> None:
@@ -27,10 +27,10 @@ def test_values_out_of_bounds_are_refused(given: dict[str, float], message: str)
 
 
 def test_a_sentence_is_as_long_as_the_model_takes(model: LoadedModel) -> None:
-    facts = model.facts
-    assert fit_to_model(Limits(), facts).sentence_tokens == facts.own_decoding.max_input_tokens
-    assert fit_to_model(Limits(sentence_tokens=7), facts).sentence_tokens == 7
-    endless = facts._replace(own_decoding=facts.own_decoding.model_copy(update={"max_input_tokens": 0}))
+    info = model.info
+    assert fit_to_model(Limits(), info).sentence_tokens == info.own_decoding.max_input_tokens
+    assert fit_to_model(Limits(sentence_tokens=7), info).sentence_tokens == 7
+    endless = info._replace(own_decoding=info.own_decoding.model_copy(update={"max_input_tokens": 0}))
     assert fit_to_model(Limits(), endless).sentence_tokens == 1024
-    learned = facts.architecture.model_copy(update={"positions": "learned", "max_positions": 64})
-    assert fit_to_model(Limits(), facts._replace(architecture=learned)).sentence_tokens == 63
+    learned = info.architecture.model_copy(update={"positions": "learned", "max_positions": 64})
+    assert fit_to_model(Limits(), info._replace(architecture=learned)).sentence_tokens == 63

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.serving.app import describe
+from dstransformer.serving.app import build_routes
 from dstransformer.serving.limits import Limits, fit_to_model
-from dstransformer.serving.loaded import LoadedModel
+from dstransformer.serving.loaded_model import LoadedModel
 from dstransformer.serving.pages import Page, render_docs, render_start
 from dstransformer.serving.service import Service
 
 
 @pytest.fixture(scope="module")
 def service(model: LoadedModel) -> Service:
-    return Service(model, fit_to_model(Limits(), model.facts))
+    return Service(model, fit_to_model(Limits(), model.info))
 
 
 @pytest.fixture(scope="module", params=["start", "docs"])
 def page(request: pytest.FixtureRequest, service: Service) -> Page:
     if request.param == "start":
         return render_start(service.health(), service.beam_size)
-    return render_docs(describe(service))
+    return render_docs(build_routes(service).openapi())
 
 
 def test_the_policy_names_exactly_what_the_page_holds(page: Page) -> None:
@@ -44,7 +44,7 @@ def test_nothing_is_loaded_from_elsewhere(page: Page) -> None:
 
 
 def test_the_description_has_every_route_and_key(service: Service) -> None:
-    html = render_docs(describe(service)).html
+    html = render_docs(build_routes(service).openapi()).html
     for expected in (
         "POST /translate", "POST /attention", "GET /healthz", "GET /metrics", "translations[].n_best[].log_probability",
         "string or list of strings", "Retry-After", "application/json",

@@ -8,7 +8,7 @@ from dstransformer.corpus import BOS_ID, EOS_ID
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError
 from dstransformer.model import attention_weights
-from dstransformer.serving.loaded import word_attention
+from dstransformer.serving.loaded_model import word_attention
 
 
 def test_words_receive_the_sum_of_their_pieces_and_attend_as_the_mean(translator: Translator) -> None:

@@ -7,7 +7,7 @@ import torch
 from support.data.corpora import TEXT
 
 from dstransformer.decoding import Translator
-from dstransformer.serving.loaded import LoadedModel
+from dstransformer.serving.loaded_model import LoadedModel
 from dstransformer.serving.model import Batch, Candidate, Query
 
 

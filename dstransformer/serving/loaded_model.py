@@ -1,4 +1,4 @@
-"""The model that a server answers with, as the process that holds it sees it."""
+"""The model of a server, inside the process that holds it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import torch
 
 from dstransformer.corpus import BOS_ID, EOS_ID, Tokenizer
 from dstransformer.decoding import Output, Translator
+from dstransformer.decoding.engine import tokens_per_batch
 from dstransformer.errors import DataError
 from dstransformer.model import Bundle, attention_weights
-from dstransformer.serving.model import Batch, Candidate, Facts, Found, Query
+from dstransformer.serving.model import Batch, Candidate, Candidates, ModelInfo, Query
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +31,12 @@ class LoadedModel:
 
     def __init__(self, bundle: Bundle, translator: Translator) -> None:
         self._translator = translator
-        self.facts = Facts(
+        self.info = ModelInfo(
             path=bundle.path,
             architecture=bundle.model,
             own_decoding=bundle.decoding,
             decoding=translator.describe(),
+            batch_tokens=tokens_per_batch(translator.settings.batch_tokens, translator.settings.beam_size),
             tokenizer=bundle.tokenizer,
             src_lang=bundle.src_lang,
             tgt_lang=bundle.tgt_lang,
@@ -45,17 +47,17 @@ class LoadedModel:
         """Translate a word, so that the first request does not wait for one-time initialisation."""
         self.search(Batch([Query("a", 1)], 1))
 
-    def search(self, batch: Batch) -> list[Found]:
+    def search(self, batch: Batch) -> list[Candidates]:
         """See :meth:`dstransformer.serving.model.Model.search`."""
         texts = [query.text for query in batch.queries]
         prefixes = [query.prefix for query in batch.queries]
         outputs = self._translator.search(texts, n_best=batch.n_best, prefixes=prefixes if any(prefixes) else None)
         found = [_candidates(each) for each in outputs]
-        if lost := found.count(None):
+        if nan_sentences := found.count(None):
             logger.warning(
                 "the model computes NaN for %d of %d sentences; try another --precision; if that does not help, the "
                 "weights are damaged",
-                lost, len(found),
+                nan_sentences, len(found),
             )  # fmt: skip
         return found
 
@@ -64,7 +66,7 @@ class LoadedModel:
         return word_attention(self._translator, source, target)
 
 
-def _candidates(outputs: Sequence[Output]) -> Found:
+def _candidates(outputs: Sequence[Output]) -> Candidates:
     if any(math.isnan(output.log_probability) for output in outputs):
         return None
     return [Candidate(text, score, probability, len(tokens)) for text, score, probability, tokens in outputs]
@@ -106,15 +108,15 @@ def word_attention(translator: Translator, source: str, target: str) -> dict[str
 def _word_starts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
     """Where words begin: at spaces; at every piece of a text without spaces."""
     pieces = tokenizer.pieces(ids)
-    starts = [0, *(place for place in range(1, len(pieces)) if pieces[place].startswith(_SPACE))]
+    starts = [0, *(index for index in range(1, len(pieces)) if pieces[index].startswith(_SPACE))]
     return starts if len(starts) > 1 else list(range(len(pieces)))
 
 
 def _members(starts: Sequence[int], pieces: int) -> torch.Tensor:
     """1 where a piece belongs to a word, else 0, ``(words, pieces)``."""
-    place = torch.arange(pieces)
+    index = torch.arange(pieces)
     start, end = torch.tensor(starts)[:, None], torch.tensor([*starts[1:], pieces])[:, None]
-    return ((place >= start) & (place < end)).float()
+    return ((index >= start) & (index < end)).float()
 
 
 def _words(tokenizer: Tokenizer, ids: Sequence[int], starts: Sequence[int]) -> list[str]:

@@ -1,7 +1,7 @@
 """The process of the model. In the server's own process it would compete with requests for Python's interpreter lock.
 
-Both ends of the pipe are here. The server sends a function that loads the model, and gets the model's facts; then it
-sends the name of a method with its arguments, and gets what the method returns. What is raised there is raised here.
+Both ends of the pipe are here. The server sends a function that loads the model, and receives the model's
+description; then it sends the name of a method with its arguments, and receives the result. Exceptions are raised here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dstransformer.errors import DstError
 from dstransformer.terminal.command import prepare_streams
 
 if TYPE_CHECKING:  # importing them takes time, in which the process can already start
-    from dstransformer.serving.model import Batch, Facts, Found, Model
+    from dstransformer.serving.model import Batch, Candidates, Model, ModelInfo
 
 #: Signals that reach both processes, as from Ctrl-C. Only the server handles them.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -30,7 +30,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: Maximum seconds between the end of the pipe and that of the process.
 _EXIT_TIMEOUT = 10.0
 
-_MAIN = "from dstransformer.serving.process import answer; answer({descriptor}, {parent})"
+_MAIN = "from dstransformer.serving.model_process import run_model; run_model({descriptor}, {parent})"
 
 
 class ModelEndedError(DstError):
@@ -46,21 +46,21 @@ class ModelProcess:
         load: Loads the model; called in the process.
 
     Attributes:
-        facts: What the model is, once it is loaded.
+        info: The description of the model, once it is loaded.
         pid: The id of the process.
     """
 
-    facts: Facts
+    info: ModelInfo
 
     def __init__(self, load: Callable[[], Model]) -> None:
-        self._connection, theirs = Pipe()
-        main = _MAIN.format(descriptor=theirs.fileno(), parent=os.getpid())
-        with theirs, _blocked(_STOP_SIGNALS):  # the process inherits the blocked signals
+        self._connection, child_end = Pipe()
+        main = _MAIN.format(descriptor=child_end.fileno(), parent=os.getpid())
+        with child_end, _blocked(_STOP_SIGNALS):  # the process inherits the blocked signals
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", main],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
             )
         self.pid = self._process.pid
         with suppress(OSError):  # it has ended: wait() says why
@@ -73,7 +73,7 @@ class ModelProcess:
             Exception: What ``load`` raises.
             ModelEndedError: The process has ended.
         """
-        self.facts = self._receive()
+        self.info = self._receive()
 
     @property
     def ended(self) -> str | None:
@@ -86,14 +86,14 @@ class ModelProcess:
         hint = " (did memory run out?)" if -status == signal.SIGKILL else ""
         return f"the process of the model was ended by {signal.Signals(-status).name}{hint}"
 
-    def search(self, batch: Batch) -> list[Found]:
+    def search(self, batch: Batch) -> list[Candidates]:
         """See :meth:`dstransformer.serving.model.Model.search`."""
-        found: list[Found] = self._ask("search", batch)
+        found: list[Candidates] = self._call("search", batch)
         return found
 
     def attention(self, source: str, target: str) -> dict[str, Any]:
         """See :meth:`dstransformer.serving.model.Model.attention`."""
-        weights: dict[str, Any] = self._ask("attention", source, target)
+        weights: dict[str, Any] = self._call("attention", source, target)
         return weights
 
     def close(self) -> None:
@@ -101,21 +101,21 @@ class ModelProcess:
         self._process.kill()
         self._process.wait()
 
-    def _ask(self, *question: Any) -> Any:
+    def _call(self, *call: Any) -> Any:
         with suppress(OSError):  # it has ended
-            self._connection.send(question)
+            self._connection.send(call)
         return self._receive()
 
     def _receive(self) -> Any:
         try:
-            answer = self._connection.recv()
+            result = self._connection.recv()
         except (EOFError, OSError):
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_EXIT_TIMEOUT)
             raise ModelEndedError(self.ended or "the process of the model has closed its pipe") from None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        if isinstance(result, Exception):
+            raise result
+        return result
 
 
 @contextmanager
@@ -127,8 +127,8 @@ def _blocked(signals: tuple[signal.Signals, ...]) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def answer(descriptor: int, parent: int) -> None:
-    """The main function of the process: load the model and answer until the pipe is closed.
+def run_model(descriptor: int, parent: int) -> None:
+    """The main function of the process: load the model and run calls until the pipe is closed.
 
     Args:
         descriptor: The end of the pipe.
@@ -146,7 +146,7 @@ def answer(descriptor: int, parent: int) -> None:
         if isinstance(model, Exception):
             connection.send(model)
             return
-        connection.send(model.facts)
+        connection.send(model.info)
         while True:
             name, *arguments = connection.recv()
             connection.send(_attempt(getattr(model, name), *arguments))

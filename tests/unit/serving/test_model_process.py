@@ -15,7 +15,7 @@ from support.processes.launching import run_command, started, wait_until
 from support.services.fake import fail_to_load, load_fake
 
 from dstransformer.errors import DataError, StorageError
-from dstransformer.serving.process import ModelEndedError, ModelProcess
+from dstransformer.serving.model_process import ModelEndedError, ModelProcess
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def model() -> Iterator[Any]:
 
 
 def test_it_answers_from_another_process(model: Any) -> None:
-    assert model.facts == ("facts", 1)
+    assert model.info == ("facts", 1)
     assert model.search("anything") == ["anything"]
     assert model.attention("a", "b") == {"words": ("a", "b"), "pid": model.pid}
     assert model.pid != os.getpid()
@@ -80,7 +80,7 @@ def test_signals_for_the_group_are_left_to_the_server(model: Any) -> None:
 
 def test_it_ends_with_its_parent_in_the_middle_of_a_search() -> None:
     program = (
-        "from dstransformer.serving.process import ModelProcess; from support.services.fake import load_fake\n"
+        "from dstransformer.serving.model_process import ModelProcess; from support.services.fake import load_fake\n"
         "model = ModelProcess(load_fake); model.wait(); print(model.pid, flush=True); model.search('sleep')"
     )
     with started([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
