@@ -32,8 +32,8 @@ NOTICE_SECONDS = 15.0
 #: How long a process waits for the others to join, in programs that do not state it.
 JOIN_TIMEOUT = timedelta(minutes=10)
 
-#: How many of the processes that did not join are named.
-_NAMED = 8
+#: Maximum number of absent processes that an error names.
+_MAX_NAMED = 8
 
 #: Seconds for which rank 0 keeps the store, so that the others can see who is missing.
 _KEEP_STORE_SECONDS = 2.0
@@ -280,7 +280,7 @@ def _join_store(processes: Processes, environment: Mapping[str, str], join_timeo
         missing = [rank for rank in range(processes.world_size) if not joined.check([str(rank)])]
         if not missing:
             return store
-        names = ", ".join(map(str, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
+        names = ", ".join(map(str, missing[:_MAX_NAMED])) + (", ..." if len(missing) > _MAX_NAMED else "")
         if serves:
             time.sleep(_KEEP_STORE_SECONDS)
         raise _join_error(processes, f"{host}:{port}", join_timeout, f"rank {names} is missing") from error
