@@ -17,8 +17,7 @@ MAGIC = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"\x28\xb5
 #: The endings of file names.
 ENDINGS = (".gz", ".xz", ".bz2", ".zst")
 
-
-#: Bytes of memory that xz may use. A file states how many it needs; the highest level of xz needs 65 MiB.
+#: Maximum bytes of memory for xz. A file states how many it needs; the highest level of xz needs 65 MiB.
 MAX_MEMORY = 2**28
 
 #: Compressed bytes that are unpacked at once. A decompression bomb makes about 30 MB of them.
