@@ -23,10 +23,10 @@ from dstransformer.io.text import MAX_LINE_BYTES
 #: Bytes that are parsed at once.
 _CHUNK = 1 << 16
 
-#: Bytes of a tag or a comment, which the parser reads again with each chunk until it is complete.
+#: Maximum bytes of a tag or a comment, which the parser reads again with each chunk until it is complete.
 _MAX_TAG_BYTES = 2**20
 
-#: Nested elements, different names of elements and attributes, and languages that an error names.
+#: Maximum depth of elements, different names of elements and attributes, and languages that an error names.
 _MAX_DEPTH, _MAX_NAMES, _MAX_LANGUAGES = 100, 1000, 10
 
 #: What a segment costs in memory beside its text, roughly.
@@ -161,7 +161,7 @@ class _Units:
         if self._depth == 1 and (root := tag.rpartition("}")[2]) not in ("tmx", "dataset"):
             raise _RefusedError(f"<{shown(root, quote=False)}> is neither <tmx> nor the <dataset> of a test set of WMT")
         if self._depth > _MAX_DEPTH:
-            raise _RefusedError(f"more than {_MAX_DEPTH} elements within each other")
+            raise _RefusedError(f"elements nested more than {_MAX_DEPTH} deep")
         for name in (tag, *attributes):
             if name not in self._names:
                 self._names.add(name)

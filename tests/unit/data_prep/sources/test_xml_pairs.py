@@ -107,7 +107,7 @@ def test_a_test_set_of_wmt_is_read_as_sacrebleu_reads_it(tmp_path: Path) -> None
     (b"\xff<tmx>", "line 1: "),
     (HEAD.replace('"tmx14.dtd"', '"x" [<!ENTITY a "b">]'), r"line 2: it brings XML entities or a DTD of its own"),
     (HEAD.replace('"tmx14.dtd"', '"x" [<!ELEMENT a ANY>]'), r"line 2: it brings XML entities or a DTD of its own"),
-    ("<tmx>" + "<a>" * 200, "more than 100 elements within each other"),
+    ("<tmx>" + "<a>" * 200, "elements nested more than 100 deep"),
     ("<tmx>" + "".join(f"<a{n}/>" for n in range(2000)), "more than 1000 different names"),
     ("<tmx " + 'a="' + "x" * 1_200_000, "a tag or a comment of more than 1,048,576 bytes"),
     (memory(unit(("en", "x " * 8_500_000))), "line 4: a unit of more than 16,777,216 bytes"),
