@@ -380,7 +380,7 @@ def _iter_texts(search: _Search, candidates: Hashes) -> Iterator[tuple[int, str,
 def write_slices(path: Path, slices: int, parts: Iterable[tuple[Hashes, npt.NDArray[np.int64]]]) -> None:
     """Write a file of slices of hashes, each of which can be read without the others.
 
-    A table of where the slices begin stands first, so only workers need to know it.
+    It begins with a table of the slices' offsets, so only workers need to know them.
 
     Args:
         path: The file.

@@ -81,7 +81,7 @@ class Vocab(StoredStage[Tokenizers]):
         check_symbols(self.options.symbols, str(work.finished(Clean).options["normalise"]))
 
     def write(self, work: Workspace, folder: Path, workers: Workers) -> Tokenizers:
-        """See ``StoredStage``. SentencePiece brings its own threads."""
+        """See ``StoredStage``. SentencePiece uses its own threads."""
         del workers
         train = work.folder / Clean.name / "train.arrow"
         rule = _SENTENCEPIECE_RULES[str(work.finished(Clean).options["normalise"])]

@@ -176,7 +176,7 @@ def _decoded(lines: Iterable[bytes | None], name: str, kind: str = "gzip") -> It
             raise DataError(
                 f"{name}: other bytes follow the gzip data after line {number}; write the file again without them"
             ) from None
-        what = "are cut off" if isinstance(error, EOFError) else "are damaged"
+        what = "are truncated" if isinstance(error, EOFError) else "are damaged"
         where = f" after line {number}" if number else ""
         raise DataError(f"{name}: the gzip data {what}{where}; copy the file again") from None
     if number == 0:

@@ -69,7 +69,7 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
 
 
 def exit_on_sigterm() -> None:
-    """Make SIGTERM raise :class:`Stopped`, so that nothing half-written is left behind."""
+    """Make SIGTERM raise :class:`Stopped`, so that cleanup code runs and no partial file stays."""
 
     def stop(number: int, _: FrameType | None) -> NoReturn:
         raise Stopped(number)

@@ -85,9 +85,9 @@ class HeartbeatMonitor:
         """Start watching, once all processes have reached the store at ``host:port``.
 
         Args:
-            host: Its address.
-            port: Its port.
-            prefix: Of this attempt's keys in it.
+            host: The address of the store.
+            port: The port of the store.
+            prefix: The prefix of this attempt's keys in it.
         """
         if self._world_size == 1:
             return
@@ -144,7 +144,7 @@ class HeartbeatMonitor:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Report that this process waits for the others in the block, so that it is not taken for a hung one."""
+        """In the block, report that this process waits for the others, so that it does not count as hung."""
         self._status = self._status._replace(waits=True)
         try:
             yield

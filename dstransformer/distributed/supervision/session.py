@@ -174,7 +174,7 @@ class Session:
 
     @contextmanager
     def _leaving_world(self) -> Iterator[None]:
-        """Destroy the process group at the end, unless other ranks do not know of an error: it would wait for them."""
+        """Destroy the process group at the end; after an error of this rank only, that would wait for the others."""
         try:
             yield
         except DstError as error:
