@@ -7,13 +7,13 @@ from pathlib import Path
 from data_prep.recipe.options import EncodeOptions, Wmt14Options
 from data_prep.recipe.recipe import Recipe
 from data_prep.sources.opening import open_parts
-from data_prep.sources.texts import archive_of
+from data_prep.sources.texts import file_of
 from data_prep.stages.clean import Clean
 from data_prep.stages.encode import Encode
 from data_prep.stages.read import Read
 from data_prep.stages.vocab import Vocab, check_symbols
 from data_prep.store.folders import FULL_ADVICE
-from data_prep.store.output import check_places, find_corpus, install, open_output
+from data_prep.store.output import check_paths, find_corpus, install, open_output
 from data_prep.store.workspace import Stage, Workspace, check_workspace, open_workspace
 from data_prep.workers.pool import Workers
 from dstransformer.corpus import InputFile, Manifest
@@ -52,7 +52,7 @@ def build(
         StorageError: The file system refused; ``work`` is removed.
     """
     check_symbols(recipe.vocab.symbols, recipe.clean.normalise)
-    check_places(out, work, _inputs(recipe))
+    check_paths(out, work, _inputs(recipe))
     read = Read(open_parts(recipe.sources, progress))
     clean = Clean(recipe.clean, after=read.key)
     vocab = Vocab(recipe.vocab, after=clean.key)
@@ -83,7 +83,7 @@ def run_encode(
 ) -> Manifest:
     """Write the corpus from the finished stages of a work folder, beside ``out``, and rename it when it is complete.
 
-    ``out`` and the work folder must have passed ``check_places``.
+    ``out`` and the work folder must have passed ``check_paths``.
 
     Raises:
         UserError: A stage is not finished, or something else is at ``out``.
@@ -107,6 +107,6 @@ def _inputs(recipe: Recipe) -> list[Path | None]:
             inputs.append(source.hub_path)
         else:
             given = [one for _, value in source for one in (value if isinstance(value, tuple) else (value,))]
-            paths = [archive_of(value) for value in given if isinstance(value, Path)]
+            paths = [file_of(value) for value in given if isinstance(value, Path)]
             inputs += [path for path in paths if path.is_file()]
     return inputs

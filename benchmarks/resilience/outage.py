@@ -72,11 +72,11 @@ def _stores(server: int, stack: ExitStack) -> Mapping[str, str]:
         time.sleep(SLOW_SECONDS)
         return "none"
 
-    judges = {HEALTHY: lambda *_: "none", f"{SLOW_SECONDS:g} s an answer": wait, "status 500": lambda *_: "status 500"}
+    choices = {HEALTHY: lambda *_: "none", f"{SLOW_SECONDS:g} s an answer": wait, "status 500": lambda *_: "status 500"}
     stores = {}
-    for state, judge in judges.items():
+    for state, choose_fault in choices.items():
         proxy = Proxy(free_port(), server)
-        proxy.judge = judge
+        proxy.choose_fault = choose_fault
         stack.callback(proxy.close)
         stores[state] = proxy.uri
     return {**stores, "no server": f"http://127.0.0.1:{free_port()}", "not tracked": ""}

@@ -12,22 +12,23 @@ Fault = Literal["none", "drop", "status 500"]
 
 
 class Proxy:
-    """Passes requests on, except those that ``judge`` lets fail.
+    """Passes requests on, except those for which ``choose_fault`` returns a fault.
 
     Args:
         port: The port to listen on.
         server: The port of the server.
 
     Attributes:
-        judge: Given the method and path of a request, returns ``none`` to pass it on, ``drop`` to close the connection
-            without an answer, or ``status 500`` to answer so. It is called in the thread of the request, and may wait.
+        choose_fault: Given the method and path of a request, returns ``none`` to pass it on, ``drop`` to close the
+            connection without an answer, or ``status 500`` to answer so. It is called in the thread of the request, and
+            may wait.
         failed: Number of requests that failed.
         passed: Number of requests that were passed on.
     """
 
     def __init__(self, port: int, server: int) -> None:
         self.uri = f"http://127.0.0.1:{port}"
-        self.judge: Callable[[str, str], Fault] = lambda *_: "none"
+        self.choose_fault: Callable[[str, str], Fault] = lambda *_: "none"
         self.failed = self.passed = 0
         self._listener = ThreadingHTTPServer(("127.0.0.1", port), _handler(self, server))
         self._listener.daemon_threads = True
@@ -43,7 +44,7 @@ def _handler(proxy: Proxy, server: int) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def pass_on(self) -> None:
             body = self.read_body()
-            fault = proxy.judge(self.command, self.path)
+            fault = proxy.choose_fault(self.command, self.path)
             if fault != "none":
                 proxy.failed += 1
                 self.close_connection = True

@@ -17,15 +17,13 @@ from data_prep.recipe.loading import load_recipe
 from data_prep.recipe.options import (
     RECIPE_ONLY,
     SOURCES,
-    CleanOptions,
-    EncodeOptions,
+    STAGES,
     Folder,
     OneText,
     Placeholder,
     SourceOptions,
     TextFile,
     Texts,
-    VocabOptions,
     option_kind,
     printable_name,
 )
@@ -64,19 +62,14 @@ def add_source(parser: argparse.ArgumentParser, *, required: bool = True) -> Non
         _add_option(shared if len(fields) > 1 else groups[source], name, field, _describe_by_source(fields))
 
 
-def add_clean(parser: argparse.ArgumentParser) -> None:
-    """Add the options of cleaning."""
-    _add_options(parser, CleanOptions, SOURCE_DEFAULTS["clean"])
-
-
-def add_vocab(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the vocabulary."""
-    _add_options(parser, VocabOptions, SOURCE_DEFAULTS["vocab"])
-
-
-def add_encode(parser: argparse.ArgumentParser) -> None:
-    """Add the options of encoding."""
-    _add_options(parser, EncodeOptions, SOURCE_DEFAULTS["encode"])
+def add_stage(parser: argparse.ArgumentParser, stage: str) -> None:
+    """Add the options of a stage: ``clean``, ``vocab`` or ``encode``."""
+    model, by_source = STAGES[stage], SOURCE_DEFAULTS[stage]
+    group = parser.add_argument_group(model.model_config.get("title"))
+    for name, field in model.model_fields.items():
+        defaults = [f"default: {words}"] if (words := _default_text(field)) else []
+        defaults += [f"for {source}: {_words(own[name])}" for source, own in by_source.items() if name in own]
+        _add_option(group, name, field, _with_note(field.description, defaults))
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
@@ -134,8 +127,7 @@ def read_recipe(arguments: argparse.Namespace) -> Recipe:
     Raises:
         UserError: An option is missing, or options do not go together.
     """
-    sections: dict[str, type[BaseModel]] = {"clean": CleanOptions, "vocab": VocabOptions, "encode": EncodeOptions}
-    given: dict[str, Any] = {section: _given(arguments, model.model_fields) for section, model in sections.items()}
+    given: dict[str, Any] = {stage: _given(arguments, model.model_fields) for stage, model in STAGES.items()}
     source = _given(arguments, _source_names())
     if arguments.recipe is not None:
         flags = [name for options in (source, *given.values()) for name in options]
@@ -185,16 +177,6 @@ class _Once(argparse.Action):
         if getattr(namespace, self.dest) is not None:
             raise argparse.ArgumentError(self, "given twice; name all files after one")
         setattr(namespace, self.dest, values)
-
-
-def _add_options(
-    parser: argparse.ArgumentParser, model: type[BaseModel], by_source: Mapping[str, Mapping[str, Any]] | None = None
-) -> None:
-    group = parser.add_argument_group(model.model_config.get("title"))
-    for name, field in model.model_fields.items():
-        defaults = [f"default: {words}"] if (words := _default_text(field)) else []
-        defaults += [f"for {source}: {_words(own[name])}" for source, own in (by_source or {}).items() if name in own]
-        _add_option(group, name, field, _with_note(field.description, defaults))
 
 
 def _add_option(group: Any, name: str, field: FieldInfo, text: str) -> None:

@@ -47,14 +47,10 @@ def _build_parser() -> argparse.ArgumentParser:
     build = _add_command(commands, "build", _build, "all stages: text in, corpus out")
     options.add_recipe(build)
     options.add_source(build, required=False)
-    for add in (
-        options.add_clean,
-        options.add_vocab,
-        options.add_encode,
-        options.add_out,
-        options.add_workers,
-    ):
-        add(build)
+    for name in ("clean", "vocab", "encode"):
+        options.add_stage(build, name)
+    options.add_out(build)
+    options.add_workers(build)
     options.add_work(build, "folder for unfinished work (default: OUT.work)", required=False)
 
     read = _add_command(commands, "read", _read, "stage one: read the source into a work folder")
@@ -65,9 +61,9 @@ def _build_parser() -> argparse.ArgumentParser:
         options.add_work(stage, "folder shared by the stages", required=True)
         options.add_workers(stage)
     options.add_source(read)
-    options.add_clean(clean)
-    options.add_vocab(vocab)
-    options.add_encode(encode)
+    options.add_stage(clean, "clean")
+    options.add_stage(vocab, "vocab")
+    options.add_stage(encode, "encode")
     options.add_out(encode)
 
     _add_corpus_commands(commands)
@@ -210,10 +206,10 @@ def _encode(arguments: argparse.Namespace) -> None:
     from data_prep.cli.tables import show_manifest
     from data_prep.recipe.options import EncodeOptions
     from data_prep.stages.read import Read
-    from data_prep.store.output import check_places, resolve_output
+    from data_prep.store.output import check_paths, resolve_output
 
     out = resolve_output(arguments.out)
-    check_places(out, arguments.work)
+    check_paths(out, arguments.work)
     with _open_work(arguments, after=Read) as workspace, _open_workers(arguments, workspace) as workers:
         given = options.read_stage(arguments, EncodeOptions, "encode", workspace.finished(Read).options)
         manifest = run_encode(workspace, given, out, workers=workers, overwrite=arguments.overwrite)

@@ -13,13 +13,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from data_prep.stages.text import Counts, shortened
 from dstransformer.corpus import Corpus, Manifest, Split, Tokenizer
 
-#: The numbers of training pairs whose pieces, and whose words, are counted.
-_COUNTED_PAIRS = 200_000
-_READ_PAIRS = 10_000
+#: Maximum training pairs whose pieces, and whose words, are counted.
+_MAX_COUNTED_PAIRS = 200_000
+_MAX_READ_PAIRS = 10_000
 
-#: Held-out pairs that are shown, and the maximal number of characters and pieces of a side.
-_SAMPLES = 8
-_SAMPLE_LENGTH = 400
+#: Maximum held-out pairs that are shown, and maximum characters and pieces of a side.
+_MAX_SAMPLES = 8
+_MAX_SAMPLE_LENGTH = 400
 
 #: Width and height of a histogram, in the units of its SVG, and its number of bars.
 _WIDTH, _HEIGHT, _BARS = 640, 180, 50
@@ -116,7 +116,7 @@ def _rows(split: Split, max_rows: int) -> npt.NDArray[np.int64]:
 
 def _words(train: Split, tokenizer: Tokenizer, languages: tuple[str, str]) -> list[dict[str, Any]]:
     """Tokens per word of both sides, from a part of the training text."""
-    src, src_lengths, tgt, tgt_lengths = train.gather(_rows(train, _READ_PAIRS))
+    src, src_lengths, tgt, tgt_lengths = train.gather(_rows(train, _MAX_READ_PAIRS))
     found = []
     both = (languages[0], tokenizer.src, src, src_lengths), (languages[1], tokenizer, tgt, tgt_lengths)
     for language, own, ids, lengths in both:
@@ -129,7 +129,7 @@ def _words(train: Split, tokenizer: Tokenizer, languages: tuple[str, str]) -> li
 
 def _pieces(train: Split, tokenizer: Tokenizer, languages: tuple[str, str]) -> list[dict[str, Any]]:
     """The share of each vocabulary that a part of the training text uses."""
-    src, _, tgt, _ = train.gather(rows := _rows(train, _COUNTED_PAIRS))
+    src, _, tgt, _ = train.gather(rows := _rows(train, _MAX_COUNTED_PAIRS))
     if tokenizer.is_joint:
         return [_usage("", tokenizer, np.concatenate([src, tgt]), len(rows))]
     sides = zip(languages, (tokenizer.src, tokenizer), (src, tgt), strict=True)
@@ -158,14 +158,14 @@ def _samples(corpus: Corpus) -> list[dict[str, Any]]:
     split = corpus.split("validation" if "validation" in corpus.splits else corpus.splits[-1])
     if not split.info.has_text:
         return []
-    rows = _rows(split, _SAMPLES)
+    rows = _rows(split, _MAX_SAMPLES)
     src, src_lengths, tgt, tgt_lengths = split.gather(rows)
     texts = split.src_texts(), split.tgt_texts()
     ids = [np.split(side, np.cumsum(lengths)[:-1]) for side, lengths in ((src, src_lengths), (tgt, tgt_lengths))]
     return [
         {
             "sides": [
-                (shortened(side[row], _SAMPLE_LENGTH), _first_pieces(own, pieces[number].tolist()))
+                (shortened(side[row], _MAX_SAMPLE_LENGTH), _first_pieces(own, pieces[number].tolist()))
                 for side, pieces, own in zip(texts, ids, (corpus.tokenizer.src, corpus.tokenizer), strict=True)
             ]
         }
@@ -174,5 +174,5 @@ def _samples(corpus: Corpus) -> list[dict[str, Any]]:
 
 
 def _first_pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    more = ["…"] if len(ids) > _SAMPLE_LENGTH else []
-    return [*tokenizer.pieces(ids[:_SAMPLE_LENGTH]), *more]
+    more = ["…"] if len(ids) > _MAX_SAMPLE_LENGTH else []
+    return [*tokenizer.pieces(ids[:_MAX_SAMPLE_LENGTH]), *more]

@@ -14,7 +14,7 @@ import sentencepiece
 
 from data_prep.recipe.loading import RECIPES
 from data_prep.recipe.options import printable_name
-from data_prep.sources.toy.corpus import GRAMMAR_REVISION
+from data_prep.sources.toy.grammar import GRAMMAR_REVISION
 from data_prep.stages.encode import encode_pairs
 from data_prep.stages.text import TextFormat
 from data_prep.store.folders import list_names
@@ -42,20 +42,20 @@ class Comparison:
     lost: int
 
 
-def compare_inputs(manifest: Manifest, places: Sequence[Path]) -> Comparison:
+def compare_inputs(manifest: Manifest, paths: Sequence[Path]) -> Comparison:
     """Compare the files of all sources, the recipe and given tokenizers with their hashes and sizes.
 
     The manifest has their names without folders. Of several files with the same name, one must match.
 
     Args:
         manifest: The manifest.
-        places: Files, and folders that are searched with all that is in them.
+        paths: Files, and folders that are searched at any depth.
 
     Raises:
-        UserError: One of the places does not exist.
+        UserError: A path does not exist.
     """
     recorded = _recorded(manifest)
-    candidates = _find({file.name for file in recorded}, [*places, RECIPES] if manifest.recipes else places)
+    candidates = _find({file.name for file in recorded}, [*paths, RECIPES] if manifest.recipes else paths)
     hashes: dict[Path, str] = {}
     compared = (_difference(file, candidates.get(file.name, []), hashes) for file in recorded)
     problems = [line for line in compared if line is not None]
@@ -86,22 +86,22 @@ def _file_name(file: InputFile) -> str:
     return file.name.partition("::")[0].rpartition("/")[2]
 
 
-def _find(names: set[str], places: Sequence[Path]) -> dict[str, list[Path]]:
+def _find(names: set[str], paths: Sequence[Path]) -> dict[str, list[Path]]:
     """The files with these names, in order."""
     found: dict[str, list[Path]] = {}
-    for path in dict.fromkeys(path for place in places for path in _walk(place)):
+    for path in dict.fromkeys(file for given in paths for file in _walk(given)):
         if (name := printable_name(path)) in names:
             found.setdefault(name, []).append(path)
     return found
 
 
-def _walk(place: Path) -> Iterator[Path]:
-    if not place.exists():
-        raise UserError(f"--inputs {place} does not exist: name the files that the corpus was made from, or a folder")
-    if not place.is_dir():
-        yield place
+def _walk(path: Path) -> Iterator[Path]:
+    if not path.exists():
+        raise UserError(f"--inputs {path} does not exist: name the files that the corpus was made from, or a folder")
+    if not path.is_dir():
+        yield path
     seen: set[str] = set()
-    for folder, below, files in os.walk(place, followlinks=True):
+    for folder, below, files in os.walk(path, followlinks=True):
         below.sort()
         real = os.path.realpath(folder)
         if real in seen:  # circular links

@@ -12,23 +12,21 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from data_prep.recipe.names import is_address
 from data_prep.recipe.options import (
     SOURCES,
-    CleanOptions,
-    EncodeOptions,
+    STAGES,
     Folder,
     TextFile,
     Texts,
-    VocabOptions,
     option_kind,
     printable_name,
 )
 from data_prep.recipe.recipe import Recipe
 from dstransformer.config.loading import merge
-from dstransformer.config.yaml_text import MAX_BYTES, parse_yaml
+from dstransformer.config.yaml_text import MAX_BYTES, leading_comment, parse_yaml
 from dstransformer.errors import ConfigError, shown
 from dstransformer.io.files import file_sha256, read_bounded
 
@@ -37,14 +35,13 @@ if TYPE_CHECKING:
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
-_STAGES: dict[str, type[BaseModel]] = {"clean": CleanOptions, "vocab": VocabOptions, "encode": EncodeOptions}
-_SECTIONS = ("sources", *_STAGES)
+_SECTIONS = ("sources", *STAGES)
 _EVERY_SOURCE = ("src_lang", "tgt_lang")
 
 #: The options whose values are paths.
 _PATHS = {
     name
-    for model in (*SOURCES.values(), *_STAGES.values())
+    for model in (*SOURCES.values(), *STAGES.values())
     for name, field in model.model_fields.items()
     if option_kind(field) in (TextFile, Texts, Folder)
 }
@@ -52,12 +49,7 @@ _PATHS = {
 
 def recipe_summaries() -> dict[str, str]:
     """The recipes of the package by name, each with the comment at the top of its file."""
-    summaries = {}
-    for path in sorted(RECIPES.glob("*.yaml")):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        comment = lines[: next(number for number, line in enumerate(lines) if not line.startswith("#"))]
-        summaries[path.stem] = " ".join(line.lstrip("# ") for line in comment)
-    return summaries
+    return {path.stem: leading_comment(path.read_text(encoding="utf-8")) for path in sorted(RECIPES.glob("*.yaml"))}
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -167,7 +159,7 @@ def _find(name: str, folder: Path) -> Path:
 def _anchor(tree: dict[str, Any], folder: str) -> None:
     """Make the relative paths of a file relative to the working folder."""
     sections = list((tree.get("sources") or {}).values())
-    sections += [tree[name] for name in _STAGES if name in tree]
+    sections += [tree[name] for name in STAGES if name in tree]
     for section in sections:
         for key, value in section.items() if isinstance(section, dict) else ():
             if key in _PATHS and isinstance(value, list):
@@ -210,7 +202,7 @@ def _describe(error: ValidationError) -> str:
     name = shown(".".join(where), quote=False)
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "extra_forbidden":
-        return f"unknown key {name!r}{_hint(where[-1], (SOURCES[kind] if kind else _STAGES[where[0]]).model_fields)}"
+        return f"unknown key {name!r}{_hint(where[-1], (SOURCES[kind] if kind else STAGES[where[0]]).model_fields)}"
     if fault["type"] == "missing":
         return f"missing key {name!r}"
     if fault["type"] == "union_tag_not_found":

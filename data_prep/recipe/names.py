@@ -23,7 +23,7 @@ _TAKEN = re.compile(r"<(?:/s|s|unk|pad|0x[0-9A-Fa-f]{2})>")
 #: Categories of spaces, of control characters and of others that cannot be seen.
 _INVISIBLE = ("Zs", "Zl", "Zp", "Cc", "Cf", "Cs")
 
-#: Characters of a symbol.
+#: Maximum characters of a symbol.
 _MAX_SYMBOL_LENGTH = 100
 
 
@@ -31,7 +31,7 @@ def check_language(code: str) -> str:
     """Return a language code.
 
     Raises:
-        ValueError: It is not a language code.
+        ValueError: The code has other characters than those of a language code, or is longer than 35.
     """
     if not _LANGUAGE.fullmatch(code) or len(code) > 35:
         raise ValueError(f"{code[:40]!r} is not a language code such as en, pt-BR or zho_Hans")
@@ -42,7 +42,7 @@ def check_source(name: str) -> str:
     """Return the name of a source.
 
     Raises:
-        ValueError: It is empty, too long, or has other characters than letters, digits, - and _.
+        ValueError: The name is empty, too long, or has other characters than letters, digits, - and _.
     """
     if not _SOURCE.fullmatch(name):
         raise ValueError(f"{name[:40]!r} is not a name: use letters, digits, - and _, at most 40")
@@ -53,7 +53,7 @@ def check_tag(tag: str) -> str:
     """Return the tag of a source.
 
     Raises:
-        ValueError: It is not in angle brackets, or is the name of a special piece.
+        ValueError: The tag is not in angle brackets, or is the name of a special piece.
     """
     if not _TAG.fullmatch(tag) or _TAKEN.fullmatch(tag):
         raise ValueError(f"{tag[:40]!r} is not a tag such as <bt>: letters, digits, - and _ in angle brackets")
@@ -64,7 +64,7 @@ def check_symbol(symbol: str) -> str:
     """Return a symbol of the user's own, which is never divided.
 
     Raises:
-        ValueError: It is empty, too long, or has characters that text cannot have.
+        ValueError: The symbol is empty, too long, or has characters that text cannot have.
     """
     problem = None
     if not symbol:
@@ -86,7 +86,7 @@ def check_list(values: object) -> object:
     """Return a list of symbols.
 
     Raises:
-        ValueError: It is not a list.
+        ValueError: The value is not a list.
     """
     if not isinstance(values, list | tuple):
         raise ValueError("write a list, such as [<ph1>, <ph2>]")
@@ -97,7 +97,7 @@ def check_distinct(symbols: tuple[str, ...]) -> tuple[str, ...]:
     """Return the symbols.
 
     Raises:
-        ValueError: One of them is given twice.
+        ValueError: A symbol is given twice.
     """
     if twice := [symbol for symbol, times in Counter(symbols).items() if times > 1]:
         raise ValueError(f"the symbol {twice[0]!r} is given twice: leave one out")

@@ -51,7 +51,7 @@ def split_shares(how: str) -> tuple[float, float]:
     """The shares for validation and test of ``random:0.05,0.1``; of ``random:0.05`` it is the same for both.
 
     Raises:
-        ValueError: There are not one or two numbers.
+        ValueError: The text after the colon is not one or two numbers.
     """
     first, *second = map(float, how.partition(":")[2].split(","))
     (other,) = second or [first]
@@ -384,6 +384,9 @@ class EncodeOptions(Options):
             )
         return self
 
+
+#: The options of every stage that has any of its own.
+STAGES: dict[str, type[Options]] = {"clean": CleanOptions, "vocab": VocabOptions, "encode": EncodeOptions}
 
 SOURCES: dict[str, type[SourceOptions]] = {
     "toy": ToyOptions,

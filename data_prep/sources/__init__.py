@@ -1,1 +1,22 @@
-"""Sources of sentence pairs: toy text, files, the hub's data sets and treebanks."""
+"""Sources of sentence pairs: toy text, files, the hub's data sets and treebanks. Each has a function that opens it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dstransformer.corpus import SourceInfo
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source that is open: its content is identified, and its text can be read.
+
+    Attributes:
+        info: Identifies the content.
+        splits: By the name of a split, a function that streams its pairs, in tables of the schema
+            ``data_prep.store.pairs.TEXT``. Reading may raise a DataError.
+    """
+
+    info: SourceInfo
+    splits: dict[str, Callable[[], Iterator[pa.Table]]]

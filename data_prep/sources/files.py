@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from data_prep.recipe.names import Address
 from data_prep.recipe.options import FilesOptions
+from data_prep.sources import Source
 from data_prep.sources.records import pair_of_record, read_arrow, read_parquet
-from data_prep.sources.source import Source
 from data_prep.sources.texts import SEPARATOR, Text, iter_sentences, local_text
-from data_prep.store.pairs import TEXT
+from data_prep.store.pairs import text_table
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.io.files import file_sha256
@@ -36,8 +36,8 @@ Stats = dict[Path, os.stat_result]
 #: The endings of archives, without that of a compression.
 _ARCHIVES = (".tar", ".tgz", ".tbz2", ".txz", ".zip")
 
-#: Lines of both sides that are compared with each other.
-_COMPARED_LINES = 100
+#: Maximum lines of both sides that are compared with each other.
+_MAX_COMPARED_LINES = 100
 
 
 def open_files(options: FilesOptions, progress: Progress | None = None) -> Source:
@@ -62,14 +62,14 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
             split.check(texts)
             stats: Stats = {}
             inputs += [_identify(text, stats) for text in texts]
-            streams.append(partial(watched, partial(_read, texts, options.src_lang, options.tgt_lang), stats))
+            streams.append(partial(read_unchanged, partial(_read, texts, options.src_lang, options.tgt_lang), stats))
         if streams:
             splits[name] = partial(_chain, streams)
     if options.scores and options.min_score is not None and "train" in splits:
         scores = find.texts(options.scores)
         stats = {}
         inputs += [_identify(text, stats) for text in scores]
-        splits["train"] = partial(watched, partial(_mark_low, splits["train"], scores, options.min_score), stats)
+        splits["train"] = partial(read_unchanged, partial(_mark_low, splits["train"], scores, options.min_score), stats)
     if "train" not in splits:
         raise UserError("no training text: give --src FILE and --tgt FILE, or --train FILE")
     for name, size, flag in (("validation", options.valid_size, "valid"), ("test", options.test_size, "test")):
@@ -196,7 +196,7 @@ def same_sides(options: FilesOptions) -> str | None:
                 continue  # a pipe is read only once
             with suppress(DataError, UserError):  # reported when it is read
                 both = zip(iter_sentences(local_text(src)), iter_sentences(local_text(tgt)), strict=False)
-                lines = list(islice(both, _COMPARED_LINES))
+                lines = list(islice(both, _MAX_COMPARED_LINES))
                 if len(lines) > 1 and all(one == other for one, other in lines):
                     return (
                         f"warning: the first {len(lines)} lines of {split.src_flag} {src} and {split.tgt_flag} {tgt} "
@@ -271,8 +271,16 @@ def _hash(path: Path, _: int, __: int) -> str:
     return file_sha256(path)
 
 
-def watched(stream: Stream, stats: Stats) -> Iterator[pa.Table]:
-    """Pass a stream on, and raise a DataError at its end if a file has changed since its status was taken."""
+def read_unchanged(stream: Stream, stats: Stats) -> Iterator[pa.Table]:
+    """Yield from a stream of pairs, then check that no file has changed.
+
+    Args:
+        stream: The stream.
+        stats: Its files with their status before they were hashed.
+
+    Raises:
+        DataError: A file was changed or removed while the stream was read.
+    """
     yield from stream()
     for path, before in stats.items():
         try:
@@ -365,7 +373,7 @@ def _read_lines(text: Text) -> Iterator[list[str]]:
 
 def _table(pairs: list[tuple[str, str]]) -> pa.Table:
     src, tgt = zip(*pairs, strict=True) if pairs else ((), ())
-    return pa.table([pa.array(src, pa.string()), pa.array(tgt, pa.string())], schema=TEXT)
+    return text_table(src, tgt)
 
 
 #: The readers of files with both sides, by ending.

@@ -1,12 +1,21 @@
 """Opens the sources of a recipe."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from data_prep.recipe.options import FilesOptions, SourceOptions, ToyOptions, TreesOptions
-from data_prep.sources.source import Part, Source
+from data_prep.sources import Source
 from dstransformer.errors import UserError
 from dstransformer.terminal.progress import Progress
+
+
+@dataclass(frozen=True)
+class Part:
+    """A source of a recipe by its name, opened."""
+
+    name: str
+    options: SourceOptions
+    source: Source
 
 
 def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None = None) -> list[Part]:
@@ -21,23 +30,26 @@ def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None =
         DataError: A file or data set is missing or cannot be used.
     """
     parts = [Part(name, options, open_source(options, progress)) for name, options in sources.items()]
-    for split, option in (("validation", "valid_size"), ("test", "test_size")):
-        givers = [
-            part.name
-            for part in parts
-            if split in part.source.splits or (isinstance(part.options, FilesOptions) and getattr(part.options, option))
-        ]
-        if len(givers) > 1:
+    for split in ("validation", "test"):
+        having = [part.name for part in parts if split in {*part.source.splits, *held_out_sizes(part.options)}]
+        if len(having) > 1:
             raise UserError(
-                f"the sources {givers[0]!r} and {givers[1]!r} both have a {split} set, and a corpus has one: set "
-                f"sources.{givers[1]}.held_out to false"
+                f"the sources {having[0]!r} and {having[1]!r} both have a {split} set, and a corpus has one: set "
+                f"sources.{having[1]}.held_out to false"
             )
-        if split == "validation" and not givers and any(isinstance(part.options, FilesOptions) for part in parts):
+        if split == "validation" and not having and any(isinstance(part.options, FilesOptions) for part in parts):
             raise UserError(
                 "no validation text: give --valid-src and --valid-tgt, or --valid, "
                 "or --valid-size N to hold N pairs out of the training text"
             )
     return parts
+
+
+def held_out_sizes(options: SourceOptions) -> dict[str, int]:
+    """The sizes of the splits that are to be held out of a source's training text, by their names."""
+    if not isinstance(options, FilesOptions):
+        return {}
+    return {split: size for split, size in (("validation", options.valid_size), ("test", options.test_size)) if size}
 
 
 def open_source(options: SourceOptions, progress: Progress | None = None) -> Source:
@@ -53,7 +65,7 @@ def open_source(options: SourceOptions, progress: Progress | None = None) -> Sou
 
 def _open(options: SourceOptions, progress: Progress | None) -> Source:
     if isinstance(options, ToyOptions):
-        from data_prep.sources.toy.corpus import open_toy
+        from data_prep.sources.toy.grammar import open_toy
 
         return open_toy(options)
     if isinstance(options, FilesOptions):

@@ -17,7 +17,7 @@ from dstransformer.errors import DataError, shown
 
 _BATCH_ROWS = 10_000
 
-#: Bytes that a compressed batch of an Arrow file may state.
+#: Maximum bytes that a compressed batch of an Arrow file may state.
 _MAX_BATCH_BYTES = 2**30
 
 #: The first bytes of an Arrow file. What follows is an Arrow stream, and then a table of contents.

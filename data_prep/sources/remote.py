@@ -23,13 +23,13 @@ from dstransformer.errors import DataError, DstError, UserError, shown, without_
 from dstransformer.io.files import is_plain_name, replacing, storage_errors, sync
 from dstransformer.terminal.progress import Advance, Progress
 
-#: What tells versions of a file apart, as the file systems of fsspec call it.
+#: Keys of fsspec's file information that tell versions of a file apart.
 _VALIDATORS = ("ETag", "Content-MD5", "Last-Modified", "LastModified", "VersionId", "created", "mtime")
 
 #: Seconds without data after which a server counts as lost.
 _SILENCE = 60
 
-#: What the disk refuses, in contrast to the network.
+#: Errors of the disk, not of the network.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 _HTTP = ("http://", "https://")
@@ -157,7 +157,7 @@ def _download(url: str, cache: Path, progress: Progress) -> Path:
 
 
 def _copy(files: Any, path: str, target: Path, advance: Advance) -> int | None:
-    """Copy a file, and return the size that the answer states, if it does."""
+    """Copy a file. Returns the size that the server states; None if it states none."""
     from fsspec.callbacks import Callback
 
     class Meter(Callback):  # type: ignore[misc]
@@ -183,7 +183,7 @@ def _check_size(url: str, stated: int | None, written: int) -> None:
 
 @contextmanager
 def _transfer(url: str) -> Iterator[None]:
-    """Turn errors of a transfer into one line."""
+    """Turn the errors of a transfer into a ``DataError`` of one line."""
     try:
         yield
     except DstError:

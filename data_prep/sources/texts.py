@@ -32,11 +32,11 @@ _DAMAGE = (
     ValueError, OverflowError, NotImplementedError, RuntimeError,
 )  # fmt: skip
 
-#: Bytes of a header in a tar archive, such as one with a long name.
+#: Maximum bytes of a header in a tar archive, such as one with a long name.
 _MAX_HEADER_BYTES = 2**20
 
-#: Names of members that are kept for the error that one is missing.
-_KEPT_NAMES = 1000
+#: Maximum names of members that are kept, for the error that a member is missing.
+_MAX_NAMES = 1000
 
 _SEG_TAG = re.compile(r"<(/?)seg\b[^<>]*>", re.IGNORECASE)
 
@@ -77,7 +77,7 @@ def local_text(path: Path) -> Text:
     return Text(Path(archive), member, str(path), printable_name(path))
 
 
-def archive_of(path: Path) -> Path:
+def file_of(path: Path) -> Path:
     """The file that is read: the archive of a member, any other file itself."""
     return local_text(path).path
 
@@ -137,7 +137,7 @@ def _in_tar(file: BufferedReader, text: Text) -> Iterator[BufferedReader]:
             if entry.isfile() and entry.name.removeprefix("./") == text.member.removeprefix("./"):
                 yield cast(BufferedReader, tar.extractfile(entry))
                 return
-            if len(names) < _KEPT_NAMES:
+            if len(names) < _MAX_NAMES:
                 names.append(entry.name)
             cast(Any, tar).members = []  # which would grow with the archive
     raise _missing(text, names)
@@ -166,7 +166,7 @@ def _in_zip(file: BufferedReader, text: Text) -> Iterator[BufferedReader]:
 
 
 def _missing(text: Text, names: list[str]) -> DataError:
-    near = get_close_matches(text.member, names[:_KEPT_NAMES], n=1, cutoff=0.4)
+    near = get_close_matches(text.member, names[:_MAX_NAMES], n=1, cutoff=0.4)
     hint = f"did you mean {shown(near[0])}?" if near else f"it has {shown(', '.join(names[:5]) or 'none', quote=False)}"
     return DataError(f"{text.archive} has no member {shown(text.member)}; {hint}")
 

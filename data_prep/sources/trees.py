@@ -1,6 +1,5 @@
 """Constituency trees as pairs for a parser: the words, and the tree on one line in the format of the treebank."""
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -11,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.recipe.options import TreesOptions, printable_name, split_shares
-from data_prep.sources.files import watched
-from data_prep.sources.source import Source
-from data_prep.store.pairs import TEXT
+from data_prep.sources import Source
+from data_prep.sources.files import Stats, read_unchanged
+from data_prep.store.pairs import text_table
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import file_sha256
@@ -47,19 +46,19 @@ def open_trees(options: TreesOptions) -> Source:
     splits["train"] = partial(_read_train, splits["train"], options.repeat, options.phrases, machine)
     splits |= {name: partial(_read, paths) for name, paths in given.items()}
     roles = {"treebank": files, **given, "machine": machine}
-    stats: dict[Path, os.stat_result] = {}
+    stats: Stats = {}
     inputs = tuple(_identify(role, path, stats) for role, paths in roles.items() for path in paths)
     return Source(
         info=SourceInfo(name="trees", revision=None, inputs=inputs),
         splits={
-            name: partial(watched, partial(_tables, splits[name]), stats)
+            name: partial(read_unchanged, partial(_tables, splits[name]), stats)
             for name in ("train", "validation", "test")
             if name in splits
         },
     )
 
 
-def _identify(role: str, path: Path, stats: dict[Path, os.stat_result]) -> InputFile:
+def _identify(role: str, path: Path, stats: Stats) -> InputFile:
     """The file's hash and size, and its name after its split: patterns and folders are recorded without files.
 
     Its status before it was hashed goes into ``stats``.
@@ -146,5 +145,4 @@ def phrases(tree: Tree, max_words: int) -> Trees:
 def _tables(trees: Callable[[], Trees]) -> Iterator[pa.Table]:
     stream = trees()
     while batch := list(islice(stream, _BATCH_TREES)):
-        src, tgt = [" ".join(tree.words()) for tree in batch], list(map(str, batch))
-        yield pa.table([pa.array(src, pa.string()), pa.array(tgt, pa.string())], schema=TEXT)
+        yield text_table([" ".join(tree.words()) for tree in batch], list(map(str, batch)))

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from data_prep.recipe.options import Wmt14Options, printable_name
-from data_prep.sources.files import watched
+from data_prep.sources import Source
+from data_prep.sources.files import Stats, read_unchanged
 from data_prep.sources.records import pairs_of_table
-from data_prep.sources.source import Source
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError
 from dstransformer.io.files import file_sha256
@@ -38,16 +38,16 @@ def open_wmt14(options: Wmt14Options) -> Source:
         os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     if options.offline:
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
-    stats: dict[Path, os.stat_result] = {}
+    stats: Stats = {}
     if options.hub_path:
         info, builder, stats = _open_copy(options.hub_path / options.pair)
     else:
         info, builder = _open_hub(options)
     stream = partial(_stream, builder, options)
-    return Source(info=info, splits={name: partial(watched, partial(stream, name), stats) for name in _SPLITS})
+    return Source(info=info, splits={name: partial(read_unchanged, partial(stream, name), stats) for name in _SPLITS})
 
 
-def _open_copy(folder: Path) -> tuple[SourceInfo, Any, dict[Path, os.stat_result]]:
+def _open_copy(folder: Path) -> tuple[SourceInfo, Any, Stats]:
     from datasets import load_dataset_builder
 
     files = [path for name in _SPLITS for path in sorted(folder.glob(f"{name}-*.parquet"))]

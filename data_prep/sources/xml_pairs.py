@@ -23,10 +23,10 @@ from dstransformer.io.text import MAX_LINE_BYTES
 #: Bytes that are parsed at once.
 _CHUNK = 1 << 16
 
-#: Bytes of a tag or a comment, which the parser reads again with each chunk until it is complete.
+#: Maximum bytes of a tag or a comment, which the parser reads again with each chunk until it is complete.
 _MAX_TAG_BYTES = 2**20
 
-#: Nested elements, different names of elements and attributes, and languages that an error names.
+#: Maximum depth of elements, different names of elements and attributes, and languages that an error names.
 _MAX_DEPTH, _MAX_NAMES, _MAX_LANGUAGES = 100, 1000, 10
 
 #: What a segment costs in memory beside its text, roughly.
@@ -68,18 +68,18 @@ def iter_xml_pairs(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
         raise DataError(f"{text}, line {parser.parser.CurrentLineNumber}: {error}") from None
     except DefusedXmlException:
         raise DataError(
-            f"{text}, line {parser.parser.CurrentLineNumber}: it brings XML entities or a DTD of its own, which are "
-            "refused: remove what stands between [ and ] in <!DOCTYPE …>"
+            f"{text}, line {parser.parser.CurrentLineNumber}: it has XML entities or a DTD of its own, which are "
+            "refused: remove the text between [ and ] in <!DOCTYPE …>"
         ) from None
     except ParseError as error:
         reason = shown(str(error).partition(": line")[0], quote=False)
         raise DataError(
-            f"{text}, line {error.position[0]}: cut off or not well-formed XML ({reason}); copy the file again"
+            f"{text}, line {error.position[0]}: truncated or not well-formed XML ({reason}); copy the file again"
         ) from None
     except (EOFError, BadGzipFile, zlib.error, DamagedDataError):
         line = parser.parser.CurrentLineNumber
         raise DataError(
-            f"{text}: the compressed data are cut off or damaged after line {line}; copy the file again"
+            f"{text}: the compressed data are truncated or damaged after line {line}; copy the file again"
         ) from None
     yield from units.take()
     if not units.found:
@@ -104,7 +104,7 @@ class _RefusedError(Exception):
 
 
 class _Parser(DefusedXMLParser):  # type: ignore[misc]
-    """Refuses entities and what declares them. A DTD that is only named may stand; it is not read."""
+    """Refuses entities and their declarations. A reference to an external DTD is allowed; it is not read."""
 
     def defused_start_doctype_decl(self, name: str, sysid: str, pubid: str, has_internal_subset: bool) -> None:
         """See ``defusedxml``."""
@@ -161,7 +161,7 @@ class _Units:
         if self._depth == 1 and (root := tag.rpartition("}")[2]) not in ("tmx", "dataset"):
             raise _RefusedError(f"<{shown(root, quote=False)}> is neither <tmx> nor the <dataset> of a test set of WMT")
         if self._depth > _MAX_DEPTH:
-            raise _RefusedError(f"more than {_MAX_DEPTH} elements within each other")
+            raise _RefusedError(f"elements nested more than {_MAX_DEPTH} deep")
         for name in (tag, *attributes):
             if name not in self._names:
                 self._names.add(name)

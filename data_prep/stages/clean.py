@@ -5,7 +5,6 @@ A rule for single pairs is added in :mod:`data_prep.stages.rules`.
 
 import shutil
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from data_prep.recipe.options import CleanOptions
 from data_prep.stages.dedup import (
@@ -44,7 +43,7 @@ from data_prep.stages.text import (
     no_words,
     normalise,
 )
-from data_prep.store.chunks import CHUNKS, open_chunks, write_chunk
+from data_prep.store.chunks import CHUNKS, Report, chunk_folder, open_chunks, write_chunk
 from data_prep.store.pairs import (
     SCHEMA,
     Chunk,
@@ -57,13 +56,13 @@ from data_prep.store.pairs import (
     write_kept,
 )
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
-from data_prep.workers.pool import Workers, run_tasks
+from data_prep.workers.pool import Workers, list_results, run_tasks
 from dstransformer.corpus import CleaningReport, Overlap, WordCounts
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.terminal.progress import Progress
 
-# The share of held-out sentences in the training text above which a warning is printed.
-_NOTED_OVERLAP = 0.005
+# Maximum share of held-out sentences in the training text without a warning.
+_MAX_OVERLAP = 0.005
 
 #: The pairs in the folder of a chunk.
 _PAIRS = "pairs.arrow"
@@ -81,20 +80,18 @@ _ADVICE = {
 }
 
 
-class CleanReport(BaseModel):
+class CleanReport(Report):
     """What cleaning dropped, how much of each held-out split is in the remaining text, and its pairs by part.
 
     The overlap is counted before near duplicates are dropped, because a similar pair stays.
     ``packages`` are the versions of the packages that rules needed.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     cleaning: CleaningReport
     overlap: dict[str, Overlap]
     parts: tuple[int, ...]
     dropped: tuple[dict[str, int], ...]
-    packages: dict[str, str] = {}
+    packages: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ class Clean(StoredStage[CleanReport]):
         pairs = work.report(Read).pairs
         for split, overlap in work.report(Clean).overlap.items():
             share = overlap.sentences / pairs[split]
-            if share > _NOTED_OVERLAP:
+            if share > _MAX_OVERLAP:
                 work.progress.note(
                     f"warning: scores on the {split} set may be too high: {share:.1%} of its sentences are in the "
                     "training text; --drop-overlap leaves such pairs out of training"
@@ -164,15 +161,13 @@ def rule_versions(options: CleanOptions) -> dict[str, str]:
     return {name: version(name) for name, is_needed in needed.items() if is_needed}
 
 
-class _Filtered(BaseModel):
+class _Filtered(Report):
     """What the rules for single pairs did to a chunk.
 
     ``counts`` are the pairs by part and rule, ``(parts, len(RULE_NAMES) + 1)``; ``words`` its sentences by words, see
     :func:`count_words`; ``src`` and ``pairs`` the hashes of held-out text that is in it; ``buckets`` its hashes by
     bucket.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     counts: list[list[int]]
     words: list[list[int]]
@@ -247,7 +242,7 @@ def clean_text(
     found = _Found.nothing(parts)
     with (
         progress.task("clean train", total) as advance,
-        closing(run_tasks(partial(_filter_chunk, context), chunks, workers)) as results,
+        run_tasks(partial(_filter_chunk, context), chunks, workers) as results,
     ):
         for chunk, report in zip(chunks, results, strict=True):
             found.add(report)
@@ -375,11 +370,9 @@ def _drop_repeated(
     """
     left = np.zeros(parts, dtype=np.int64)
     with progress.task("drop repeated pairs", int(buckets.sum())) as advance:
-        with closing(run_tasks(mark_bucket, list_buckets(root, buckets), workers)) as marked:
-            for _ in marked:
-                pass
+        list_results(mark_bucket, list_buckets(root, buckets), workers)
         rows = list_rows(root, buckets)
-        with closing(run_tasks(partial(_keep_first, parts), rows, workers)) as results:
+        with run_tasks(partial(_keep_first, parts), rows, workers) as results:
             for chunk, report in zip(rows, results, strict=True):
                 left += report.parts
                 advance(int(chunk.counts.sum()))
@@ -387,7 +380,7 @@ def _drop_repeated(
 
 
 def _kept_chunk(rows: Rows) -> Path:
-    return rows.root / f"kept-{rows.number:06d}"
+    return chunk_folder(rows.root, "kept", rows.number)
 
 
 def _keep_first(parts: int, rows: Rows) -> Kept:

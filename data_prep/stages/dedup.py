@@ -1,8 +1,8 @@
 """Finds repeated pairs by their hashes, in bounded memory and on any number of machines.
 
-The hashes of each chunk lie in its folder, in buckets by their first bits. A worker takes one bucket, of all chunks,
-and marks the first occurrence of each hash, so it holds one bucket in memory. The marks of a bucket are in the
-order of the chunks, and within a chunk in that of its rows.
+The hashes of each chunk are in its folder, in buckets by their first bits. A worker takes one bucket, of all chunks,
+and marks the first occurrence of each hash, so it holds one bucket in memory. The marks of a bucket are in the order
+of the chunks, and within a chunk in the order of its rows.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
 
 from data_prep.stages.text import Counts, Hashes
-from data_prep.store.chunks import write_chunk
+from data_prep.store.chunks import Report, chunk_folder, write_chunk
 
 # Hashes of a bucket, about: 32 MB, and five times as much while the first occurrences are found.
 _BUCKET_ROWS = 4_000_000
@@ -45,7 +44,7 @@ def write_keys(folder: Path, keys: Hashes, bits: int) -> list[int]:
 
 def filtered_chunk(root: Path, number: int) -> Path:
     """The folder of a chunk with its hashes."""
-    return root / f"judged-{number:06d}"
+    return chunk_folder(root, "judged", number)
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,8 @@ class Rows:
     counts: Counts
 
 
-class Marked(BaseModel):
+class Marked(Report):
     """The report of a bucket: how many different hashes it has."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     distinct: int
 
@@ -129,7 +126,7 @@ def first_occurrences(rows: Rows) -> npt.NDArray[np.bool_]:
 
 
 def _marked(root: Path, number: int) -> Path:
-    return root / f"marked-{number:06d}"
+    return chunk_folder(root, "marked", number)
 
 
 def _slices(paths: Iterator[Path], parts: Iterator[tuple[int, int]], kind: type[Any]) -> Iterator[npt.NDArray[Any]]:

@@ -4,7 +4,6 @@ import platform
 import shlex
 import unicodedata
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -15,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict
 
 import dstransformer
 from data_prep.recipe.options import EncodeOptions
@@ -23,7 +21,7 @@ from data_prep.stages.clean import Clean, CleanReport
 from data_prep.stages.read import Read, ReadReport, text_format
 from data_prep.stages.text import Counts, TextFormat, count_words, describe_words, no_words
 from data_prep.stages.vocab import Vocab, load_tokenizer, open_tokenizer
-from data_prep.store.chunks import open_chunks, write_chunk
+from data_prep.store.chunks import Report, chunk_folder, open_chunks, write_chunk
 from data_prep.store.pairs import Chunk, cut_pairs, iter_chunk
 from data_prep.store.workspace import Stage, StageFiles, Workspace
 from data_prep.workers.pool import Workers, run_tasks
@@ -46,8 +44,8 @@ from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree
 from dstransformer.terminal.progress import Progress
 
-# The share of unknown tokens above which a warning is printed.
-_NOTED_UNKNOWN = 0.01
+# Maximum share of unknown tokens without a warning.
+_MAX_UNKNOWN = 0.01
 
 #: The token ids in the folder of a chunk.
 _IDS = "ids.arrow"
@@ -172,7 +170,7 @@ def _command_line(options: Mapping[str, Option]) -> str:
 def _warn(manifest: Manifest, progress: Progress) -> None:
     """Warn of unknown tokens, and of sources without a pair that is kept."""
     for (split, language), share in unknown_shares(manifest).items():
-        if share > _NOTED_UNKNOWN:
+        if share > _MAX_UNKNOWN:
             progress.note(
                 f"warning: {share:.1%} of the {language} tokens in {split} are unknown to the tokenizer (<unk>): train "
                 "one with byte fallback, as `dst-prep vocab` and `dst-prep build` without --tokenizer-model do"
@@ -199,10 +197,8 @@ def unknown_shares(manifest: Manifest) -> dict[tuple[str, str], float]:
     }
 
 
-class Encoded(BaseModel):
+class Encoded(Report):
     """The pairs of an encoded chunk, by part, and its sentences by their words, see :func:`count_words`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     parts: list[int]
     words: list[list[int]]
@@ -276,7 +272,7 @@ class Encoder:
         context = _Context(root, rows.schema, self.vocab, self.identity, self.text, max_tokens)
         with (
             self.progress.task(f"encode {path.stem}", total) as advance,
-            closing(run_tasks(partial(_encode_chunk, context), chunks, self.workers)) as results,
+            run_tasks(partial(_encode_chunk, context), chunks, self.workers) as results,
         ):
             for chunk, report in zip(chunks, results, strict=True):
                 with pa.memory_map(str(_encoded_chunk(root, chunk) / _IDS)) as file:
@@ -290,7 +286,7 @@ class Encoder:
 
 
 def _encoded_chunk(root: Path, chunk: Chunk) -> Path:
-    return root / f"{chunk.path.stem}-{chunk.number:06d}"
+    return chunk_folder(root, chunk.path.stem, chunk.number)
 
 
 def _encode_chunk(context: _Context, chunk: Chunk) -> Encoded:

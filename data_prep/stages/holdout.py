@@ -8,15 +8,13 @@ sentence leave the training text.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
 
 from data_prep.stages.dedup import (
     Rows,
@@ -29,7 +27,7 @@ from data_prep.stages.dedup import (
     write_keys,
 )
 from data_prep.stages.text import Counts, hash_texts, normalise
-from data_prep.store.chunks import open_chunks, write_chunk
+from data_prep.store.chunks import Report, chunk_folder, open_chunks, write_chunk
 from data_prep.store.pairs import (
     Chunk,
     Kept,
@@ -41,7 +39,7 @@ from data_prep.store.pairs import (
     take_pairs,
     write_kept,
 )
-from data_prep.workers.pool import Result, Task, Workers, run_tasks
+from data_prep.workers.pool import Workers, list_results, run_tasks
 from dstransformer.errors import UserError
 from dstransformer.terminal.progress import Progress
 
@@ -50,10 +48,8 @@ from dstransformer.terminal.progress import Progress
 _SOURCES, _USABLE, _PAIRS, _CHOSEN = "sources", "usable", "pairs.arrow", "chosen"
 
 
-class _Hashed(BaseModel):
+class _Hashed(Report):
     """The usable pairs of a chunk in each bucket of their keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     buckets: list[int]
 
@@ -106,16 +102,16 @@ def hold_out(
     search = _Search(root, part, parts, bucket_bits(total))
     with progress.task("hold out", total) as advance:
         hashed = []
-        with closing(run_tasks(partial(_hash_chunk, search), chunks, workers)) as results:
+        with run_tasks(partial(_hash_chunk, search), chunks, workers) as results:
             for chunk, report in zip(chunks, results, strict=True):
                 hashed.append(report.buckets)
                 advance(chunk.rows)
         buckets = np.array(hashed, dtype=np.int64)
-        distinct = sum(report.distinct for report in _run(mark_bucket, list_buckets(root, buckets), workers))
+        distinct = sum(report.distinct for report in list_results(mark_bucket, list_buckets(root, buckets), workers))
         chosen = _choose(distinct, sizes, seed)
         rows, keys = _locate(np.concatenate(list(chosen.values())), list_rows(root, buckets), chunks, workers)
         np.sort(keys).tofile(root / _CHOSEN)
-        left = np.sum([report.parts for report in _run(partial(_drop_held_out, search), chunks, workers)], axis=0)
+        kept = list_results(partial(_drop_held_out, search), chunks, workers)
     join_pairs((_kept_chunk(root, chunk.number) / _PAIRS for chunk in chunks), train)
     begin = 0
     for split, numbers in chosen.items():
@@ -124,12 +120,8 @@ def hold_out(
         begin += len(numbers)
     shutil.rmtree(root)
     whole.unlink()
-    return np.asarray(left, dtype=np.int64)
-
-
-def _run(function: Callable[[Task], Result], tasks: Sequence[Task], workers: Workers) -> list[Result]:
-    with closing(run_tasks(function, tasks, workers)) as results:
-        return list(results)
+    left: Counts = np.sum([report.parts for report in kept], axis=0, dtype=np.int64)
+    return left
 
 
 def _choose(distinct: int, sizes: Mapping[str, int], seed: int) -> dict[str, npt.NDArray[np.int64]]:
@@ -154,7 +146,7 @@ def _locate(
     Returns:
         The row of the first pair with each, and its key.
     """
-    ends = np.cumsum(_run(_count_first, rows, workers))
+    ends = np.cumsum(list_results(_count_first, rows, workers))
     chunk_of = np.searchsorted(ends, numbers, side="right")
     begins = np.concatenate([[0], ends])
     wanted = []
@@ -162,7 +154,7 @@ def _locate(
         chosen = numbers[chunk_of == number] - begins[number]
         wanted.append(_Wanted(rows[number], chunks[number].first, chosen))
     found, keys = np.empty(len(numbers), dtype=np.int64), np.empty(len(numbers), dtype=np.uint64)
-    for one, (at, theirs) in zip(wanted, _run(_find, wanted, workers), strict=True):
+    for one, (at, theirs) in zip(wanted, list_results(_find, wanted, workers), strict=True):
         here = chunk_of == one.rows.number
         found[here], keys[here] = at, theirs
     return found, keys
@@ -200,7 +192,7 @@ def _hash_chunk(search: _Search, chunk: Chunk) -> _Hashed:
 
 
 def _kept_chunk(root: Path, number: int) -> Path:
-    return root / f"left-{number:06d}"
+    return chunk_folder(root, "left", number)
 
 
 def _drop_held_out(search: _Search, chunk: Chunk) -> Kept:

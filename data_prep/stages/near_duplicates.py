@@ -9,14 +9,13 @@ The search takes bounded memory and any number of machines. The hashes of each c
 (:func:`split_into_buckets`). A worker takes one bucket, of all chunks, and writes which rows are to be compared with
 which, in the order of the rows. Then a worker takes one chunk, with the candidates of its rows from all buckets,
 compares texts, and writes the pairs that are left. Each step reads what the one before wrote in the work folder, so an
-interrupted search goes on from its chunks.
+interrupted search resumes from its chunks.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -26,20 +25,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict
 
 from data_prep.recipe.options import CleanOptions
 from data_prep.stages.text import Hashes, add_examples, merge_examples
-from data_prep.store.chunks import write_chunk
+from data_prep.store.chunks import Report, chunk_folder, write_chunk
 from data_prep.store.pairs import Chunk, Index, PairsWriter, cut_pairs, index_pairs, iter_chunk, take_pairs
 from data_prep.workers.pool import Workers, run_tasks
 from dstransformer.errors import ConfigError
 from dstransformer.io.files import file_sha256
 from dstransformer.terminal.progress import Progress
 
-#: Hash functions of a signature, and the share of pairs just at the threshold that may be missed.
+#: Hash functions of a signature, and the maximum share of pairs just at the threshold that are missed.
 HASHES = 128
-MISSED = 0.02
+MAX_MISSED = 0.02
 
 # rensa starts threads from 256 rows on, which a process forked later would lack.
 _SIGNATURE_ROWS = 200
@@ -47,8 +45,8 @@ _SIGNATURE_ROWS = 200
 # Entries of a bucket, about: 134 MB, and some four times as much where most rows share a hash with another.
 _BUCKET_ENTRIES = 1 << 24
 
-# Candidates whose texts are looked up at once.
-_LOOKED_UP = 20_000
+# Maximum candidates whose texts are looked up at once.
+_MAX_LOOKUPS = 20_000
 
 # Bytes of a hash.
 _BYTES = 8
@@ -67,10 +65,10 @@ def choose_bands(threshold: float) -> tuple[int, int]:
     (1 - s^r)^b.
 
     Returns:
-        The number of bands, and of hashes in each, the largest that misses at most :data:`MISSED` of the texts just at
-        the threshold.
+        The number of bands, and of hashes in each: the largest that misses at most a share of :data:`MAX_MISSED` of
+        the texts just at the threshold.
     """
-    sizes = [size for size in range(1, HASHES + 1) if (1 - threshold**size) ** (HASHES // size) <= MISSED]
+    sizes = [size for size in range(1, HASHES + 1) if (1 - threshold**size) ** (HASHES // size) <= MAX_MISSED]
     return HASHES // max(sizes), max(sizes)
 
 
@@ -210,16 +208,12 @@ class NearDuplicates:
     examples: Sequence[tuple[str, str]]
 
 
-class _Done(BaseModel):
-    """The report of a chunk that has nothing to count."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class _Done(Report):
+    """The report of a chunk with nothing to count."""
 
 
-class _Dropped(BaseModel):
+class _Dropped(Report):
     """The near duplicates of a chunk, by part, and the first of them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     dropped: list[int]
     examples: list[tuple[str, str]]
@@ -244,7 +238,7 @@ class _Search:
         return choose_bands(self.options.near_duplicates)[0] << self.bits
 
     def chunk(self, step: str, number: int) -> Path:
-        return self.root / f"{step}-{number:06d}"
+        return chunk_folder(self.root, step, number)
 
 
 def drop_near_duplicates(
@@ -261,7 +255,7 @@ def drop_near_duplicates(
         progress: Shows what is done.
 
     Raises:
-        ConfigError: There are too many pairs.
+        ConfigError: There are 2^32 pairs or more.
     """
     index = index_pairs(path)
     total = int(index.firsts[-1])
@@ -273,20 +267,20 @@ def drop_near_duplicates(
     chunks = cut_pairs(path, index)
     with (
         progress.task("hash for near duplicates", total) as advance,
-        closing(run_tasks(partial(_hash_chunk, search), chunks, workers)) as hashed,
+        run_tasks(partial(_hash_chunk, search), chunks, workers) as hashed,
     ):
         for chunk, _ in zip(chunks, hashed, strict=True):
             advance(chunk.rows)
     with (
         progress.task("sort hashes in buckets", search.buckets) as advance,
-        closing(run_tasks(partial(_pair_bucket, search), range(search.buckets), workers)) as paired,
+        run_tasks(partial(_pair_bucket, search), range(search.buckets), workers) as paired,
     ):
         for _ in paired:
             advance(1)
     dropped, examples = np.zeros(parts, dtype=np.int64), list[tuple[str, str]]()
     with (
         progress.task("drop near duplicates", total) as advance,
-        closing(run_tasks(partial(_drop_similar, search), chunks, workers)) as results,
+        run_tasks(partial(_drop_similar, search), chunks, workers) as results,
     ):
         for chunk, report in zip(chunks, results, strict=True):
             dropped += report.dropped
@@ -296,7 +290,7 @@ def drop_near_duplicates(
 
 
 def _indexed(root: Path) -> Path:
-    return root / "index-000000"
+    return chunk_folder(root, "index", 0)
 
 
 def _write_index(index: Index, folder: Path) -> _Done:
@@ -374,8 +368,8 @@ def _find_similar(search: _Search, candidates: Hashes) -> npt.NDArray[np.int64]:
 def _iter_texts(search: _Search, candidates: Hashes) -> Iterator[tuple[int, str, str]]:
     """Each candidate row, with its text and that of the earlier row. The file is mapped for a batch at a time."""
     index = _load_index(search.root, search.index)
-    for begin in range(0, len(candidates), _LOOKED_UP):
-        sides = split_candidates(candidates[begin : begin + _LOOKED_UP])
+    for begin in range(0, len(candidates), _MAX_LOOKUPS):
+        sides = split_candidates(candidates[begin : begin + _MAX_LOOKUPS])
         rows, places = np.unique(np.concatenate(sides), return_inverse=True)
         texts = compared_texts(take_pairs(search.path, rows, index), search.options)
         here, there = places.reshape(2, -1).tolist()
@@ -386,7 +380,7 @@ def _iter_texts(search: _Search, candidates: Hashes) -> Iterator[tuple[int, str,
 def write_slices(path: Path, slices: int, parts: Iterable[tuple[Hashes, npt.NDArray[np.int64]]]) -> None:
     """Write a file of slices of hashes, each of which can be read without the others.
 
-    A table of where the slices begin stands first, so only workers need to know it.
+    It begins with a table of the slices' offsets, so only workers need to know them.
 
     Args:
         path: The file.

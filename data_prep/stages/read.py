@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 import dstransformer
 from data_prep.recipe.options import FilesOptions
 from data_prep.recipe.recipe import record_sources
 from data_prep.sources.files import same_sides, swapped_sides
-from data_prep.sources.source import Part
+from data_prep.sources.opening import Part, held_out_sizes
 from data_prep.stages.holdout import hold_out
 from data_prep.stages.text import TextFormat
-from data_prep.store.chunks import CHUNKS
+from data_prep.store.chunks import CHUNKS, Report
 from data_prep.store.folders import list_names
 from data_prep.store.pairs import SCHEMA, PairsWriter
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
@@ -31,10 +31,8 @@ from dstransformer.parsing.linearise import Linearisation
 from dstransformer.terminal.progress import Advance, Progress
 
 
-class ReadReport(BaseModel):
+class ReadReport(Report):
     """The sources, the number of pairs in each split, and the training pairs of each source without held-out ones."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     sources: tuple[SourceInfo, ...]
     pairs: dict[str, int]
@@ -118,12 +116,9 @@ def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: P
         pairs[split] = writer.rows
     whole = counts
     for number, part in enumerate(parts):
-        if isinstance(part.options, FilesOptions):
-            sizes = {"validation": part.options.valid_size, "test": part.options.test_size}
-            held_out = {split: size for split, size in sizes.items() if size}
-            if held_out:
-                counts = hold_out(folder, number, len(parts), held_out, part.options.seed, workers, progress)
-                pairs |= {"train": int(counts.sum())} | held_out
+        if isinstance(part.options, FilesOptions) and (sizes := held_out_sizes(part.options)):
+            counts = hold_out(folder, number, len(parts), sizes, part.options.seed, workers, progress)
+            pairs |= {"train": int(counts.sum())} | sizes
     if (folder / CHUNKS).exists():
         shutil.rmtree(folder / CHUNKS)
     order = [split for split in ("train", "validation", "test") if split in pairs]

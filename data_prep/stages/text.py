@@ -17,9 +17,9 @@ from dstransformer.corpus import MAX_WORDS, WordCounts
 from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.parsing.linearise import Linearisation
 
-# Dropped pairs that are kept as examples of a rule, and the maximal number of characters of each side.
-_EXAMPLES = 5
-_EXAMPLE_LENGTH = 300
+# Maximum dropped pairs that are kept as examples of a rule, and maximum characters of each side.
+_MAX_EXAMPLES = 5
+_MAX_EXAMPLE_LENGTH = 300
 
 Hashes = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
@@ -47,14 +47,14 @@ def describe_words(counts: Counts) -> WordCounts:
 
 def add_examples(examples: list[tuple[str, str]], table: pa.Table, drops: npt.NDArray[np.bool_]) -> None:
     """Add the first pairs that a rule drops of a table, until there are enough."""
-    rows = np.flatnonzero(drops)[: _EXAMPLES - len(examples)]
+    rows = np.flatnonzero(drops)[: _MAX_EXAMPLES - len(examples)]
     for pair in table.select(["src", "tgt"]).take(rows).to_pylist() if len(rows) else ():
-        examples.append((shortened(pair["src"], _EXAMPLE_LENGTH), shortened(pair["tgt"], _EXAMPLE_LENGTH)))
+        examples.append((shortened(pair["src"], _MAX_EXAMPLE_LENGTH), shortened(pair["tgt"], _MAX_EXAMPLE_LENGTH)))
 
 
 def merge_examples(examples: list[tuple[str, str]], more: Iterable[tuple[str, str]]) -> None:
     """Add the examples of a later chunk, until there are enough."""
-    examples += list(more)[: _EXAMPLES - len(examples)]
+    examples += list(more)[: _MAX_EXAMPLES - len(examples)]
 
 
 def normalise(text: str, form: Literal["nfkc", "none"]) -> str:

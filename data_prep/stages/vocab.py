@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow.compute as pc
 import sentencepiece
-from pydantic import BaseModel, ConfigDict
 
 from data_prep.recipe.options import VocabOptions
 from data_prep.stages.clean import Clean
 from data_prep.stages.read import Read, text_format
 from data_prep.stages.text import TextFormat
+from data_prep.store.chunks import Report
 from data_prep.store.pairs import count_pairs, iter_pairs
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers.pool import Workers, run_in_process
@@ -47,10 +47,8 @@ Side = Literal["both", "src", "tgt"]
 _NAMES = {"both": "", "src": " of the source side", "tgt": " of the target side"}
 
 
-class Tokenizers(BaseModel):
+class Tokenizers(Report):
     """The tokenizer of both sides; or that of the target side, and that of the source side."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokenizer: TokenizerInfo
     src_tokenizer: TokenizerInfo | None = None
@@ -83,7 +81,7 @@ class Vocab(StoredStage[Tokenizers]):
         check_symbols(self.options.symbols, str(work.finished(Clean).options["normalise"]))
 
     def write(self, work: Workspace, folder: Path, workers: Workers) -> Tokenizers:
-        """See ``StoredStage``. SentencePiece brings its own threads."""
+        """See ``StoredStage``. SentencePiece uses its own threads."""
         del workers
         train = work.folder / Clean.name / "train.arrow"
         rule = _SENTENCEPIECE_RULES[str(work.finished(Clean).options["normalise"])]
@@ -94,7 +92,7 @@ def open_tokenizer(work: Workspace) -> Tokenizer:
     """Load the tokenizer of a finished stage.
 
     Raises:
-        DataError: It is damaged or gone.
+        DataError: The file of a tokenizer is damaged or gone.
     """
     infos = work.report(Vocab)
     for name, info in ((SRC_TOKENIZER_NAME, infos.src_tokenizer), (TOKENIZER_NAME, infos.tokenizer)):
@@ -110,7 +108,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer, with the one of the source side if there is one, that a stage left in a folder.
 
     Raises:
-        DataError: It is gone or damaged.
+        DataError: The file of a tokenizer is damaged or gone.
     """
     src = folder / SRC_TOKENIZER_NAME
     return Tokenizer.load(folder / TOKENIZER_NAME, Tokenizer.load(src) if src.exists() else None)
@@ -191,7 +189,7 @@ def check_symbols(symbols: Sequence[str], normalise: str) -> None:
         normalise: The Unicode form of cleaned text, ``nfkc`` or ``none``.
 
     Raises:
-        UserError: It would write one of them differently.
+        UserError: Cleaning would change a symbol.
     """
     for symbol in symbols if normalise == "nfkc" else ():
         if (cleaned := unicodedata.normalize("NFKC", symbol)) != symbol:

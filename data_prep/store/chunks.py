@@ -2,7 +2,7 @@
 
 A file is cut by rows, so chunks do not depend on the workers. A chunk is a folder, written under another name and
 renamed when it is complete. Its record has the hashes of its files; a chunk that exists is checked against them and not
-written again. So a build goes on from the chunks of an interrupted one, and a task may run twice, on any machines, if a
+written again. So a build resumes from the chunks of an interrupted one, and a task may run twice, on any machines, if a
 worker is lost.
 """
 
@@ -19,7 +19,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dstransformer.io.files import file_sha256, is_plain_name
 from dstransformer.io.json_text import JsonError, read_json
 
-Report = TypeVar("Report", bound=BaseModel)
+
+class Report(BaseModel):
+    """What a worker or a stage reports. It is stored as JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+AnyReport = TypeVar("AnyReport", bound=Report)
 
 #: The folder of the chunks, in that of the unfinished stage. Inside it, a folder is named after the stage's key, so
 #: that a late task of a lost worker cannot add a chunk to a stage with other options.
@@ -28,20 +35,25 @@ CHUNKS = "pieces"
 #: In the folder of the unfinished stage: its key.
 KEY_NAME = "key"
 
+#: In the folder of a chunk: its record.
 RECORD_NAME = "piece.json"
-
 
 _ROOT = re.compile(r"([0-9a-f]{16}|none)(-\d+)?")
 _CHUNK = re.compile(r"[a-z]+-\d{6,}(\.[0-9a-f]{12})?")
 
 
-class _Record(BaseModel):
+class _ChunkRecord(BaseModel):
     """What a chunk holds: the SHA-256 of its files by name, and the worker's report."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     files: dict[str, str]
     report: dict[str, object]
+
+
+def chunk_folder(root: Path, step: str, number: int) -> Path:
+    """Return the folder of a chunk that a step of a stage writes; ``step`` is in lower-case letters."""
+    return root / f"{step}-{number:06d}"
 
 
 def is_chunk_root(name: str) -> bool:
@@ -63,7 +75,7 @@ def open_chunks(stage: Path, part: int | None = None) -> Path:
     return root
 
 
-def write_chunk(folder: Path, kind: type[Report], write: Callable[[Path], Report]) -> Report:
+def write_chunk(folder: Path, kind: type[AnyReport], write: Callable[[Path], AnyReport]) -> AnyReport:
     """Write a chunk, unless it exists and is undamaged.
 
     Args:
@@ -72,7 +84,7 @@ def write_chunk(folder: Path, kind: type[Report], write: Callable[[Path], Report
         write: Writes the files of the chunk into an empty folder and returns the report.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The disk refuses to write the chunk.
     """
     if (found := _load(folder, kind)) is not None:
         return found
@@ -81,7 +93,7 @@ def write_chunk(folder: Path, kind: type[Report], write: Callable[[Path], Report
     try:
         report = write(aside)
         files = {path.name: file_sha256(path) for path in sorted(aside.iterdir())}
-        record = _Record(files=files, report=report.model_dump(mode="json"))
+        record = _ChunkRecord(files=files, report=report.model_dump(mode="json"))
         (aside / RECORD_NAME).write_text(record.model_dump_json(), encoding="utf-8")
         _install(aside, folder, kind)
     finally:
@@ -89,7 +101,7 @@ def write_chunk(folder: Path, kind: type[Report], write: Callable[[Path], Report
     return report
 
 
-def _install(aside: Path, folder: Path, kind: type[BaseModel]) -> None:
+def _install(aside: Path, folder: Path, kind: type[Report]) -> None:
     """Rename a chunk. If another worker was faster, keep its chunk: the bytes are the same."""
     try:
         aside.rename(folder)
@@ -98,18 +110,18 @@ def _install(aside: Path, folder: Path, kind: type[BaseModel]) -> None:
             raise
 
 
-def _load(folder: Path, kind: type[Report]) -> Report | None:
+def _load(folder: Path, kind: type[AnyReport]) -> AnyReport | None:
     """Return the report of a complete chunk; remove an incomplete or damaged one."""
     if not folder.exists():
         return None
     try:
-        record = _Record.model_validate(read_json(folder / RECORD_NAME))
+        record = _ChunkRecord.model_validate(read_json(folder / RECORD_NAME))
         if all(is_plain_name(name) and file_sha256(folder / name) == sha for name, sha in record.files.items()):
             return kind.model_validate(record.report)
     except (OSError, JsonError, ValidationError):
         pass
-    doomed = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:12]}")
+    damaged = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:12]}")
     with suppress(OSError):
-        folder.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+        folder.rename(damaged)
+    shutil.rmtree(damaged, ignore_errors=True)
     return None

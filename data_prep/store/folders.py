@@ -20,8 +20,8 @@ def hold(folder: Path, busy: str) -> Iterator[None]:
     """Create ``folder`` if need be and lock it against other processes until the block ends.
 
     Raises:
-        UserError: ``busy``, if another process has locked it; or it cannot be created.
-        StorageError: There is no room for it.
+        UserError: Another process has locked the folder (the message is ``busy``), or the folder cannot be created.
+        StorageError: The disk is full or fails.
     """
     with ExitStack() as held:
         while True:
@@ -37,7 +37,7 @@ def make_folder(folder: Path) -> None:
     """Create a folder with its parents, and check that files can be created in it.
 
     Raises:
-        UserError: The path is at fault.
+        UserError: A file is in the way, or permission is denied.
         StorageError: The disk is full or fails.
     """
     try:

@@ -26,12 +26,12 @@ _TOP = frozenset({MANIFEST_NAME, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "dataset_di
 _SPLITS = frozenset({"train", "validation", "test"})
 _IN_SPLIT = re.compile(r"dataset_info\.json|state\.json|data-\d{5}-of-\d{5}\.arrow|data-\d{5}\.partial")
 
-# File systems allow 255, and the folders beside a corpus have longer names.
-_NAME_BYTES = 240
+# Maximum bytes of a name. File systems allow 255, and the folders beside a corpus have longer names.
+_MAX_NAME_BYTES = 240
 
 
-def check_places(out: Path, work: Path, inputs: Sequence[Path | None] = ()) -> None:
-    """Refuse folders that would mix a corpus, its work folder, its inputs or another product.
+def check_paths(out: Path, work: Path, inputs: Sequence[Path | None] = ()) -> None:
+    """Refuse paths that would mix a corpus, its work folder, its inputs or another product.
 
     Args:
         out: Where the corpus is to go, as ``resolve_output`` returns it.
@@ -39,7 +39,7 @@ def check_places(out: Path, work: Path, inputs: Sequence[Path | None] = ()) -> N
         inputs: Files and folders that are read; None is skipped.
 
     Raises:
-        UserError: Two of them would be mixed.
+        UserError: One of the paths is inside another, or inside a product.
     """
     work = Path(os.path.realpath(work))
     if out == work:
@@ -97,8 +97,8 @@ def resolve_output(path: Path) -> Path:
     Raises:
         UserError: No corpus can be written there.
     """
-    if len(os.fsencode(path.name)) > _NAME_BYTES:
-        raise UserError(f"the name of {path} is longer than {_NAME_BYTES} bytes: choose a shorter one")
+    if len(os.fsencode(path.name)) > _MAX_NAME_BYTES:
+        raise UserError(f"the name of {path} is longer than {_MAX_NAME_BYTES} bytes: choose a shorter one")
     if Path(os.path.realpath(path)).is_symlink():
         raise UserError(f"{path} is a link that leads back to itself: remove it, or choose another --out")
     if path.is_symlink() and not path.exists():

@@ -1,7 +1,7 @@
 """Files of sentence pairs: Arrow streams with the columns of ``SCHEMA``, cut into chunks for workers."""
 
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
 
+from data_prep.store.chunks import Report
 from dstransformer.corpus.arrow_stream import check_plain_stream
 from dstransformer.errors import DataError
 from dstransformer.io.files import sync
@@ -36,6 +36,11 @@ _MAX_CHUNKS = 4096
 
 # What ends an Arrow stream: the mark of a message, and its length.
 _END = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def text_table(src: Sequence[str], tgt: Sequence[str]) -> pa.Table:
+    """Return pairs as a source streams them."""
+    return pa.table([pa.array(src, pa.string()), pa.array(tgt, pa.string())], schema=TEXT)
 
 
 @dataclass(frozen=True)
@@ -139,10 +144,8 @@ def count_pairs(path: Path) -> int:
         return sum(batch.num_rows for batch in stream)
 
 
-class Kept(BaseModel):
+class Kept(Report):
     """The number of pairs of a chunk that are kept, by part."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     parts: list[int]
 

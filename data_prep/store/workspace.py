@@ -17,12 +17,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from data_prep.recipe.options import Options
-from data_prep.store.chunks import CHUNKS, KEY_NAME, is_chunk_folder, is_chunk_root
+from data_prep.store.chunks import CHUNKS, KEY_NAME, AnyReport, Report, is_chunk_folder, is_chunk_root
 from data_prep.store.chunks import RECORD_NAME as CHUNK_RECORD
 from data_prep.store.folders import FULL_ADVICE, LOCK_NAME, hold, list_names
 from data_prep.workers.pool import Workers
@@ -32,12 +32,10 @@ from dstransformer.io.files import file_sha256, is_plain_name, storage_errors, s
 from dstransformer.io.json_text import JsonError, read_json
 from dstransformer.terminal.progress import Progress
 
-Report = TypeVar("Report", bound=BaseModel)
-
 _RECORD_NAME = "stage.json"
 
-#: How often the removal of a folder is tried.
-_REMOVALS = 5
+#: Maximum tries to remove a folder.
+_MAX_TRIES = 5
 
 _LOCK_CONTENT = re.compile(rb"(process \d+ on .*\n)?")
 
@@ -99,10 +97,10 @@ class Stage(ABC):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-class StoredStage(Stage, Generic[Report]):
+class StoredStage(Stage, Generic[AnyReport]):
     """A stage whose result is kept in the work folder, with a report."""
 
-    report_type: ClassVar[type[BaseModel]]
+    report_type: ClassVar[type[Report]]
 
     @abstractmethod
     def check(self, work: "Workspace") -> None:
@@ -114,7 +112,7 @@ class StoredStage(Stage, Generic[Report]):
         """
 
     @abstractmethod
-    def write(self, work: "Workspace", folder: Path, workers: Workers) -> Report:
+    def write(self, work: "Workspace", folder: Path, workers: Workers) -> AnyReport:
         """Write the stage's files into the new ``folder`` and return its report."""
 
     def warn(self, work: "Workspace") -> None:
@@ -190,8 +188,8 @@ class Workspace:
         it, and stays if that happens again.
 
         Raises:
-            UserError: It holds files that no build made.
-            StorageError: There is no room for it.
+            UserError: The folder holds files that no build made.
+            StorageError: The disk is full or fails.
         """
         partial = self.folder / f"{stage.name}.partial"
         _refuse_foreign(partial, stage.files)
@@ -219,7 +217,7 @@ class Workspace:
         """Compare the tables of a finished stage with their hashes, unless this process has just written them.
 
         Raises:
-            DataError: One is damaged or gone.
+            DataError: A table is damaged or gone.
         """
         if stage.name in self._written:
             return
@@ -259,14 +257,14 @@ class Workspace:
                 )
         return records
 
-    def report(self, stage: type[StoredStage[Report]]) -> Report:
+    def report(self, stage: type[StoredStage[AnyReport]]) -> AnyReport:
         """Return the report of a stage.
 
         Raises:
             UserError: The stage is not finished, or another version of this program wrote it.
         """
         try:
-            return cast(Report, stage.report_type.model_validate(self.finished(stage).report))
+            return cast(AnyReport, stage.report_type.model_validate(self.finished(stage).report))
         except ValidationError:
             raise UserError(
                 f"the stage {stage.name!r} in {self.folder} was made by another version of dst-prep: "
@@ -326,8 +324,8 @@ def open_workspace(
         after: A stage that must be finished.
 
     Raises:
-        UserError: It cannot be created, is another kind of folder, or another process has locked it.
-        StorageError: There is no room for it.
+        UserError: The folder cannot be created, is of another kind, or another process has locked it.
+        StorageError: The disk is full or fails.
     """
     check_workspace(folder, after)
     work = Workspace(folder, progress, stages)
@@ -352,7 +350,7 @@ def check_workspace(folder: Path, after: type[Stage] | None = None) -> None:
         after: The stage that should be finished in it, if any.
 
     Raises:
-        UserError: It is neither, or the stage's folder does not exist.
+        UserError: The folder holds other files, or the stage ``after`` should be in it and the folder does not exist.
     """
     filled = f"name the folder that `dst-prep {after.name} --work` filled" if after else ""
     if after and not os.path.lexists(folder):
@@ -427,10 +425,10 @@ def _remove_stage(folder: Path, files: StageFiles) -> None:
     """Remove a stage's folder if it exists.
 
     Raises:
-        UserError: It holds files that no build made.
+        UserError: The folder holds files that no build made.
     """
     _refuse_foreign(folder, files)
-    for left in reversed(range(_REMOVALS)):
+    for left in reversed(range(_MAX_TRIES)):
         try:
             shutil.rmtree(folder)
         except FileNotFoundError:

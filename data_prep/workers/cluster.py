@@ -40,14 +40,14 @@ _LOST_SECONDS = 15
 #: Seconds between two checks of the connection to the scheduler.
 _WATCH_SECONDS = 0.5
 
-#: Retries of a task that failed, such as with an error of the network file system. Dask itself retries the tasks of
-#: killed workers, by default three times (``distributed.scheduler.allowed-failures``).
-_RETRIES = 2
+#: Maximum retries of a task that failed, such as with an error of the network file system. Dask itself retries the
+#: tasks of killed workers, by default three times (``distributed.scheduler.allowed-failures``).
+_MAX_RETRIES = 2
 
 #: Tasks queued for each thread, and in all at least.
-_AHEAD, _MIN_AHEAD = 3, 64
+_QUEUED_PER_THREAD, _MIN_QUEUED = 3, 64
 
-_AGAIN = "the same command goes on from what is finished"
+_AGAIN = "the same command resumes from what is finished"
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def _check_workers(client: Client, path: Path, progress: Progress) -> None:
     """Wait for the first worker, and compare the versions of all.
 
     Raises:
-        UserError: There is no worker, or one has another version of this program.
+        UserError: The cluster has no worker, or a worker has another version of this program.
     """
     try:
         client.wait_for_workers(1, timeout=3)
@@ -206,9 +206,9 @@ class Cluster(Executor):
 
     def __init__(self, client: Client, address: str, work: Path) -> None:
         """Take the workers of ``client``, whose scheduler is at ``address``, for work in the folder ``work``."""
-        self._executor = client.get_executor(retries=_RETRIES, pure=False)
-        #: Tasks that are queued: enough to keep all workers busy, few enough to bound memory.
-        self.ahead = max(_MIN_AHEAD, _AHEAD * sum(client.nthreads().values()))
+        self._executor = client.get_executor(retries=_MAX_RETRIES, pure=False)
+        #: Maximum number of queued tasks: enough to keep all workers busy, few enough to bound memory.
+        self.max_queued = max(_MIN_QUEUED, _QUEUED_PER_THREAD * sum(client.nthreads().values()))
         self._gone = BrokenExecutor(f"the scheduler at {address} is gone: start it and its workers again; {_AGAIN}")
         self._work = work
         self._lock = threading.Lock()
@@ -244,7 +244,7 @@ class Cluster(Executor):
         error = remote.exception()
         if isinstance(error, KilledWorker):
             error = BrokenExecutor(
-                f"{counted(error.allowed_failures + 1, 'worker')} died at the same piece of work, the last one at "
+                f"{counted(error.allowed_failures + 1, 'worker')} died at the same task, the last one at "
                 f"{error.last_worker.address}, perhaps because memory ran out: give each worker more; {_AGAIN}"
             )
         elif isinstance(error, ImportError):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import TypeVar
@@ -24,47 +24,56 @@ Result = TypeVar("Result")
 #: A number of processes on this machine, or an executor.
 Workers = int | Executor
 
-# Tasks queued per process: enough to keep it busy, few enough to bound memory.
-_AHEAD = 3
+# Tasks queued for each process: enough to keep it busy, few enough to bound memory.
+_QUEUED_PER_PROCESS = 3
 
-# The same for an executor without an attribute ``ahead``.
-_AHEAD_OF_EXECUTOR = 64
+# Tasks queued for an executor without an attribute ``max_queued``.
+_MAX_QUEUED = 64
 
 
+@contextmanager
 def run_tasks(
     function: Callable[[Task], Result], tasks: Sequence[Task], workers: Workers
-) -> Generator[Result, None, None]:
-    """Run ``function`` on each task and yield the results in the order of the tasks.
+) -> Iterator[Iterator[Result]]:
+    """Run ``function`` on each task. Yields an iterator over the results, in the order of the tasks.
 
     Function, tasks and results are pickled, so they should be small: what is large is read and written by the workers.
-    Close the generator to end the work early.
+    Tasks that have not begun when the block ends are cancelled.
 
     Raises:
-        DstError: A worker was killed, or the scheduler of the cluster is lost.
+        DstError: In the block: a worker was killed, or the scheduler of the cluster is lost.
     """
-    if isinstance(workers, int):
-        processes = min(workers, len(tasks))
-        if processes < 2:
-            yield from map(function, tasks)
-            return
-        pool = ProcessPoolExecutor(processes, initializer=_init_process)
-        try:
-            yield from _in_order(function, tasks, pool, _AHEAD * processes)
-        finally:
-            pool.shutdown(cancel_futures=True)
-    else:
-        yield from _in_order(function, tasks, workers, getattr(workers, "ahead", _AHEAD_OF_EXECUTOR))
+    if not isinstance(workers, int):
+        with closing(_iter_results(function, tasks, workers, getattr(workers, "max_queued", _MAX_QUEUED))) as results:
+            yield results
+        return
+    processes = min(workers, len(tasks))
+    if processes < 2:
+        yield map(function, tasks)
+        return
+    pool = ProcessPoolExecutor(processes, initializer=_init_process)
+    try:
+        with closing(_iter_results(function, tasks, pool, _QUEUED_PER_PROCESS * processes)) as results:
+            yield results
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _in_order(
-    function: Callable[[Task], Result], tasks: Sequence[Task], executor: Executor, ahead: int
+def list_results(function: Callable[[Task], Result], tasks: Sequence[Task], workers: Workers) -> list[Result]:
+    """Run ``function`` on each task, see :func:`run_tasks`, and return the results."""
+    with run_tasks(function, tasks, workers) as results:
+        return list(results)
+
+
+def _iter_results(
+    function: Callable[[Task], Result], tasks: Sequence[Task], executor: Executor, max_queued: int
 ) -> Generator[Result, None, None]:
     pending: deque[Future[Result]] = deque()
     try:
         for task in tasks:
             with _signals_blocked():  # a pool starts processes on submission
                 pending.append(executor.submit(function, task))
-            if len(pending) > ahead:
+            if len(pending) > max_queued:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()

@@ -53,14 +53,14 @@ class Augmentation:
 
     Symbols that a user defined, such as the tag of a source, are never changed. A pair keeps its stored pieces if
     they, or those of its new text, include unknown ones, if a side is or would be empty, or if it would have more
-    than ``longest`` pieces.
+    than ``max_pieces`` pieces.
 
     Args:
         tokenizer: That of the corpus.
         modifiers: Applied one after the other, each with its probability (``training.augment``).
         seed: The seed of the experiment.
         languages: The codes of source and target language.
-        longest: Maximum pieces of a changed sentence.
+        max_pieces: Maximum pieces of a changed sentence.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class Augmentation:
         modifiers: Sequence[Modifier],
         seed: int,
         languages: tuple[str, str],
-        longest: int,
+        max_pieces: int,
     ) -> None:
         self._tokenizers = (tokenizer.src, tokenizer)
         self._modifiers = modifiers
         self._seed = seed
         self._languages = languages
-        self._longest = longest
+        self._max_pieces = max_pieces
         symbols = {symbol.replace("▁", " ").strip() for one in self._tokenizers for symbol in one.symbols}
         by_length = sorted(filter(None, symbols), key=lambda symbol: (-len(symbol), symbol))
         self._symbols = re.compile(f"({'|'.join(map(re.escape, by_length))})") if by_length else None
@@ -145,7 +145,7 @@ class Augmentation:
 
     def _fits(self, stored: tuple[list[int], ...], encoded: tuple[list[int], ...]) -> bool:
         return all(
-            before and 0 < len(after) <= self._longest and UNK_ID not in before and UNK_ID not in after
+            before and 0 < len(after) <= self._max_pieces and UNK_ID not in before and UNK_ID not in after
             for before, after in zip(stored, encoded, strict=True)
         )
 

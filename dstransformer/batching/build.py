@@ -19,7 +19,7 @@ from dstransformer.model import LengthSums
 
 
 class UpdateStream:
-    """The updates of a run, one after the other, from any position on. Every rank knows the lengths of all ranks.
+    """The updates of a run, one after the other, from any position on, with the lengths of the sentences of all ranks.
 
     Args:
         loader: Assembles this rank's share of each update.
@@ -33,7 +33,7 @@ class UpdateStream:
         self._updates: Generator[Update, None, None] | None = None
 
     def seek(self, position: Position) -> None:
-        """Go on with the update at a position."""
+        """Continue with the update at a position."""
         self.close()
         self._start = position
 
@@ -81,11 +81,11 @@ def build_update_stream(config: Config, corpus: Corpus, world: World) -> UpdateS
 
 def _build_subword_sampling(config: Config, corpus: Corpus) -> SubwordSampling | None:
     training, model = config.training, config.model
-    longest = model.max_positions - 1 if model.positions == "learned" else None
+    max_pieces = model.max_positions - 1 if model.positions == "learned" else None
     if training.bpe_dropout:
-        return BpeDropout(corpus.tokenizer, training.bpe_dropout, training.seed, longest)
+        return BpeDropout(corpus.tokenizer, training.bpe_dropout, training.seed, max_pieces)
     if training.unigram_alpha:
-        return UnigramSampling(corpus.tokenizer, training.unigram_alpha, training.seed, longest)
+        return UnigramSampling(corpus.tokenizer, training.unigram_alpha, training.seed, max_pieces)
     return None
 
 
@@ -94,8 +94,8 @@ def _build_augmentation(config: Config, corpus: Corpus) -> Augmentation | None:
     if not training.augment:
         return None
     split = manifest.splits["train"]
-    longest = max(split.src_lengths.max, split.tgt_lengths.max, int(manifest.options.get("max_tokens") or 0))
+    max_pieces = max(split.src_lengths.max, split.tgt_lengths.max, int(manifest.options.get("max_tokens") or 0))
     if config.model.positions == "learned":
-        longest = min(longest, config.model.max_positions - 1)
+        max_pieces = min(max_pieces, config.model.max_positions - 1)
     languages = (manifest.src_lang, manifest.tgt_lang)
-    return Augmentation(corpus.tokenizer, training.augment, training.seed, languages, longest)
+    return Augmentation(corpus.tokenizer, training.augment, training.seed, languages, max_pieces)

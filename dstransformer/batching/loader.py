@@ -21,7 +21,7 @@ from dstransformer.model import LengthSums
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the data: the next update to compute.
+    """A position in the data: the next update to compute.
 
     Attributes:
         epoch: The epoch, from 0.
@@ -39,7 +39,7 @@ class Update:
     """This rank's share of an optimizer step.
 
     Attributes:
-        position: Its place in the data.
+        position: Its position in the data.
         following: The position of the next update.
         batches: This rank's micro-batches, one per accumulation step.
         sums: The lengths of the whole update's sentences, over all ranks. Every rank knows them from the plan; but with
@@ -99,7 +99,7 @@ class UpdateLoader:
     ) -> None:
         self._split = split
         self._micro_batches = budget.micro_batches
-        self._mine = deal(budget.micro_batches, rank, world_size)
+        self._dealt = deal(budget.micro_batches, rank, world_size)
         self._prefetch = prefetch
         self._pin_memory = pin_memory
         self._subwords = subwords
@@ -131,20 +131,20 @@ class UpdateLoader:
     def _iter_positions(
         self, start: Position, worker: ThreadPoolExecutor
     ) -> Iterator[tuple[Window, Position, Position]]:
-        places = self._iter_windows(start)
-        here = next(places)
-        upcoming = worker.submit(self.plan, here.epoch, here.window)
+        starts = self._iter_windows(start)
+        first = next(starts)
+        planned = worker.submit(self.plan, first.epoch, first.window)
         while True:
-            window = upcoming.result()
-            there = next(places)
-            upcoming = worker.submit(self.plan, there.epoch, there.window)
-            for number in range(here.update, window.updates):
-                last = number + 1 == window.updates
-                yield window, replace(here, update=number), there if last else replace(here, update=number + 1)
-            here = there
+            window = planned.result()
+            next_first = next(starts)
+            planned = worker.submit(self.plan, next_first.epoch, next_first.window)
+            for number in range(first.update, window.updates):
+                following = replace(first, update=number + 1) if number + 1 < window.updates else next_first
+                yield window, replace(first, update=number), following
+            first = next_first
 
     def _iter_windows(self, start: Position) -> Iterator[Position]:
-        """The position where training begins in each window, from ``start`` on."""
+        """The position at which training enters each window, from ``start`` on."""
         yield start
         epoch, window = start.epoch, start.window + 1
         while True:
@@ -156,21 +156,14 @@ class UpdateLoader:
         """This rank's share of an update of a window."""
         parts = window.cut(position.update, self._micro_batches)
         pairs = [window.pairs(part) for part in parts]
-        mine = [self._split.gather(pairs[number]) for number in self._mine]
-        if self._augmentation is not None:
-            numbered = zip(mine, self._mine, strict=True)
-            place = position.epoch, position.update, position.window
-            mine = [self._augmentation.modify(part, pairs[n], *place) for part, n in numbered]
-        if self._subwords is not None:
-            numbered = zip(mine, self._mine, strict=True)
-            mine = [self._sample(part, position, n) for part, n in numbered]
+        own = [self._read(pairs[number], position, number) for number in self._dealt]
         if not self.samples:
             places = np.concatenate(parts)
             sums = LengthSums.of(window.src_lengths[places], window.tgt_lengths[places])
         else:
-            lengths = [np.concatenate(side) + 1 for side in ([part[1] for part in mine], [part[3] for part in mine])]
+            lengths = [np.concatenate(side) + 1 for side in ([part[1] for part in own], [part[3] for part in own])]
             sums = LengthSums.of(*lengths)
-        batches = [pack_pairs(*part) for part in mine]
+        batches = [pack_pairs(*part) for part in own]
         return Update(
             position=position,
             following=following,
@@ -179,6 +172,12 @@ class UpdateLoader:
             parts=pairs,
         )
 
-    def _sample(self, pairs: Pairs, position: Position, micro_batch: int) -> Pairs:
-        assert self._subwords is not None
-        return self._subwords.sample(pairs, position.epoch, position.update, micro_batch, position.window)
+    def _read(self, rows: Indices, position: Position, micro_batch: int) -> Pairs:
+        """The pairs of a micro-batch, in other pieces if they are sampled or augmented."""
+        pairs = self._split.gather(rows)
+        epoch, update, window = position.epoch, position.update, position.window
+        if self._augmentation is not None:
+            pairs = self._augmentation.modify(pairs, rows, epoch, update, window)
+        if self._subwords is not None:
+            pairs = self._subwords.sample(pairs, epoch, update, micro_batch, window)
+        return pairs

@@ -1,6 +1,6 @@
 """Sampling the subwords of the training text: BPE dropout (Provilkov et al., 2020) and a unigram model (Kudo, 2018).
 
-Every epoch divides the same sentences into other pieces.
+Every epoch segments the sentences anew.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dstransformer.corpus.reader import Int32
 Pairs = tuple[Int32, Int32, Int32, Int32]
 Word = tuple[int, ...]
 
-#: Number of words whose segmentations are cached: about 60 MB at most.
-CACHED_WORDS = 1 << 17
+#: Maximum words whose segmentations are cached: about 60 MB.
+MAX_CACHED_WORDS = 1 << 17
 
-#: Longest word, in stored pieces, that is cached. Text without spaces has longer ones, which rarely repeat.
-LONGEST_WORD = 12
+#: Maximum stored pieces of a word that is cached. Text without spaces has longer words, which rarely repeat.
+MAX_CACHED_PIECES = 12
 
 #: Separates the random numbers from those that shuffle an epoch, which are seeded by seed and epoch. The number of the
 #: window is added.
@@ -45,11 +45,11 @@ class SubwordSampling(ABC):
     Args:
         tokenizer: The model of the corpus, of one side.
         seed: The seed of the experiment.
-        longest: Maximum pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
+        max_pieces: Maximum pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
         src: Samples the source side; None if this object samples both.
     """
 
-    def __init__(self, tokenizer: Tokenizer, seed: int, longest: int | None, src: SubwordSampling | None) -> None:
+    def __init__(self, tokenizer: Tokenizer, seed: int, max_pieces: int | None, src: SubwordSampling | None) -> None:
         self._src = src or self
         self._scores = tokenizer.scores()
         self._text = {token: text for text, (token, _) in self._scores.items()}
@@ -58,7 +58,7 @@ class SubwordSampling(ABC):
         self._is_symbol = np.zeros(tokenizer.vocab_size, dtype=bool)
         self._is_symbol[list(tokenizer.symbols.values())] = True
         self._seed = seed
-        self._longest = longest
+        self._max_pieces = max_pieces
 
     @abstractmethod
     def _draw(self, random: np.random.Generator) -> Iterator[Any]:
@@ -98,7 +98,7 @@ class SubwordSampling(ABC):
             first = cuts[word]
             for number in range(word, end):
                 row += self._sample_word(tuple(flat[cuts[number] : cuts[number + 1]]), draws)
-            rows.append(flat[first:last] if self._longest is not None and len(row) > self._longest else row)
+            rows.append(flat[first:last] if self._max_pieces is not None and len(row) > self._max_pieces else row)
             word = end
         sampled = np.fromiter((token for row in rows for token in row), dtype=np.int32)
         return sampled, np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
@@ -109,88 +109,88 @@ class BpeDropout(SubwordSampling):
 
     Args:
         tokenizer: The BPE model of the corpus, or both.
-        probability: That of leaving a merge out.
+        probability: That of dropping a merge.
         seed: The seed of the experiment.
-        longest: Maximum pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
+        max_pieces: Maximum pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
     """
 
-    def __init__(self, tokenizer: Tokenizer, probability: float, seed: int, longest: int | None) -> None:
-        src = None if tokenizer.is_joint else BpeDropout(tokenizer.src, probability, seed, longest)
-        super().__init__(tokenizer, seed, longest, src)
+    def __init__(self, tokenizer: Tokenizer, probability: float, seed: int, max_pieces: int | None) -> None:
+        src = None if tokenizer.is_joint else BpeDropout(tokenizer.src, probability, seed, max_pieces)
+        super().__init__(tokenizer, seed, max_pieces, src)
         self._probability = probability
-        # Words, each with the merges that are left out.
-        self._divide = lru_cache(maxsize=CACHED_WORDS)(self._divide_checked)
+        # By word and dropped merges.
+        self._segment = lru_cache(maxsize=MAX_CACHED_WORDS)(self._segment_checked)
 
     def _draw(self, random: np.random.Generator) -> Iterator[int]:
-        """The numbers of merges from one that is left out to the next."""
+        """The numbers of merges from a dropped one to the next."""
         while True:
             yield from random.geometric(self._probability, size=1024).tolist()
 
     def _sample_word(self, word: Word, draws: Iterator[int]) -> Word:
-        if len(word) > LONGEST_WORD:
+        if len(word) > MAX_CACHED_PIECES:
             return self._sample_long_word(word, draws)
-        left_out = 0
-        pieces, possible = self._divide(word, left_out)
+        dropped = 0
+        pieces, possible = self._segment(word, dropped)
         following = next(draws) - 1
         while following < possible:
-            left_out |= 1 << following
-            pieces, possible = self._divide(word, left_out)
+            dropped |= 1 << following
+            pieces, possible = self._segment(word, dropped)
             following += next(draws)
         return pieces
 
     def _sample_long_word(self, word: Word, gaps: Iterator[int]) -> Word:
         following = next(gaps) - 1
 
-        def is_left_out(merge: int) -> bool:
+        def is_dropped(merge: int) -> bool:
             nonlocal following
             if merge < following:
                 return False
             following += next(gaps)
             return True
 
-        if self._divide_anew(word, lambda _: False)[0] != word:
+        if self._segment_anew(word, lambda _: False)[0] != word:
             return word
-        return self._divide_anew(word, is_left_out)[0]
+        return self._segment_anew(word, is_dropped)[0]
 
-    def _divide_checked(self, word: Word, left_out: int) -> tuple[Word, int]:
-        """Divide a word by BPE.
+    def _segment_checked(self, word: Word, dropped: int) -> tuple[Word, int]:
+        """Segment a word by BPE.
 
         Args:
             word: The stored pieces. They are the result, and no merge is possible, if this program cannot reproduce
                 them: with pieces that are bytes, unknown, defined by the user or not used by the model.
-            left_out: Its bit ``n`` says whether to leave out the ``n``-th merge that is possible.
+            dropped: Its bit ``n`` says whether to drop the ``n``-th merge that is possible.
 
         Returns:
             The pieces, and the number of merges that were possible on the way.
         """
-        if not left_out:
-            pieces, possible = self._divide_anew(word, lambda _: False)
+        if not dropped:
+            pieces, possible = self._segment_anew(word, lambda _: False)
             return (pieces, possible) if pieces == word else (word, 0)
-        return self._divide_anew(word, lambda merge: bool(left_out >> merge & 1))
+        return self._segment_anew(word, lambda merge: bool(dropped >> merge & 1))
 
-    def _divide_anew(self, word: Word, is_left_out: Callable[[int], bool]) -> tuple[Word, int]:
-        """Merge the characters of a word, leaving out some merges."""
+    def _segment_anew(self, word: Word, is_dropped: Callable[[int], bool]) -> tuple[Word, int]:
+        """Merge the characters of a word, dropping some merges."""
         if any(token not in self._text for token in word):
             return word, 0
         characters = "".join(self._text[token] for token in word)
         if any(character not in self._scores for character in characters):
             return word, 0
-        pieces, possible = merge_characters(characters, self._scores, is_left_out)
+        pieces, possible = merge_characters(characters, self._scores, is_dropped)
         return tuple(self._scores[piece][0] for piece in pieces), possible
 
 
 def merge_characters(
-    word: str, scores: Mapping[str, tuple[int, float]], is_left_out: Callable[[int], bool] = lambda _: False
+    word: str, scores: Mapping[str, tuple[int, float]], is_dropped: Callable[[int], bool] = lambda _: False
 ) -> tuple[list[str], int]:
-    """Merge the characters of a word as SentencePiece does, leaving out some merges.
+    """Merge the characters of a word as SentencePiece does, dropping some merges.
 
-    Merges come in the order of their scores, those of equal scores from left to right. One that is left out is not
+    Merges come in the order of their scores, those of equal scores from left to right. A dropped one is not
     tried again until a neighbour has merged.
 
     Args:
         word: Its text.
         scores: Id and score of every piece, see :meth:`Tokenizer.scores`.
-        is_left_out: Whether to leave out the merge of this number, counted from 0 in the order of the merges.
+        is_dropped: Whether to drop the merge of this number, counted from 0 in the order of the merges.
 
     Returns:
         The pieces, and the number of merges that were possible on the way.
@@ -211,7 +211,7 @@ def merge_characters(
         if not symbols[left] or not symbols[right] or symbols[left] + symbols[right] != text:
             continue  # one of the two has merged with its other neighbour
         possible += 1
-        if is_left_out(possible - 1):
+        if is_dropped(possible - 1):
             continue
         symbols[left], symbols[right] = text, ""
         after[left] = after[right]
@@ -233,23 +233,23 @@ class _Last(NamedTuple):
 
 
 class UnigramSampling(SubwordSampling):
-    """Draws the pieces of each word with probability proportional to P(pieces)^alpha, among all divisions of the word.
+    """Draws the pieces of each word with probability proportional to P(pieces)^alpha, among all its segmentations.
 
     P is the unigram model's (Kudo, 2018, section 3; there, l is infinite). See :class:`SubwordSampling`.
 
     Args:
         tokenizer: The unigram model of the corpus, or both.
-        alpha: Smoothing: 1 draws as the model says, a smaller one evens the divisions out.
+        alpha: Smoothing: 1 draws as the model says, a smaller value is closer to uniform.
         seed: The seed of the experiment.
-        longest: Maximum pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
+        max_pieces: Maximum pieces of a sentence; one that would have more keeps its stored pieces. None: any number.
     """
 
-    def __init__(self, tokenizer: Tokenizer, alpha: float, seed: int, longest: int | None) -> None:
-        src = None if tokenizer.is_joint else UnigramSampling(tokenizer.src, alpha, seed, longest)
-        super().__init__(tokenizer, seed, longest, src)
+    def __init__(self, tokenizer: Tokenizer, alpha: float, seed: int, max_pieces: int | None) -> None:
+        src = None if tokenizer.is_joint else UnigramSampling(tokenizer.src, alpha, seed, max_pieces)
+        super().__init__(tokenizer, seed, max_pieces, src)
         self._alpha = alpha
         self._longest_piece = max(map(len, self._scores), default=0)
-        self._known_lattice = lru_cache(maxsize=CACHED_WORDS)(self._lattice)
+        self._known_lattice = lru_cache(maxsize=MAX_CACHED_WORDS)(self._lattice)
 
     def _draw(self, random: np.random.Generator) -> Iterator[float]:
         """Uniform numbers in [0, 1)."""
@@ -258,7 +258,7 @@ class UnigramSampling(SubwordSampling):
 
     def _sample_word(self, word: Word, draws: Iterator[float]) -> Word:
         """Draw from the last piece to the first (forward filtering, backward sampling)."""
-        lattice = self._known_lattice(word) if len(word) <= LONGEST_WORD else self._lattice(word)
+        lattice = self._known_lattice(word) if len(word) <= MAX_CACHED_PIECES else self._lattice(word)
         if lattice is None:
             return word
         pieces = []
@@ -288,8 +288,8 @@ class UnigramSampling(SubwordSampling):
             ]
             weights = [sums[begin] + self._alpha * score for begin, _, score in found]
             if found:
-                most = max(weights)
-                sums[end] = most + math.log(sum(math.exp(weight - most) for weight in weights))
+                highest = max(weights)
+                sums[end] = highest + math.log(sum(math.exp(weight - highest) for weight in weights))
             shares = np.cumsum([math.exp(weight - sums[end]) for weight in weights]).tolist()
             lattice.append(_Last([begin for begin, _, _ in found], [token for _, token, _ in found], shares))
         return lattice

@@ -250,7 +250,7 @@ def check_split(split: Split, budget: Budget) -> None:
     """Refuse a training split with a pair that exceeds the budget.
 
     Raises:
-        DataError: There is one; the message has its number.
+        DataError: A pair exceeds the budget; the message has its number.
     """
     info = split.info
     if info.src_lengths.max < budget.src_tokens and info.tgt_lengths.max < budget.tgt_tokens:

@@ -16,7 +16,7 @@ from dstransformer.cli.evaluate_options import INTERVAL, add_options, check_opti
 from dstransformer.cli.options import CommandResult, Commands, add_decoding, load_parser, load_translator
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.io.compression import without_ending
-from dstransformer.terminal.command import CommandParser, exit_on_sigterm, say
+from dstransformer.terminal.command import CommandParser, exit_on_sigterm, print_text
 
 if TYPE_CHECKING:
     from dstransformer.evaluation.significance import Comparison
@@ -213,7 +213,7 @@ def _follow(options: argparse.Namespace) -> CommandResult:
         os.nice(19)  # the training uses the processor too
     found = evaluate_run(run, test_sets, lambda bundle: load_translator(options, bundle), interval=interval, say=_note)
     for result in found:
-        say(json.dumps(result.to_json()) if options.json else format_line(result))
+        print_text(json.dumps(result.to_json()) if options.json else format_line(result))
         if options.track:
             log_evaluation(run, result.to_json())
     if options.track and (line := send_evaluations(run, wait_seconds=RUN_END_SECONDS)):

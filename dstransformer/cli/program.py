@@ -33,7 +33,7 @@ from dstransformer.cli import (
 )
 from dstransformer.cli.options import CommandResult, Handler, file, split_values
 from dstransformer.errors import UserError
-from dstransformer.terminal.command import CommandParser, run_guarded, say
+from dstransformer.terminal.command import CommandParser, print_text, run_guarded
 
 COMMANDS = (
     train,
@@ -60,7 +60,7 @@ COMMANDS = (
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status."""
     command_line = list(sys.argv[1:] if arguments is None else arguments)
-    return run_guarded("dst", lambda: _run_command(command_line), speaks=_reports_errors(command_line))
+    return run_guarded("dst", lambda: _run_command(command_line), reports_errors=_reports_errors(command_line))
 
 
 def _run_command(arguments: Sequence[str]) -> int:
@@ -69,10 +69,10 @@ def _run_command(arguments: Sequence[str]) -> int:
     except UserError as error:
         raise UserError(_improve(str(error), arguments)) from None
     finally:
-        say("")  # flush the output of --help and --version
+        print_text("")  # flush the output of --help and --version
     handler: Handler = options.handler
     result: CommandResult = handler(options)
-    say(result.text)
+    print_text(result.text)
     return result.status
 
 

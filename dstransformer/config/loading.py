@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from dstransformer.config.schema import Config
-from dstransformer.config.yaml_text import MAX_BYTES, parse_yaml
+from dstransformer.config.yaml_text import MAX_BYTES, leading_comment, parse_yaml
 from dstransformer.errors import ConfigError, shown
 from dstransformer.io.files import read_bounded
 
@@ -28,13 +28,7 @@ def preset_names() -> list[str]:
 
 def preset_summary(name: str) -> str:
     """The comment at the top of a preset, on one line."""
-    lines = (PRESETS / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
-    comment = []
-    for line in lines:
-        if not line.startswith("#"):
-            break
-        comment.append(line.lstrip("# "))
-    return " ".join(comment)
+    return leading_comment((PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def load_config(preset: str, overrides: Sequence[str] = (), fragments: Sequence[str] = ()) -> Config:
@@ -296,7 +290,7 @@ def uses_cpu_kernels(environment: Mapping[str, str]) -> bool:
     """Whether ``DST_CPU_KERNELS`` leaves the CPU kernels on; ``0`` turns them off.
 
     Raises:
-        ConfigError: It is neither 0 nor 1.
+        ConfigError: The variable is set to another value than 0 and 1.
     """
     switch = environment.get("DST_CPU_KERNELS", "")
     if switch not in ("", "0", "1"):

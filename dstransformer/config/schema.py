@@ -172,7 +172,7 @@ class TrainingConfig(Section):
     def _check_lengths(cls, stages: list[MixtureStage]) -> list[MixtureStage]:
         for number, stage in enumerate(stages, 1):
             if (stage.epochs is None) != (number == len(stages)):
-                where = "the last stage goes on to the end: leave out its epochs"
+                where = "the last stage lasts to the end: leave out its epochs"
                 raise ValueError(where if stage.epochs else f"stage {number} is not the last and has no epochs")
         return stages
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import Any
 
 import yaml
@@ -74,6 +75,11 @@ def _count_values(node: yaml.Node, counted: dict[int, int]) -> int:
             None, None, f"more than {MAX_VALUES:,} values, with those that aliases repeat", node.start_mark
         )
     return number
+
+
+def leading_comment(text: str) -> str:
+    """The comment at the top of YAML text, on one line."""
+    return " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), text.splitlines()))
 
 
 def parse_yaml(text: str, name: str) -> Any:

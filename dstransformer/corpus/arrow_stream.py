@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-#: Places of fields in the tables of Arrow's ``Message.fbs``: ``Message.header``, ``RecordBatch.buffers`` and
+#: Positions of fields in the tables of Arrow's ``Message.fbs``: ``Message.header``, ``RecordBatch.buffers`` and
 #: ``RecordBatch.compression``.
 _HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3
 
@@ -17,7 +17,7 @@ def check_plain_stream(path: Path) -> None:
     The file is mapped, and only headers are read.
 
     Raises:
-        pa.ArrowException: It is such a stream, or not an Arrow stream.
+        pa.ArrowException: The file has compressed columns or dictionaries, or is not an Arrow stream.
         OSError: The file cannot be read.
     """
     with pa.memory_map(str(path)) as file:
@@ -34,7 +34,7 @@ def check_batches(file: pa.NativeFile, max_bytes: int) -> None:
         max_bytes: Limit of the stated bytes; 0 refuses all compression.
 
     Raises:
-        pa.ArrowException: It is such a stream, or not an Arrow stream.
+        pa.ArrowException: The stream has dictionaries or such a batch, or is not an Arrow stream.
     """
     messages = pa.ipc.MessageReader.open_stream(file)
     while True:

@@ -79,7 +79,7 @@ class Corpus:
         """Return the split ``name``.
 
         Raises:
-            DataError: There is no such split; the message lists those that exist.
+            DataError: The corpus has no split ``name``; the message lists those that it has.
         """
         if name not in self.manifest.splits:
             raise DataError(f"{self.path} has no split {name!r}; it has {', '.join(self.splits)}")
@@ -158,22 +158,23 @@ class Split:
                 if column.values.size and not 0 <= column.values.min() <= column.values.max() < pieces:
                     raise _damaged(path, f"{name} holds ids outside of the vocabulary of {pieces} pieces")
         for name, columns in (("src", self._src), ("tgt", self._tgt)):
-            stats, said = getattr(self.info, f"{name}_lengths"), getattr(self.info, f"{name}_tokens")
+            stats, stated = getattr(self.info, f"{name}_lengths"), getattr(self.info, f"{name}_tokens")
             lowest, highest, tokens = _length_figures(columns)
-            if (lowest, highest, tokens) != (stats.min, stats.max, said):
+            if (lowest, highest, tokens) != (stats.min, stats.max, stated):
                 manifest = self.folder.parent / MANIFEST_NAME
                 raise _damaged(
                     manifest,
-                    f"splits.{self.folder.name}: {name}_tokens or {name}_lengths say {said} tokens, {stats.min} to "
+                    f"splits.{self.folder.name}: {name}_tokens or {name}_lengths say {stated} tokens, {stats.min} to "
                     f"{stats.max} a sentence; the shards hold {tokens}, {lowest} to {highest}",
                 )
         for name, columns in (("src", self._src), ("tgt", self._tgt)):
-            said_unknown = getattr(self.info, f"{name}_unknown")
+            stated_unknown = getattr(self.info, f"{name}_unknown")
             unknown = sum(int(np.count_nonzero(column.values == UNK_ID)) for column in columns)
-            if said_unknown not in (None, unknown):
+            if stated_unknown not in (None, unknown):
+                where = f"splits.{self.folder.name}: {name}_unknown"
                 raise _damaged(
                     self.folder.parent / MANIFEST_NAME,
-                    f"splits.{self.folder.name}: {name}_unknown is {said_unknown}, but the shards hold {unknown} <unk>",
+                    f"{where} is {stated_unknown}, but the shards hold {unknown} <unk>",
                 )
 
     @cached_property
@@ -289,7 +290,7 @@ def _cut_at_shards(
 
 
 #: With this many rows of a shard or more, indexing all their tokens is faster than copying row by row.
-_MANY = 32
+_MIN_INDEXED_ROWS = 32
 
 # A shard's number, the positions in the result that it fills, and its rows that go there.
 _Group = tuple[int, Int64, Int64]
@@ -313,7 +314,7 @@ def _gather_column(shards: Sequence[_Ragged], groups: Sequence[_Group], size: in
     flat = np.empty(int(lengths.sum(dtype=np.int64)), dtype=np.int32)
     for number, places, rows in groups:
         shard, counts = shards[number], lengths[places]
-        if len(places) >= _MANY:
+        if len(places) >= _MIN_INDEXED_ROWS:
             flat[_ranges(begins[places], counts)] = shard.values[_ranges(shard.offsets[rows], counts)]
             continue
         for begin, offset, count in zip(

@@ -170,7 +170,7 @@ class Tokenizer:
         return [[id_of_piece[piece] for piece in row] for row in pieces]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Decode each row of ids to text. PAD, BOS and EOS vanish, UNK becomes ``⁇``.
+        """Decode each row of ids to text. PAD, BOS and EOS are left out, UNK becomes ``⁇``.
 
         Raises:
             IndexError: An id is outside ``[0, vocab_size)``.

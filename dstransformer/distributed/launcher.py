@@ -34,7 +34,7 @@ class Processes:
 
 
 class LauncherError(UserError):
-    """The launcher variables are inconsistent, so no process knows whether it is the one that reports errors."""
+    """The launcher variables are inconsistent, so no process knows whether it should report the errors of all."""
 
 
 def check_launch(environment: Mapping[str, str]) -> Processes:

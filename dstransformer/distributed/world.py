@@ -32,8 +32,8 @@ NOTICE_SECONDS = 15.0
 #: How long a process waits for the others to join, in programs that do not state it.
 JOIN_TIMEOUT = timedelta(minutes=10)
 
-#: How many of the processes that did not join are named.
-_NAMED = 8
+#: Maximum number of absent processes that an error names.
+_MAX_NAMED = 8
 
 #: Seconds for which rank 0 keeps the store, so that the others can see who is missing.
 _KEEP_STORE_SECONDS = 2.0
@@ -69,7 +69,7 @@ class World:
     Args:
         processes: The ranks of this process, and the number of processes.
         device: The device of this process.
-        timeout: Of a collective.
+        timeout: The timeout of a collective.
         waiting: Builds a context in which each collective is called.
 
     Attributes:
@@ -205,7 +205,7 @@ def join_world(
     Args:
         processes: Rank of this process, and the number of them.
         environment: The environment variables.
-        timeout: Of the collectives of every process group, of DeepSpeed's too.
+        timeout: The timeout of the collectives of every process group, including DeepSpeed's.
         join_timeout: How long to wait for the other processes.
         on_joined: Called as soon as all processes have joined, with host, port and the prefix of keys of their store.
         waiting: Builds a context in which each collective is called, see :class:`World`.
@@ -254,7 +254,7 @@ def _join_store(processes: Processes, environment: Mapping[str, str], join_timeo
 
     Raises:
         DstError: Some processes did not join in time.
-        RuntimeError: The store cannot be reached any more.
+        RuntimeError: The connection to the store was lost.
     """
     deadline = time.monotonic() + join_timeout.total_seconds()
     host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
@@ -280,7 +280,7 @@ def _join_store(processes: Processes, environment: Mapping[str, str], join_timeo
         missing = [rank for rank in range(processes.world_size) if not joined.check([str(rank)])]
         if not missing:
             return store
-        names = ", ".join(map(str, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
+        names = ", ".join(map(str, missing[:_MAX_NAMED])) + (", ..." if len(missing) > _MAX_NAMED else "")
         if serves:
             time.sleep(_KEEP_STORE_SECONDS)
         raise _join_error(processes, f"{host}:{port}", join_timeout, f"rank {names} is missing") from error
@@ -298,12 +298,12 @@ def _join_error(processes: Processes, address: str, timeout: timedelta, what: st
 
 
 def _prefix(environment: Mapping[str, str]) -> str:
-    """Of the keys of this attempt: torchrun keeps its store when it starts the processes again."""
+    """The prefix of this attempt's keys in the store, which torchrun keeps when it restarts the processes."""
     return f"dst/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}/"
 
 
 def _set_default_timeout(timeout: timedelta, store: Store) -> None:
-    """Set the timeout of groups that state none, as DeepSpeed's, and of the store."""
+    """Set the timeout of groups that are built without one, as DeepSpeed's are, and of the store."""
     store.set_timeout(timeout)
     module: Any = distributed_c10d
     module.default_pg_timeout = module.default_pg_nccl_timeout = timeout

@@ -17,8 +17,7 @@ MAGIC = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"\x28\xb5
 #: The endings of file names.
 ENDINGS = (".gz", ".xz", ".bz2", ".zst")
 
-
-#: Bytes of memory that xz may use. A file states how many it needs; the highest level of xz needs 65 MiB.
+#: Maximum bytes of memory for xz. A file states how many it needs; the highest level of xz needs 65 MiB.
 MAX_MEMORY = 2**28
 
 #: Compressed bytes that are unpacked at once. A decompression bomb makes about 30 MB of them.
@@ -26,7 +25,7 @@ _BLOCK = 1 << 10
 
 
 class DamagedDataError(Exception):
-    """Compressed data are cut off or damaged; the message says which."""
+    """Compressed data are truncated or damaged; the message says which."""
 
 
 def without_ending(name: str) -> str:
@@ -48,7 +47,7 @@ def decompressed(file: BufferedReader, kind: str) -> BinaryIO:
         kind: Its format, from :func:`compression_of`.
 
     Raises:
-        DamagedDataError: While reading, if the data are cut off or damaged.
+        DamagedDataError: While reading, if the data are truncated or damaged.
         ConfigError: The package for zstd is not installed.
     """
     if kind == "gzip":
@@ -85,7 +84,7 @@ class _Parts(io.RawIOBase):
         """Decompress another block; False at the end.
 
         Raises:
-            DamagedDataError: The data are cut off or damaged.
+            DamagedDataError: The data are truncated or damaged.
         """
         data = b""
         if self._part.eof:
@@ -94,7 +93,7 @@ class _Parts(io.RawIOBase):
         data = data or self._file.read(_BLOCK)
         if not data:
             if self._fed:
-                raise DamagedDataError("are cut off")
+                raise DamagedDataError("are truncated")
             return False
         if not self._fed and self._kind == "xz" and not (data := data.lstrip(b"\0")):
             return True  # padding between the parts

@@ -40,7 +40,7 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
 
     Raises:
         JsonError: It is not JSON, it is nested more than :data:`MAX_DEPTH` deep, an object repeats a key, a number is
-            beyond a float or has more than :data:`MAX_DIGITS` digits, or an escape is half a character.
+            beyond a float or has more than :data:`MAX_DIGITS` digits, or an escape is a lone surrogate.
     """
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
@@ -66,7 +66,7 @@ def read_json(path: Path, *, nan: bool = False) -> Any:
     """Parse a JSON file, see :func:`parse_json`.
 
     Raises:
-        JsonError: As for :func:`parse_json`.
+        JsonError: The content is not JSON or exceeds a bound, see :func:`parse_json`.
         OSError: The file cannot be read, or has more than :data:`MAX_BYTES` bytes.
     """
     return parse_json(read_bounded(path, MAX_BYTES), nan=nan)
@@ -133,8 +133,8 @@ def _describe_fault(error: Exception) -> str:
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; Python's parser would silently keep the last value of a repeated key."""
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a repeated key, of which Python's parser would silently keep the last value."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise _RepeatedKeyError
@@ -161,27 +161,27 @@ def _describe_repeat(text: str) -> str:
     raise AssertionError("no repeated key")
 
 
-def _whole(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise JsonError(f"a number has {len(digits):,} digits, more than {MAX_DIGITS}")
     return int(digits)
 
 
-def _finite(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
         raise JsonError(f"{shown(text, quote=False)} is too large for a number")
     return value
 
 
-def _refuse(text: str) -> Any:
+def _refuse_constant(text: str) -> Any:
     raise JsonError(f"{text} is not a JSON number")
 
 
 _STRICT = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_int=_whole, parse_float=_finite, parse_constant=_refuse
+    object_pairs_hook=_build_object, parse_int=_parse_int, parse_float=_parse_float, parse_constant=_refuse_constant
 ).decode
-_WITH_NAN = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_whole, parse_float=_finite).decode
+_WITH_NAN = json.JSONDecoder(object_pairs_hook=_build_object, parse_int=_parse_int, parse_float=_parse_float).decode
 
 
 def _check_depth(content: Any) -> None:
@@ -202,4 +202,4 @@ def _check_characters(content: Any) -> None:
     try:
         json.dumps(content, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise JsonError(f"{error.object[error.start]!a} is half a character") from None
+        raise JsonError(f"{error.object[error.start]!a} is a lone surrogate") from None

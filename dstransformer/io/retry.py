@@ -11,7 +11,7 @@ from dstransformer.errors import StorageError
 
 T = TypeVar("T")
 
-#: How often something that must be written is tried.
+#: Maximum tries for something that must be written.
 MAX_TRIES = 5
 
 

@@ -37,7 +37,7 @@ _NOT_TEXT = {
 # Rare in text, common in binary data.
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r"))
 
-#: Bytes of a line with its end. Even a small gzipped file may unpack to an endless line.
+#: Maximum bytes of a line with its end. Even a small gzipped file may unpack to an endless line.
 MAX_LINE_BYTES = 16 * 2**20
 
 #: Seconds without a new line after which the lines read so far from a pipe are processed.
@@ -85,7 +85,7 @@ def iter_arriving(descriptor: int, name: str) -> Iterator[str | None]:
     after the last pause. At a terminal every line is followed by a pause.
 
     Raises:
-        DataError: As for :func:`iter_text`.
+        DataError: The input is empty, holds bytes that are not UTF-8, or its gzip data are damaged.
     """
     try:
         yield from _decoded(_arriving(descriptor), name)
@@ -94,7 +94,7 @@ def iter_arriving(descriptor: int, name: str) -> Iterator[str | None]:
 
 
 def _arriving(descriptor: int) -> Iterator[bytes | None]:
-    typed = os.isatty(descriptor)
+    is_terminal = os.isatty(descriptor)
     unzip: _Unzip | None = None
     unfinished: list[bytes] = []  # parts of the line that is arriving
     waited: float | None = None  # seconds since the first unprocessed line; None if there is none
@@ -102,7 +102,7 @@ def _arriving(descriptor: int) -> Iterator[bytes | None]:
     while True:
         if waited is not None:
             began = time.monotonic()
-            more = not typed and bool(select.select([descriptor], [], [], PAUSE)[0])
+            more = not is_terminal and bool(select.select([descriptor], [], [], PAUSE)[0])
             waited += time.monotonic() - began
             if not more or waited > MAX_WAIT:
                 yield None
@@ -176,7 +176,7 @@ def _decoded(lines: Iterable[bytes | None], name: str, kind: str = "gzip") -> It
             raise DataError(
                 f"{name}: other bytes follow the gzip data after line {number}; write the file again without them"
             ) from None
-        what = "are cut off" if isinstance(error, EOFError) else "are damaged"
+        what = "are truncated" if isinstance(error, EOFError) else "are damaged"
         where = f" after line {number}" if number else ""
         raise DataError(f"{name}: the gzip data {what}{where}; copy the file again") from None
     if number == 0:
@@ -295,7 +295,7 @@ class _Output:
         self._lock.enter_context(hold_lock(target.with_name(f".{target.name}.lock"), busy))
         try:
             if target.exists() and not self._overwrite:
-                raise self._already_exists()
+                raise already_exists(self._name)
             aside.unlink(missing_ok=True)  # left by a command that was killed
             file = aside.open("xb")
         except BaseException:
@@ -303,9 +303,6 @@ class _Output:
             raise
         self._target, self._aside = target, aside
         return file
-
-    def _already_exists(self) -> UserError:
-        return already_exists(self._name)
 
     def write(self, line: str) -> None:
         """Write a line."""
@@ -330,10 +327,10 @@ class _Output:
                 try:
                     os.link(self._aside, self._target)
                 except FileExistsError:
-                    raise self._already_exists() from None
+                    raise already_exists(self._name) from None
                 except OSError:  # a file system without hard links
                     if self._target.exists():
-                        raise self._already_exists() from None
+                        raise already_exists(self._name) from None
                 else:
                     return
             self._aside.replace(self._target)
@@ -362,8 +359,8 @@ def check_output_file(path: str | Path, inputs: Iterable[str | Path | int] = ())
         The file that is written: of a link, the file that it points to.
 
     Raises:
-        UserError: It is an input, or would be part of a corpus, a checkpoint, a bundle or a run.
-        StorageError: It is a folder, or lies in none.
+        UserError: The file is an input, or would be part of a corpus, a checkpoint, a bundle or a run.
+        StorageError: The path is a folder, or its parent is none.
     """
     if Path(path).is_dir():
         raise StorageError(f"cannot write {path}: it is a folder; name a file in it")

@@ -18,7 +18,7 @@ DELETED = frozenset({TOP, EMPTY, ",", ":", "``", "''", "."})
 #: Labels that count as another.
 EQUAL = {"PRT": "ADVP"}
 
-#: Longest sentence of the second table, in words that count.
+#: Maximum words, of those that count, of a sentence in the second table.
 CUTOFF = 40
 
 SIGNATURE = "evalb|COLLINS.prm|deleted:TOP -NONE- , : `` '' .|ADVP=PRT|tags:{tags}"
@@ -149,7 +149,7 @@ def score_files(gold: Iterable[Located], parsed: Iterable[Located], tags: Tags =
         tags: Which tags of the gold tree the parsed words get first.
 
     Raises:
-        DataError: One side has more trees, or not one sentence could be compared.
+        DataError: One side has more trees, or no sentence could be compared.
     """
     scores, differing = _score(_pairs(gold, parsed), tags)
     if not scores.all.sentences:
@@ -160,7 +160,7 @@ def score_files(gold: Iterable[Located], parsed: Iterable[Located], tags: Tags =
 
 
 def score_trees(gold: Sequence[Tree], parsed: Sequence[Tree], tags: Tags = "parsed") -> BracketScores:
-    """As :func:`score_files`, even if not one sentence can be compared."""
+    """As :func:`score_files`, even if no sentence can be compared."""
     pairs = zip(gold, parsed, strict=True)
     return _score(((Located(ours, ""), Located(theirs, "")) for ours, theirs in pairs), tags)[0]
 

@@ -21,7 +21,7 @@ EMPTY = "-NONE-"
 #: Lines that begin so are comments: the copyright notice in the treebank's files.
 _COMMENT = "*x*"
 
-#: Deepest nesting of brackets; the treebank's deepest tree has 36.
+#: Maximum nesting of brackets; the treebank's deepest tree has 36.
 _MAX_DEPTH = 200
 
 _BRACKETS = str.maketrans({"(": "-LRB-", ")": "-RRB-", "{": "-LCB-", "}": "-RCB-", "[": "-LSB-", "]": "-RSB-"})
@@ -81,7 +81,7 @@ def find_tree_files(given: str) -> list[Path]:
     """The files that a file, a folder (its ``.mrg`` files, at any depth) or a pattern stands for, sorted.
 
     Raises:
-        DataError: There is none.
+        DataError: The file does not exist, the folder holds no ``.mrg`` file, or no file fits the pattern.
     """
     path = Path(given)
     if path.is_dir():
@@ -99,7 +99,7 @@ def read_trees(given: str) -> list[Located]:
     """Read the trees of a file, a folder or a pattern, see :func:`find_tree_files`. A file may be gzipped.
 
     Raises:
-        DataError: There is no such file, it is not UTF-8, or a bracket is out of place; the message names the line.
+        DataError: No file is found, a file is not UTF-8, or a bracket is out of place; the message names the line.
     """
     trees = [located for file in find_tree_files(given) for located in iter_trees(file)]
     if not trees:
@@ -111,7 +111,7 @@ def iter_trees(file: Path) -> Iterator[Located]:
     """Read the trees of a file, each over any number of lines, or several on one.
 
     Raises:
-        DataError: As :func:`read_trees`.
+        DataError: The file is empty or not UTF-8, or a bracket is out of place; the message names the line.
     """
     if file.is_file() and not file.stat().st_size:
         raise DataError(f"{file} is empty: expected trees such as (S (NP (NN cats)) (VP (VBP sleep)))")
@@ -122,7 +122,7 @@ def parse_tree(text: str) -> Tree:
     """The tree that a text holds.
 
     Raises:
-        DataError: It holds no tree, or several.
+        DataError: The text holds no tree or several, or a bracket is out of place.
     """
     trees = [located.tree for located in _parse_lines([text], shown(text))]
     if len(trees) != 1:

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 
 from dstransformer.errors import DstError, StorageError, UserError, shown
 
-#: Exit status of a process whose reader has closed its output: that of SIGPIPE.
-UNREAD = 128 + signal.SIGPIPE
+#: Exit status of a process whose reader has closed its output.
+SIGPIPE_STATUS = 128 + signal.SIGPIPE
 
 
 class Stopped(KeyboardInterrupt):
@@ -29,7 +29,7 @@ class Stopped(KeyboardInterrupt):
         self.number = number
 
 
-def run_guarded(program: str, run: Callable[[], int], *, speaks: bool = True, advice: str = "") -> int:
+def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = True, advice: str = "") -> int:
     """Run a command and return its exit status. An error is reported in one line on stderr.
 
     A bug keeps its traceback, followed by a line that asks for a report. A signal's status is 128 plus its number.
@@ -37,7 +37,7 @@ def run_guarded(program: str, run: Callable[[], int], *, speaks: bool = True, ad
     Args:
         program: Its name in messages.
         run: The command.
-        speaks: Whether this process reports the errors that every process of a run raises.
+        reports_errors: Whether this process reports the errors that every process of a run raises.
         advice: What the user can do after a signal has ended the command.
     """
     prepare_streams()
@@ -46,7 +46,7 @@ def run_guarded(program: str, run: Callable[[], int], *, speaks: bool = True, ad
     try:
         status = run()
     except DstError as error:
-        _complain(program, error, speaks=speaks)
+        _report_error(program, error, reports_errors=reports_errors)
         status = error.exit_code
     except KeyboardInterrupt as stop:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
@@ -55,12 +55,12 @@ def run_guarded(program: str, run: Callable[[], int], *, speaks: bool = True, ad
         status = 128 + number
     except BrokenPipeError:
         _discard_stdout()
-        status = UNREAD
+        status = SIGPIPE_STATUS
     except MemoryError:
         _report(f"{program}: error: there is not enough memory")
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        _complain(program, StorageError(f"{place}{error.strerror or error}"), speaks=True, cause=error)
+        _report_error(program, StorageError(f"{place}{error.strerror or error}"), reports_errors=True, cause=error)
     except Exception as error:
         traceback.print_exc()
         what = shown(error, quote=False, limit=200)
@@ -69,7 +69,7 @@ def run_guarded(program: str, run: Callable[[], int], *, speaks: bool = True, ad
 
 
 def exit_on_sigterm() -> None:
-    """Make SIGTERM raise :class:`Stopped`, so that nothing half-written is left behind."""
+    """Make SIGTERM raise :class:`Stopped`, so that cleanup code runs and no partial file stays."""
 
     def stop(number: int, _: FrameType | None) -> NoReturn:
         raise Stopped(number)
@@ -119,7 +119,7 @@ def prepare_streams() -> None:
         sys.stdout.reconfigure(errors="replace")  # for a terminal that lacks a character
 
 
-def say(text: str) -> None:
+def print_text(text: str) -> None:
     """Print to stdout; a reader that has closed it is not an error.
 
     Raises:
@@ -147,7 +147,7 @@ def printing(note: str = "", *, needed: bool = False) -> Iterator[None]:
     if sys.stdout is None:
         if needed:
             raise StorageError("cannot write to stdout: it is closed")
-        with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stdout(nothing):  # noqa: PTH123
+        with open(os.devnull, "w", encoding="utf-8") as devnull, contextlib.redirect_stdout(devnull):  # noqa: PTH123
             yield
         return
     try:
@@ -163,10 +163,10 @@ def printing(note: str = "", *, needed: bool = False) -> Iterator[None]:
 
 def _discard_stdout() -> None:
     """Discard what is buffered and what is printed from here on. Python would try to write it when it exits."""
-    nothing = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    devnull = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        os.dup2(nothing.fileno(), sys.stdout.fileno())
-    sys.stdout = nothing
+        os.dup2(devnull.fileno(), sys.stdout.fileno())
+    sys.stdout = devnull
 
 
 class StoreOnce(argparse.Action):
@@ -198,14 +198,14 @@ class CommandParser(argparse.ArgumentParser):
         raise UserError(f"{shown(message, quote=False, limit=240)}; see `{self.prog} --help`")
 
 
-def _complain(program: str, error: DstError, *, speaks: bool, cause: BaseException | None = None) -> None:
+def _report_error(program: str, error: DstError, *, reports_errors: bool, cause: BaseException | None = None) -> None:
     """Report an error in one line: on rank 0 if every rank raises it, else on the rank that raised it."""
     if os.environ.get("DST_DEBUG") == "1":
         traceback.print_exception(cause or error)
     text = shown(error, quote=False, limit=1000)
     if error.rank:
         _report(f"{program} (rank {error.rank}): error: {text}")
-    elif speaks:
+    elif reports_errors:
         _report(f"{program}: error: {text}")
 
 

@@ -77,7 +77,7 @@ def test_a_lost_scheduler_is_said_and_finished_chunks_stay(
         lines = finish(process)[1].splitlines()
     assert process.returncode == 1
     assert lines[-1].startswith("dst-prep: error: the scheduler at tcp://127.0.0.1:")
-    assert lines[-1].endswith("is gone: start it and its workers again; the same command goes on from what is finished")
+    assert lines[-1].endswith("is gone: start it and its workers again; the same command resumes from what is finished")
     assert not any("Traceback" in line for line in lines)
     assert some_chunks(tmp_path / "corpus.work")
 

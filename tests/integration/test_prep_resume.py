@@ -60,7 +60,7 @@ def test_a_signal_to_all_processes_keeps_finished_stages(
         os.killpg(process.pid, number)
         lines = finish(process)[1].splitlines()
     assert process.returncode == status
-    assert lines[-1] == f"dst-prep: {what}; the same command goes on from what is finished"
+    assert lines[-1] == f"dst-prep: {what}; the same command resumes from what is finished"
     assert not any("Traceback" in line for line in lines)
     assert not out.exists()
     # Finished chunks of the stage under way, if there are any, stay too.

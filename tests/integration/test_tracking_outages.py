@@ -107,20 +107,20 @@ def until_the_end(run: Path, fault: Fault, *, after: int = 0) -> Callable[[str, 
 def refuse_writing(run: Path) -> Callable[[str, str], Fault]:
     """After the run was created, as on a server whose disk gets full."""
 
-    def judge(method: str, path: str) -> Fault:
+    def choose_fault(method: str, path: str) -> Fault:
         reads = method == "GET" or path.endswith("search")
         return "none" if reads or "create" in path or is_finished(run) else "status 500"
 
-    return judge
+    return choose_fault
 
 
 def answer_late(run: Path) -> Callable[[str, str], Fault]:
-    def judge(*_: str) -> Fault:
+    def choose_fault(*_: str) -> Fault:
         while not is_finished(run):
             time.sleep(0.05)
         return "none"
 
-    return judge
+    return choose_fault
 
 
 FAULTS: dict[str, Callable[[Path], Callable[[str, str], Fault]]] = {
@@ -136,11 +136,11 @@ def test_a_run_whose_server_fails_is_recorded_like_any_other(
     toy_corpus: Path, proxy: Proxy, healthy: dict[str, Any], tmp_path: Path, fault: str
 ) -> None:
     run = tmp_path / "run"
-    proxy.failed, proxy.judge = 0, FAULTS[fault](run)
+    proxy.failed, proxy.choose_fault = 0, FAULTS[fault](run)
     try:
         done = train(toy_corpus, run, proxy.uri)
     finally:
-        proxy.judge = lambda *_: "none"
+        proxy.choose_fault = lambda *_: "none"
     assert done.returncode == 0, done.stderr
     failures = 0 if fault.startswith("slower") else 1
     assert min(proxy.failed, 1) == failures
@@ -158,7 +158,7 @@ def test_a_server_whose_disk_is_full_gets_everything_later(
         pytest.skip("mounting a small tmpfs needs root")
     run, filler = tmp_path / "run", disk / "filler"
 
-    def judge(*_: str) -> Fault:
+    def choose_fault(*_: str) -> Fault:
         if is_finished(run):
             filler.unlink(missing_ok=True)
         return "none"
@@ -166,11 +166,11 @@ def test_a_server_whose_disk_is_full_gets_everything_later(
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while file.write(bytes(65536)):
             pass
-    proxy.judge = judge
+    proxy.choose_fault = choose_fault
     try:
         done = train(toy_corpus, run, proxy.uri)
     finally:
-        proxy.judge = lambda *_: "none"
+        proxy.choose_fault = lambda *_: "none"
         filler.unlink(missing_ok=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("does not accept tracking records; training continues") == 1, done.stderr
@@ -183,7 +183,7 @@ def test_dst_track_sends_a_run_and_its_evaluations_when_the_server_is_back(
     toy_corpus: Path, proxy: Proxy, healthy: dict[str, Any], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    proxy.judge = lambda *_: "drop"
+    proxy.choose_fault = lambda *_: "drop"
     try:
         done = train(toy_corpus, run, proxy.uri)
         assert done.returncode == 0, done.stderr
@@ -200,7 +200,7 @@ def test_dst_track_sends_a_run_and_its_evaluations_when_the_server_is_back(
         down = run_dst("track", str(run))
         assert (down.returncode, down.stdout, down.stderr.count("\n")) == (1, "", 1)
     finally:
-        proxy.judge = lambda *_: "none"
+        proxy.choose_fault = lambda *_: "none"
     sent = run_dst("track", str(run))
     assert sent.returncode == 0, sent.stderr
     assert sent.stdout.endswith(f" records sent to {proxy.uri}, none pending\n")

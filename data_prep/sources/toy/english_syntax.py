@@ -7,10 +7,10 @@ from data_prep.sources.toy.lexicon import YET, Adverbial
 from data_prep.sources.toy.plan import (
     Clause,
     Common,
+    Coordination,
     Embedded,
     Name,
     NounPhrase,
-    Pair,
     Predicate,
     Prepositional,
     Pronoun,
@@ -31,7 +31,7 @@ def noun_phrase(phrase: NounPhrase, *, subject: bool = False, governed: bool = F
             words = [phrase.text]
         case Common():
             words = _common(phrase)
-        case Pair():
+        case Coordination():
             words = [*noun_phrase(phrase.left), "and", *noun_phrase(phrase.right)]
         case RelativePronoun(human=False):
             words = ["which" if governed else "that"]

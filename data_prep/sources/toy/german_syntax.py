@@ -26,10 +26,10 @@ from data_prep.sources.toy.lexicon import NO, THE, YET, Adverbial
 from data_prep.sources.toy.plan import (
     Clause,
     Common,
+    Coordination,
     Embedded,
     Name,
     NounPhrase,
-    Pair,
     Predicate,
     Prepositional,
     Pronoun,
@@ -51,7 +51,7 @@ def noun_phrase(phrase: NounPhrase, case: Case) -> Words:
             words = [phrase.text]
         case Common():
             words = _common(phrase, case)
-        case Pair():
+        case Coordination():
             words = [*noun_phrase(phrase.left, case), "und", *noun_phrase(phrase.right, case)]
         case RelativePronoun():
             words = [RELATIVE_PRONOUN.form(phrase.gender, phrase.number, case)]

@@ -1,19 +1,25 @@
-"""Random sentences of the synchronous grammar, and their two sides as text."""
+"""Random sentences of the synchronous grammar, their two sides as text, and the source that consists of them."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache, partial
 
+import pyarrow as pa
+
+from data_prep.recipe.options import ToyOptions
+from data_prep.sources import Source
 from data_prep.sources.toy import english_syntax, german_syntax, lexicon
 from data_prep.sources.toy.clauses import IT, ClauseSampler, Constraints
 from data_prep.sources.toy.features import Form, Gender, Number, Slot, Sort, Tense
 from data_prep.sources.toy.lexicon import Adverbial, Verb
-from data_prep.sources.toy.phrases import adjectives_for
+from data_prep.sources.toy.phrases import Chooser, adjectives_for
 from data_prep.sources.toy.plan import (
     Clause,
     Common,
+    Coordination,
     Embedded,
     Name,
     NounPhrase,
-    Pair,
     Predicate,
     Prepositional,
     Pronoun,
@@ -21,6 +27,15 @@ from data_prep.sources.toy.plan import (
     Who,
     definite,
 )
+from data_prep.store.pairs import text_table
+from dstransformer.corpus import SourceInfo
+from dstransformer.errors import UserError
+
+#: Raise it when the sentences change; a test compares them with those of this revision.
+GRAMMAR_REVISION = 1
+
+_ENGLISH_WORDS = range(4, 26)  # lengths of sentences that are kept
+_MAX_MISSES = 10_000  # consecutive draws without a new sentence before the grammar counts as exhausted
 
 _YOU = Pronoun(2, Number.PLURAL)
 _SAME_TIME = ((Tense.PRESENT, Tense.PRESENT), (Tense.PAST, Tense.PAST))
@@ -51,6 +66,9 @@ _COUNTED = Sort.BEING | Sort.TEXT | Sort.GOODS | Sort.PLACE
 _OF_COUNTED = tuple(v for v in lexicon.TRANSITIVE if v.objects & _COUNTED)
 _IN_ORDER = Adverbial("in order", "um")
 
+#: An English sentence and its German translation.
+SentencePair = tuple[str, str]
+
 
 def pronoun_for(phrase: NounPhrase) -> Pronoun | None:
     """The pronoun that takes up a subject, or None where "it" for a child or an animal would be odd."""
@@ -59,7 +77,7 @@ def pronoun_for(phrase: NounPhrase) -> Pronoun | None:
             return phrase
         case Name():
             return Pronoun(3, Number.SINGULAR, phrase.gender)
-        case Pair():
+        case Coordination():
             return Pronoun(3, Number.PLURAL)
         case Common() if phrase.noun.sorts & Sort.PERSON and phrase.determiner is not lexicon.NO:
             if phrase.number is Number.PLURAL:
@@ -288,7 +306,90 @@ def _text(words: list[str], mark: str) -> str:
     return text[0].upper() + text[1:] + mark
 
 
-def realise(plan: Sentence) -> tuple[str, str]:
+def realise(plan: Sentence) -> SentencePair:
     """The English and the German sentence that express a plan."""
     mark = "?" if plan.form is Form.QUESTION else "."
     return _text(english_syntax.sentence(plan), mark), _text(german_syntax.sentence(plan), mark)
+
+
+def generate_pairs(count: int, seed: int) -> list[SentencePair]:
+    """Draw ``count`` (English, German) pairs, no two with the same English side, of 4 to 25 English words.
+
+    A smaller count with the same seed gives a prefix of the same list.
+
+    Raises:
+        UserError: ``count`` is below 1, or above what the grammar yields in reasonable time.
+    """
+    sampler = SentenceSampler(Chooser(seed))
+
+    def draw() -> SentencePair:
+        while True:
+            pair = realise(sampler.sentence())
+            if pair[0].count(" ") + 1 in _ENGLISH_WORDS:
+                return pair
+
+    return draw_distinct(draw, count)
+
+
+def draw_distinct(draw: Callable[[], SentencePair], count: int) -> list[SentencePair]:
+    """Draw until there are ``count`` pairs with different sources.
+
+    Raises:
+        UserError: ``count`` is below 1, or many consecutive draws give no new sentence.
+    """
+    if count < 1:
+        raise UserError(f"the toy corpus needs at least 1 sentence pair, not {count}: ask for a positive count")
+    pairs: dict[str, str] = {}
+    misses = 0
+    while len(pairs) < count:
+        source, target = draw()
+        misses = misses + 1 if source in pairs else 0
+        if misses > _MAX_MISSES:
+            raise UserError(
+                f"the toy grammar yields no more than about {len(pairs)} distinct sentences, not {count}: ask for fewer"
+            )
+        pairs.setdefault(source, target)
+    return list(pairs.items())
+
+
+def toy_splits(count: int, seed: int, validation: int, test: int) -> dict[str, list[SentencePair]]:
+    """Draw ``count`` training pairs and the held-out sets, which share no source sentence with each other.
+
+    The held-out sets are drawn first: for one seed they do not depend on the size of the training set.
+
+    Raises:
+        UserError: A size is below 1, or the total cannot be drawn.
+    """
+    for name, size in (("training", count), ("validation", validation), ("test", test)):
+        if size < 1:
+            raise UserError(f"the toy {name} set needs at least 1 sentence pair, not {size}: ask for a positive size")
+    pairs = generate_pairs(count + validation + test, seed)
+    held_out = validation + test
+    return {"train": pairs[held_out:], "validation": pairs[:validation], "test": pairs[validation:held_out]}
+
+
+def open_toy(options: ToyOptions) -> Source:
+    """Open the embedded grammar, English to German or German to English.
+
+    Raises:
+        UserError: Other languages are asked for.
+    """
+    if {options.src_lang, options.tgt_lang} != {"en", "de"}:
+        raise UserError(
+            f"the toy source has English and German, not {options.src_lang}-{options.tgt_lang}: "
+            "use --src-lang en --tgt-lang de, or the other way round"
+        )
+
+    @cache
+    def generate() -> dict[str, list[SentencePair]]:
+        return toy_splits(options.pairs, options.seed, options.valid_size, options.test_size)
+
+    def stream(split: str) -> Iterator[pa.Table]:
+        english, german = zip(*generate()[split], strict=True)
+        src, tgt = (english, german) if options.src_lang == "en" else (german, english)
+        yield text_table(src, tgt)
+
+    return Source(
+        info=SourceInfo(name="toy", revision=str(GRAMMAR_REVISION), inputs=()),
+        splits={name: partial(stream, name) for name in ("train", "validation", "test")},
+    )

@@ -9,7 +9,7 @@ from typing import TypeVar
 from data_prep.sources.toy import english, german, lexicon
 from data_prep.sources.toy.features import Gender, Number, Sort
 from data_prep.sources.toy.lexicon import Adjective, Adverbial, Determiner, Noun, Place, Relation
-from data_prep.sources.toy.plan import Common, Name, NounPhrase, Pair, Prepositional, Pronoun
+from data_prep.sources.toy.plan import Common, Coordination, Name, NounPhrase, Prepositional, Pronoun
 
 T = TypeVar("T")
 
@@ -155,10 +155,10 @@ class PhraseSampler:
         self.used.add(text)
         return Name(text, gender)
 
-    def pair(self) -> Pair:
+    def two_persons(self) -> Coordination:
         """Two different persons."""
         left = self.name() if self.choose.chance(0.4) else self.common(Sort.PERSON, known=True, plural=0, owner=False)
-        return Pair(left, self.common(Sort.PERSON, known=True, plural=0, owner=False))
+        return Coordination(left, self.common(Sort.PERSON, known=True, plural=0, owner=False))
 
     def personal_pronoun(self, *, not_person: int = 0) -> Pronoun:
         """A pronoun for persons; 1 or 2 as ``not_person`` keeps "I see me" out."""
@@ -167,16 +167,16 @@ class PhraseSampler:
             pronoun = self.choose.pick(_PERSONAL_PRONOUNS)
         return pronoun
 
-    def agent(self, sorts: Sort, *, known: bool) -> Pronoun | Name | Common | Pair:
+    def agent(self, sorts: Sort, *, known: bool) -> Pronoun | Name | Common | Coordination:
         """A subject of any of these sorts."""
         if sorts & Sort.PERSON:
-            kind = self.choose.weighted((("common", 0.56), ("pronoun", 0.28), ("name", 0.12), ("pair", 0.04)))
+            kind = self.choose.weighted((("common", 0.56), ("pronoun", 0.28), ("name", 0.12), ("two", 0.04)))
             if kind == "pronoun":
                 return self.personal_pronoun()
             if kind == "name":
                 return self.name()
-            if kind == "pair":
-                return self.pair()
+            if kind == "two":
+                return self.two_persons()
             if sorts is not Sort.PERSON and self.choose.chance(0.75):
                 sorts = Sort.PERSON
         return self.common(sorts, known=known, plural=0.27)

@@ -54,7 +54,7 @@ class Common:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class Coordination:
     """Two noun phrases joined by "and"."""
 
     left: Name | Common
@@ -75,7 +75,7 @@ class Who:
     """The question word for persons."""
 
 
-NounPhrase = Pronoun | Name | Common | Pair | RelativePronoun | Who
+NounPhrase = Pronoun | Name | Common | Coordination | RelativePronoun | Who
 
 
 def agreement(phrase: NounPhrase) -> tuple[int, Number]:
@@ -85,7 +85,7 @@ def agreement(phrase: NounPhrase) -> tuple[int, Number]:
             return phrase.agreement
         case Common() | RelativePronoun():
             return 3, phrase.number
-        case Pair():
+        case Coordination():
             return 3, Number.PLURAL
         case _:
             return 3, Number.SINGULAR
@@ -96,7 +96,7 @@ def definite(phrase: NounPhrase) -> bool:
     match phrase:
         case Common():
             return phrase.determiner.definite
-        case Pair():
+        case Coordination():
             return definite(phrase.left) and definite(phrase.right)
         case _:
             return True

@@ -1,1 +1,18 @@
-"""What guards a run of several processes: heartbeats, failure detection, stop signals, logs and the run lock."""
+"""What guards a run of several processes, behind one object: the session (:mod:`.session`).
+
+A rank dies. Its heartbeats stop, and its connections break. Rank 0, or the others if it is rank 0, finds that after a
+few seconds, or after ``training.silence_seconds`` if no connection broke (``failure_detection.find_dead``). It shares a
+verdict that names the rank. The monitor of every rank reads it, dumps the stacks, and ends its process with status 1
+(``HeartbeatMonitor._end``). An error that only one rank raises ends the others in the same way.
+
+A rank hangs. A thread of its own still sends heartbeats, but they show no progress. After ``training.hang_seconds`` in
+an update, or ``training.wait_seconds`` in another phase, ``failure_detection.find_hung`` names it, and the run ends in
+the same way.
+
+A rank gets SIGTERM. ``stop_signals.StopRequest`` records it. The vote after the update (``Session.vote``) tells all
+ranks, which write a checkpoint and end with status 143. A second signal, or the end of ``checkpoint.stop_seconds``,
+ends a process at once. A rank whose launcher was killed sends itself SIGTERM (``stop_if_launcher_dies``).
+
+Two nodes use different folders, configurations or corpora. :mod:`.run_lock` refuses that before training starts.
+:mod:`.rank_log` keeps what a rank did, and the exit status of the run.
+"""

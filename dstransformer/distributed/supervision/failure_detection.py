@@ -15,17 +15,17 @@ FAILED = "an error of its own"
 #: The phase of a process that left the run as all others do. It is not watched any more.
 LEFT = "the end"
 
-#: Ranks that a message names before it only counts them.
-_NAMED = 8
+#: Maximum number of ranks that a message names; it counts the rest.
+_MAX_NAMED = 8
 
 
 class Limits(NamedTuple):
-    """How long a run waits, in seconds; infinity for ever.
+    """How long a run waits, in seconds; infinity sets no limit.
 
     Attributes:
         update: For an update, or one micro-batch of it (``training.hang_seconds``).
         phase: For any other phase: set-up, validation, a checkpoint (``training.wait_seconds``).
-        silence: For a sign of life of a process (``training.silence_seconds``).
+        silence: For a heartbeat of a process (``training.silence_seconds``).
     """
 
     update: float
@@ -39,12 +39,12 @@ class Limits(NamedTuple):
 
     @property
     def interval(self) -> float:
-        """Seconds between two signs of life."""
+        """Seconds between two heartbeats."""
         return min(2.0, min(self) / 4)
 
     @property
     def confirmation(self) -> float:
-        """Seconds without a sign of life that are enough once a connection to some process has broken."""
+        """Seconds without a heartbeat that are enough once a connection to some process has broken."""
         return min(self.silence, 4 * self.interval)
 
 
@@ -57,7 +57,7 @@ class RankStatus(NamedTuple):
         phase: What it does: :data:`UPDATE`, :data:`FAILED`, :data:`LEFT`, or any other words.
         steps: Number of its reports so far. All processes of a run make the same reports in the same order.
         waits: Whether it waits for the other processes.
-        lost: The message of a connection that broke under it; empty if none did.
+        broken_connection: The message of its connection that broke; empty if none did.
     """
 
     host: str
@@ -65,7 +65,7 @@ class RankStatus(NamedTuple):
     phase: str
     steps: int
     waits: bool = False
-    lost: str = ""
+    broken_connection: str = ""
 
     def describe(self) -> str:
         """``update 41, validation``."""
@@ -107,7 +107,7 @@ def find_dead(
     ]
     if failed:
         return f"{name_ranks(failed, known)} {_has(failed)} ended with an error, see there; {describe(known)}"
-    lost = [rank for rank, one in known.items() if one.status.lost]
+    lost = [rank for rank, one in known.items() if one.status.broken_connection]
     limit = limits.confirmation if lost else limits.silence
     silent = [
         rank
@@ -119,7 +119,7 @@ def find_dead(
         what = "died or stopped" if lost else f"not answered for {limits.silence:g} s (training.silence_seconds)"
         return f"{name_ranks(silent, known)} {_has(silent)} {what}; {describe(known)}"
     if lost and all(now - known[rank].last_progress > 4 * limits.confirmation for rank in lost):
-        reason = known[lost[0]].status.lost
+        reason = known[lost[0]].status.broken_connection
         return f"{name_ranks(lost, known)} {_has(lost)} lost a connection ({reason}); {describe(known)}"
     return None
 
@@ -129,8 +129,8 @@ def _may_be_more(
 ) -> bool:
     """Whether the first silent process fell silent so recently that others may have died together with it.
 
-    Of processes that die at once, the last signs of life are up to an interval apart, and as much again until they are
-    read.
+    The last heartbeats of processes that die together are up to an interval apart, and are read up to an interval
+    later.
     """
     apart = 2 * limits.interval
     latest = any(
@@ -171,7 +171,7 @@ def find_hung(known: Mapping[int, Heartbeat], limits: Limits, now: float) -> str
 def name_ranks(ranks: Iterable[int], known: Mapping[int, Heartbeat]) -> str:
     """``rank 3 on node7``, ``ranks 1, 3 on node7, node8``."""
     named = sorted(ranks)
-    hosts = ", ".join(dict.fromkeys(known[rank].status.host for rank in named[:_NAMED] if rank in known))
+    hosts = ", ".join(dict.fromkeys(known[rank].status.host for rank in named[:_MAX_NAMED] if rank in known))
     return _list(named) + (f" on {hosts}" if hosts else " (never heard of)")
 
 
@@ -184,8 +184,8 @@ def describe(known: Mapping[int, Heartbeat]) -> str:
 
 
 def _list(ranks: list[int]) -> str:
-    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks[:_NAMED]))}{more}"
+    more = f" and {len(ranks) - _MAX_NAMED} more" if len(ranks) > _MAX_NAMED else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks[:_MAX_NAMED]))}{more}"
 
 
 def _has(ranks: list[int]) -> str:

@@ -1,8 +1,8 @@
 """Ends a run when one of its processes hangs or dies, and says which one, and where each of them was.
 
-A thread of every process writes what the process is doing to the store in which the processes met. The thread of rank 0
-reads what all have written; the others read what rank 0 writes, and its verdict. The main threads cannot do this: a
-collective waits for its slowest member, and a timeout does not say which one that was.
+A thread of every process writes what the process is doing to the store through which the processes joined. The thread
+of rank 0 reads the reports of all ranks; the others read that of rank 0, and its verdict. The main threads cannot do
+this: a collective waits for its slowest member, and a timeout does not say which one that was.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -43,7 +43,7 @@ VERDICT_NAME = "verdict.txt"
 
 _VERDICT, _OVERVIEW, _PRINTED = "verdict", "overview", "printed"
 
-#: Seconds that dumping the stacks and each action of ``at_end`` may take: they may hang as the process does.
+#: Seconds that dumping the stacks and each action at the end may take: they may hang as the process does.
 _END_SECONDS = 15.0
 
 #: Seconds that the store may take to answer at the end.
@@ -62,18 +62,14 @@ class HeartbeatMonitor:
         processes: Rank of this process, and the number of them.
         limits: How long to wait.
         log: The log of this process.
-        at_end: Called one after the other on rank 0, in another thread, before the monitor ends the process. The owner
-            may change the list.
     """
 
-    def __init__(
-        self, processes: Processes, limits: Limits, log: RankLog, at_end: Sequence[Callable[[], None]] = ()
-    ) -> None:
+    def __init__(self, processes: Processes, limits: Limits, log: RankLog) -> None:
         self._rank = processes.rank
         self._world_size = processes.world_size
         self._limits = limits
         self._log = log
-        self._at_end = at_end
+        self._at_end: list[Callable[[], None]] = []
         self._folder: Path | None = None
         self._store: Any = None
         self._status = RankStatus(platform.node(), 0, "set-up", 0)
@@ -89,9 +85,9 @@ class HeartbeatMonitor:
         """Start watching, once all processes have reached the store at ``host:port``.
 
         Args:
-            host: Its address.
-            port: Its port.
-            prefix: Of this attempt's keys in it.
+            host: The address of the store.
+            port: The port of the store.
+            prefix: The prefix of this attempt's keys in it.
         """
         if self._world_size == 1:
             return
@@ -127,8 +123,18 @@ class HeartbeatMonitor:
             self.report(self._status.update, FAILED if alone else LEFT)
             _attempt(self._write, self._limits.interval)
 
+    @contextmanager
+    def calling_at_end(self, action: Callable[[], None]) -> Iterator[None]:
+        """In the block: call ``action`` on rank 0, in another thread, before the monitor ends this process.
+
+        The action stays if the block fails, as a failure may be the consequence of a verdict.
+        """
+        self._at_end.append(action)
+        yield
+        self._at_end.remove(action)
+
     def report(self, update: int, phase: str) -> None:
-        """Report what this process does now. Takes no time, as the thread writes it."""
+        """Report what this process does now. Returns at once; the thread writes it."""
         self._status = self._status._replace(update=update, phase=phase, steps=self._status.steps + 1, waits=False)
         self._log.enter(update, phase)
 
@@ -138,7 +144,7 @@ class HeartbeatMonitor:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Report that this process waits for the others in the block, so that it is not taken for a hung one."""
+        """In the block, report that this process waits for the others, so that it does not count as hung."""
         self._status = self._status._replace(waits=True)
         try:
             yield
@@ -151,7 +157,7 @@ class HeartbeatMonitor:
         Returns if there is no verdict in time.
         """
         if self._store is not None and not self._stopped.is_set():
-            self._status = self._status._replace(lost=str(error)[:500])
+            self._status = self._status._replace(broken_connection=str(error)[:500])
             self._stopped.wait(8 * self._limits.confirmation + _END_SECONDS)
 
     def _watch(self) -> None:
@@ -175,7 +181,7 @@ class HeartbeatMonitor:
                 return
 
     def _watch_rank0(self) -> None:
-        """Watch the other thread, which waits for ever while rank 0, which has the store, is stopped."""
+        """Watch the other thread, which waits without end for the store of a rank 0 that is suspended."""
         before = resumed = time.monotonic()
         while not self._stopped.wait(self._limits.interval):
             now = time.monotonic()
@@ -190,7 +196,7 @@ class HeartbeatMonitor:
                 return
 
     def _reset_after_suspension(self, now: float) -> None:
-        """If this process did not run, or waited for the store, for long: let the limits of the others start anew."""
+        """If this process did not run, or waited for the store, for long: restart the limits of the others."""
         if now - self._round > 3 * self._limits.interval:
             self._began = now
             self._known = {
@@ -290,7 +296,7 @@ def prepare_logs(folder: Path) -> None:
     """Make the folder of logs, or remove the verdict of an earlier run from it. Only on rank 0.
 
     Raises:
-        StorageError: It cannot be made.
+        StorageError: The disk refuses to make the folder or to remove the file.
     """
     with storage_errors(folder):
         folder.mkdir(exist_ok=True)

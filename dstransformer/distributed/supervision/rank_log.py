@@ -120,7 +120,7 @@ class RankLog:
 
 
 class ExitStatus:
-    """The exit status of a run in a file, for whoever started it: some launchers turn every status into 1.
+    """The exit status of a run, in a file: some launchers turn every status into 1.
 
     Rank 0 writes it, once the run folder is there. If the disk refuses it, there is only the launcher's own.
 

@@ -39,7 +39,7 @@ def lock_run_folder(
         ConfigError: A node sees a different folder, or has a different configuration, version or corpus.
         StorageError: The folder cannot be written.
     """
-    probe = run / world.broadcast(f".rank-0-was-here-{uuid.uuid4().hex}")
+    probe = run / world.broadcast(f".probe-{uuid.uuid4().hex}")
     busy = f"another process is training in {run} ({{owner}}): wait for it, stop it, or choose another --run"
     with ExitStack() as stack:
         with world.collective_errors():

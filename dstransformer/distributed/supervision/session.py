@@ -1,4 +1,4 @@
-"""A process of a run among the others, and all that watches over it: one object for the rest of the program."""
+"""The session: a process of a run, its process group and its safeguards, as one object for the rest of the program."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ class Session:
         stop: Knows whether this process has been asked to stop.
         monitor: Watches the processes; None for a monitor that does nothing.
         exit_status: Records how the run ends.
-        at_end: What the monitor does before it ends this process.
     """
 
     def __init__(
@@ -66,13 +65,11 @@ class Session:
         stop: StopRequest | None = None,
         monitor: HeartbeatMonitor | None = None,
         exit_status: ExitStatus | None = None,
-        at_end: list[Callable[[], None]] | None = None,
     ) -> None:
         self.world = world
         self._stop = stop or StopRequest()
         self._monitor = monitor or _idle_monitor(world)
         self._exit_status = exit_status or ExitStatus(world.rank)
-        self._at_end = [] if at_end is None else at_end
 
     @property
     def stopped_by(self) -> str:
@@ -144,19 +141,14 @@ class Session:
         Args:
             report: Called with the error; with None, in another thread, if the monitor ends this process.
         """
-
-        def report_end() -> None:
-            report(None)
-
-        self._at_end.append(report_end)
-        try:
-            with self._watching_peers():
-                yield
-        except BaseException as error:
-            self._monitor.stop(error)
-            report(error)
-            raise
-        self._at_end.remove(report_end)
+        with self._monitor.calling_at_end(lambda: report(None)):
+            try:
+                with self._watching_peers():
+                    yield
+            except BaseException as error:
+                self._monitor.stop(error)
+                report(error)
+                raise
 
     def end(self, status: int) -> None:
         """Record the exit status of a run that ends without an error. Collective."""
@@ -165,24 +157,24 @@ class Session:
 
     @contextmanager
     def _watching_peers(self) -> Iterator[None]:
-        """Run a block. If it fails because of another process, the monitor names that one and ends this one, if it can.
+        """Run a block. If it fails because another process is gone, the monitor names that process and ends this one.
 
-        At a stop whose time is over, the other process has left, and so does this one.
+        If the run is stopping and its time is over, this process exits as the other one did.
 
         Raises:
-            PeerError: Another process has died, and there was no verdict that names it.
+            PeerError: Another process is gone, and the monitor came to no verdict in time.
         """
         try:
             with peer_errors():
                 yield
         except PeerError as error:
-            self._stop.leave_if_overdue()
+            self._stop.exit_if_overdue()
             self._monitor.wait_for_verdict(error)
             raise
 
     @contextmanager
     def _leaving_world(self) -> Iterator[None]:
-        """Destroy the process group at the end, unless other ranks do not know of an error: it would wait for them."""
+        """Destroy the process group at the end; after an error of this rank only, that would wait for the others."""
         try:
             yield
         except DstError as error:
@@ -212,9 +204,12 @@ def supervise(processes: Processes, config: Config, run: Path) -> Iterator[Sessi
         DstError: The processes did not join.
     """
     limits, exit_status = config.training, ExitStatus(processes.rank)
-    at_end: list[Callable[[], None]] = [lambda: exit_status.record(EXIT_STATUS)]
     timeouts = Limits.build(limits.hang_seconds, limits.wait_seconds, limits.silence_seconds)
-    with RankLog(processes) as log, HeartbeatMonitor(processes, timeouts, log, at_end) as monitor:
+    with (
+        RankLog(processes) as log,
+        HeartbeatMonitor(processes, timeouts, log) as monitor,
+        monitor.calling_at_end(lambda: exit_status.record(EXIT_STATUS)),
+    ):
         record_collectives(os.environ, run / LOGS)
         world = join_world(
             processes,
@@ -228,9 +223,9 @@ def supervise(processes: Processes, config: Config, run: Path) -> Iterator[Sessi
             announce=processes.rank == 0,
             processes=processes.world_size,
             seconds=config.checkpoint.stop_seconds,
-            before_leaving=lambda: exit_status.record(RUN_AGAIN),
+            before_exit=lambda: exit_status.record(RUN_AGAIN),
         )
-        session = Session(world, stop, monitor, exit_status, at_end)
+        session = Session(world, stop, monitor, exit_status)
         with (
             stop,
             stop_if_launcher_dies(os.environ, lambda: stop.received is not None),

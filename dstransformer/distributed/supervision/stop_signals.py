@@ -1,7 +1,7 @@
 """Stop signals. On a signal, the run finishes its update and writes a checkpoint to resume from, if there is time.
 
-A run whose launcher was killed gets a signal too: nobody would end its processes, and nothing else could train in its
-folder.
+A process whose launcher was killed sends itself a signal. Otherwise it would run on with nothing to end it, and hold
+the lock of its run folder.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import takewhile
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -38,18 +39,39 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 _GRACE = {signal.SIGINT: 15.0}
 _DEFAULT_GRACE = 3.0
 
-#: Seconds between two looks at the launcher.
+#: Seconds between two checks whether the launcher is alive.
 LAUNCHER_INTERVAL = 1.0
 
-#: By a variable that only this launcher sets: how many processes above a rank belong to it. Above a rank of
-#: ``deepspeed`` are the process that starts the ranks of a node and the one that was called, or its ssh connection.
-_GENERATIONS = {"TORCHELASTIC_RUN_ID": 1, "CROSS_RANK": 2}
+#: By a variable that only this launcher sets: how many ancestors of a rank belong to it. Those of a rank of
+#: ``deepspeed`` are the process that starts the ranks of a node, and the command itself or its ssh connection.
+_LAUNCHER_PROCESSES = {"TORCHELASTIC_RUN_ID": 1, "CROSS_RANK": 2}
 
-#: Seconds that ``before_leaving`` may take, on a disk that may hang.
-_LEAVE_SECONDS = 2.0
+#: Seconds that ``before_exit`` may take, on a disk that may hang.
+_EXIT_SECONDS = 2.0
 
 #: If other processes are gone less than this many seconds before the deadline, they have reached theirs.
 _AGREEMENT_SECONDS = 5.0
+
+
+class _Requests:
+    """Tells a second request to stop from signals that belong to the first, as one thread sees them.
+
+    Attributes:
+        interrupts: The number of SIGINTs.
+    """
+
+    def __init__(self) -> None:
+        self.interrupts = 0
+        self._since: float | None = None  # when the first request came that is not a warning in advance
+
+    def is_second(self, number: int) -> bool:
+        """Record a signal. Returns whether it is a second request, see :class:`StopRequest`."""
+        now = time.monotonic()
+        self.interrupts += number == signal.SIGINT
+        later = self._since is not None and now - self._since > SAME_REQUEST_SECONDS
+        if self._since is None and number != signal.SIGUSR1:
+            self._since = now
+        return later or (number == signal.SIGINT and self.interrupts > 1)
 
 
 class StopRequest:
@@ -59,17 +81,17 @@ class StopRequest:
     Ctrl-C, or any of these signals when :data:`SAME_REQUEST_SECONDS` have passed. SIGUSR1 is a warning in advance: the
     SIGTERM of the time limit that follows it is not a second request.
 
-    A thread watches over both, as the main thread may wait for other processes and not handle a signal. It ends the
-    process with :data:`RUN_AGAIN` when the time for the checkpoint is over.
+    The main thread may wait for other processes and not handle a signal. So a second thread sees the signals too, and
+    ends the process with :data:`RUN_AGAIN` when the time for the checkpoint is over.
 
     Args:
         announce: Print on standard error what happens next, as soon as the first signal arrives.
         processes: Number of processes of the run. A checkpoint needs all of them.
         seconds: Seconds from the first signal in which the checkpoint must be written; 0 sets no limit.
-        before_leaving: Called before the process is ended.
+        before_exit: Called before the process is ended.
 
     Attributes:
-        received: Name of the first signal received; None if there was none.
+        received: Name of the last signal received; None if there was none.
     """
 
     def __init__(
@@ -78,26 +100,27 @@ class StopRequest:
         announce: bool = False,
         processes: int = 1,
         seconds: float = 0.0,
-        before_leaving: Callable[[], None] = lambda: None,
+        before_exit: Callable[[], None] = lambda: None,
     ) -> None:
         self.received: str | None = None
-        self._before_leaving = before_leaving
+        self._before_exit = before_exit
         self._announce = announce
         self._processes = processes
         self._seconds = seconds
-        self._interrupted = False
-        self._since: float | None = None  # when the first request came that is not a warning in advance
+        self._handled = _Requests()  # by the main thread
+        self._seen = _Requests()  # by the other one
         self._first: float | None = None  # when the first signal came
         self._deadline = math.inf
+        self._overdue = f"stopped without a checkpoint: {seconds:g} s were too few (checkpoint.stop_seconds)"
 
     def __enter__(self) -> StopRequest:
-        heeded = [
+        caught = [
             number for number in STOP_SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
         ]
         self._arrivals, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
         self._previous_wakeup = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
-        self._previous = {number: signal.signal(number, self._handle) for number in heeded}
+        self._previous = {number: signal.signal(number, self._handle) for number in caught}
         self._watcher = threading.Thread(target=self._watch, name="stop signals", daemon=True)
         self._watcher.start()
         return self
@@ -117,58 +140,50 @@ class StopRequest:
         elapsed = max(world.gather(0.0 if self._first is None else time.monotonic() - self._first))
         self._set_deadline(self._seconds - elapsed)
 
-    def leave_if_overdue(self) -> None:
+    def exit_if_overdue(self) -> None:
         """After other processes are gone: end this one too, if its time for the checkpoint is about to be over."""
         if self._deadline - time.monotonic() < _AGREEMENT_SECONDS:
-            self._leave("stopped without a checkpoint, as another process was")
+            self._exit("stopped without a checkpoint, as another process was")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        first, now = self.received is None, time.monotonic()
-        if number == signal.SIGINT and self._interrupted:
-            signal.default_int_handler(number, frame)
-        if self._since is not None and now - self._since > SAME_REQUEST_SECONDS:
-            self._leave("stopped at the second signal")
-        if self._since is None and number != signal.SIGUSR1:
-            self._since = now
-        self._interrupted |= number == signal.SIGINT
-        self.received = signal.Signals(number).name
+        """Record a signal in the main thread, and end the process at a second request."""
+        if self._handled.is_second(number):
+            if number == signal.SIGINT and self._handled.interrupts > 1:
+                signal.default_int_handler(number, frame)
+            self._exit("stopped at the second signal")
+        first, self.received = self.received is None, signal.Signals(number).name
         if first and self._announce:
-            again = "; again stops it at once"
-            condition = " if all its processes still run" if self._processes > 1 else ""
             limit = f", within {self._seconds:g} s" if self._seconds else ""
+            condition = " if all its processes still run" if self._processes > 1 else ""
             _print(
-                f"\ndst: {self.received}: the run stops after this update and writes a checkpoint{limit}{condition}"
-                f"{again}\n"
+                f"\ndst: {self.received}: the run stops after this update and writes a checkpoint{limit}{condition}; "
+                "again stops it at once\n"
             )
 
     def _watch(self) -> None:
         """See each signal as it arrives, whatever the main thread does, and end the process when its time is over."""
-        since, interrupted, second = None, False, False
         arrivals = select.poll()
         arrivals.register(self._arrivals, select.POLLIN)
         while True:
             left = self._deadline - time.monotonic()
-            ready = arrivals.poll(None if left == math.inf else max(0.0, 1000 * left))
-            if not ready and time.monotonic() >= self._deadline:
-                few = f"stopped without a checkpoint: {self._seconds:g} s were too few (checkpoint.stop_seconds)"
-                self._leave("stopped at the second signal" if second else few)
-            numbers = os.read(self._arrivals, 512) if ready else b"\0"
-            if not numbers:
-                return
-            for number in numbers:
-                if number not in STOP_SIGNALS:
-                    continue
-                now = time.monotonic()
-                if self._first is None:
-                    self._first = now
-                    self._set_deadline(self._seconds or math.inf)
-                again = number == signal.SIGINT and interrupted
-                if again or (since is not None and now - since > SAME_REQUEST_SECONDS):
-                    second = True
-                    self._set_deadline(_GRACE.get(signal.Signals(number), _DEFAULT_GRACE))
-                if since is None and number != signal.SIGUSR1:
-                    since = now
-                interrupted |= number == signal.SIGINT
+            if arrivals.poll(None if left == math.inf else max(0.0, 1000 * left)):
+                numbers = os.read(self._arrivals, 512)
+                if not numbers:
+                    return
+                for number in numbers:
+                    if number in STOP_SIGNALS:
+                        self._see(signal.Signals(number))
+            elif time.monotonic() >= self._deadline:
+                self._exit(self._overdue)
+
+    def _see(self, number: signal.Signals) -> None:
+        """Set the deadline that a signal calls for."""
+        if self._first is None:
+            self._first = time.monotonic()
+            self._set_deadline(self._seconds or math.inf)
+        if self._seen.is_second(number):
+            self._overdue = "stopped at the second signal"
+            self._set_deadline(_GRACE.get(number, _DEFAULT_GRACE))
 
     def _set_deadline(self, seconds: float) -> None:
         """End the process after this many seconds, unless its deadline is earlier."""
@@ -176,19 +191,19 @@ class StopRequest:
         with contextlib.suppress(OSError):
             os.write(self._wakeup, b"\0")  # the thread waits for the new deadline
 
-    def _leave(self, reason: str) -> NoReturn:
+    def _exit(self, reason: str) -> NoReturn:
         """End the process now; the last complete checkpoint counts."""
-        said = _thread.allocate_lock()
-        said.acquire()
+        done = _thread.allocate_lock()
+        done.acquire()
 
-        def say() -> None:
+        def prepare() -> None:
             try:
-                self._before_leaving()
+                self._before_exit()
             finally:
-                said.release()
+                done.release()
 
-        _thread.start_new_thread(say, ())  # not threading, whose locks the signal may have interrupted
-        said.acquire(timeout=_LEAVE_SECONDS)
+        _thread.start_new_thread(prepare, ())  # not threading, whose locks the signal may have interrupted
+        done.acquire(timeout=_EXIT_SECONDS)
         if self._announce:
             _print(f"\ndst: {reason}; the same command resumes from the last complete checkpoint\n")
         os._exit(RUN_AGAIN)
@@ -200,36 +215,22 @@ def _print(text: str) -> None:
         os.write(2, text.encode())
 
 
-def launchers(environment: Mapping[str, str]) -> list[int]:
-    """The processes of the launcher above this one, the nearest first; none without a launcher that dies alone."""
-    generations = next((count for name, count in _GENERATIONS.items() if name in environment), 0)
-    found: list[int] = []
-    process = psutil.Process()
-    for _ in range(generations):
-        parent = process.parent()
-        if parent is None or parent.pid == 1:
-            break
-        found.append(parent.pid)
-        process = parent
-    return found
-
-
 @contextlib.contextmanager
 def stop_if_launcher_dies(
     environment: Mapping[str, str], is_stopping: Callable[[], bool], interval: float = LAUNCHER_INTERVAL
 ) -> Iterator[None]:
-    """In the block, send this process SIGTERM once a process of its launcher is gone. The run then stops as asked to.
+    """In the block, send this process SIGTERM once a process of its launcher is gone.
 
     Args:
         environment: The environment variables, which say what the launcher was.
-        is_stopping: Whether the run has been asked to stop. Then nothing is sent: another request would be urgent.
-        interval: Seconds between two looks.
+        is_stopping: Whether the run has been asked to stop. Then nothing is sent, as a second request would end it.
+        interval: Seconds between two checks.
     """
-    above = launchers(environment)
+    launcher = launcher_processes(environment)
     ended = threading.Event()
-    if above:
+    if launcher:
         threading.Thread(
-            target=watch_launcher, args=(above, is_stopping, ended, interval), name="launcher watch", daemon=True
+            target=watch_launcher, args=(launcher, is_stopping, ended, interval), name="launcher watch", daemon=True
         ).start()
     try:
         yield
@@ -237,21 +238,32 @@ def stop_if_launcher_dies(
         ended.set()
 
 
-def watch_launcher(above: list[int], is_stopping: Callable[[], bool], ended: threading.Event, interval: float) -> None:
-    """Send this process SIGTERM once it has other processes above it than these; see :func:`stop_if_launcher_dies`."""
+def launcher_processes(environment: Mapping[str, str]) -> list[int]:
+    """The ids of the launcher's processes above this one, the nearest first.
+
+    Empty without a launcher, and under one that ends its ranks whenever it ends, such as ``srun``.
+    """
+    count = next((count for name, count in _LAUNCHER_PROCESSES.items() if name in environment), 0)
+    return list(takewhile(lambda process: process > 1, _ancestors(count)))
+
+
+def watch_launcher(
+    launcher: list[int], is_stopping: Callable[[], bool], ended: threading.Event, interval: float
+) -> None:
+    """Send this process SIGTERM once its nearest ancestors are not ``launcher``; see :func:`stop_if_launcher_dies`."""
     while not ended.wait(interval) and not is_stopping():
-        if _chain(len(above)) != above:
-            logger.warning("the launcher (process %s) was killed: the run stops", " or ".join(map(str, above)))
+        if _ancestors(len(launcher)) != launcher:
+            logger.warning("the launcher (process %s) was killed: the run stops", " or ".join(map(str, launcher)))
             os.kill(os.getpid(), signal.SIGTERM)
             return
 
 
-def _chain(length: int) -> list[int]:
-    """The processes above this one, the nearest first; fewer if one is gone. An orphan has another parent."""
-    found = [os.getppid()]
-    try:
-        while len(found) < length:
-            found.append(psutil.Process(found[-1]).ppid())
-    except psutil.Error:
-        pass
+def _ancestors(count: int) -> list[int]:
+    """The ids of the processes above this one, the nearest first; fewer if one of them is gone."""
+    found: list[int] = []
+    process = os.getpid()
+    with contextlib.suppress(psutil.Error):
+        while len(found) < count:
+            process = psutil.Process(process).ppid()
+            found.append(process)
     return found

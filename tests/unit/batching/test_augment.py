@@ -47,8 +47,10 @@ def encode(texts: list[str], tokenizer: Tokenizer | None = None) -> tuple[np.nda
     return np.array(ids, dtype=np.int32), np.array([len(row) for row in rows], dtype=np.int32)
 
 
-def build(*modifiers: Modifier, seed: int = 1, longest: int = 500, tokenizer: Tokenizer | None = None) -> Augmentation:
-    return Augmentation(tokenizer or small_tokenizer(), modifiers, seed, ("en", "de"), longest)
+def build(
+    *modifiers: Modifier, seed: int = 1, max_pieces: int = 500, tokenizer: Tokenizer | None = None
+) -> Augmentation:
+    return Augmentation(tokenizer or small_tokenizer(), modifiers, seed, ("en", "de"), max_pieces)
 
 
 def texts(pairs: Pairs, tokenizer: Tokenizer | None = None) -> tuple[list[str], list[str]]:
@@ -162,7 +164,7 @@ def test_pairs_that_cannot_be_changed_keep_their_pieces() -> None:
     empty = build(*ALL).modify((ids, gaps, ids, gaps), np.arange(3), 0, 0)
     assert empty[1][0] == empty[3][0] == 0
     longest = int(lengths.max())
-    short = build(UPPER, longest=longest).modify((ids, lengths, ids, lengths), np.arange(2), 0, 0)
+    short = build(UPPER, max_pieces=longest).modify((ids, lengths, ids, lengths), np.arange(2), 0, 0)
     assert short[1].max() <= longest
     assert build(UPPER).modify((ids[:0], lengths[:0], ids[:0], lengths[:0]), np.arange(0), 0, 0)[0].size == 0
     no_bytes = Tokenizer(train_model(byte_fallback=False, vocab_size=90))

@@ -32,8 +32,8 @@ def rows(ids: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
     return [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])]
 
 
-def build(probability: float = 0.1, seed: int = 1, longest: int | None = None) -> BpeDropout:
-    return BpeDropout(small_tokenizer(), probability, seed, longest)
+def build(probability: float = 0.1, seed: int = 1, max_pieces: int | None = None) -> BpeDropout:
+    return BpeDropout(small_tokenizer(), probability, seed, max_pieces)
 
 
 def test_pieces_change_but_the_text_does_not() -> None:
@@ -62,7 +62,7 @@ def test_without_dropout_pieces_are_those_of_sentencepiece() -> None:
     for text in [*TEXT, "Zwölf quirlige Boxer the of over Männer", "a", "  übermäßig  "]:
         for word in text.split():
             stored = tuple(tokenizer.encode([word])[0])
-            assert dropout._divide_anew(stored, lambda _: False)[0] == stored
+            assert dropout._segment_anew(stored, lambda _: False)[0] == stored
 
 
 def test_each_merge_is_dropped_with_the_given_probability() -> None:
@@ -99,7 +99,7 @@ def test_all_merges_are_dropped_at_a_probability_near_one() -> None:
 def test_sentences_that_would_grow_too_long_and_byte_pieces_are_kept() -> None:
     before = encode(SENTENCES)
     longest = int(before[1].max())
-    after = build(0.5, longest=longest).sample((*before, *before), 0, 0, 0)
+    after = build(0.5, max_pieces=longest).sample((*before, *before), 0, 0, 0)
     old, new = rows(*before), rows(*after[:2])
     assert max(map(len, new)) <= longest
     assert any(a == b for a, b in zip(old, new, strict=True))
@@ -130,7 +130,7 @@ def test_words_too_long_to_be_remembered_are_sampled_alike() -> None:
     ids, lengths = encode([text[:400]] * 300)
     dropout = build(0.1)
     _, grown, _, _ = dropout.sample((ids, lengths, ids[:0], lengths * 0), 0, 0, 0)
-    assert dropout._divide.cache_info().currsize == 0
+    assert dropout._segment.cache_info().currsize == 0
     theirs = sentencepiece.SentencePieceProcessor(model_proto=train_model()).encode(
         [text[:400]] * 300, enable_sampling=True, alpha=0.1, nbest_size=-1
     )

@@ -91,7 +91,7 @@ def test_a_temperature_raises_the_share_of_small_sources(temperature: float, sha
     [
         ("[{weights: {c: 1}}]", "names the source 'c', which the corpus does not have; it has a, b"),
         ("[{weights: {a: 0.001}}]", "stage 1 of training.mixture leaves no pair in an epoch"),
-        ("[{epochs: 2, weights: {a: 1}}]", "the last stage goes on to the end"),
+        ("[{epochs: 2, weights: {a: 1}}]", "the last stage lasts to the end"),
         ("[{weights: {a: 1}}, {weights: {b: 1}}]", "stage 1 is not the last and has no epochs"),
         ("[{weights: {a: 1}, temperature: 2}]", "either weights or a temperature"),
         ("[{weights: {a: -1}}]", "must be 0.0 or more"),

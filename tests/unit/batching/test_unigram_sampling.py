@@ -14,7 +14,7 @@ import pytest
 import sentencepiece
 from support.data.corpora import TEXT, train_model, write_corpus
 
-from data_prep.sources.toy.corpus import generate_pairs
+from data_prep.sources.toy.grammar import generate_pairs
 from dstransformer.batching import Budget, Position, UnigramSampling, Update, UpdateLoader
 from dstransformer.batching.subwords import Pairs, Word
 from dstransformer.corpus import UNK_ID, Corpus, Split, Tokenizer
@@ -42,8 +42,8 @@ def rows(ids: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
     return [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])]
 
 
-def build(alpha: float = 0.2, seed: int = 1, longest: int | None = None) -> UnigramSampling:
-    return UnigramSampling(tokenizer(), alpha, seed, longest)
+def build(alpha: float = 0.2, seed: int = 1, max_pieces: int | None = None) -> UnigramSampling:
+    return UnigramSampling(tokenizer(), alpha, seed, max_pieces)
 
 
 def divisions(text: str) -> Iterator[Word]:
@@ -118,7 +118,7 @@ def test_bytes_unknown_pieces_symbols_and_long_sentences_are_kept() -> None:
     assert sampled != rows(*stored)
     before = encode(SENTENCES)
     longest = int(before[1].max())
-    assert max(build(0.1, longest=longest).sample((*before, *before), 0, 0, 0)[1]) <= longest
+    assert max(build(0.1, max_pieces=longest).sample((*before, *before), 0, 0, 0)[1]) <= longest
 
 
 def test_long_words_are_divided_too() -> None:

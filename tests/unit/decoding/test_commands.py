@@ -137,7 +137,7 @@ def test_a_closed_standard_input_is_reported(bundle: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(("content", "complaint"), [
     (b"", "is empty"),
     (b"dog\nfo\xffx\n", "line 2, byte 3: not UTF-8"),
-    (gzip.compress(b"dog\n" * 50, mtime=0)[:-9], "gzip data are cut off"),
+    (gzip.compress(b"dog\n" * 50, mtime=0)[:-9], "gzip data are truncated"),
     (None, "No such file"),
 ])  # fmt: skip
 def test_unusable_input_leaves_no_output(bundle: Path, tmp_path: Path, content: bytes | None, complaint: str) -> None:

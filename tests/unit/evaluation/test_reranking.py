@@ -146,8 +146,8 @@ def test_the_command_tunes_and_applies(
     (json.dumps(hypothesis(1, 1, "a", -1.0) | {"tokens": True}), "line 2: tokens is True"),
     (json.dumps(hypothesis(1, 1, "a", -1)).replace("-1", "1" + "0" * 400), "a number has 401 digits"),
     (json.dumps(hypothesis(1, 1, "a", -1.0) | {"tokens": 10**400}), "a number has 401 digits, more than 300"),
-    (json.dumps(hypothesis(1, 1, "a\ud800", -1.0)), r"line 2: .* \('\\ud800' is half a character\)"),
-    (json.dumps(hypothesis(1, 1, "a", -1.0, note="\udfff")), r"line 2: .* \('\\udfff' is half a character\)"),
+    (json.dumps(hypothesis(1, 1, "a\ud800", -1.0)), r"line 2: .* \('\\ud800' is a lone surrogate\)"),
+    (json.dumps(hypothesis(1, 1, "a", -1.0, note="\udfff")), r"line 2: .* \('\\udfff' is a lone surrogate\)"),
     (json.dumps(hypothesis(2, 1, "a", -1.0)), "the hypotheses of source line 2 come after those of line 5: sort them"),
 ])  # fmt: skip
 def test_lists_that_are_none_are_refused(tmp_path: Path, line: str, complaint: str) -> None:

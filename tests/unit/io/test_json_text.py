@@ -62,7 +62,7 @@ def nested(depth: int) -> str:
     (nested(500), "it is nested more than 64 deep"),
     ("[" * 100_000, "it is nested more than 64 deep"),
     ('{"a":' * 100_000, "it is nested more than 64 deep"),
-    ('["\\ud800"]', r"'\ud800' is half a character"),
+    ('["\\ud800"]', r"'\ud800' is a lone surrogate"),
     (b'"\xff"', "byte 2: not UTF-8; convert it"),
 ])  # fmt: skip
 def test_what_is_no_json_or_beyond_a_bound_is_refused_in_one_line(text: str | bytes, complaint: str) -> None:

@@ -177,9 +177,9 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
     (gzip.compress(lzma.compress(b"dog\n")), "is compressed by xz: unpack it with `xz -dc`"),
     (gzip.compress(bz2.compress(b"dog\n")), "is compressed by bzip2"),
     ("Hündin\n".encode("latin-1"), "line 1, byte 2: not UTF-8 (invalid start byte); convert it"),
-    (gzip.compress(b"dog\n" * 999, mtime=0)[:-20], "the gzip data are cut off"),
+    (gzip.compress(b"dog\n" * 999, mtime=0)[:-20], "the gzip data are truncated"),
     (gzip.compress(b"dog\n", mtime=0)[:-1] + b"\1", "the gzip data are damaged"),
-    (gzip.compress(b"dog\n", mtime=0)[:12], "the gzip data are cut off; copy the file again"),
+    (gzip.compress(b"dog\n", mtime=0)[:12], "the gzip data are truncated; copy the file again"),
     (gzip.compress(gzip.compress(b"dog\n")), "is gzip inside gzip: unpack it once with `gzip -dc`"),
     (random.Random(1).randbytes(9999).replace(b"\r", b""), "line 1: not text, but binary data"),
     (b"dog\rcat\r", "its lines end in CR: convert it with `tr '\\r' '\\n'`"),
@@ -217,7 +217,7 @@ def test_compressed_files_that_are_cut_off_are_refused(tmp_path: Path, kind: str
     data = COMPRESS[kind]("\n".join(map(str, range(99_999))).encode())
     for content in (data[: int(keep * len(data))], data + data[: int(keep * len(data))]):
         (tmp_path / "text").write_bytes(content)
-        with pytest.raises(DataError, match=f"the {kind} data are cut off.*; copy the file again"):
+        with pytest.raises(DataError, match=f"the {kind} data are truncated.*; copy the file again"):
             list(iter_lines(tmp_path / "text"))
 
 

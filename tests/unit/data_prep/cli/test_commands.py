@@ -235,7 +235,7 @@ class TestSignals:
             patch.setattr("data_prep.stages.vocab.make_tokenizers", stop)
             assert build(*options, "--out", tmp_path / "corpus") == status
         line = capsys.readouterr().err.splitlines()[-1]
-        assert line == f"dst-prep: {what}; the same command goes on from what is finished"
+        assert line == f"dst-prep: {what}; the same command resumes from what is finished"
         assert signal.getsignal(number) == before
         assert {path.name for path in (tmp_path / "corpus.work").iterdir()} == {"read", "clean", "lock"}
         assert not list(tmp_path.glob("*.partial"))
@@ -344,7 +344,7 @@ class TestInputs:
         given = [*options[:8], "--valid-size", "2", "--train"]
         Path("half.jsonl").write_text('{"en": "\\ud800", "de": "x"}\n')
         message = refuses(capsys, build(*given, "half.jsonl", "--out", "out"))
-        assert "half.jsonl, line 1: not a JSON object ('\\ud800' is half a character)" in message
+        assert "half.jsonl, line 1: not a JSON object ('\\ud800' is a lone surrogate)" in message
         wrong = pa.Array.from_buffers(
             pa.string(), 1, [None, *pa.array([0, 1], pa.int32()).buffers()[1:], pa.py_buffer(b"\xff")]
         )

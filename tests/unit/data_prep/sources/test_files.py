@@ -163,7 +163,7 @@ def test_invalid_utf8_is_refused(tmp_path: Path, before: int) -> None:
 def test_truncated_gzip_is_refused(tmp_path: Path) -> None:
     src = write(tmp_path / "x.en.gz", text(0))
     src.write_bytes(src.read_bytes()[:-12])
-    with pytest.raises(DataError, match=r"x\.en\.gz: the gzip data are cut off"):
+    with pytest.raises(DataError, match=r"x\.en\.gz: the gzip data are truncated"):
         read(src=src, tgt=write(tmp_path / "x.de", text(1)))
 
 

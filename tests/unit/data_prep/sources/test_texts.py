@@ -111,7 +111,7 @@ def test_what_is_wrong_with_an_archive_is_named(tmp_path: Path) -> None:
     data = whole.read_bytes()
     for name, content in (("cut", data[: len(data) // 2]), ("none", b"no archive at all" * 99)):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=rf"{name}.*(cut off|cannot be read as a tar archive).*copy") as caught:
+        with pytest.raises(DataError, match=rf"{name}.*(truncated|cannot be read as a tar archive).*copy") as caught:
             list(iter_sentences(local_text(tmp_path / f"{name}::a/x.en")))
         assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match=r"cannot read .*gone: No such file"):

@@ -6,9 +6,15 @@ import re
 import pytest
 
 from data_prep.sources.toy import german, lexicon
-from data_prep.sources.toy.corpus import GRAMMAR_REVISION, draw_distinct, generate_pairs, toy_splits
 from data_prep.sources.toy.features import Number, Tense
-from data_prep.sources.toy.grammar import SentenceSampler, realise
+from data_prep.sources.toy.grammar import (
+    GRAMMAR_REVISION,
+    SentenceSampler,
+    draw_distinct,
+    generate_pairs,
+    realise,
+    toy_splits,
+)
 from data_prep.sources.toy.phrases import Chooser
 from dstransformer.errors import UserError
 

@@ -13,9 +13,9 @@ from data_prep.sources.toy.lexicon import Adjective, Adverbial, Determiner, Noun
 from data_prep.sources.toy.plan import (
     Clause,
     Common,
+    Coordination,
     Embedded,
     Name,
-    Pair,
     Predicate,
     Prepositional,
     Pronoun,
@@ -112,7 +112,8 @@ GARDEN = lexicon.PLACE_OF[noun("garden")]
         (relative(np("man")), "der, den, dem, dessen"),
         (relative(np("man", number=PLURAL)), "die, die, denen, deren"),
         (Who(), "wer, wen, wem, wessen"),
-        (Pair(ANNA, np("boy")), "Anna und der Junge, Anna und den Jungen, Anna und dem Jungen, Anna und des Jungen"),
+        (Coordination(ANNA, np("boy")),
+         "Anna und der Junge, Anna und den Jungen, Anna und dem Jungen, Anna und des Jungen"),
     ],
 )  # fmt: skip
 def test_declension(phrase, forms):

@@ -98,20 +98,20 @@ def test_a_test_set_of_wmt_is_read_as_sacrebleu_reads_it(tmp_path: Path) -> None
 @pytest.mark.parametrize(("content", "message"), [
     (memory(unit(("en", "A"), ("fr", "B"))), r"x\.tmx has no unit with en and de; its languages are en, fr: correct"),
     (memory(), "its languages are none"),
-    (memory(unit(("en", "A")))[:-20], r"x\.tmx, line 4: cut off or not well-formed XML \(no element found\)"),
+    (memory(unit(("en", "A")))[:-20], r"x\.tmx, line 4: truncated or not well-formed XML \(no element found\)"),
     (memory("<tu>\n<tuv></tu>"), r"x\.tmx, line 5: .*mismatched tag"),
     (memory(unit(("en", "&nbsp;"), ("de", "B"))), r"line 4: .*undefined entity &nbsp;"),
     ("<html></html>", r"x\.tmx, line 1: <html> is neither <tmx> nor the <dataset>"),
     ("plain text\n", r"x\.tmx, line 1: .*syntax error"),
     ("", r"line 1: .*no element found"),
     (b"\xff<tmx>", "line 1: "),
-    (HEAD.replace('"tmx14.dtd"', '"x" [<!ENTITY a "b">]'), r"line 2: it brings XML entities or a DTD of its own"),
-    (HEAD.replace('"tmx14.dtd"', '"x" [<!ELEMENT a ANY>]'), r"line 2: it brings XML entities or a DTD of its own"),
-    ("<tmx>" + "<a>" * 200, "more than 100 elements within each other"),
+    (HEAD.replace('"tmx14.dtd"', '"x" [<!ENTITY a "b">]'), r"line 2: it has XML entities or a DTD of its own"),
+    (HEAD.replace('"tmx14.dtd"', '"x" [<!ELEMENT a ANY>]'), r"line 2: it has XML entities or a DTD of its own"),
+    ("<tmx>" + "<a>" * 200, "elements nested more than 100 deep"),
     ("<tmx>" + "".join(f"<a{n}/>" for n in range(2000)), "more than 1000 different names"),
     ("<tmx " + 'a="' + "x" * 1_200_000, "a tag or a comment of more than 1,048,576 bytes"),
     (memory(unit(("en", "x " * 8_500_000))), "line 4: a unit of more than 16,777,216 bytes"),
-    (gzip.compress(memory(unit(("en", "A"), ("de", "B"))).encode())[:-9], "data are cut off or damaged after line"),
+    (gzip.compress(memory(unit(("en", "A"), ("de", "B"))).encode())[:-9], "data are truncated or damaged after line"),
 ], ids=range(16))  # fmt: skip
 def test_what_cannot_be_read_is_refused_by_line(path: Path, content: str | bytes, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:

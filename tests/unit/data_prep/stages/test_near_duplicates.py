@@ -17,7 +17,7 @@ from datasketch import MinHash, MinHashLSH
 from support.data.prep import build, contents, refuses
 
 from data_prep.recipe.options import CleanOptions
-from data_prep.sources.toy.corpus import generate_pairs
+from data_prep.sources.toy.grammar import generate_pairs
 from data_prep.stages import clean, near_duplicates
 from data_prep.stages.clean import clean_text
 from data_prep.stages.near_duplicates import choose_bands, drop_near_duplicates, jaccard, minhash, shingle
@@ -107,7 +107,7 @@ def test_workers_and_buckets_change_nothing(tmp_path: Path, monkeypatch: pytest.
     one = find(tmp_path / "train.arrow", pairs)
     assert len(one) > 400
     monkeypatch.setattr(near_duplicates, "_BUCKET_ENTRIES", 900)
-    monkeypatch.setattr(near_duplicates, "_LOOKED_UP", 10)
+    monkeypatch.setattr(near_duplicates, "_MAX_LOOKUPS", 10)
     monkeypatch.setattr(pairs_module, "_MIN_BATCHES", 1)
     assert find(tmp_path / "train.arrow", pairs, workers=2) == one
     other = find(tmp_path / "train.arrow", pairs, near_seed=2)
@@ -195,7 +195,7 @@ def test_bands_are_as_wide_as_the_threshold_allows() -> None:
     assert choose_bands(1.0) == (1, 128)
     for threshold in np.linspace(0.5, 1, 51):
         bands, size = choose_bands(float(threshold))
-        assert (1 - threshold**size) ** bands <= near_duplicates.MISSED
+        assert (1 - threshold**size) ** bands <= near_duplicates.MAX_MISSED
         assert bands * size <= near_duplicates.HASHES
 
 

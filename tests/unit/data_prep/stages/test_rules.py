@@ -16,8 +16,8 @@ ENGLISH = "A dog runs across the street and barks at a cat."
 def dropped_by(pair: tuple[str, str], languages: tuple[str, str] = ("en", "de"), **options: object) -> str | None:
     """The first rule that drops a pair."""
     given = CleanOptions.model_validate(options)
-    judges = {rule.name: rule.build(given, *languages) for rule in RULES}
-    return next((name for name, drops in judges.items() if drops and drops(*pair)), None)
+    active = {rule.name: rule.build(given, *languages) for rule in RULES}
+    return next((name for name, drops in active.items() if drops and drops(*pair)), None)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from data_prep.build import STAGES
 from data_prep.cli import main
 from data_prep.stages.read import Read
 from data_prep.store.folders import hold
-from data_prep.store.output import check_places, find_corpus, foreign_entries, install, open_output, resolve_output
+from data_prep.store.output import check_paths, find_corpus, foreign_entries, install, open_output, resolve_output
 from data_prep.store.workspace import open_workspace
 from dstransformer.corpus import Corpus
 from dstransformer.errors import UserError
@@ -150,10 +150,10 @@ def test_nested_folders_are_refused(corpus: Path) -> None:
         ("text", "work", r"src\.txt lies inside --out"),
     ):
         with pytest.raises(UserError, match=wanted):
-            check_places(base / out, base / work, [text, base / "copy", None])
-    check_places(base / "text.corpus", base / "work", [text, base / "copy"])
-    check_places(base / "text" / "corpus", base / "text" / "corpus.work", [text])
-    check_places(corpus, base / "work", [corpus / "tokenizer.model"])
+            check_paths(base / out, base / work, [text, base / "copy", None])
+    check_paths(base / "text.corpus", base / "work", [text, base / "copy"])
+    check_paths(base / "text" / "corpus", base / "text" / "corpus.work", [text])
+    check_paths(corpus, base / "work", [corpus / "tokenizer.model"])
 
 
 def test_outputs_that_cannot_be_replaced_are_refused(corpus: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from data_prep.workers.pool import run_tasks
+from data_prep.workers.pool import list_results, run_tasks
 from dstransformer.errors import DataError, DstError
 
 TASKS = range(20)
@@ -33,7 +33,7 @@ def refuses_7(number: int) -> int:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_results_come_in_the_order_of_the_tasks(workers: int) -> None:
-    results = list(run_tasks(square, TASKS, workers))
+    results = list_results(square, TASKS, workers)
     assert [result for result, _ in results] == [number * number for number in TASKS]
     assert ({process for _, process in results} == {os.getpid()}) is (workers == 1)
 
@@ -49,14 +49,13 @@ def children() -> set[psutil.Process]:
 def test_a_failing_worker_ends_the_work(function: Callable[[int], int], error: type[DstError], message: str) -> None:
     others = children()
     with pytest.raises(error, match=message):
-        list(run_tasks(function, TASKS, 2))
+        list_results(function, TASKS, 2)
     assert children() == others
 
 
-def test_closing_early_leaves_no_process_behind() -> None:
+def test_leaving_early_leaves_no_process_behind() -> None:
     others = children()
-    results = run_tasks(square, TASKS, 2)
-    assert next(results)[0] == 0
-    assert len(children() - others) == 2
-    results.close()
+    with run_tasks(square, TASKS, 2) as results:
+        assert next(results)[0] == 0
+        assert len(children() - others) == 2
     assert children() == others

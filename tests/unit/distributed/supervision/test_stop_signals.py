@@ -12,7 +12,7 @@ import pytest
 from dstransformer.distributed.supervision.stop_signals import (
     STOP_SIGNALS,
     StopRequest,
-    launchers,
+    launcher_processes,
     watch_launcher,
 )
 from dstransformer.errors import RUN_AGAIN
@@ -72,8 +72,8 @@ import ctypes, os, sys
 from pathlib import Path
 from dstransformer.distributed.supervision import stop_signals
 stop_signals.SAME_REQUEST_SECONDS = -1.0
-leave = lambda: Path(sys.argv[2]).write_text("left")
-with stop_signals.StopRequest(announce=True, seconds=float(sys.argv[1]), before_leaving=leave) as stop:
+write = lambda: Path(sys.argv[2]).write_text("left")
+with stop_signals.StopRequest(announce=True, seconds=float(sys.argv[1]), before_exit=write) as stop:
     print("ready", flush=True)
     threads, mutex, condition = ctypes.CDLL(None), ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
     threads.pthread_mutex_lock(mutex)
@@ -161,5 +161,5 @@ def test_a_run_that_is_stopping_is_not_asked_again() -> None:
 
 
 def test_without_a_launcher_nobody_is_watched() -> None:
-    assert launchers({}) == []
-    assert launchers({"TORCHELASTIC_RUN_ID": "none"}) == [os.getppid()]
+    assert launcher_processes({}) == []
+    assert launcher_processes({"TORCHELASTIC_RUN_ID": "none"}) == [os.getppid()]
