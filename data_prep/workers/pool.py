@@ -102,8 +102,11 @@ def run_in_process(function: Callable[[], bytes]) -> bytes:
     try:
         outcome: bytes | Exception = receiver.recv()
     except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
         raise DstError(
-            "the process that trains the vocabulary was killed, perhaps because memory ran out: "
+            f"the process that trains the vocabulary {how}, perhaps because memory ran out: "
             "run the command again, with a smaller --tokenizer-sample"
         ) from None
     finally:
