@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Creates the virtual environment .venv with the packages pinned in constraints.txt. Called by `make`; pip's output goes to .venv/install.log.
+# Creates the virtual environment .venv with the packages pinned in constraints.txt. Called by `make`; the output of pip
+# and uv goes to .venv/install.log. INSTALLER=pip: without uv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
@@ -32,6 +33,35 @@ install() {
     tee -a "$LOG" | show_progress || { tail -n 20 "$LOG" >&2; fail "pip failed: the lines above are the end of $LOG"; }
 }
 
+# Prints the value of an option of pip in its environment variables and files, which uv does not read.
+pip_option() {
+  local level
+  for level in :env: install global; do
+    sed -nE "s/^$level\.$1='(.*)'$/\1/p" <<<"$PIP_SETTINGS"
+  done | head -n 1 | sed 's/\\n/ /g; s/^ *//'
+}
+
+# Gives uv what an option of pip says, unless there is nothing to say or the variable is set already.
+tell_uv() {
+  local value
+  value=$(pip_option "$2")
+  [ -z "$value" ] || [ -n "${!1:-}" ] || export "$1=$value"
+}
+
+# Installs with uv, which takes half of pip's time, from where pip would. Returns 1 if uv cannot be had or fails.
+install_with_uv() {
+  local PIP_SETTINGS
+  .venv/bin/python -m pip install --disable-pip-version-check --no-input --quiet --no-compile -c constraints.txt uv \
+    >>"$LOG" 2>&1 || return 1
+  PIP_SETTINGS=$(.venv/bin/python -m pip config list)
+  tell_uv UV_DEFAULT_INDEX index-url
+  tell_uv UV_INDEX extra-index-url
+  tell_uv UV_FIND_LINKS find-links
+  tell_uv SSL_CERT_FILE cert
+  UV_INDEX_STRATEGY=unsafe-best-match NO_COLOR=1 .venv/bin/uv pip install --python .venv/bin/python "$@" 2>&1 |
+    tee -a "$LOG" | awk '/^ *(Resolved|Downloading|Building|Prepared|Installed) / { sub(/^ */, "   "); print; fflush() }'
+}
+
 compile() {
   env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c "import $1" >>"$LOG" 2>&1 || fail "cannot import $1: see $LOG"
 }
@@ -41,7 +71,10 @@ say "install 1/3: create the virtual environment .venv ($("$PYTHON" --version))"
 : >"$LOG"
 install --upgrade 'pip>=25.1' >/dev/null
 say "install 2/3: install PyTorch, DeepSpeed, MLflow and dependencies (downloads a few hundred MB; details: $LOG)"
-install -c constraints.txt torch --group dev -e .
+# PyTorch by pip, so that uv finds it and takes no other build.
+install -c constraints.txt torch
+rest=(-c constraints.txt torch --group dev -e .)
+[ "${INSTALLER:-uv}" != pip ] && install_with_uv "${rest[@]}" || install "${rest[@]}"
 say "install 3/3: compile the modules used in training to bytecode"
 compile "deepspeed, deepspeed.launcher.runner, torch.utils.cpp_extension" &
 compile "datasets, mlflow.pyfunc, mlflow.store.tracking.sqlalchemy_store, matplotlib.pyplot, pandas, sacrebleu, sacremoses"

@@ -11,6 +11,7 @@ if such tests are selected.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -38,12 +39,25 @@ FOLDERS = ("cluster", "distributed", "integration", "gpu", "fuzz", "unit")
 
 #: The files that take longest; they come before all others.
 SLOWEST = (
-    "test_engine.py", "test_portable.py", "test_offload.py", "test_two_nodes.py", "test_preemption.py",
-    "test_watchdog.py", "test_launch_files.py", "test_slurm.py", "test_table3.py", "test_dst_cli.py",
+    "test_tutorials.py", "test_engine.py", "test_watchdog.py", "test_slurm.py", "test_table3.py",
+    "test_launch_files.py", "test_tracking_outages.py", "test_preemption.py", "test_portable.py", "test_offload.py",
+    "test_two_nodes.py", "test_evaluate.py", "test_hf.py", "test_separate_vocabularies.py", "test_dst_cli.py",
 )  # fmt: skip
 
 #: For each file of tests, whether one of its tests belongs to the first tier.
 FIRST_TIER = pytest.StashKey[dict[Path, bool]]()
+
+
+def pytest_collection() -> None:
+    """Importing the tests makes a million objects that stay: look for no garbage meanwhile, and never among them."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, among what the tests make."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

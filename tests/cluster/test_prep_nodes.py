@@ -62,7 +62,9 @@ def test_a_build_survives_the_worker_of_a_node(tmp_path: Path, given: Given) -> 
 
 @pytest.mark.cluster
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_job_survives_the_workers_of_a_node(tmp_path: Path, given: Given) -> None:
+    """The batch script for SLURM. In the first tier, the test above kills the worker of a node."""
     (options, wanted), out, log = given, tmp_path / "corpus", tmp_path / "job.log"
 
     def said() -> str:

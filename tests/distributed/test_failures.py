@@ -71,9 +71,9 @@ class TestMistakes:
         assert_one_error(done, "DeepSpeed rejects its configuration", "overlap_comm")
 
     @pytest.mark.parametrize(("ranks", "ds", "layout"), [
-        (1, ("zero2", "fp32"), "1 rank, ZeRO stage 2, fp32"),
+        pytest.param(1, ("zero2", "fp32"), "1 rank, ZeRO stage 2, fp32", marks=pytest.mark.extended),
         (2, ("zero3", "fp32"), "2 ranks, ZeRO stage 3, fp32"),
-        (2, ("zero2", "bf16"), "2 ranks, ZeRO stage 2, bf16"),
+        pytest.param(2, ("zero2", "bf16"), "2 ranks, ZeRO stage 2, bf16", marks=pytest.mark.extended),
     ])  # fmt: skip
     def test_another_layout_resumes_and_says_so(
         self, again: Path, toy_corpus: Path, ranks: int, ds: tuple[str, ...], layout: str
@@ -189,7 +189,7 @@ class TestDivergence:
         assert all(weight.isfinite().all() for weight in weights.load_weights().values())
         assert not list(run.glob("checkpoints/.*"))
 
-    @pytest.mark.parametrize("stage", ["zero0", "zero2"])
+    @pytest.mark.parametrize("stage", [pytest.param("zero0", marks=pytest.mark.extended), "zero2"])
     def test_fp16_gives_up_at_the_smallest_loss_scale(self, toy_corpus: Path, tmp_path: Path, stage: str) -> None:
         half = tmp_path / "half.json"
         half.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 3, "hysteresis": 1}}))

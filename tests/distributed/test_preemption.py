@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ from support.processes.launching import finish, forked, launcher, run_dst, start
 from support.processes.ranks import finish_all, run_dst_ranks, srun
 from support.training.runs import TINY, latest_state, losses
 
-UPDATES = 80
+UPDATES = 50
 STOPPED = 143
 
 
@@ -43,8 +44,30 @@ def assert_stopped_cleanly(run: Path, after: int) -> int:
     return int(step)
 
 
+@contextmanager
+def two_ranks(kind: str, arguments: list[str]) -> Iterator[list[subprocess.Popen[str] | Fork]]:
+    """Two ranks, started by srun or by the deepspeed launcher; yields what ends with the run's status."""
+    if kind == "srun":
+        with srun(arguments, arguments) as ranks:
+            yield list(ranks)
+        return
+    with started(launcher(2, "--module", "dstransformer", *arguments)) as program:
+        yield [program]
+
+
+def terminate_rank_1(processes: Sequence[subprocess.Popen[str] | Fork]) -> None:
+    if len(processes) == 2:
+        processes[1].terminate()
+        return
+    children = psutil.Process(processes[0].pid).children(recursive=True)
+    (other,) = (process for process in children if "--local_rank=1" in process.cmdline())
+    other.terminate()
+
+
 @pytest.mark.slow
-def test_a_run_stopped_twice_equals_an_uninterrupted_one(toy_corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["srun", pytest.param("deepspeed", marks=pytest.mark.extended)])
+def test_a_run_stopped_twice_equals_an_uninterrupted_one(toy_corpus: Path, tmp_path: Path, kind: str) -> None:
+    """That deepspeed passes on the exit status is proved in test_two_nodes too."""
     whole, run = tmp_path / "whole", tmp_path / "preempted"
     done = run_dst_ranks(2, *train_arguments(toy_corpus, whole))
     assert done.returncode == 0, done.stderr
@@ -59,13 +82,13 @@ def test_a_run_stopped_twice_equals_an_uninterrupted_one(toy_corpus: Path, tmp_p
     stopped = assert_stopped_cleanly(run, after=0)
     assert f"stopped by SIGUSR1 at step {stopped}; run the same command to resume" in outputs[0][0]
 
-    # The same command resumes. SIGTERM then reaches the other rank, and the launcher passes on its exit status.
-    with started(launcher(2, "--module", "dstransformer", *arguments)) as program:
-        wait_until(lambda: has_logged(run, stopped + 5), program)
-        (other,) = (p for p in psutil.Process(program.pid).children(recursive=True) if "--local_rank=1" in p.cmdline())
-        other.terminate()
-        finish(program)
-        assert program.returncode == STOPPED
+    # The same command resumes. SIGTERM then reaches the other rank, and a launcher passes on its exit status.
+    with two_ranks(kind, arguments) as processes:
+        wait_until(lambda: has_logged(run, stopped + 5), processes[0])
+        terminate_rank_1(processes)
+        for process in processes:
+            finish(process)
+            assert process.returncode == STOPPED
     assert_stopped_cleanly(run, after=stopped + 4)
 
     done = run_dst_ranks(2, *arguments)

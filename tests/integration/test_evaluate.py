@@ -118,7 +118,7 @@ def test_a_finished_run_is_evaluated_once(trained: Path, texts: list[str], tmp_p
 @pytest.mark.slow
 def test_checkpoints_are_evaluated_beside_the_training(toy_corpus: Path, texts: list[str], tmp_path: Path) -> None:
     run = tmp_path / "busy"
-    settings = ("training.max_updates=60", "validation.every=0", "checkpoint.every_updates=3")
+    settings = ("training.max_updates=24", "validation.every=0", "checkpoint.every_updates=3")
     settings += ("checkpoint.keep_last=2", "checkpoint.average_last=2")
     with forked(["-m", "dstransformer", *train_options(toy_corpus, run, *settings)], environment()) as training:
         wait_until(lambda: (run / ".lock").exists() or training.poll() is not None)
@@ -132,10 +132,10 @@ def test_checkpoints_are_evaluated_beside_the_training(toy_corpus: Path, texts: 
     found = results(run)
     steps = [record["step"] for record in found if record["checkpoint"] != "bundle"]
     assert steps == sorted(set(steps))
-    assert steps[-1] == 60
+    assert steps[-1] == 24
     assert found[-1]["checkpoint"] == "bundle"
     assert len(printed.splitlines()) == len(found)
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     run_id = json.loads((run / "tracking.json").read_text())["run_id"]
     history = client.get_metric_history(run_id, "evaluate/held/bleu")
-    assert sorted(point.step for point in history) == [*steps, 60]
+    assert sorted(point.step for point in history) == [*steps, 24]

@@ -11,6 +11,7 @@ from mlflow.tracking import MlflowClient
 from support.data.prep import build
 from support.data.trees import write_treebank
 from support.processes.launching import run_dst
+from support.processes.ranks import run_dst_ranks
 from support.services.mlflow_runs import bundle_model, tracked_run
 
 from dstransformer.model import open_bundle
@@ -55,7 +56,7 @@ def run(corpus: Path) -> Path:
     """A parser trained by two ranks for thirty updates."""
     folder = corpus.parent / "runs" / "parser"
     command = ["train", "parser_sample", "--corpus", str(corpus), "--run", str(folder), "--set", *SMALL]
-    done = run_dst(*command, ranks=2)
+    done = run_dst_ranks(2, *command)
     assert done.returncode == 0, done.stderr
     assert "test F1 " in done.stdout
     return folder

@@ -27,7 +27,9 @@ def wait_for(stage: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize("stage", ["read", "clean", "vocab"])
+@pytest.mark.parametrize("stage", [
+    pytest.param("read", marks=pytest.mark.extended), "clean", pytest.param("vocab", marks=pytest.mark.extended),
+])  # fmt: skip
 def test_a_killed_build_leaves_no_corpus_and_resumes(tmp_path: Path, text: WriteText, stage: str) -> None:
     options, out, work = text(60_000), tmp_path / "corpus", tmp_path / "corpus.work"
     command = [sys.executable, "-m", "data_prep", "build", *options, "--workers", "2", "--out", str(out)]

@@ -174,9 +174,11 @@ def learned(shared_folder: Callable[[str, Callable[[Path], object]], Path], corp
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_the_code_on_the_card_uses_both_tokenizers(
     learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """In the first tier, test_hf runs the code on a card, and exports models with two tokenizers."""
     from transformers import AutoTokenizer
 
     export_hf(learned / "bundle", tmp_path / "hf")
@@ -205,7 +207,9 @@ def test_the_code_on_the_card_uses_both_tokenizers(
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_fine_tuning_keeps_the_rows_of_shared_pieces_of_each_side(bundle: Bundle, tmp_path: Path) -> None:
+    """In the first tier, test_init does so with one tokenizer."""
     other = build_toy(tmp_path / "corpus", 300, "--no-joint", vocab_size=360)
     done = run_dst(
         *options(other, tmp_path / "run"), TIED, "training.max_updates=1", "schedule.peak=1e-9",

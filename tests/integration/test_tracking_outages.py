@@ -179,9 +179,11 @@ def test_a_server_whose_disk_is_full_gets_everything_later(
     assert stored(run) == healthy
 
 
+@pytest.mark.extended
 def test_dst_track_sends_a_run_and_its_evaluations_when_the_server_is_back(
     toy_corpus: Path, proxy: Proxy, healthy: dict[str, Any], tmp_path: Path
 ) -> None:
+    """In the first tier, test_tracking_mlflow sends the records of a run, and test_evaluate those of an evaluation."""
     run = tmp_path / "run"
     proxy.choose_fault = lambda *_: "drop"
     try:

@@ -35,8 +35,12 @@ def translated(text: Path, *options: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--sample", "--top-k", "5", "--format", "pairs", "--tag", "<BT>")])
+@pytest.mark.parametrize("options", [
+    (),
+    pytest.param(("--sample", "--top-k", "5", "--format", "pairs", "--tag", "<BT>"), marks=pytest.mark.extended),
+])  # fmt: skip
 def test_two_processes_write_what_one_writes(text: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    """For other options, test_parts does the same in one process."""
     out = tmp_path / "out"
     done = run_dst_ranks(2, "translate", str(BUNDLE), str(text), "--output", str(out), *options)
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.processes.forks import environment
 from support.processes.launching import finish, free_port, started
+from support.processes.shell_commands import shell_commands
 
 REPOSITORY = Path(__file__).parents[2]
 TUTORIALS = ("first-model", "your-own-text", "cluster")
@@ -33,9 +34,15 @@ SMALLER = {
 
 @pytest.mark.slow
 def test_the_commands_of_the_tutorials_run(tmp_path: Path) -> None:
+    """Launchers start processes of their own; commands are forked, which the tests of the wheel make up for."""
+    with shell_commands() as commands:
+        run_tutorials(commands, tmp_path)
+
+
+def run_tutorials(commands: Path, tmp_path: Path) -> None:
     (tmp_path / "launch").symlink_to(REPOSITORY / "launch")
     variables = environment() | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "DLTS_HOSTFILE": "/none",  # deepspeed's default is a file of the machine
         "MASTER_PORT": str(free_port()),
     }
@@ -49,7 +56,7 @@ def test_the_commands_of_the_tutorials_run(tmp_path: Path) -> None:
         if tutorial == "your-own-text":
             script = OWN_TEXT + script
         script = script.replace("deepspeed --num_gpus 2", f"deepspeed --num_gpus 2 --master_port {free_port()}")
-        with started(["bash", "-e", "-c", script], variables, cwd=tmp_path, stdout=-1, stderr=-2) as process:
+        with started(["bash", "-e", "-c", script], variables, cwd=tmp_path, stdin=-3, stdout=-1, stderr=-2) as process:
             printed, _ = finish(process)
         assert process.returncode == 0, f"{tutorial}:\n{printed[-4000:]}"
     assert unused == set()

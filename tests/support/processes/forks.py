@@ -27,7 +27,9 @@ _CONTEXT.set_forkserver_preload(["support.processes.preload"])
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """An environment in which a process finds this checkout's packages and uses one thread on the CPU."""
-    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH", "")])
+    tests = REPOSITORY / "tests"
+    folders = [REPOSITORY, tests, tests / "support" / "startup"]
+    path = os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")])
     binaries = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
     return {
@@ -54,15 +56,23 @@ class Fork:
         program: ``-m MODULE`` or the path of a file, and its arguments.
         env: The environment.
         cwd: The working directory; defaults to that of this process.
+        streams: The files of standard input, output and error; by default no input, and ``outputs``.
     """
 
-    def __init__(self, program: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> None:
+    def __init__(
+        self,
+        program: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        streams: Sequence[Path] | None = None,
+    ) -> None:
         self.args = list(program)
         self._folder = tempfile.TemporaryDirectory(prefix="dst-test-fork-")
         self.outputs = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
         for path in self.outputs:
             path.touch()
-        job = (self.args, dict(env), str(cwd or Path.cwd()), list(map(str, self.outputs)))
+        opened = list(map(str, streams or [Path(os.devnull), *self.outputs]))
+        job = (self.args, dict(env), str(cwd or Path.cwd()), opened)
         self._process = fork_server().Process(target=_run_program, args=job)
         self._process.start()
         assert self._process.pid is not None
@@ -75,6 +85,12 @@ class Fork:
 
     def poll(self) -> int | None:
         """The exit status; None while the process runs."""
+        return self.returncode
+
+    def wait(self) -> int:
+        """Wait for the end; return the exit status."""
+        self._process.join()
+        assert self.returncode is not None
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
@@ -109,15 +125,24 @@ class Fork:
         self._folder.cleanup()
 
 
-def _run_program(program: Sequence[str], env: Mapping[str, str], cwd: str, outputs: Sequence[str]) -> None:
+def _run_program(program: Sequence[str], env: Mapping[str, str], cwd: str, streams: Sequence[str]) -> None:
     """Run the program in the forked process as Python would."""
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    for number, path in enumerate([os.devnull, *outputs]):
-        opened = os.open(path, os.O_RDWR | os.O_APPEND)
+    for number, path in enumerate(streams):
+        opened = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_APPEND)
         os.dup2(opened, number)
         os.close(opened)
+    # The server's own objects know what its streams were: whether they can seek, for instance.
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(number, mode, buffering, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+        for number, mode, buffering, errors in (
+            (0, "r", -1, "strict"),
+            (1, "w", -1, "strict"),
+            (2, "w", 1, "backslashreplace"),
+        )
+    )
     sys.orig_argv = [sys.executable, *program]
     try:
         if program[0] == "-m":

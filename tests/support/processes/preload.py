@@ -1,6 +1,7 @@
 """Preloads the modules that ``dst`` and ``dst-prep`` import, most of them late; see ``forks``."""
 
 import contextlib
+import gc
 import importlib
 import os
 import sys
@@ -23,3 +24,7 @@ os.environ["DS_ACCELERATOR"] = "cpu"  # as dst sets it
 with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed logs to stdout
     for module in MODULES:
         importlib.import_module(module)
+
+# A collection in a forked process would visit a million objects that never become garbage, and so copy their pages.
+gc.collect()
+gc.freeze()

@@ -25,6 +25,7 @@ from dstransformer.corpus import (
 )
 from dstransformer.evaluation import Evaluation, Sample, Score
 from dstransformer.tracking import RunStart
+from support.processes.forks import environment
 from support.processes.launching import free_port, wait_until
 
 
@@ -92,7 +93,7 @@ class MlflowServer:
         quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, env=os.environ | quiet, stdout=log, stderr=log, start_new_session=True
+                command, env=environment(quiet), stdout=log, stderr=log, start_new_session=True
             )
         wait_until(self._healthy, lambda: (self._folder / "server.log").read_text()[-3000:])
 

@@ -15,7 +15,7 @@ from dstransformer.decoding.formats import Request
 from dstransformer.distributed.launcher import Processes
 from dstransformer.errors import DataError, StorageError, UserError
 
-LINES = [f"{TEXT[number % 4]} {number}" if number % 7 else "" for number in range(50)]
+LINES = [f"{' '.join(TEXT[number % 4].split()[:2])} {number}" if number % 7 else "" for number in range(50)]
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def engine_of(ct2: Translator) -> CT2Engine:
 
 def test_the_search_finds_what_ours_does(trained: Path, exported: Path, learned: list[str]) -> None:
     ct2 = open_ct2(exported)
-    assert_alike(trained, ct2, learned)
+    assert_alike(trained, ct2, learned[:100])
     assert ct2.translate(["", " "]) == ["", ""]
     many = ct2.search(learned[:5], n_best=3)
     assert [len(found) for found in many] == [3] * 5

@@ -131,7 +131,7 @@ def test_each_language_has_its_own_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_generate_writes_what_beam_search_does(trained: Path, exported: Path, learned: list[str]) -> None:
-    sentences = learned[:200]
+    sentences = learned[:100]
     expected = Translator.load(trained).translate(sentences)
     model, tokenizer = MarianMTModel.from_pretrained(exported).eval(), AutoTokenizer.from_pretrained(exported)
     with torch.inference_mode():
@@ -163,7 +163,7 @@ def test_the_least_length_is_ours(tmp_path: Path, learned: list[str], least: int
 def test_the_code_on_the_card_chooses_as_beam_search_does(
     trained: Path, exported: Path, learned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sentences = learned[:200]
+    sentences = learned[:100]
     code = re.findall(r"```python\n(.*?)```", (exported / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     monkeypatch.chdir(exported)
     printed: list[list[str]] = []
