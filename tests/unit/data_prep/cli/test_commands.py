@@ -278,7 +278,7 @@ def test_run_in_process_returns_the_result_or_raises() -> None:
     assert run_in_process(b"bytes".upper) == b"BYTES"
     with pytest.raises(UserError, match="too small"):
         run_in_process(fail)
-    with pytest.raises(DstError, match="killed, perhaps because memory ran out"):
+    with pytest.raises(DstError, match="was killed by SIGKILL, perhaps because memory ran out"):
         run_in_process(kill_itself)
 
 
