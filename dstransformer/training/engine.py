@@ -109,6 +109,8 @@ class Engine:
         self._stage = zero_stage(ds_config)
         precision = precision_of(ds_config)
         self._loss_scale = LossScale(ds_config["fp16"]) if precision == "fp16" else None
+        if world.device.type == "cuda":
+            torch.set_float32_matmul_precision("high" if config.training.tf32 else "highest")
         torch.manual_seed(config.training.seed)
         model = Transformer(
             config.model,
