@@ -426,7 +426,7 @@ def find_driver_problem(environment: Mapping[str, str]) -> str | None:
     if is_hidden or not NVIDIA_DEVICE.exists():
         return None
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     except (AssertionError, RuntimeError) as error:  # not compiled with CUDA; the driver is too old
         return _first_line(error).partition(". ")[0]
     return None

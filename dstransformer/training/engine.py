@@ -59,7 +59,7 @@ class _HostFlag:
     """A flag on its way from the device to the host. Reading it waits for what was queued before it, and no more."""
 
     def __init__(self, device: torch.device) -> None:
-        self._event = torch.cuda.Event() if device.type == "cuda" else None
+        self._event = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._value = torch.zeros((), dtype=torch.bool, pin_memory=self._event is not None)
 
     def send(self, flag: Tensor) -> None:
@@ -174,7 +174,8 @@ class Engine:
             update: This rank's share of the update.
             number: Number of the update, from 1. Dropout masks are a function of seed, update and micro-batch.
         """
-        before, rate, losses = self.skipped, self.learning_rate, []
+        before, rate = self.skipped, self.learning_rate
+        losses: list[Tensor] = []
         nll = torch.zeros((), dtype=torch.float32, device=self._world.device)
         factor = self._loss_factor(update.tgt_tokens)
         numbers = deal(self._config.batch.micro_batches, self._world.rank, self._world.world_size)
