@@ -159,6 +159,7 @@ class TrainingConfig(Section):
     window_pairs: Annotated[int, Field(ge=0, le=2**30)]
     log_every: Count
     attention_backend: Literal["auto", "varlen", "padded"]
+    tf32: bool
     prefetch: Count
     join_seconds: Annotated[float, Field(ge=0)]
     hang_seconds: Annotated[float, Field(ge=0)]

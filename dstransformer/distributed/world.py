@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -35,11 +36,23 @@ JOIN_TIMEOUT = timedelta(minutes=10)
 #: Maximum number of absent processes that an error names.
 _MAX_NAMED = 8
 
-#: Seconds for which rank 0 keeps the store, so that the others can see who is missing.
+#: Seconds for which rank 0 keeps the store, so that the others can see what is wrong.
 _KEEP_STORE_SECONDS = 2.0
 
 #: Timeout of collectives in programs that state none.
 GROUP_TIMEOUT = timedelta(hours=1)
+
+#: Variables for GPUs, unless they are set. If NCCL fails, PyTorch aborts its communicator and not the process, which
+#: then raises, names the rank that died and records its exit status. NCCL's heartbeat would end a job that was
+#: suspended; ours does not. Segments that grow fit batches whose size changes with every update.
+CUDA_VARIABLES = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(30 * 24 * 3600),
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+}
+
+#: Exists where an NVIDIA driver is loaded.
+NVIDIA_DEVICE = Path("/dev/nvidiactl")
 
 
 class PeerError(DstError):
@@ -48,7 +61,7 @@ class PeerError(DstError):
 
 @contextmanager
 def peer_errors() -> Iterator[None]:
-    """Turn connection errors of gloo and the store, which mean that another process died, into a one-line error.
+    """Turn errors of gloo, NCCL and the store, which mean that another process died, into a one-line error.
 
     Raises:
         PeerError: Another process has died or does not respond.
@@ -56,10 +69,11 @@ def peer_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "gloo/" not in str(error) and not isinstance(error, dist.DistNetworkError | dist.DistStoreError):
+        failures = dist.DistNetworkError | dist.DistStoreError | dist.DistBackendError
+        if "gloo/" not in str(error) and not isinstance(error, failures):
             raise
         raise PeerError(
-            f"another process of the run has ended or does not respond; see its own message ({_gloo_message(error)})"
+            f"another process of the run has ended or does not respond; see its own message ({_backend_message(error)})"
         ) from error
 
 
@@ -222,12 +236,14 @@ def join_world(
     environment.setdefault("MASTER_PORT", str(_free_port()) if processes.world_size == 1 else "29500")
     device = _choose_device(processes, environment)
     if device.type == "cuda":
+        for name, value in CUDA_VARIABLES.items():
+            environment.setdefault(name, value)
         torch.cuda.set_device(device)
     else:
         environment.setdefault("DS_ACCELERATOR", "cpu")
     try:
         with _log_if_waiting(processes, environment, address_given, join_timeout):
-            store = _join_store(processes, environment, join_timeout)
+            store = _join_store(processes, environment, join_timeout, _identity(device))
             on_joined(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), _prefix(environment))
             _set_default_timeout(timeout, store)
             dist.init_process_group(
@@ -239,7 +255,7 @@ def join_world(
                 device_id=device if device.type == "cuda" else None,
             )
             world = World(processes, device, timeout, waiting)
-        if device.type == "cpu" and "OMP_NUM_THREADS" not in environment:
+        if "OMP_NUM_THREADS" not in environment:
             own = platform.node(), usable_cores()
             torch.set_num_threads(_share_cores(own, world.gather(own)))
         return world
@@ -249,11 +265,20 @@ def join_world(
         raise failure from error
 
 
-def _join_store(processes: Processes, environment: Mapping[str, str], join_timeout: timedelta) -> Store:
+def _join_store(
+    processes: Processes, environment: Mapping[str, str], join_timeout: timedelta, gpu: str | None = None
+) -> Store:
     """Wait in a store until all processes have joined, and return the store.
+
+    Args:
+        processes: Rank of this process, and the number of them.
+        environment: The environment variables.
+        join_timeout: How long to wait.
+        gpu: What identifies the GPU of this process among all; None on a CPU.
 
     Raises:
         DstError: Some processes did not join in time.
+        UserError: Two processes have the same GPU.
         RuntimeError: The connection to the store was lost.
     """
     deadline = time.monotonic() + join_timeout.total_seconds()
@@ -272,6 +297,8 @@ def _join_store(processes: Processes, environment: Mapping[str, str], join_timeo
         ) from error
     joined = PrefixStore(f"{_prefix(environment)}joined", store)
     joined.set(str(processes.rank), "")
+    if gpu is not None and joined.add(f"gpu/{gpu}", 1) > 1:
+        joined.set("shared", platform.node())
     if joined.add("count", 1) == processes.world_size:
         joined.set("all", "")
     try:
@@ -284,6 +311,15 @@ def _join_store(processes: Processes, environment: Mapping[str, str], join_timeo
         if serves:
             time.sleep(_KEEP_STORE_SECONDS)
         raise _join_error(processes, f"{host}:{port}", join_timeout, f"rank {names} is missing") from error
+    if joined.check(["shared"]):
+        failure = UserError(
+            f"several processes have the same GPU of {joined.get('shared').decode()}: start one process per GPU, with "
+            "--gpus-per-node, or with --gpus-per-task for one GPU each"
+        )
+        failure.rank = processes.rank
+        if serves:
+            time.sleep(_KEEP_STORE_SECONDS)
+        raise failure
     return store
 
 
@@ -356,29 +392,53 @@ def _share_cores(own: tuple[str, frozenset[int]], all_ranks: Sequence[tuple[str,
 
 
 def _choose_device(processes: Processes, environment: Mapping[str, str]) -> torch.device:
+    """The GPU of the local rank, or the only visible one: ``srun --gpus-per-task`` shows each process its own."""
     accelerator = environment.get("DS_ACCELERATOR")
     if accelerator == "cpu":
         return torch.device("cpu")
+    failure: UserError | None = None
     if not torch.cuda.is_available():
-        if accelerator == "cuda":
-            failure = UserError(
-                f"DS_ACCELERATOR is cuda, but {platform.node()} has no visible GPU: unset it to train on the CPU"
-            )
-            failure.rank = processes.rank
-            raise failure
-        return torch.device("cpu")
-    if processes.local_rank >= torch.cuda.device_count():
+        if accelerator != "cuda":
+            if processes.local_rank == 0 and (problem := find_driver_problem(environment)) is not None:
+                logger.warning(
+                    "%s has an NVIDIA GPU that PyTorch %s cannot use (%s), so the CPU trains: install a PyTorch that "
+                    "fits the driver, or a newer driver",
+                    platform.node(), torch.__version__, problem,
+                )  # fmt: skip
+            return torch.device("cpu")
+        failure = UserError(
+            f"DS_ACCELERATOR is cuda, but {platform.node()} has no visible GPU: unset it to train on the CPU"
+        )
+    elif 1 < torch.cuda.device_count() <= processes.local_rank:
         failure = UserError(
             f"{platform.node()} has {torch.cuda.device_count()} GPUs, too few for local rank {processes.local_rank}: "
             "start one process per GPU, or hide the GPUs with CUDA_VISIBLE_DEVICES="
         )
+    if failure is not None:
         failure.rank = processes.rank
         raise failure
-    return torch.device("cuda", processes.local_rank)
+    return torch.device("cuda", processes.local_rank if torch.cuda.device_count() > 1 else 0)
 
 
-def _gloo_message(error: Exception) -> str:
-    """The first sentence of gloo's error message, without the source location."""
+def find_driver_problem(environment: Mapping[str, str]) -> str | None:
+    """Why PyTorch cannot use the GPUs of this machine; None if there are none, they are hidden, or it can."""
+    is_hidden = environment.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
+    if is_hidden or not NVIDIA_DEVICE.exists():
+        return None
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (AssertionError, RuntimeError) as error:  # not compiled with CUDA; the driver is too old
+        return _first_line(error).partition(". ")[0]
+    return None
+
+
+def _identity(device: torch.device) -> str | None:
+    """What identifies a GPU among all of a cluster; None for a CPU."""
+    return None if device.type != "cuda" else f"{platform.node()}/{torch.cuda.get_device_properties(device).uuid}"
+
+
+def _backend_message(error: Exception) -> str:
+    """The first sentence of an error message of gloo or NCCL, without the source location."""
     return re.sub(r"^\[[^]]*\] *", "", _first_line(error)).partition(". ")[0]
 
 

@@ -42,6 +42,7 @@ class Step(NamedTuple):
         losses: This rank's share of the loss sums, on the device.
         parts: The loss of each of this rank's micro-batches, ``(accumulation steps,)``, on the device.
         learning_rate: The learning rate it was computed with.
+        finite: Whether this rank's share of the loss is neither NaN nor infinite.
         skipped: Whether the gradient was not finite on some rank, so that nothing changed.
         lowers_scale: Whether that is the way in which fp16 finds its loss scale, and no sign of trouble.
     """
@@ -49,8 +50,29 @@ class Step(NamedTuple):
     losses: LossSums
     parts: Tensor
     learning_rate: float
+    finite: bool = True
     skipped: bool = False
     lowers_scale: bool = False
+
+
+class _HostFlag:
+    """A flag on its way from the device to the host. Reading it waits for what was queued before it, and no more."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._value = torch.zeros((), dtype=torch.bool, pin_memory=self._event is not None)
+
+    def send(self, flag: Tensor) -> None:
+        """Queue the copy of a boolean scalar on the device."""
+        self._value.copy_(flag, non_blocking=True)
+        if self._event is not None:
+            self._event.record()
+
+    def read(self) -> bool:
+        """The flag sent last."""
+        if self._event is not None:
+            self._event.synchronize()
+        return bool(self._value)
 
 
 class Engine:
@@ -87,6 +109,8 @@ class Engine:
         self._stage = zero_stage(ds_config)
         precision = precision_of(ds_config)
         self._loss_scale = LossScale(ds_config["fp16"]) if precision == "fp16" else None
+        if world.device.type == "cuda":
+            torch.set_float32_matmul_precision("high" if config.training.tf32 else "highest")
         torch.manual_seed(config.training.seed)
         model = Transformer(
             config.model,
@@ -123,6 +147,7 @@ class Engine:
         self._partition = Partition(self._engine, self._stage, world)
         self._ema = self._build_ema()
         self._grad_norm: float | None = None
+        self._finite = _HostFlag(world.device)
         if not self._stage:
             self._optimizer.register_step_pre_hook(_skip_overflow)
 
@@ -149,29 +174,34 @@ class Engine:
             update: This rank's share of the update.
             number: Number of the update, from 1. Dropout masks are a function of seed, update and micro-batch.
         """
-        before, rate, losses = self.skipped, self.learning_rate, []
+        before, rate = self.skipped, self.learning_rate
+        losses: list[Tensor] = []
         nll = torch.zeros((), dtype=torch.float32, device=self._world.device)
         factor = self._loss_factor(update.tgt_tokens)
         numbers = deal(self._config.batch.micro_batches, self._world.rank, self._world.world_size)
         with peer_errors():
-            for accumulation, (micro_batch, batch) in enumerate(zip(numbers, update.batches, strict=True)):
+            for micro_batch, batch in zip(numbers, update.batches, strict=True):
+                if losses:
+                    self._engine.step()  # accumulates only
                 self._report(number)
                 torch.manual_seed(dropout_seed(self._config.training.seed, number, micro_batch))
                 sums = self._engine(*batch.to(self._world.device))
                 self._engine.backward(sums.loss * factor)
-                if accumulation + 1 == len(update.batches) and not self._stage:
-                    self._finish_gradients()
-                self._engine.step()
                 losses.append(sums.loss.detach().float())
                 nll += sums.nll
+            parts = torch.stack(losses)
+            loss = parts.sum()
+            self._finite.send(loss.isfinite())  # before the norm of the gradient, for which the host waits anyway
+            if not self._stage:
+                self._finish_gradients()
+            self._engine.step()
         overflow = self.skipped > before
         if self._ema is not None and not overflow:
             self._ema.add(number - self.skipped)
         lowers_scale = overflow and self._loss_scale is not None and self._loss_scale.can_fall
         if self._loss_scale is not None:
             self._loss_scale.update(overflow=overflow)
-        parts = torch.stack(losses)
-        return Step(LossSums(parts.sum(), nll), parts, rate, overflow, lowers_scale)
+        return Step(LossSums(loss, nll), parts, rate, self._finite.read(), overflow, lowers_scale)
 
     def _loss_factor(self, tgt_tokens: int) -> float:
         """The factor of the summed loss of a micro-batch, in an update of ``tgt_tokens`` target tokens."""

@@ -84,7 +84,7 @@ class Trainer:
                 votes = self.session.vote(
                     save=self.checkpoints.is_due,
                     writing=self.checkpoints.is_writing,
-                    nonfinite=not bool(result.losses.loss.isfinite()),
+                    nonfinite=not result.finite,
                 )
                 self._advance(update, result, nonfinite=votes.nonfinite)
                 if not votes.writing:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from support.models.packed import VOCAB, draw_pairs, model_logits, pack, tiny_config
-from support.processes.launching import run_dst
+from support.processes.forks import environment
+from support.processes.launching import run_command
 from support.training.runs import TINY, losses
 
 from dstransformer.config import load_config
 from dstransformer.decoding import Ensemble, beam_search
-from dstransformer.model import Backend, Transformer
+from dstransformer.model import Backend, Transformer, open_bundle
 
 pytestmark = [
     pytest.mark.gpu,
@@ -142,8 +145,13 @@ def test_both_backends_train_alike(toy_corpus: Path, tmp_path: Path, precision: 
 
 
 def train(corpus: Path, run: Path, fragments: tuple[str, str], *changes: str) -> list[float]:
-    """The losses of thirty updates."""
+    """The losses of thirty updates on the GPU, in a new interpreter: forked processes see no GPU."""
+    variables = environment()
+    del variables["CUDA_VISIBLE_DEVICES"]
+    variables |= {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
     options = ["--corpus", str(corpus), "--run", str(run), "--ds", *fragments]
-    done = run_dst("train", "toy", *options, "--set", *TINY, "training.max_updates=30", *changes)
+    command = [sys.executable, "-m", "dstransformer", "train", "toy", *options, "--set", *TINY]
+    done = run_command([*command, "training.max_updates=30", *changes], env=variables)
     assert done.returncode == 0, done.stderr
+    assert open_bundle(run / "bundle").provenance["hardware"]["device"] == torch.cuda.get_device_name()
     return losses(run)

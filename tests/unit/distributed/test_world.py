@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from dstransformer.distributed import world
 from dstransformer.distributed.launcher import Processes, check_environment, read_processes, single_process_warning
-from dstransformer.distributed.world import _share_cores, join_world, leave_world
+from dstransformer.distributed.world import _share_cores, join_world, leave_world, peer_errors
 from dstransformer.errors import DstError, UserError
 
 LAUNCHER = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
@@ -89,6 +92,54 @@ def test_only_the_first_sentence_of_a_gloo_error_is_reported() -> None:
     said = r"see its own message \(Read error \[10.0.0.1\]:4: reset by peer\)$"
     with pytest.raises(DstError, match=said), world.peer_errors():
         raise error
+
+
+def test_an_error_of_nccl_means_that_another_process_died() -> None:
+    error = dist.DistBackendError("NCCL error in: ProcessGroupNCCL.cpp:3770, remote process exited. Last error: none")
+    with (
+        pytest.raises(world.PeerError, match=r"NCCL error in: .* remote process exited\)$"),
+        peer_errors(),
+    ):
+        raise error
+
+
+@pytest.mark.parametrize(("local_rank", "visible", "chosen"), [(3, 4, 3), (3, 1, 0), (0, 1, 0), (4, 4, None)])
+def test_the_only_visible_gpu_is_taken_by_any_local_rank(
+    monkeypatch: pytest.MonkeyPatch, local_rank: int, visible: int, chosen: int | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    processes = Processes(local_rank, local_rank, 8)
+    if chosen is None:
+        with pytest.raises(UserError, match="has 4 GPUs, too few for local rank 4"):
+            world._choose_device(processes, {})
+    else:
+        assert world._choose_device(processes, {}) == torch.device("cuda", chosen)
+
+
+def test_a_gpu_that_pytorch_cannot_use_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert world.find_driver_problem({}) is None, "there is no driver"
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.setattr(world, "NVIDIA_DEVICE", tmp_path / "nvidiactl")
+    assert world.find_driver_problem({}) == "Torch not compiled with CUDA enabled"
+    assert world.find_driver_problem({"CUDA_VISIBLE_DEVICES": ""}) is None, "the user has hidden the GPUs"
+
+
+def test_two_processes_on_one_gpu_are_refused_by_all() -> None:
+    port = str(world._free_port())
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+    def join(rank: int) -> str:
+        try:
+            gpu = f"node/GPU-{min(rank, 1)}"  # ranks 1 and 2 have the same one
+            world._join_store(Processes(rank, rank, 3), place, timedelta(seconds=60), gpu)
+        except UserError as error:
+            return str(error)
+        return "joined"
+
+    with ThreadPoolExecutor(3) as threads:
+        said = list(threads.map(join, range(3)))
+    assert all(message.startswith("several processes have the same GPU of ") for message in said)
 
 
 @pytest.mark.parametrize(("variables", "warning"), [
