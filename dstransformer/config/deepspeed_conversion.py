@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from dstransformer.config.deepspeed_checks import DEPRECATED_NAMES, OWNED, find_problems
 
@@ -185,7 +185,7 @@ def _missing(fragment: Mapping[str, Any]) -> Iterator[str]:
         yield "it states no precision: name one of fp32, bf16, fp16 beside it"
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
