@@ -1,25 +1,55 @@
-"""``dst ds-config``: print the DeepSpeed JSON of an experiment."""
+"""``dst ds-config``: print the DeepSpeed JSON of an experiment, or what can be made of one for another program."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from dstransformer.cli.options import CommandResult, Commands, add_experiment
+from dstransformer.errors import UserError
 from dstransformer.terminal.command import CommandParser
 
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst ds-config``."""
-    parser = commands.add_parser("ds-config", help="print the DeepSpeed JSON of an experiment")
-    add_experiment(parser)
+    parser = commands.add_parser("ds-config", help="print the DeepSpeed JSON of an experiment, or convert one")
+    add_experiment(parser, required=False)
     parser.add_argument("--world-size", type=int, default=1, help="number of processes (1)")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="FILE",
+        help="convert a DeepSpeed JSON of another program: prints what --ds can use of it, and on standard error what "
+        "--set says of the rest and what is left out",
+    )
     parser.set_defaults(handler=run)
 
 
 def run(options: argparse.Namespace) -> CommandResult:
-    """Compose the DeepSpeed JSON."""
+    """Compose or convert the DeepSpeed JSON."""
     from dstransformer.config import compose, load_config
 
+    if options.source is not None:
+        if options.preset is not None or options.overrides or options.ds:
+            raise UserError(f"--from {options.source} converts that file alone: leave out PRESET, --set and --ds")
+        return CommandResult(_convert(options.source))
+    if options.preset is None:
+        raise UserError(
+            "the following arguments are required: PRESET (one of `dst presets`, or a .yaml file; before --ds), or "
+            "--from FILE"
+        )
     config = load_config(options.preset, options.overrides, options.ds)
     return CommandResult(json.dumps(compose(config, options.world_size), indent=2))
+
+
+def _convert(path: str) -> str:
+    from dstransformer.config.deepspeed_conversion import convert
+    from dstransformer.config.deepspeed_json import read_fragment
+
+    conversion = convert(read_fragment(path)[0])
+    lines = [f"note: {note}" for note in conversion.notes]
+    if conversion.settings:
+        lines.append(f"use with: --set {' '.join(conversion.settings)}")
+    print("\n".join(lines), file=sys.stderr)
+    return json.dumps(conversion.fragment, indent=2)

@@ -104,9 +104,14 @@ def registered_name(name: str) -> str:
     return name
 
 
-def add_experiment(parser: CommandParser) -> None:
+def add_experiment(parser: CommandParser, *, required: bool = True) -> None:
     """Add the options that define an experiment: preset, overrides, DeepSpeed fragments."""
-    parser.add_argument("preset", metavar="PRESET", help="name of a preset (dst presets) or a YAML file")
+    parser.add_argument(
+        "preset",
+        metavar="PRESET",
+        nargs=None if required else "?",
+        help="name of a preset (dst presets) or a YAML file",
+    )
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override one or more values"
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from dstransformer.config.deepspeed_keys import check_keys
+from dstransformer.config.deepspeed_checks import check_fragment, iter_values
 from dstransformer.config.schema import Config
 from dstransformer.errors import ConfigError, shown
 from dstransformer.io.json_text import MAX_BYTES, JsonError, parse_json
@@ -20,56 +19,6 @@ Precision = Literal["fp32", "bf16", "fp16"]
 _HERE = Path(__file__).parent
 _PACKAGED = _HERE / "ds_configs"  # in a wheel
 _CHECKOUT = _HERE.parents[1] / "ds_configs"  # in a checkout
-
-#: DeepSpeed keys that are derived from the experiment, and what determines each of them.
-OWNED = {
-    "train_batch_size": "batch.micro_batches",
-    "train_micro_batch_size_per_gpu": "batch.micro_batches",
-    "gradient_accumulation_steps": "batch.micro_batches and the number of processes",
-    "gradient_clipping": "optimizer.clip_norm",
-    "optimizer": "the optimizer section",
-    "scheduler": "the schedule section",
-    "steps_per_print": "training.log_every",
-    "checkpoint": "the checkpoint section",
-}
-
-#: Values this package itself reads from the JSON, and the JSON literals allowed for each.
-ALLOWED_VALUES = {
-    "zero_optimization.stage": ("0", "1", "2", "3"),
-    "zero_optimization.offload_optimizer.device": ('"cpu"', '"nvme"', '"none"'),
-    "zero_optimization.offload_param.device": ('"cpu"', '"nvme"', '"none"'),
-    "bf16.enabled": ("true", "false"),
-    "fp16.enabled": ("true", "false"),
-}
-
-#: Deprecated names that DeepSpeed still accepts, and the current names that are read here.
-DEPRECATED_NAMES = {
-    "bfloat16": "bf16",
-    "zero_optimization.cpu_offload": "zero_optimization.offload_optimizer",
-    "zero_optimization.cpu_offload_param": "zero_optimization.offload_param",
-}
-
-#: DeepSpeed's options for half precision. They have no effect: the model itself computes in it, on weights in fp32.
-WITHOUT_EFFECT = (
-    *(f"bf16.{name}" for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states", "check_grad_overflow",
-                                  "immediate_grad_update")),
-    *(f"fp16.{name}" for name in ("auto_cast", "fp16_master_weights_and_grads")),
-    "data_types", "torch_autocast", "amp",
-)  # fmt: skip
-
-_FINITE = "gradients that are not finite would be applied"
-_MOMENTS = "checkpoints would lack the moments it keeps elsewhere"
-
-#: Keys with one usable value, and what any other would do. DeepSpeed accepts the others, mostly without a warning.
-FIXED_VALUES: dict[str, tuple[Any, str]] = {
-    "gradient_allreduce_op": ("mean", "the gradient would not be that of the mean loss"),
-    "managed_gradient_accumulation": (True, "every micro-batch would be an update"),
-    "zero_optimization.compute_grad_norm": (True, _FINITE),
-    "zero_optimization.offload_optimizer.ratio": (1, _MOMENTS),
-    "zero_optimization.offload_optimizer.super_offload": (False, _MOMENTS),
-    "zero_optimization.round_robin_gradients": (False, "DeepSpeed 0.19 confuses parameters, so would checkpoints"),
-    "zero_optimization.zenflow": (None, "updates would use gradients of earlier ones"),
-}
 
 #: Maximum number of processes; catches typos.
 MAX_WORLD_SIZE = 1_000_000
@@ -104,12 +53,10 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
     for position, name in enumerate(config.deepspeed):
         if name in config.deepspeed[:position]:
             raise ConfigError(f"the DeepSpeed fragment {shown(name)} is named twice: name it once")
-        fragment, origin = _read_fragment(name)
-        _check_allowed_values(fragment, origin)
-        for path, value in _iter_values(fragment):
-            _check_value(path, value, origin)
+        fragment, origin = read_fragment(name)
+        check_fragment(fragment, origin)
+        for path, value in iter_values(fragment):
             _add_value(merged, stated_by, path, value, origin)
-        check_keys(fragment, origin)
     _check_merged(merged, config.deepspeed)
     accumulation = accumulation_steps(config.batch.micro_batches, world_size)
     return merged | {
@@ -162,7 +109,18 @@ def _is_enabled(ds_config: Mapping[str, Any], precision: str) -> bool:
     return bool(ds_config.get(precision, {}).get("enabled", False))
 
 
-def _read_fragment(name: str) -> tuple[dict[str, Any], str]:
+def read_fragment(name: str) -> tuple[dict[str, Any], str]:
+    """Read a fragment.
+
+    Args:
+        name: The name of one in the package, or the path of a file.
+
+    Returns:
+        Its content, and what messages call it.
+
+    Raises:
+        ConfigError: There is no such fragment, or it is not a JSON object.
+    """
     packaged = fragments_folder() / f"{name}.json"
     is_path = name.endswith(".json") or "/" in name
     path = Path(name) if is_path else packaged
@@ -194,43 +152,6 @@ def _read_fragment(name: str) -> tuple[dict[str, Any], str]:
     return fragment, origin
 
 
-def _check_allowed_values(fragment: Mapping[str, Any], origin: str) -> None:
-    for name, allowed in ALLOWED_VALUES.items():
-        *sections, key = name.split(".")
-        node = fragment
-        for depth, section in enumerate(sections, start=1):
-            node = node.get(section, {})
-            if not isinstance(node, dict):
-                raise ConfigError(
-                    f"{origin}: {'.'.join(sections[:depth])} is {json.dumps(node)}: "
-                    f'write an object, such as {{"{key}": {allowed[0]}}}'
-                )
-        if key in node and json.dumps(node[key]) not in allowed:
-            raise ConfigError(f"{origin}: {name} is {json.dumps(node[key])}: write one of {', '.join(allowed)}")
-
-
-def _check_value(path: Sequence[str], value: Any, origin: str) -> None:
-    name = ".".join(path)
-    if path[0] in OWNED:
-        raise ConfigError(
-            f"{origin} states {name!r}, which is derived from {OWNED[path[0]]} of the experiment: "
-            "remove it from the JSON and set it with a preset or --set"
-        )
-    if path[0] in WITHOUT_EFFECT or name in WITHOUT_EFFECT:
-        raise ConfigError(
-            f"{origin} states {name!r}, which has no effect: weights, gradients and moments are in fp32, and every "
-            "gradient is checked; remove it, and choose what the model computes in with one of fp32, bf16, fp16"
-        )
-    for fixed, (usable, effect) in FIXED_VALUES.items():
-        if f"{name}.".startswith(f"{fixed}.") and (name != fixed or value != usable):
-            raise ConfigError(f"{origin} sets {name} to {shown(json.dumps(value), quote=False)}: {effect}; remove it")
-    for old, new in DEPRECATED_NAMES.items():
-        if f"{name}.".startswith(f"{old}."):
-            raise ConfigError(f"{origin} states {old!r}, a deprecated name: write {new!r}")
-    if value == "auto":
-        raise ConfigError(f'{origin}: {name} is "auto", which DeepSpeed replaces silently: write a value')
-
-
 def _check_merged(merged: Mapping[str, Any], names: Sequence[str]) -> None:
     """Refuse missing values, which DeepSpeed would choose silently, and contradictions, which it would report late."""
     fragments = f"the DeepSpeed fragments [{', '.join(names)}]"
@@ -257,14 +178,6 @@ def _check_offload(zero: Mapping[str, Any], part: str, min_stage: int, fragments
             f"{fragments} set {part} to cpu at ZeRO stage {zero['stage']}, "
             f"which needs stage {'3' if min_stage == 3 else '1, 2 or 3'}: choose that stage, or remove {part}"
         )
-
-
-def _iter_values(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from _iter_values(value, (*prefix, key))
-        else:
-            yield (*prefix, key), value
 
 
 def _add_value(

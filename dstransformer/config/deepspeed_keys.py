@@ -5,12 +5,8 @@ The keys are listed here because importing DeepSpeed takes seconds. A test compa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
-
-from dstransformer.errors import ConfigError, shown
 
 FLAG, COUNT, NUMBER, ANY = "true or false", "a whole number, 0 or more", "a number, 0 or more", "any"
 DTYPE = '"fp32", "fp16" or "bf16"'
@@ -85,32 +81,8 @@ SECTION_KEYS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 
 
-def check_keys(fragment: Mapping[str, Any], origin: str) -> None:
-    """Check the keys of a fragment and the types of their values.
-
-    Raises:
-        ConfigError: A key is unknown to DeepSpeed, or a value has the wrong type. Reports the first.
-    """
-    for name, value in fragment.items():
-        _check_entry(name, value, TOP_LEVEL_KEYS, origin, "")
-    for section, known in SECTION_KEYS.items():
-        node: Any = fragment
-        for part in section.split("."):
-            node = node.get(part, {}) if isinstance(node, Mapping) else {}
-        for name, value in node.items() if isinstance(node, Mapping) else ():
-            _check_entry(name, value, known, origin, f"{section}.")
-
-
-def _check_entry(name: str, value: Any, known: Mapping[str, str], origin: str, prefix: str) -> None:
-    if name not in known:
-        near = get_close_matches(name, list(known), n=1)
-        hint = f"did you mean {prefix + near[0]!r}?" if near else "remove it"
-        raise ConfigError(f"{origin} states {shown(prefix + name)}, which DeepSpeed does not know: {hint}")
-    if not _is_valid(known[name], value):
-        raise ConfigError(f"{origin}: {prefix}{name} is {shown(json.dumps(value), quote=False)}: write {known[name]}")
-
-
-def _is_valid(kind: str, value: Any) -> bool:
+def is_valid(kind: str, value: Any) -> bool:
+    """Whether a value is of a kind: ``FLAG``, ``COUNT``, ``NUMBER``, ``DTYPE``, ``SECTION`` or ``ANY``."""
     if kind == FLAG:
         return isinstance(value, bool)
     if kind == SECTION:

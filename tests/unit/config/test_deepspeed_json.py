@@ -17,7 +17,7 @@ from dstransformer.config import (
     preset_names,
     zero_stage,
 )
-from dstransformer.config.deepspeed_json import OWNED
+from dstransformer.config.deepspeed_checks import OWNED
 from dstransformer.errors import ConfigError
 
 
@@ -252,7 +252,7 @@ def test_every_preset_composes(preset: str) -> None:
     ('{"vocabulary_size": NaN}', "NaN is not a JSON number"),
     ("[" * 100000, "is not readable JSON"),
     ("\xff", "not UTF-8; convert it"),
-    ('{"activation_checkpointing": []}', "activation_checkpointing is []: write an object"),
+    ('{"timers": []}', "timers is []: write an object"),
 ])  # fmt: skip
 def test_unknown_keys_bad_values_and_bad_json_are_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.json"

@@ -1,0 +1,195 @@
+"""What this trainer makes of a DeepSpeed JSON written for another program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from typing import Any, NamedTuple, TypeGuard
+
+from dstransformer.config.deepspeed_checks import DEPRECATED_NAMES, OWNED, find_problems
+
+#: Types of DeepSpeed's optimizers that are Adam. All decouple weight decay unless ``adam_w_mode`` is false.
+ADAM = ("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam")
+
+#: Types of DeepSpeed's schedulers that begin with a linear warm-up.
+WARMUP = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
+
+
+class Conversion(NamedTuple):
+    """A DeepSpeed JSON, converted.
+
+    Attributes:
+        fragment: What of it a run can use as it is, for ``--ds``.
+        settings: What ``--set`` says of the rest: ``optimizer.beta1=0.9``.
+        notes: What is left out or differs, and why, a line each.
+    """
+
+    fragment: dict[str, Any]
+    settings: list[str]
+    notes: list[str]
+
+
+def convert(content: Mapping[str, Any]) -> Conversion:
+    """Convert a DeepSpeed JSON, such as those in the documents of DeepSpeed and Hugging Face.
+
+    Args:
+        content: The JSON object.
+    """
+    fragment = deepcopy(dict(content))
+    settings: dict[str, Any] = {}
+    notes: list[str] = []
+    for key in [key for key in fragment if key in OWNED]:
+        convert_key = _CONVERSIONS.get(key, _drop_checkpoint)
+        for name, value in convert_key(fragment.pop(key)):
+            if name is None:
+                notes.append(f"{key}: {value}")
+            else:
+                settings[name] = value
+    notes += _rename(fragment)
+    while problems := find_problems(fragment):
+        for problem in problems:
+            _remove(fragment, problem.path)
+            notes.append(f"{'.'.join(problem.path)} is left out: {problem.reason}")
+    notes += _missing(fragment)
+    return Conversion(fragment, [f"{name}={_yaml(value)}" for name, value in settings.items()], notes)
+
+
+Said = Iterator[tuple[str | None, Any]]
+
+
+def _convert_optimizer(section: Any) -> Said:
+    kind, params = _parts(section)
+    if kind.lower() not in ADAM:
+        yield None, f"{kind or 'it'} is left out: this trainer has Adam, with decoupled weight decay"
+        return
+    betas = params.get("betas")
+    if isinstance(betas, list) and len(betas) == 2 and all(map(_is_number, betas)):
+        yield from zip(("optimizer.beta1", "optimizer.beta2"), map(float, betas), strict=True)
+    for name, ours in (("eps", "optimizer.eps"), ("weight_decay", "optimizer.weight_decay"), ("lr", "schedule.peak")):
+        if _is_number(value := params.get(name)):
+            yield ours, float(value)
+    if params.get("adam_w_mode") is False and params.get("weight_decay"):
+        yield None, "weight decay is decoupled here (AdamW), not added to the gradient"
+    if ignored := sorted(set(params) - {"betas", "eps", "weight_decay", "lr", "adam_w_mode", "torch_adam"}):
+        yield None, f"{', '.join(ignored)} left out"
+    if automatic := sorted(name for name, value in params.items() if value == "auto"):
+        yield None, f'{", ".join(automatic)} "auto": the preset\'s values apply'
+
+
+def _convert_scheduler(section: Any) -> Said:
+    kind, params = _parts(section)
+    if kind not in WARMUP:
+        yield (
+            None,
+            f"{kind or 'it'} is left out: here the rate rises linearly, then falls with the inverse square root",
+        )
+        return
+    yield None, f"after its warm-up the rate falls with the inverse square root of the update, not as in {kind}"
+    for name, ours, build in (
+        ("warmup_num_steps", "schedule.warmup_steps", int),
+        ("warmup_max_lr", "schedule.peak", float),
+        ("total_num_steps", "training.max_updates", int),
+    ):
+        if _is_number(value := params.get(name)):
+            yield ours, build(value)
+    if _is_number(least := params.get("warmup_min_lr")) and least:
+        yield None, "the warm-up starts at 0, not at warmup_min_lr"
+    if automatic := sorted(name for name, value in params.items() if value == "auto"):
+        yield None, f'{", ".join(automatic)} "auto": the preset\'s values apply'
+
+
+def _convert_clipping(value: Any) -> Said:
+    if _is_number(value):
+        yield "optimizer.clip_norm", float(value)
+    else:
+        yield None, f"{value!r}: the preset's optimizer.clip_norm applies; Hugging Face's Trainer would clip at 1.0"
+
+
+def _convert_log_interval(value: Any) -> Said:
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        yield "training.log_every", value
+
+
+def _convert_batch(value: Any) -> Said:
+    yield None, f"{value}: an update is measured in tokens (batch.src_tokens, batch.tgt_tokens), not in samples"
+
+
+def _convert_accumulation(value: Any) -> Said:
+    number = value if isinstance(value, int) and not isinstance(value, bool) else "N"
+    yield None, f"{value}: set batch.micro_batches to {number} times the number of processes"
+
+
+def _drop_checkpoint(value: Any) -> Said:
+    del value
+    yield None, "left out: the section checkpoint of the preset says when checkpoints are written"
+
+
+_CONVERSIONS: dict[str, Callable[[Any], Said]] = {
+    "optimizer": _convert_optimizer,
+    "scheduler": _convert_scheduler,
+    "gradient_clipping": _convert_clipping,
+    "steps_per_print": _convert_log_interval,
+    "train_batch_size": _convert_batch,
+    "train_micro_batch_size_per_gpu": _convert_batch,
+    "gradient_accumulation_steps": _convert_accumulation,
+    "checkpoint": _drop_checkpoint,
+}
+
+
+def _parts(section: Any) -> tuple[str, dict[str, Any]]:
+    """The type and the parameters of an optimizer or scheduler."""
+    if not isinstance(section, Mapping):
+        return "", {}
+    params = section.get("params")
+    return str(section.get("type", "")), dict(params) if isinstance(params, Mapping) else {}
+
+
+def _rename(fragment: dict[str, Any]) -> Iterator[str]:
+    """Give deprecated sections their current names."""
+    zero = fragment.get("zero_optimization")
+    places = [(fragment, "bfloat16", "bf16")]
+    if isinstance(zero, dict):
+        places += [
+            (zero, old.rpartition(".")[2], new.rpartition(".")[2])
+            for old, new in DEPRECATED_NAMES.items()
+            if "." in old
+        ]
+    for node, old, new in places:
+        if old not in node:
+            continue
+        value = node.pop(old)
+        if new == "bf16":
+            node.setdefault(new, value)
+        elif value is True:
+            node.setdefault(new, {"device": "cpu"})
+        yield f"{old}: its name is {new} now"
+
+
+def _remove(fragment: dict[str, Any], path: tuple[str, ...]) -> None:
+    """Remove a value, and the sections that are empty then."""
+    *sections, key = path
+    nodes = [fragment]
+    for section in sections:
+        nodes.append(nodes[-1][section])
+    del nodes[-1][key]
+    for node, section in zip(reversed(nodes[:-1]), reversed(sections), strict=True):
+        if not node[section]:
+            del node[section]
+
+
+def _missing(fragment: Mapping[str, Any]) -> Iterator[str]:
+    """What a run needs besides the fragment."""
+    if "stage" not in fragment.get("zero_optimization", {}):
+        yield "it states no ZeRO stage: name one of zero0, zero1, zero2, zero3 beside it"
+    if not any("enabled" in fragment.get(name, {}) for name in ("bf16", "fp16")):
+        yield "it states no precision: name one of fp32, bf16, fp16 beside it"
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _yaml(value: Any) -> str:
+    """A number as ``--set`` reads it: YAML reads ``1e-09`` as text, and ``1.0e-09`` as a number."""
+    text = repr(value)
+    return text.replace("e", ".0e", 1) if "e" in text and "." not in text else text
