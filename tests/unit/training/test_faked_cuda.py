@@ -1,0 +1,145 @@
+"""Whole updates on a faked CUDA device: no mixing of devices, how often the host waits, how many operators run.
+
+See :mod:`support.cuda`. Nothing is computed, so nothing here is about results or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from support.cuda.device import missing
+from support.cuda.record import Recorder
+from support.cuda.updates import Layout, Recorded, record_update
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from dstransformer.config import compose, load_config
+from dstransformer.model import parameter_count
+from dstransformer.training.estimate import peak_memory_bytes
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "can be faked")
+
+#: A model that takes a second, with every part of a large one.
+SMALL = (
+    "model.num_layers=1", "model.d_model=64", "model.d_ff=128", "model.num_heads=2",
+    "batch.src_tokens=2000", "batch.tgt_tokens=2000",
+)  # fmt: skip
+
+_CONSTANT = "copy to the device: deepspeed/runtime/utils.py mask_nan_or_inf_with_val_inplace"
+_FINITE = "item: deepspeed/runtime/utils.py is_invalid_grad_norm"
+_ZERO_3 = "deepspeed/runtime/zero/stage3.py"
+
+
+def waits(stage: int, world_size: int, accumulation: int) -> dict[str, int]:
+    """Every wait of an update: for what, in which function, how often."""
+    if stage == 0:
+        return {"item: dstransformer/training/engine.py _finish_gradients": 1}
+    if stage == 1:
+        return {_CONSTANT: 1, _FINITE: 1}
+    reduced = "independent_gradient_partition_epilogue"
+    if stage == 2:
+        overlapped = f"synchronize the device: deepspeed/runtime/zero/stage_1_and_2.py {reduced}"
+        return {overlapped: accumulation, _CONSTANT: 1, _FINITE: 1}
+    gathered = "a stream: deepspeed/runtime/zero/partition_parameters.py wait"
+    if world_size > 1:
+        gathered = "the device: deepspeed/runtime/zero/partition_parameters.py _allgather_params_coalesced"
+    return {
+        f"synchronize a stream: {_ZERO_3} {reduced}": accumulation,
+        f"copy to the device: {_ZERO_3} get_grad_norm_direct": 1,
+        _FINITE: 1,
+        f"synchronize {gathered}": 1,
+    }
+
+
+#: The most operators of an update of base on each GPU, by the number of GPUs and of micro-batches. Lower it after an
+#: improvement.
+OPERATORS = {(1, 1): 1750, (1, 8): 9400, (8, 8): 1165}
+
+
+def record_small(stage: int, precision: str, world_size: int, micro_batches: int) -> Recorded:
+    overrides = (*SMALL, f"batch.micro_batches={micro_batches}")
+    return record_update(Layout("base", (f"zero{stage}", precision), world_size, overrides, vocabulary=1000))
+
+
+def test_an_update_runs_on_one_device_and_waits_as_often_as_it_must() -> None:
+    """Fake tensors of different devices do not mix, so an update that ends has one device."""
+    recorded = record_small(1, "bf16", 1, 2)
+    assert recorded.waits == waits(1, 1, 2)
+    assert len(recorded.src_tokens) == 2
+    assert recorded.calls("varlen_attn") + recorded.calls("flash_attention_forward") == 2 * 3, "one for each attention"
+    assert recorded.launches <= 640
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("stage", "precision", "world_size", "accumulation"), [
+    (0, "bf16", 1, 2), (0, "fp16", 8, 1), (1, "fp16", 1, 2), (1, "bf16", 8, 1),
+    (2, "bf16", 1, 2), (2, "fp16", 8, 1), (3, "bf16", 1, 2), (3, "fp16", 8, 1), (3, "fp32", 8, 2),
+])  # fmt: skip
+def test_the_host_waits_for_nothing_else(stage: int, precision: str, world_size: int, accumulation: int) -> None:
+    recorded = record_small(stage, precision, world_size, world_size * accumulation)
+    assert recorded.waits == waits(stage, world_size, accumulation)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("preset", "stage", "world_size", "micro_batches"), [
+    ("base", 1, 1, 1), ("base", 1, 1, 8), ("base", 1, 8, 8), ("big", 1, 1, 1), ("big", 1, 1, 8), ("big", 1, 8, 8),
+    ("base", 0, 1, 1), ("base", 2, 1, 8), ("base", 3, 8, 8),
+])  # fmt: skip
+def test_base_and_big_stay_within_their_budget_and_memory_is_as_estimated(
+    preset: str, stage: int, world_size: int, micro_batches: int
+) -> None:
+    layout = Layout(preset, (f"zero{stage}", "bf16"), world_size, (f"batch.micro_batches={micro_batches}",))
+    recorded = record_update(layout)
+    config = load_config(preset, layout.overrides, layout.fragments)
+    parameters, rows = parameter_count(config.model, layout.vocabulary), config.model.embedding_rows(layout.vocabulary)
+    estimated = peak_memory_bytes(config, compose(config, world_size), world_size, parameters, rows)
+    assert estimated == pytest.approx(recorded.peak_bytes, rel=0.1)
+    if (preset, stage) == ("base", 1):
+        assert recorded.launches <= OPERATORS[world_size, micro_batches]
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    with FakeTensorMode(), Recorder() as active:
+        yield active
+
+
+WAITING: dict[str, Callable[[torch.Tensor], object]] = {
+    "item": lambda x: bool(x.isfinite().all()),
+    "copy to the host": lambda x: x.cpu(),
+    "copy to the device": lambda x: torch.tensor(1.0, device=x.device),
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_a_wait_is_counted(name: str, recorder: Recorder) -> None:
+    torch.zeros(8).sum().item()  # on the CPU, so no wait
+    x = torch.ones(8, device="cuda")
+    assert not recorder.waits
+    WAITING[name](x)
+    assert sum(recorder.waits.values()) == 1
+
+
+def test_devices_do_not_mix(recorder: Recorder) -> None:
+    x = torch.ones(8, device="cuda")
+    with pytest.raises(RuntimeError, match=r"cuda:0(,| and) cpu"):
+        x + torch.ones(8)
+
+
+def test_operators_and_memory_are_counted(recorder: Recorder) -> None:
+    x = torch.ones(1024, 256, device="cuda")
+    y = x.view(256, 1024).t()  # no kernel, no memory
+    product = torch.mm(x, y.t())
+    size = 1024 * 256 * 4
+    assert recorder.operators == {
+        ("ones", "float32", size, 0): 1,
+        ("mm", "float32", 2 * size + 1024 * 1024 * 4, 2 * 1024 * 256 * 1024): 1,
+    }
+    assert recorder.live_bytes == recorder.peak_bytes == size + 1024 * 1024 * 4
+    del product
+    assert recorder.live_bytes == size
+    del x, y
+    assert recorder.live_bytes == 0
+    recorder.clear()
+    assert recorder.peak_bytes == 0
