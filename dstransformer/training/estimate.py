@@ -242,17 +242,20 @@ def peak_memory_bytes(
     src_tokens, tgt_tokens = (-(-n // micro_batches) for n in (config.batch.src_tokens, config.batch.tgt_tokens))
     gradients = _gradient_bytes(stage, world_size) * parameters
     held = bytes_per_parameter(stage, world_size, averaged=averaged) * parameters - gradients
-    gradients += _bucket_bytes(zero, stage)
+    buffers = _buffer_bytes(zero, stage)
     if stage == 3:
-        held += 4 * parameters  # gathered; none is released before it is needed again, unless the model is very large
-    at_loss = activation_bytes(config.model, src_tokens, tgt_tokens)
-    at_loss += loss_bytes(config.model, rows, tgt_tokens, precision)
-    accumulates = accumulation_steps(micro_batches, world_size) > 1
+        # It keeps the buffer, and all weights once they are gathered, unless the model is very large.
+        held, buffers = held + 4 * parameters + buffers, 0
+    activations = activation_bytes(config.model, src_tokens, tgt_tokens)
+    earlier = 0.0  # the gradients of earlier micro-batches
+    if accumulation_steps(micro_batches, world_size) > 1:
+        earlier = gradients + (buffers if stage == 1 else 0)  # stage 2 reduces after each micro-batch
+    at_loss = activations + loss_bytes(config.model, rows, tgt_tokens, precision) + earlier
     flat = 4 * parameters / world_size if stage else 0.0  # the gradients once more, as Adam takes them
-    return round(held + max(at_loss + (gradients if accumulates else 0.0), gradients + flat))
+    return round(held + max(at_loss, gradients + buffers + flat))
 
 
-def _bucket_bytes(zero: Mapping[str, Any], stage: int) -> int:
+def _buffer_bytes(zero: Mapping[str, Any], stage: int) -> int:
     """The fp32 buffers through which DeepSpeed reduces gradients: two where it computes others meanwhile."""
     if not stage:
         return 0
