@@ -27,7 +27,6 @@ SMALL = (
     "batch.src_tokens=2000", "batch.tgt_tokens=2000",
 )  # fmt: skip
 
-_CONSTANT = "copy to the device: deepspeed/runtime/utils.py mask_nan_or_inf_with_val_inplace"
 _FINITE = "item: deepspeed/runtime/utils.py is_invalid_grad_norm"
 _ZERO_3 = "deepspeed/runtime/zero/stage3.py"
 
@@ -37,11 +36,11 @@ def waits(stage: int, world_size: int, accumulation: int) -> dict[str, int]:
     if stage == 0:
         return {"item: dstransformer/training/engine.py _finish_gradients": 1}
     if stage == 1:
-        return {_CONSTANT: 1, _FINITE: 1}
+        return {_FINITE: 1}
     reduced = "independent_gradient_partition_epilogue"
     if stage == 2:
         overlapped = f"synchronize the device: deepspeed/runtime/zero/stage_1_and_2.py {reduced}"
-        return {overlapped: accumulation, _CONSTANT: 1, _FINITE: 1}
+        return {overlapped: accumulation, _FINITE: 1}
     gathered = "a stream: deepspeed/runtime/zero/partition_parameters.py wait"
     if world_size > 1:
         gathered = "the device: deepspeed/runtime/zero/partition_parameters.py _allgather_params_coalesced"
