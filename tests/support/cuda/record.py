@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -61,6 +61,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def wait(self, reason: str) -> None:
         """Count a wait of the host for the device, under the function that asked for it."""
         self.waits[f"{reason}: {_caller()}"] += 1
+
+    def kernel(self, name: str, arguments: Sequence[Any]) -> None:
+        """Record a kernel that is not an operator of PyTorch, and reads or writes each of its tensors once."""
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+        dtype = str(tensors[0].dtype).removeprefix("torch.")
+        self.operators[name, dtype, sum(_sizes(tensors)), 0] += 1
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -99,7 +99,8 @@ def record_update(layout: Layout) -> Recorded:
     from support.processes.forks import environment
     from support.processes.launching import run_command
 
-    variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(layout.world_size), "DS_ACCELERATOR": "cuda"}
+    processes = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(layout.world_size), "DS_ACCELERATOR": "cuda"}
+    variables = {**processes, "TRITON_INTERPRET": "0"}
     with tempfile.TemporaryDirectory(prefix="dst-faked-") as folder:
         result = Path(folder, "record.json")
         files = [str(build_extension()), str(result)]
@@ -118,7 +119,7 @@ def main(arguments: Sequence[str]) -> None:
     from support.cuda.record import Recorder
 
     recorder = Recorder()
-    fake_device(recorder.wait)
+    fake_device(recorder.wait, recorder.kernel)
     join_group(0, layout.world_size)
     recorded = _run(layout, recorder)
     result.write_text(json.dumps(asdict(recorded)), encoding="utf-8")
