@@ -21,6 +21,9 @@ _RESIDUAL_BYTES = 9
 #: Bytes per element of a dropout: half precision in and out, and the mask.
 _DROPOUT_BYTES = 5
 
+#: Bytes per element of a gradient masked with booleans, and of a kernel that reads the gradient and the result of ReLU.
+_MASKED_BYTES, _RELU_BYTES = 5, 6
+
 #: Operators that work on logits and nothing else; ``_to_copy`` works on them too.
 _ON_LOGITS = ("_log_softmax", "exp_", "sub_", "mul_", "mean", "gather", "scatter_add_", "neg", "full_like")
 
@@ -59,6 +62,14 @@ def fuse_residuals(work: Work, config: Config, vocabulary: int) -> Work:  # noqa
     return replace(work, operators=[*rest, *kernels])
 
 
+def fuse_relu(work: Work, config: Config, vocabulary: int) -> Work:  # noqa: ARG001
+    """ReLU in the kernel of the product before it, and its gradient in one kernel."""
+    kept = [operator for operator in work.operators if operator.name not in ("relu", "le", "masked_fill")]
+    masked = (operator for operator in work.operators if operator.name == "masked_fill")
+    fused = [o._replace(name="relu_backward", moved=o.moved * _RELU_BYTES // _MASKED_BYTES) for o in masked]
+    return replace(work, operators=kept + fused)
+
+
 def cast_once(work: Work, config: Config, vocabulary: int) -> Work:
     """One copy of all weights in half precision per update, in place of a cast at every use."""
     sizes = _weight_sizes(config, vocabulary)
@@ -94,6 +105,7 @@ def replay_graphs(work: Work, config: Config, vocabulary: int) -> Work:  # noqa:
 CHANGES: Sequence[tuple[str, Change]] = (
     ("cross-entropy in one kernel", fuse_cross_entropy),
     ("dropout, sum and norm in one kernel", fuse_residuals),
+    ("ReLU within kernels", fuse_relu),
     ("weights cast once an update", cast_once),
     ("flash attention called directly", call_flash_directly),
     ("one wait an update", wait_once),
