@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from tempfile import gettempdir
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import torch
@@ -104,56 +104,62 @@ def join_group(rank: int, world_size: int) -> None:
     mock.patch(f"{coordinator}.assert_ints_same_as_other_ranks").start()
 
 
+class _Event:
+    """An event; it has always happened."""
+
+    on_wait: ClassVar[Callable[[str], None]]
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def record(self, stream: Any = None) -> None: ...
+
+    def wait(self, stream: Any = None) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        type(self).on_wait("synchronize an event")
+
+    def elapsed_time(self, _: Any) -> float:
+        return 1.0
+
+
+class _Stream:
+    """A stream; everything that was put into it is done."""
+
+    on_wait: ClassVar[Callable[[str], None]]
+    device = torch.device("cuda", 0)
+    device_index = 0
+    cuda_stream = stream_id = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        type(self).on_wait("synchronize a stream")
+
+    def wait_stream(self, stream: Any) -> None: ...
+
+    def wait_event(self, event: Any) -> None: ...
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()
+
+    def query(self) -> bool:
+        return True
+
+
+@contextmanager
+def _within(_: Any) -> Iterator[None]:
+    yield
+
+
 def _stand_ins(on_wait: Callable[[str], None]) -> list[tuple[Any, str, Any]]:
     """What replaces each function of ``torch.cuda`` that an update calls."""
-
-    class Event:
-        """An event; it has always happened."""
-
-        def __init__(self, *_: Any, **__: Any) -> None:
-            pass
-
-        def record(self, stream: Any = None) -> None: ...
-
-        def wait(self, stream: Any = None) -> None: ...
-
-        def query(self) -> bool:
-            return True
-
-        def synchronize(self) -> None:
-            on_wait("synchronize an event")
-
-        def elapsed_time(self, _: Any) -> float:
-            return 1.0
-
-    class Stream:
-        """A stream; everything that was put into it is done."""
-
-        device = torch.device("cuda", 0)
-        device_index = 0
-        cuda_stream = stream_id = 0
-
-        def __init__(self, *_: Any, **__: Any) -> None:
-            pass
-
-        def synchronize(self) -> None:
-            on_wait("synchronize a stream")
-
-        def wait_stream(self, stream: Any) -> None: ...
-
-        def wait_event(self, event: Any) -> None: ...
-
-        def record_event(self, event: Event | None = None) -> Event:
-            return event or Event()
-
-        def query(self) -> bool:
-            return True
-
-    @contextmanager
-    def within(_: Any) -> Iterator[None]:
-        yield
-
-    main = Stream()
+    _Event.on_wait = _Stream.on_wait = on_wait
+    main = _Stream()
     properties = SimpleNamespace(
         name="faked", major=CAPABILITY[0], minor=CAPABILITY[1], total_memory=MEMORY_BYTES, multi_processor_count=132
     )
@@ -171,21 +177,19 @@ def _stand_ins(on_wait: Callable[[str], None]) -> list[tuple[Any, str, Any]]:
         "manual_seed": lambda _: None,
         "empty_cache": lambda: None,
         "is_current_stream_capturing": lambda: False,
-        "memory_allocated": lambda _=None: 0,
-        "max_memory_allocated": lambda _=None: 0,
-        "memory_reserved": lambda _=None: 0,
-        "max_memory_reserved": lambda _=None: 0,
         "reset_peak_memory_stats": lambda _=None: None,
         "memory_stats": lambda _=None: {},
-        "Event": Event,
-        "Stream": Stream,
-        "stream": within,
+        "Event": _Event,
+        "Stream": _Stream,
+        "stream": _within,
         "current_stream": lambda _=None: main,
         "default_stream": lambda _=None: main,
     }
+    figures = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
     ranges = {"range_push": lambda _: None, "range_pop": lambda: None}
     return [
         *((torch.cuda, name, value) for name, value in functions.items()),
+        *((torch.cuda, name, lambda _=None: 0) for name in figures),
         *((torch.cuda.nvtx, name, value) for name, value in ranges.items()),
         (torch.Tensor, "record_stream", lambda *_: None),
     ]
