@@ -6,6 +6,7 @@ See :mod:`support.cuda`. Nothing is computed, so nothing here is about results o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -76,6 +77,17 @@ def test_an_update_runs_on_one_device_and_waits_as_often_as_it_must() -> None:
 def test_the_host_waits_for_nothing_else(stage: int, precision: str, world_size: int, accumulation: int) -> None:
     recorded = record_small(stage, precision, world_size, world_size * accumulation)
     assert recorded.waits == waits(stage, world_size, accumulation)
+
+
+@faked
+@pytest.mark.extended
+def test_deepspeeds_throughput_timer_would_wait_twice_per_micro_batch(tmp_path: Path) -> None:
+    timed = tmp_path / "timed.json"
+    timed.write_text('{"timers": {"throughput": {"enabled": true}}}')
+    overrides = (*SMALL, "batch.micro_batches=2")
+    found = record_update(Layout("base", ("zero1", "bf16", str(timed)), 1, overrides, vocabulary=1000)).waits
+    timer = "synchronize the device: deepspeed/utils/timer.py"
+    assert found == {**waits(1, 1, 2), f"{timer} start": 2, f"{timer} stop": 2}
 
 
 @faked
