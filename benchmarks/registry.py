@@ -56,5 +56,5 @@ PROGRAMS = (
     Program("peers-quality", "peers.quality", "BLEU after the same time, four systems", "90 min", _PEERS),
     Program("peers-decoding", "peers.decoding", "beam search beside four systems, after peers-quality", "1 h", _PEERS),
     Program("peers-preparing", "peers.preparing", "data preparation beside two systems", "5 min", _PEERS),
-    Program("gpu", "gpu.suite", "training and decoding on one GPU; with --smoke on a CPU", "9 min", "a CUDA device"),
+    Program("gpu", "gpu.suite", "training and decoding on one GPU; --predict needs none", "9 min", "a CUDA device"),
 )

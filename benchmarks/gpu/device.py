@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from benchmarks.gpu.roofline import SHEETS, Sheet
+
 #: Peak FLOP/s of dense bf16 and fp16 matrix products with fp32 accumulation. NVIDIA's data sheets often state twice as
 #: much, for sparse matrices. The first name contained in the device's name counts.
 DENSE_PEAKS = {
@@ -27,6 +29,12 @@ DENSE_PEAKS = {
 def datasheet_peak(name: str) -> float | None:
     """Peak FLOP/s of dense bf16 products of the device with this name; None if unknown."""
     return next((peak for part, peak in DENSE_PEAKS.items() if part in name), None)
+
+
+def find_sheet(name: str) -> Sheet | None:
+    """The sheet that predictions use for the device with this name; None for devices without one."""
+    known = datasheet_peak(name)
+    return next((sheet for key, sheet in SHEETS.items() if key.upper() in name and sheet.products == known), None)
 
 
 def describe(device: torch.device) -> str:

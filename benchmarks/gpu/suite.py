@@ -1,7 +1,7 @@
-"""Training and decoding on one CUDA device, compared with the limits of the device.
+"""Training and decoding on one CUDA device, compared with the limits of the device and with predictions.
 
 Every case runs in a new process, so that cases share neither peak memory nor compiled code, and one that fails does not
-stop the others.
+stop the others. ``--predict`` needs no device: it prints what training and decoding should take on one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.cases import SMOKE, Case, Choice, Work, build_cases
-from benchmarks.gpu.device import datasheet_peak, describe
+from benchmarks.gpu.counts import count_all
+from benchmarks.gpu.device import datasheet_peak, describe, find_sheet
+from benchmarks.gpu.prediction import describe as describe_predictions
+from benchmarks.gpu.prediction import describe_beside, predict_case
 from benchmarks.gpu.report import describe_profile, format_limits, format_tables, summarise
+from benchmarks.gpu.roofline import SHEETS, Sheet
 from benchmarks.lib.machine import ROOT, format_header
 
 #: Minimum seconds left to start another case.
@@ -53,11 +57,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", type=Path, metavar="FOLDER", help="folder for the full profile of every case")
     parser.add_argument("--case-seconds", type=float, default=120.0, help="time limit of a case")
     parser.add_argument("--minutes", type=float, default=9.0, help="time limit of all cases together")
+    parser.add_argument("--predict", choices=SHEETS, help="print predictions for a device, without one, and stop")
+    parser.add_argument("--gpus", type=int, choices=(1, 8), default=1, help="GPUs of the prediction; default: 1")
+    parser.add_argument("--count", action="store_true", help="count the operators that predictions use, and stop")
     parser.add_argument("--smoke", action="store_true", help="run on the CPU with tiny sizes: padded, fp32 and bf16")
 
 
 def main(options: argparse.Namespace) -> int:
     """Run the selected cases. Return 0 if all succeeded, 1 if one failed, 2 if the options or the machine forbid it."""
+    if options.count:
+        count_all()
+        return 0
+    if options.predict is not None:
+        print(format_header("no device", options.command))
+        print(describe_predictions(options.predict, options.gpus))
+        return 0
     if options.smoke and "varlen" in (options.backends or ()):
         print("--smoke runs on the CPU, which has no varlen backend: remove --backends", file=sys.stderr)
         return 2
@@ -73,7 +87,8 @@ def main(options: argparse.Namespace) -> int:
     peak = None if options.smoke else datasheet_peak(machine)
     known = "unknown" if peak is None else f"{peak / 1e12:,.0f} TFLOP/s"
     print(f"dense bf16 peak from the data sheet: {known}", flush=True)
-    runs = _run_all(build_cases(_choose(options)), options, peak)
+    sheet = None if options.smoke else find_sheet(machine)
+    runs = _run_all(build_cases(_choose(options)), options, peak, sheet)
     done = [(case, run["result"]) for case, run in runs if run["result"] is not None]
     for case, result in done:
         if result["profile"] is not None:
@@ -109,7 +124,7 @@ def _choose(options: argparse.Namespace) -> Choice:
 
 
 def _run_all(
-    cases: Sequence[Case], options: argparse.Namespace, peak: float | None
+    cases: Sequence[Case], options: argparse.Namespace, peak: float | None, sheet: Sheet | None
 ) -> list[tuple[Case, dict[str, Any]]]:
     end = time.monotonic() + 60.0 * options.minutes
     runs = []
@@ -121,7 +136,8 @@ def _run_all(
             run = _run(case, min(options.case_seconds, left), smoke=options.smoke)
         runs.append((case, run))
         shown = f"{case.name}: {run['status']}" if run["result"] is None else summarise(case, run["result"], peak)
-        print(f"{shown} [{run.get('seconds', 0.0):.0f} s]", flush=True)
+        predicted = None if sheet is None else predict_case(case, sheet)
+        print(f"{shown}{describe_beside(predicted)} [{run.get('seconds', 0.0):.0f} s]", flush=True)
     return runs
 
 

@@ -120,8 +120,18 @@ def _describe_dry_run(planned: DryRun) -> str:
         f"model states {stage} {gib:>14.3f}   GiB per process, without activations"
         for stage, gib in figures.model_state_gib.items()
     ]
+    lines.append(_describe_peak_memory(figures.peak_memory_gib))
     lines += [f"warning: {warning}" for warning in planned.warnings]
     return "\n".join(lines)
+
+
+def _describe_peak_memory(gib: float | None) -> str:
+    if gib is None:
+        return "peak memory        not estimated: only for the attention backend varlen, without offloading and R-Drop"
+    return (
+        f"peak memory        {gib:>14.3f}   GiB per GPU with activations, by a formula for the attention backend "
+        "varlen; CUDA's context and fragmentation come on top"
+    )
 
 
 def _describe_outcome(outcome: Outcome) -> str:

@@ -41,7 +41,8 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
     """The complete DeepSpeed configuration of an experiment on ``world_size`` processes.
 
     Merges the fragments listed in ``config.deepspeed``, then adds the keys derived from the experiment. To DeepSpeed a
-    packed micro-batch is one sample, so ``train_batch_size`` is the number of micro-batches.
+    packed micro-batch is one sample, so ``train_batch_size`` is the number of micro-batches. DeepSpeed's throughput
+    timer is off unless a fragment states it.
 
     Raises:
         ConfigError: A fragment is unknown; two fragments state the same key; a fragment states a derived key or
@@ -58,6 +59,8 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
         for path, value in iter_values(fragment):
             _add_value(merged, stated_by, path, value, origin)
     _check_merged(merged, config.deepspeed)
+    # It waits for the device twice per micro-batch, for a figure that the metrics have anyway.
+    merged.setdefault("timers", {}).setdefault("throughput", {"enabled": False})
     accumulation = accumulation_steps(config.batch.micro_batches, world_size)
     return merged | {
         "train_batch_size": config.batch.micro_batches,

@@ -5,6 +5,7 @@ from dstransformer.model.bundle import Bundle, open_bundle, save_bundle, save_we
 from dstransformer.model.flops import LengthSums, training_flops
 from dstransformer.model.incremental import IncrementalDecoder
 from dstransformer.model.loss import LossSums
+from dstransformer.model.memory import activation_bytes, loss_bytes, uses_varlen
 from dstransformer.model.meta import parameter_count
 from dstransformer.model.ops import DTYPES, Backend, check_backend
 from dstransformer.model.packing import Packing
@@ -20,11 +21,14 @@ __all__ = [
     "LossSums",
     "Packing",
     "Transformer",
+    "activation_bytes",
     "attention_weights",
     "check_backend",
+    "loss_bytes",
     "open_bundle",
     "parameter_count",
     "save_bundle",
     "save_weights",
     "training_flops",
+    "uses_varlen",
 ]

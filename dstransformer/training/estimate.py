@@ -1,12 +1,21 @@
-"""Estimates for ``dst train --dry-run``: the plan of an epoch, and memory by ZeRO stage."""
+"""Estimates for ``dst train --dry-run``: the plan of an epoch, and memory."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dstransformer.batching import Mixture, build_budget, build_planner, describe_augmentation
-from dstransformer.config import Config, accumulation_steps, load_config
-from dstransformer.model import LengthSums, parameter_count, training_flops
+from dstransformer.config import (
+    Config,
+    accumulation_steps,
+    load_config,
+    offloads_optimizer,
+    precision_of,
+    zero_stage,
+)
+from dstransformer.model import LengthSums, activation_bytes, loss_bytes, parameter_count, training_flops, uses_varlen
 from dstransformer.training.setup import GIB, Setup
 
 #: More epochs than this cause a warning. Long training on a small corpus takes a few hundred.
@@ -18,7 +27,7 @@ MIN_UPDATES_PER_EPOCH = 10
 
 @dataclass(frozen=True)
 class Estimate:
-    """The plan of an epoch, and the memory of the model states by ZeRO stage.
+    """The plan of an epoch, the memory of the model states by ZeRO stage, and the peak memory of an update.
 
     Of an epoch that is planned in windows, the first window stands for all.
 
@@ -38,6 +47,8 @@ class Estimate:
         flops: Operations of all updates of the run.
         model_state_gib: Weights, gradients, Adam states and the moving average, if any, per process in GiB, by ZeRO
             stage; without activations.
+        peak_memory_gib: The most memory that tensors take on each GPU during an update, in GiB, see
+            :func:`peak_memory_bytes`; None for what that does not cover.
     """
 
     pairs: int
@@ -52,6 +63,7 @@ class Estimate:
     flops_per_update: float
     flops: float
     model_state_gib: dict[str, float]
+    peak_memory_gib: float | None
 
 
 def estimate(setup: Setup) -> Estimate:
@@ -66,6 +78,7 @@ def estimate(setup: Setup) -> Estimate:
     sums = LengthSums.of(window.src_lengths[order], window.tgt_lengths[order])
     rows = config.model.embedding_rows(vocab_size)
     flops = config.loss.passes * training_flops(config.model, rows, sums) / window.updates
+    peak = peak_memory_bytes(config, setup.ds_config, setup.world_size, parameters, rows)
     return Estimate(
         pairs=pairs,
         windows=planner.windows(0),
@@ -84,6 +97,7 @@ def estimate(setup: Setup) -> Estimate:
             / GIB
             for stage in range(4)
         },
+        peak_memory_gib=None if peak is None else peak / GIB,
     )
 
 
@@ -187,13 +201,63 @@ def bytes_per_parameter(stage: int, world_size: int, *, averaged: bool = False) 
     the gradients too, stage 3 everything. A CPU also holds the weights rounded to half precision, 2 bytes, during an
     update.
     """
-    weight, gradient, optimizer = 4.0, 4.0, 8.0 + (4.0 if averaged else 0.0)
+    weight, optimizer = 4.0, 8.0 + (4.0 if averaged else 0.0)
     if stage in (1, 2):
         optimizer += 4.0
     if stage >= 1:
         optimizer /= world_size
-    if stage >= 2:
-        gradient /= world_size
     if stage >= 3:
         weight /= world_size
-    return weight + gradient + optimizer
+    return weight + _gradient_bytes(stage, world_size) + optimizer
+
+
+def _gradient_bytes(stage: int, world_size: int) -> float:
+    return 4.0 / world_size if stage >= 2 else 4.0
+
+
+def peak_memory_bytes(
+    config: Config, ds_config: Mapping[str, Any], world_size: int, parameters: int, rows: int
+) -> int | None:
+    """The most bytes that tensors take on each GPU during an update of full size, activations included.
+
+    It covers CUDA devices with the attention backend ``varlen``, which needs bf16 or fp16, without offloading and
+    R-Drop. CUDA's context, what kernels take for themselves and the fragmentation of memory come on top.
+
+    Args:
+        config: The experiment.
+        ds_config: Its DeepSpeed configuration.
+        world_size: Number of processes.
+        parameters: Parameters of the model.
+        rows: Rows of the softmax matrix.
+
+    Returns:
+        The larger of two sums: at the loss, when all activations are there; and when Adam starts, when all gradients
+        are. None for what it does not cover.
+    """
+    zero, precision, stage = ds_config["zero_optimization"], precision_of(ds_config), zero_stage(ds_config)
+    offloads = offloads_optimizer(ds_config) or zero.get("offload_param", {}).get("device", "none") != "none"
+    if offloads or config.loss.r_drop or not uses_varlen(config.model, config.training.attention_backend, precision):
+        return None
+    micro_batches, averaged = config.batch.micro_batches, config.optimizer.ema_decay > 0
+    src_tokens, tgt_tokens = (-(-n // micro_batches) for n in (config.batch.src_tokens, config.batch.tgt_tokens))
+    gradients = _gradient_bytes(stage, world_size) * parameters
+    held = bytes_per_parameter(stage, world_size, averaged=averaged) * parameters - gradients
+    buffers = _buffer_bytes(zero, stage)
+    if stage == 3:
+        # It keeps the buffer, and all weights once they are gathered, unless the model is very large.
+        held, buffers = held + 4 * parameters + buffers, 0
+    activations = activation_bytes(config.model, src_tokens, tgt_tokens)
+    earlier = 0.0  # the gradients of earlier micro-batches
+    if accumulation_steps(micro_batches, world_size) > 1:
+        earlier = gradients + (buffers if stage == 1 else 0)  # stage 2 reduces after each micro-batch
+    at_loss = activations + loss_bytes(config.model, rows, tgt_tokens, precision) + earlier
+    flat = 4 * parameters / world_size if stage else 0.0  # the gradients once more, as Adam takes them
+    return round(held + max(at_loss, gradients + buffers + flat))
+
+
+def _buffer_bytes(zero: Mapping[str, Any], stage: int) -> int:
+    """The fp32 buffers through which DeepSpeed reduces gradients: two where it computes others meanwhile."""
+    if not stage:
+        return 0
+    buffers = 2 if stage == 2 and zero.get("overlap_comm") else 1
+    return buffers * 4 * int(zero.get("reduce_bucket_size", 500_000_000))

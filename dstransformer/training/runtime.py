@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from torch.utils.cpp_extension import get_default_build_root
 
 from dstransformer.config import offloads_optimizer, precision_of
@@ -74,6 +75,8 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     # On a CPU, DeepSpeed would compile a shared-memory all-reduce that only its inference engine uses.
     torch_backend: Any = import_module("deepspeed.comm.torch")
     torch_backend.build_shm_op = _skip_shm_build
+    zero: Any = import_module("deepspeed.runtime.zero.stage_1_and_2")
+    zero.mask_nan_or_inf_with_val_inplace = _mark_nonfinite
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
     if offloads_optimizer(ds_config):
         _prepare_operator_build(world, Path(os.environ["TORCH_EXTENSIONS_DIR"]))
@@ -89,3 +92,8 @@ def _is_no_overflow(record: logging.LogRecord) -> bool:
 
 def _skip_shm_build(*_: object, **__: object) -> None:
     """Replaces the build of the shared-memory operator."""
+
+
+def _mark_nonfinite(norm: Tensor, device: object = None, val: float = -1.0) -> None:  # noqa: ARG001
+    """Computes the same as DeepSpeed, which copies the constant to the GPU first, and waits for the copy."""
+    norm.masked_fill_(~norm.isfinite(), val)

@@ -308,6 +308,7 @@ class TestDryRun:
         assert figures["estimate"]["pairs"] == 600
         assert figures["estimate"]["updates_per_epoch"] >= 1
         assert set(figures["estimate"]["model_state_gib"]) == {"zero0", "zero1", "zero2", "zero3"}
+        assert figures["estimate"]["peak_memory_gib"] == pytest.approx(3.0, abs=1.5)
         assert figures["ds_config"]["zero_optimization"]["stage"] == 1
         assert figures["config"]["model"]["d_model"] == 512
         assert list(tmp_path.iterdir()) == []
@@ -316,6 +317,7 @@ class TestDryRun:
         done = run_dst("train", "toy", "--corpus", str(toy_corpus), "--run", str(tmp_path / "run"), "--dry-run")
         assert done.returncode == 0, done.stderr
         assert "updates per epoch" in done.stdout
+        assert "peak memory        not estimated" in done.stdout, "toy trains in fp32"
 
     def test_presets_and_ds_config(self) -> None:
         presets = run_dst("presets")

@@ -47,6 +47,19 @@ def test_compose_adds_the_keys_that_the_experiment_owns() -> None:
     assert composed["gradient_clipping"] == 0.5
 
 
+@pytest.mark.parametrize(("stated", "composed"), [
+    ({}, {"throughput": {"enabled": False}}),
+    ({"timers": {}}, {"throughput": {"enabled": False}}),
+    ({"timers": {"throughput": {"enabled": True}}}, {"throughput": {"enabled": True}}),
+    ({"timers": {"throughput": {"synchronized": False}}}, {"throughput": {"synchronized": False}}),
+])  # fmt: skip
+def test_the_throughput_timer_is_off_unless_it_is_stated(
+    tmp_path: Path, stated: dict[str, Any], composed: dict[str, Any]
+) -> None:
+    path = write(tmp_path / "mine.json", stated)
+    assert compose(with_fragments("zero1", "bf16", path), 1)["timers"] == composed
+
+
 def test_fragments_are_merged_deeply() -> None:
     composed = compose(with_fragments("zero2", "offload_optimizer", "bf16"), 1)
     assert zero_stage(composed) == 2

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from dstransformer.training.runtime import wait_for_operator_builds
+from dstransformer.training.runtime import _mark_nonfinite, wait_for_operator_builds
 
 
 def lock_in(folder: Path, age: float) -> Path:
@@ -42,3 +43,13 @@ def test_it_waits_for_a_build_in_progress(tmp_path: Path) -> None:
 def test_nothing_is_logged_without_a_build(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     wait_for_operator_builds(tmp_path / "not-there")
     assert not caplog.records
+
+
+@pytest.mark.parametrize("norm", [0.0, 1.5, 3e38, float("inf"), float("-inf"), float("nan")])
+def test_a_norm_is_marked_as_deepspeed_marks_it(norm: float) -> None:
+    from deepspeed.runtime.utils import mask_nan_or_inf_with_val_inplace
+
+    expected, found = torch.tensor(norm), torch.tensor(norm)
+    mask_nan_or_inf_with_val_inplace(expected, device=expected.device)
+    _mark_nonfinite(found, device=found.device)
+    assert torch.equal(found, expected)

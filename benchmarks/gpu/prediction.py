@@ -1,0 +1,177 @@
+"""Predictions for a device that is not there. They are no measurements, and say so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.gpu.cases import Case
+from benchmarks.gpu.changes import CHANGES, replay_graphs
+from benchmarks.gpu.counts import VOCABULARY, Counts, load_counts
+from benchmarks.gpu.roofline import (
+    CUSTOM_SECONDS,
+    KERNEL_SECONDS,
+    LAUNCH_SECONDS,
+    SHEETS,
+    WAIT_SECONDS,
+    Prediction,
+    Sheet,
+    Work,
+    predict,
+)
+from benchmarks.gpu.search_prediction import predict_search
+from benchmarks.gpu.text import build_updates
+from benchmarks.lib.tables import format_table
+from dstransformer.batching import build_budget
+from dstransformer.config import Config, load_config
+from dstransformer.model import parameter_count, training_flops
+
+#: Waits of the training loop that the engine does not know of: for the check that the loss is finite.
+LOOP_WAITS = 1
+
+#: Collectives of ZeRO 1, in bytes that a GPU sends per byte of the weights: all-reduce twice, all-gather once.
+_ZERO1_TRAFFIC = 3
+
+#: Source tokens of a batch of sentences to translate: as shipped, and more.
+_BATCH_TOKENS = (4096, 16_384, 65_536)
+
+_SEARCH_COLUMNS = (
+    "model | source tokens a batch: | FLOPs a step: | GB moved: | launches: | waits: | products, ms: | memory, ms: | "
+    "host, ms: | waits, ms: | step, ms: | target tokens/s:"
+)
+
+_COLUMNS = (
+    "model | what | FLOPs: | GB moved: | launches: | waits: | products, ms: | memory, ms: | host, ms: | waits, ms: | "
+    "links, ms: | update, ms: | target tokens/s: | of the peak:"
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A predicted layout of training."""
+
+    model: str
+    what: str
+    work: Work
+    time: Prediction
+    tgt_tokens: float
+    model_flops: float
+    gpus: int
+
+    @property
+    def speed(self) -> float:
+        """Target tokens per second of all GPUs."""
+        return self.tgt_tokens / self.time.total
+
+    def format(self, sheet: Sheet) -> str:
+        """The row of the table."""
+        time = self.time
+        share = self.model_flops / self.gpus / time.total / sheet.products
+        seconds = (time.products, time.memory, time.host, time.waits, time.links, time.total)
+        terms = " | ".join(f"{1000 * term:.1f}" for term in seconds)
+        return (
+            f"{self.model} | {self.what} | {self.work.flops:.2e} | {self.work.moved / 1e9:.1f} | "
+            f"{self.work.host_launches:,} | {self.work.waits} | {terms} | {self.speed:,.0f} | {share:.0%}"
+        )
+
+
+def describe(device: str, gpus: int) -> str:
+    """The predictions for training and decoding on a device, with their assumptions, in Markdown."""
+    sheet = SHEETS[device]
+    rows = [row for model in ("base", "big") for row in predict_training(model, sheet, gpus)]
+    parts = [
+        f"PREDICTIONS for {gpus} x {sheet.name}: nothing here has been measured on a GPU.",
+        describe_assumptions(sheet),
+        "Training, 25,000 + 25,000 tokens an update; FLOPs, bytes and launches are those of one GPU:",
+        format_table(_COLUMNS, [row.format(sheet) for row in rows]),
+    ]
+    if gpus == 1:
+        searches = [(model, tokens) for model in ("base", "big") for tokens in _BATCH_TOKENS]
+        parts += [
+            "Beam search, beam 4, a step in the middle of a sentence; the presets have 4,096 tokens a batch:",
+            format_table(_SEARCH_COLUMNS, [_format_search(*search, sheet) for search in searches]),
+        ]
+    return "\n\n".join(parts)
+
+
+def _format_search(model: str, batch_tokens: int, sheet: Sheet) -> str:
+    search = predict_search(model, sheet, batch_tokens)
+    work, time = search.work, search.time
+    terms = (time.products, time.memory, time.host, time.waits, time.total)
+    counted = f"{work.flops:.2e} | {work.moved / 1e9:.2f} | {work.host_launches} | {work.waits}"
+    milliseconds = " | ".join(f"{1000 * term:.2f}" for term in terms)
+    return f"{model} | {batch_tokens:,} | {counted} | {milliseconds} | {search.tokens_per_second:,.0f}"
+
+
+def describe_assumptions(sheet: Sheet) -> str:
+    """What a prediction assumes."""
+    return (
+        f"{sheet.name}: products at {sheet.product_share:.0%} of {sheet.products / 1e12:,.0f} TFLOP/s, other operators "
+        f"at {sheet.bandwidth_share:.0%} of {sheet.bandwidth / 1e12:.2f} TB/s and {KERNEL_SECONDS * 1e6:.0f} µs at "
+        f"least, links at {sheet.link_share:.0%} of {sheet.link / 1e9:.0f} GB/s. The host takes "
+        f"{LAUNCH_SECONDS * 1e6:.0f} µs per operator, {CUSTOM_SECONDS * 1e6:.0f} µs per one written in Python; a wait "
+        f"leaves the device idle for {WAIT_SECONDS * 1e6:.0f} µs. An update takes the longer of device and host, then "
+        "waits and links. Operators, bytes and waits are counted on a faked device; bf16, ZeRO 1, eager."
+    )
+
+
+def predict_training(model: str, sheet: Sheet, gpus: int) -> list[Row]:
+    """Predict training as shipped, and with each change on top of those before."""
+    found = load_counts()
+    config = load_config(model)
+    shipped = config.batch.micro_batches
+    layouts = [("as shipped", found[model, gpus, shipped])]
+    if gpus == 1 and shipped > 1:
+        layouts.append(("1 micro-batch", found[model, 1, 1]))
+    flops, tgt_tokens = _model_work(config)
+    rows = []
+
+    def add(what: str, work: Work) -> None:
+        rows.append(Row(model, what, work, predict(work, sheet), tgt_tokens, flops, gpus))
+
+    for what, counts in layouts:
+        add(what, _work(config, counts, gpus))
+    work = rows[-1].work
+    for name, change in CHANGES:
+        if change is replay_graphs and gpus == 1:
+            continue  # with one GPU's share of the tokens the device takes longer than the host
+        work = change(work, config, VOCABULARY)
+        add(f"+ {name}", work)
+    return rows
+
+
+def predict_case(case: Case, sheet: Sheet) -> float | None:
+    """Predict the target tokens per second of a case of the benchmark; None if its like was not counted."""
+    if case.precision != "bf16" or case.compiled or case.work.vocabulary != VOCABULARY or case.backend != "varlen":
+        return None
+    if case.act == "decode":
+        return predict_search(case.model, sheet, case.work.batch_tokens).tokens_per_second
+    counts = load_counts().get((case.model, 1, case.micro_batches))
+    if counts is None or case.loop != "engine":
+        return None
+    return counts.tgt_tokens / predict(_work(case.load_config(), counts, 1), sheet).total
+
+
+def describe_beside(predicted: float | None) -> str:
+    """A prediction, to print after the measured figure; empty if there is none."""
+    return "" if predicted is None else f"; predicted {predicted:,.0f} target tokens/s"
+
+
+def _work(config: Config, counts: Counts, gpus: int) -> Work:
+    weights = 4 * parameter_count(config.model, VOCABULARY)
+    traffic = _ZERO1_TRAFFIC * (gpus - 1) / gpus * weights
+    return Work(counts.operators, counts.waits + LOOP_WAITS, _attention_flops(config) / gpus, traffic)
+
+
+def _model_work(config: Config) -> tuple[int, int]:
+    """Operations of the model, and target tokens, of a whole update."""
+    (update,) = build_updates(build_budget(config.batch), 1, VOCABULARY)
+    rows = config.model.embedding_rows(VOCABULARY)
+    return training_flops(config.model, rows, update.sums), update.tgt_tokens
+
+
+def _attention_flops(config: Config) -> float:
+    """Operations of the products inside attention: two forward, five backward, as flash attention repeats one."""
+    (update,) = build_updates(build_budget(config.batch), 1, VOCABULARY)
+    sums, model = update.sums, config.model
+    seen = sums.src_src + sums.tgt_tgt + sums.tgt_src
+    return 7.0 * model.num_layers * model.num_heads * (model.d_k + model.d_v) * seen

@@ -1,0 +1,156 @@
+"""The time that counted work takes on a device that is not there: a roofline, whose every term is stated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Operator(NamedTuple):
+    """Calls of an operator.
+
+    Attributes:
+        name: Its name in ATen.
+        dtype: The precision of its result.
+        calls: Number of calls.
+        moved: Bytes that one call reads and writes.
+        flops: Operations of one call, if it is a matrix product.
+    """
+
+    name: str
+    dtype: str
+    calls: int
+    moved: int
+    flops: int
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A device's data sheet, and the shares of it that programs reach.
+
+    The shares are assumptions, from what others report of large matrix products and of copies.
+
+    Attributes:
+        name: The device.
+        products: Peak FLOP/s of dense bf16 products.
+        bandwidth: Bytes per second of device memory.
+        link: Bytes per second to the other GPUs of a node, in each direction.
+        product_share: Share of ``products`` that the products of a Transformer reach.
+        bandwidth_share: Share of ``bandwidth`` that operators limited by memory reach.
+        link_share: Share of ``link`` that an all-reduce reaches.
+    """
+
+    name: str
+    products: float
+    bandwidth: float
+    link: float
+    product_share: float
+    bandwidth_share: float = 0.8
+    link_share: float = 0.75
+
+
+SHEETS = {
+    "h100": Sheet("H100 SXM", 989e12, 3.35e12, 450e9, product_share=0.6),
+    "h200": Sheet("H200 SXM", 989e12, 4.8e12, 450e9, product_share=0.6),
+    "a100": Sheet("A100 SXM 80 GB", 312e12, 2.04e12, 300e9, product_share=0.7),
+}
+
+#: Seconds of the host per operator in eager mode, autograd and Python included.
+LAUNCH_SECONDS = 10e-6
+
+#: Seconds of the host per call of an operator that is written in Python and registered with PyTorch.
+CUSTOM_SECONDS = 120e-6
+
+#: Seconds that the device is idle after the host has waited for it, until the host is ahead again.
+WAIT_SECONDS = 100e-6
+
+#: The shortest time of a kernel.
+KERNEL_SECONDS = 2e-6
+
+#: Operators that are written in Python and registered with PyTorch.
+CUSTOM = ("_varlen_attn", "_varlen_attn_backward")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What some work asks of a device and its host.
+
+    Attributes:
+        operators: The operators.
+        waits: How often the host waits for the device.
+        attention_flops: Operations of the products inside attention, which the operators do not state.
+        reduced_bytes: Bytes that each GPU sends to the others.
+        launches: Launches by the host, if it does not launch every operator by itself.
+    """
+
+    operators: Sequence[Operator]
+    waits: int
+    attention_flops: float = 0.0
+    reduced_bytes: float = 0.0
+    launches: int | None = None
+
+    @property
+    def host_launches(self) -> int:
+        """Launches by the host."""
+        return sum(operator.calls for operator in self.operators) if self.launches is None else self.launches
+
+    @property
+    def flops(self) -> float:
+        """Operations of all products."""
+        return sum(operator.calls * operator.flops for operator in self.operators) + self.attention_flops
+
+    @property
+    def moved(self) -> int:
+        """Bytes that operators without products move."""
+        return sum(operator.calls * operator.moved for operator in self.operators if not operator.flops)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The time of some work, by term, in seconds.
+
+    Attributes:
+        products: Of the device, in matrix products.
+        memory: Of the device, in all other operators.
+        host: Of the host, to launch everything.
+        waits: Of the device, idle after waits.
+        links: Between the GPUs.
+    """
+
+    products: float
+    memory: float
+    host: float
+    waits: float
+    links: float
+
+    @property
+    def device(self) -> float:
+        """Seconds in which the device computes."""
+        return self.products + self.memory
+
+    @property
+    def total(self) -> float:
+        """Host and device work side by side, so the longer of the two counts; the rest comes on top."""
+        return max(self.device, self.host) + self.waits + self.links
+
+
+def predict(work: Work, sheet: Sheet) -> Prediction:
+    """Predict the time of some work: each operator takes the longer of its operations and its bytes."""
+    flops_rate, byte_rate = sheet.products * sheet.product_share, sheet.bandwidth * sheet.bandwidth_share
+    products, memory, host = work.attention_flops / flops_rate, 0.0, 0.0
+    for operator in work.operators:
+        bound = max(operator.flops / flops_rate, operator.moved / byte_rate, KERNEL_SECONDS)
+        if operator.flops:
+            products += operator.calls * bound
+        else:
+            memory += operator.calls * bound
+        if operator.name in CUSTOM:
+            host += operator.calls * (CUSTOM_SECONDS - LAUNCH_SECONDS)
+    return Prediction(
+        products=products,
+        memory=memory,
+        host=host + work.host_launches * LAUNCH_SECONDS,
+        waits=work.waits * WAIT_SECONDS,
+        links=work.reduced_bytes / (sheet.link * sheet.link_share),
+    )

@@ -1,0 +1,188 @@
+"""Whole updates on a faked CUDA device: no mixing of devices, how often the host waits, how many operators run.
+
+See :mod:`support.cuda`. Nothing is computed, so nothing here is about results or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from support.cuda.device import missing
+from support.cuda.record import Recorder
+from support.cuda.updates import Layout, Recorded, record_update
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from benchmarks.gpu.counts import LAYOUTS, VOCABULARY, count, load_counts
+from dstransformer.config import compose, load_config
+from dstransformer.model import parameter_count
+from dstransformer.training.estimate import peak_memory_bytes
+
+faked = pytest.mark.skipif(bool(missing()), reason=missing() or "can be faked")
+
+#: A model that takes a second, with every part of a large one.
+SMALL = (
+    "model.num_layers=1", "model.d_model=64", "model.d_ff=128", "model.num_heads=2",
+    "batch.src_tokens=2000", "batch.tgt_tokens=2000",
+)  # fmt: skip
+
+_FINITE = "item: deepspeed/runtime/utils.py is_invalid_grad_norm"
+_ZERO_3 = "deepspeed/runtime/zero/stage3.py"
+
+
+def waits(stage: int, world_size: int, accumulation: int) -> dict[str, int]:
+    """Every wait of an update: for what, in which function, how often."""
+    if stage == 0:
+        return {"item: dstransformer/training/engine.py _finish_gradients": 1}
+    if stage == 1:
+        return {_FINITE: 1}
+    reduced = "independent_gradient_partition_epilogue"
+    if stage == 2:
+        overlapped = f"synchronize the device: deepspeed/runtime/zero/stage_1_and_2.py {reduced}"
+        return {overlapped: accumulation, _FINITE: 1}
+    gathered = "a stream: deepspeed/runtime/zero/partition_parameters.py wait"
+    if world_size > 1:
+        gathered = "the device: deepspeed/runtime/zero/partition_parameters.py _allgather_params_coalesced"
+    return {
+        f"synchronize a stream: {_ZERO_3} {reduced}": accumulation,
+        f"copy to the device: {_ZERO_3} get_grad_norm_direct": 1,
+        _FINITE: 1,
+        f"synchronize {gathered}": 1,
+    }
+
+
+def record_small(stage: int, precision: str, world_size: int, micro_batches: int) -> Recorded:
+    overrides = (*SMALL, f"batch.micro_batches={micro_batches}")
+    return record_update(Layout("base", (f"zero{stage}", precision), world_size, overrides, vocabulary=1000))
+
+
+@faked
+def test_an_update_runs_on_one_device_and_waits_as_often_as_it_must() -> None:
+    """Fake tensors of different devices do not mix, so an update that ends has one device."""
+    recorded = record_small(1, "bf16", 1, 2)
+    assert recorded.waits == waits(1, 1, 2)
+    assert len(recorded.src_tokens) == 2
+    assert recorded.calls("varlen_attn") + recorded.calls("flash_attention_forward") == 2 * 3, "one for each attention"
+    assert recorded.launches <= 640
+
+
+@faked
+@pytest.mark.extended
+@pytest.mark.parametrize(("stage", "precision", "world_size", "accumulation"), [
+    (0, "bf16", 1, 2), (0, "fp16", 8, 1), (1, "fp16", 1, 2), (1, "bf16", 8, 1),
+    (2, "bf16", 1, 2), (2, "fp16", 8, 1), (3, "bf16", 1, 2), (3, "fp16", 8, 1), (3, "fp32", 8, 2),
+])  # fmt: skip
+def test_the_host_waits_for_nothing_else(stage: int, precision: str, world_size: int, accumulation: int) -> None:
+    recorded = record_small(stage, precision, world_size, world_size * accumulation)
+    assert recorded.waits == waits(stage, world_size, accumulation)
+
+
+@faked
+@pytest.mark.extended
+def test_deepspeeds_throughput_timer_would_wait_twice_per_micro_batch(tmp_path: Path) -> None:
+    timed = tmp_path / "timed.json"
+    timed.write_text('{"timers": {"throughput": {"enabled": true}}}')
+    overrides = (*SMALL, "batch.micro_batches=2")
+    found = record_update(Layout("base", ("zero1", "bf16", str(timed)), 1, overrides, vocabulary=1000)).waits
+    timer = "synchronize the device: deepspeed/utils/timer.py"
+    assert found == {**waits(1, 1, 2), f"{timer} start": 2, f"{timer} stop": 2}
+
+
+@faked
+@pytest.mark.extended
+@pytest.mark.parametrize(("preset", "world_size", "micro_batches"), LAYOUTS)
+def test_an_update_has_no_more_operators_waits_and_memory_than_are_stored(
+    preset: str, world_size: int, micro_batches: int
+) -> None:
+    """The stored counts are a budget, and what predictions use: ``python -m benchmarks gpu --count`` renews them."""
+    stored, counted = load_counts()[preset, world_size, micro_batches], count(preset, world_size, micro_batches)
+    assert counted.launches <= stored.launches
+    assert counted.waits <= stored.waits
+    assert counted.peak_bytes <= 1.02 * stored.peak_bytes
+
+
+def estimate_peak(preset: str, stage: int, world_size: int, micro_batches: int) -> float:
+    config = load_config(preset, [f"batch.micro_batches={micro_batches}"], [f"zero{stage}", "bf16"])
+    parameters, rows = parameter_count(config.model, VOCABULARY), config.model.embedding_rows(VOCABULARY)
+    peak = peak_memory_bytes(config, compose(config, world_size), world_size, parameters, rows)
+    assert peak is not None
+    return peak
+
+
+@pytest.mark.parametrize(("preset", "world_size", "micro_batches"), LAYOUTS)
+def test_the_dry_run_estimates_the_peak_memory_that_was_counted(
+    preset: str, world_size: int, micro_batches: int
+) -> None:
+    stored = load_counts()[preset, world_size, micro_batches]
+    assert estimate_peak(preset, 1, world_size, micro_batches) == pytest.approx(stored.peak_bytes, rel=0.1)
+
+
+@faked
+@pytest.mark.extended
+@pytest.mark.parametrize(("stage", "world_size", "micro_batches"), [(0, 1, 1), (2, 1, 8), (3, 8, 8)])
+def test_the_estimate_holds_at_other_stages(stage: int, world_size: int, micro_batches: int) -> None:
+    layout = Layout("base", (f"zero{stage}", "bf16"), world_size, (f"batch.micro_batches={micro_batches}",), VOCABULARY)
+    counted = record_update(layout).peak_bytes
+    assert estimate_peak("base", stage, world_size, micro_batches) == pytest.approx(counted, rel=0.1)
+
+
+@pytest.mark.parametrize("changes", [
+    ["training.attention_backend=padded"], ["model.attention_dropout=0.1"], ["loss.r_drop=1"], ["model.d_k=512"],
+])  # fmt: skip
+def test_what_the_estimate_does_not_cover_has_none(changes: list[str]) -> None:
+    config = load_config("base", changes)
+    assert peak_memory_bytes(config, compose(config, 1), 1, 1000, 1000) is None
+
+
+@pytest.mark.parametrize("fragments", [["zero1", "fp32"], ["zero1", "bf16", "offload_optimizer"]])
+def test_neither_do_fp32_and_offloading(fragments: list[str]) -> None:
+    config = load_config("base", (), fragments)
+    assert peak_memory_bytes(config, compose(config, 1), 1, 1000, 1000) is None
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    with FakeTensorMode(), Recorder() as active:
+        yield active
+
+
+WAITING: dict[str, Callable[[torch.Tensor], object]] = {
+    "item": lambda x: bool(x.isfinite().all()),
+    "copy to the host": lambda x: x.cpu(),
+    "copy to the device": lambda x: torch.tensor(1.0, device=x.device),
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_a_wait_is_counted(name: str, recorder: Recorder) -> None:
+    torch.zeros(8).sum().item()  # on the CPU, so no wait
+    x = torch.ones(8, device="cuda")
+    assert not recorder.waits
+    WAITING[name](x)
+    assert sum(recorder.waits.values()) == 1
+
+
+def test_devices_do_not_mix(recorder: Recorder) -> None:
+    x = torch.ones(8, device="cuda")
+    with pytest.raises(RuntimeError, match=r"cuda:0(,| and) cpu"):
+        x + torch.ones(8)
+
+
+def test_operators_and_memory_are_counted(recorder: Recorder) -> None:
+    x = torch.ones(1024, 256, device="cuda")
+    y = x.view(256, 1024).t()  # no kernel, no memory
+    product = torch.mm(x, y.t())
+    size = 1024 * 256 * 4
+    assert recorder.operators == {
+        ("ones", "float32", size, 0): 1,
+        ("mm", "float32", 2 * size + 1024 * 1024 * 4, 2 * 1024 * 256 * 1024): 1,
+    }
+    assert recorder.live_bytes == recorder.peak_bytes == size + 1024 * 1024 * 4
+    del product
+    assert recorder.live_bytes == size
+    del x, y
+    assert recorder.live_bytes == 0
+    recorder.clear()
+    assert recorder.peak_bytes == 0
