@@ -1,8 +1,9 @@
 """Cross-entropy on a GPU: loss and gradient of a row of logits in one Triton kernel, in place.
 
-PyTorch takes six passes over the logits, most of them in fp32. Here a row is read once for the sums of the softmax,
-and once more for the gradient, mostly from the cache. ``F.linear_cross_entropy`` (PyTorch 2.13) makes the product in
-chunks too, but then takes the same passes, and it has neither the likelihood without smoothing nor R-Drop.
+The reference takes six passes over the logits, most of them in fp32. Here a row is read once for the sums of the
+softmax, and once more for the gradient, mostly from the cache. ``F.linear_cross_entropy`` (PyTorch 2.13) computes in
+chunks of tokens as well, but each chunk with PyTorch's operators in fp32; and it has neither the likelihood without
+smoothing nor R-Drop.
 """
 
 from __future__ import annotations

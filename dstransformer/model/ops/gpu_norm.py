@@ -14,6 +14,9 @@ from dstransformer.model.ops.gpu_library import register
 from dstransformer.model.ops.gpu_norm_kernels import residual_norm_backward_kernel, residual_norm_kernel
 from dstransformer.model.ops.reference import DROPOUT_LEVELS
 
+#: Seeds of dropout are less than this.
+MAX_SEED = 2**63 - 1
+
 #: Elements that a warp holds, 16 a thread.
 WARP_ELEMENTS = 512
 
@@ -42,7 +45,7 @@ def residual_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, 
 class _ResidualNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, p: float) -> Tensor:
-        seed = torch.empty((), dtype=torch.int64, device=x.device).random_() if p else None
+        seed = torch.randint(MAX_SEED, (), device=x.device) if p else None
         out: Tensor
         out, summed, statistics = torch.ops.dstransformer.residual_norm(
             x.contiguous(), y.contiguous(), gain, bias, seed, eps, p

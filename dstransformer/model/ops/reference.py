@@ -57,7 +57,7 @@ class _MixedLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, out = ctx.saved_tensors
         if out is not None:
-            grad = grad.masked_fill(out <= 0, 0.0)
+            grad = torch.ops.aten.threshold_backward(grad, out, 0)
         grad_x = grad @ weight.to(grad.dtype) if ctx.needs_input_grad[0] else None
         grad_weight = weight_gradient(grad, x).to(weight.dtype) if ctx.needs_input_grad[1] else None
         grad_bias = grad.sum(dim=0, dtype=weight.dtype) if ctx.biased else None

@@ -12,6 +12,9 @@ from support.processes.interpreter import triton_interpreter
 pytest.importorskip("triton", reason="needs the package triton")
 
 from support.models import gpu_rows
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from dstransformer.model.ops import gpu_loss, gpu_norm
 
 PRECISIONS = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -70,3 +73,25 @@ def test_dropout(interpreted: Call) -> None:
 @pytest.mark.parametrize("precision", [None, torch.float16], ids=str)
 def test_a_model_computes_the_same_with_the_kernels(interpreted: Call, precision: torch.dtype | None) -> None:
     interpreted(gpu_rows.check_model, precision)
+
+
+@pytest.mark.extended
+def test_compiled_layers(interpreted: Call) -> None:
+    interpreted(gpu_rows.check_compiled_layers)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1])
+def test_fake_tensors_have_the_shapes_of_the_results(p: float) -> None:
+    with FakeTensorMode():
+        x, y = (torch.empty(5, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+        gain = torch.empty(64, requires_grad=True)
+        out = gpu_norm.residual_norm(x, y, gain, gain, 1e-6, p)
+        grads = torch.autograd.grad(out, (x, y, gain), torch.empty_like(out))
+        assert [(tensor.dtype, tensor.shape) for tensor in (out, *grads)] == [
+            (tensor.dtype, tensor.shape) for tensor in (x, x, y, gain)
+        ]
+        logits, targets = torch.empty(5, 40, dtype=torch.bfloat16), torch.empty(3, dtype=torch.int64)
+        loss, nll, grad = gpu_loss.cross_entropy_(logits, targets, 0.1, 1.0)
+        assert grad is logits
+        assert loss.shape == nll.shape == ()
+        assert loss.dtype == nll.dtype == torch.float32
