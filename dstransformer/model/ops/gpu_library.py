@@ -39,18 +39,22 @@ def can_compute(*tensors: Tensor) -> bool:
         first.is_cuda
         and first.dtype in DTYPES.values()
         and all(tensor.dtype == first.dtype for tensor in tensors)
-        and uses_gpu_kernels(os.environ)
-        and _supports(first.device)
+        and _can_run_on(first.device)
     )
 
 
 def gpu_kernels_name(device: torch.device) -> str:
     """The version of Triton that compiles the kernels for a CUDA device; ``none`` without kernels."""
-    if not (uses_gpu_kernels(os.environ) and _supports(device)):
+    if not _can_run_on(device):
         return "none"
     import triton
 
     return f"triton {triton.__version__}"
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _can_run_on(device: torch.device) -> bool:
+    return uses_gpu_kernels(os.environ) and _supports(device)
 
 
 @lru_cache

@@ -78,7 +78,7 @@ def attention(
         F.pad(part, (0, width - part.shape[-1])) if part.shape[-1] < width else part
         for part in split_projections(queries, keys_values, shape)
     )
-    attend = _attend if _has_operator() else _attend_public
+    attend = _attend if HAS_OPERATOR else _attend_public
     out = attend(q, k, v, packing, key_packing, shape)
     return out[..., : shape.d_v].flatten(1)
 
@@ -103,13 +103,15 @@ def _attend_public(q: Tensor, k: Tensor, v: Tensor, packing: Packing, key_packin
     return out
 
 
-@lru_cache
 def _has_operator() -> bool:
     """Whether the operator takes the arguments of :func:`_attend`: it is not part of PyTorch's public interface."""
     operator = getattr(torch.ops.aten, "_flash_attention_forward", None)
     if operator is None:
         return False
     arguments = operator.default._schema.arguments
-    return [argument.name for argument in arguments if not argument.kwarg_only] == list(OPERATOR_ARGUMENTS) and {
-        "scale", "window_size_left", "window_size_right"
-    } <= {argument.name for argument in arguments if argument.kwarg_only}  # fmt: skip
+    by_place = tuple(argument.name for argument in arguments if not argument.kwarg_only)
+    by_name = {argument.name for argument in arguments if argument.kwarg_only}
+    return by_place == OPERATOR_ARGUMENTS and by_name >= {"scale", "window_size_left", "window_size_right"}
+
+
+HAS_OPERATOR = _has_operator()

@@ -74,6 +74,6 @@ def test_heads_that_are_too_wide_are_padded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_public_function_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert varlen._has_operator()
-    monkeypatch.setattr(varlen, "_has_operator", lambda: False)
+    assert varlen.HAS_OPERATOR
+    monkeypatch.setattr(varlen, "HAS_OPERATOR", False)
     assert len(assert_equal(tiny_config(), monkeypatch)) == 6
