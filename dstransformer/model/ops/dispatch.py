@@ -82,7 +82,7 @@ def residual_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, 
         eps: Added to the variance.
         p: Probability that an element of ``y`` is dropped, less than 1.
     """
-    if x.shape[-1] <= gpu_library.MAX_WIDTH and gpu_library.can_compute(x, y):
+    if gpu_library.can_norm(x, y, p):
         from dstransformer.model.ops import gpu_norm
 
         return gpu_norm.residual_norm(x, y, gain, bias, eps, p)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -117,11 +118,13 @@ def _empty_gradients(
     return torch.empty_like(grad), grad_y, partial
 
 
+@lru_cache
 def _dropout(p: float) -> tuple[int, float]:
     """The level below which 16 random bits drop an element, and the factor of the others."""
     return round(p * DROPOUT_LEVELS), 1.0 / (1.0 - p)
 
 
+@lru_cache
 def _shape(width: int) -> dict[str, int]:
     """The block of a row, ``(GROUPS, LANES)``, and the warps that share it."""
     block = max(LANES, triton.next_power_of_2(width))

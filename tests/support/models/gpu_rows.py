@@ -190,7 +190,10 @@ def check_model(precision: torch.dtype | None, device: str = "cpu") -> None:
     for kernels in (False, True):
         torch.manual_seed(1)
         model = Transformer(tiny_config(num_layers=1), VOCAB, EPSILON, "padded", dtype=precision).to(device)
-        with patch.object(gpu_library, "can_compute", lambda *_, on=kernels: on):
+        with (
+            patch.object(gpu_library, "can_compute", lambda *_, on=kernels: on),
+            patch.object(gpu_library, "can_norm", lambda *_, on=kernels: on),
+        ):
             sums = model(src, src_packing, tgt, tgt.roll(-1), tgt_packing)
             grads = torch.autograd.grad(sums.loss / len(tgt), list(model.parameters()))
         found.append((sums, grads))
