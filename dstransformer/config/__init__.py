@@ -19,6 +19,7 @@ from dstransformer.config.loading import (
     read_config,
     read_yaml,
     uses_cpu_kernels,
+    uses_gpu_kernels,
     write_config,
 )
 from dstransformer.config.schema import (
@@ -72,6 +73,7 @@ __all__ = [
     "read_config",
     "read_yaml",
     "uses_cpu_kernels",
+    "uses_gpu_kernels",
     "write_config",
     "zero_stage",
 ]

@@ -137,7 +137,7 @@ class _RDropCrossEntropy(torch.autograd.Function):
             both = fill_rows(torch.cat((hidden[first], hidden[second])), rows)
             logits = project(both)[: 2 * (end - start)].chunk(2)
             chunk_loss, chunk_nll, grads = ops.r_drop_cross_entropy(
-                logits, targets[start:end], epsilon, alpha, scale if needs_grad else None
+                (logits[0], logits[1]), targets[start:end], epsilon, alpha, scale if needs_grad else None
             )
             loss += chunk_loss
             nll += chunk_nll

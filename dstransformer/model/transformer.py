@@ -198,10 +198,10 @@ class LayerNorm(TensorModule, nn.LayerNorm):
 
     def forward(self, x: Tensor, y: Tensor | None = None, p: float = 0.0) -> Tensor:
         """``LayerNorm(x)``, or ``LayerNorm(x + Dropout(y))`` with the dropout probability ``p``; ``(…, d_model)``."""
+        if y is not None:
+            return ops.residual_norm(x, y, self.weight, self.bias, self.eps, p)
         weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
-        if y is None:
-            return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
-        return ops.residual_norm(x, y, weight, bias, self.eps, p)
+        return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
 
 # 3.2 Attention

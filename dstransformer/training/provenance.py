@@ -18,7 +18,7 @@ from dstransformer.checkpoints.format import Checkpoint
 from dstransformer.distributed.world import World
 from dstransformer.errors import without_secrets
 from dstransformer.model import parameter_count
-from dstransformer.model.ops import kernels_fingerprint, processor_name
+from dstransformer.model.ops import gpu_kernels_name, kernels_fingerprint, processor_name
 from dstransformer.tracking import RunStart, resolve_tracking_uri
 from dstransformer.training.estimate import approximate_epochs
 from dstransformer.training.setup import Setup, TrainRequest
@@ -146,7 +146,7 @@ def _git(*arguments: str) -> str | None:
 def _hardware(world: World) -> dict[str, str]:
     """The hardware facts that can change the last bits of a result; the same on every rank. Collective."""
     if world.device.type == "cuda":
-        own = {"device": torch.cuda.get_device_name(world.device)}
+        own = {"device": torch.cuda.get_device_name(world.device), "gpu_kernels": gpu_kernels_name(world.device)}
     else:
         own = {
             "device": processor_name(),

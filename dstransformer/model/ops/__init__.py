@@ -3,6 +3,7 @@
 - ``reference``: each operation in plain PyTorch. This defines the result.
 - ``dispatch``: chooses the implementation of each operation.
 - ``cpu_products``, ``cpu_rows``, ``cpu_attention``: oneDNN and the compiled CPU kernels of ``library``.
+- ``gpu_loss``, ``gpu_norm``: the Triton kernels of a GPU, in ``gpu_…_kernels``. ``gpu_library`` says if they can run.
 - ``varlen``: PyTorch's variable-length attention on a GPU.
 - ``caches``: keys and values of a decoder that computes one position at a time.
 """
@@ -15,11 +16,13 @@ from dstransformer.model.ops.dispatch import (
     cross_entropy,
     linear,
     prepare_linear,
+    r_drop_cross_entropy,
     residual_norm,
     weight_gradient,
 )
+from dstransformer.model.ops.gpu_library import gpu_kernels_name
 from dstransformer.model.ops.library import DTYPES, kernels_fingerprint, precision_name, processor_name
-from dstransformer.model.ops.reference import HeadShape, dropout, r_drop_cross_entropy
+from dstransformer.model.ops.reference import HeadShape, dropout
 from dstransformer.model.ops.varlen import Backend, check_backend
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "check_backend",
     "cross_entropy",
     "dropout",
+    "gpu_kernels_name",
     "kernels_fingerprint",
     "linear",
     "precision_name",

@@ -1,7 +1,8 @@
 """The operations of the model, and the choice of the implementation of each, which is made only here.
 
 :mod:`dstransformer.model.ops.reference` has the formulas. On a CPU, compiled kernels and oneDNN replace most of them
-(``cpu_*``); on a GPU, flash attention replaces attention (``varlen``).
+(``cpu_*``); on a GPU, Triton kernels do (``gpu_*``), and flash attention replaces attention (``varlen``). Modules with
+Triton kernels are imported when they are first used, because only machines with a GPU have Triton.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from dstransformer.model.ops import cpu_attention, cpu_products, cpu_rows, reference, varlen
+from dstransformer.model.ops import cpu_attention, cpu_products, cpu_rows, gpu_library, reference, varlen
 from dstransformer.model.ops.caches import Caches, PackedCaches, PaddedCaches
 from dstransformer.model.ops.library import LANES, can_compute
 from dstransformer.model.ops.reference import HeadShape
@@ -63,7 +64,7 @@ def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
         x: ``(rows, in_features)``.
 
     Returns:
-        ``(out_features, in_features)``, in fp32 for fp16.
+        ``(out_features, in_features)``, in fp32 for fp16, and on a GPU for bf16 too.
     """
     if can_compute(grad, x):
         return cpu_products.weight_gradient(grad, x)
@@ -76,11 +77,16 @@ def residual_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, 
     Args:
         x: ``(…, d_model)``.
         y: Of the same shape.
-        gain: ``(d_model,)``.
-        bias: ``(d_model,)``.
+        gain: ``(d_model,)``. If its precision is another than that of ``x``, it is rounded to it, except on a GPU.
+        bias: As ``gain``.
         eps: Added to the variance.
         p: Probability that an element of ``y`` is dropped, less than 1.
     """
+    if gpu_library.can_norm(x, y, p):
+        from dstransformer.model.ops import gpu_norm
+
+        return gpu_norm.residual_norm(x, y, gain, bias, eps, p)
+    gain, bias = gain.to(x.dtype), bias.to(x.dtype)
     if x.shape[-1] % LANES == 0 and can_compute(x, y, gain):
         return cpu_rows.residual_norm(x, y, gain, bias, eps, p)
     return reference.residual_norm(x, y, gain, bias, eps, p)
@@ -101,12 +107,40 @@ def cross_entropy(
         The smoothed loss and the negative log-likelihood, scalars in fp32, and the gradient of the former with respect
         to the logits: ``(rows, pieces)``, 0 for filler.
     """
+    if gpu_library.can_compute(logits):
+        from dstransformer.model.ops import gpu_loss
+
+        return gpu_loss.cross_entropy_(logits, targets, label_smoothing, gradient_scale)
     if gradient_scale != 1.0 or not can_compute(logits):
         return reference.cross_entropy(logits, targets, label_smoothing, gradient_scale)
     tokens = targets.numel()
     loss, nll = cpu_rows.cross_entropy_(logits[:tokens], targets, label_smoothing)
     logits[tokens:] = 0.0
     return loss.sum(), nll.sum(), logits
+
+
+def r_drop_cross_entropy(
+    logits: tuple[Tensor, Tensor], targets: Tensor, label_smoothing: float, alpha: float, gradient_scale: float | None
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
+    """Half the loss of R-Drop (Liang et al., 2021, equation 4), summed over tokens, for two passes of the same tokens.
+
+    Args:
+        logits: Of the first and of the second pass, ``(tokens, pieces)`` each, contiguous. The gradients may replace
+            them.
+        targets: ``(tokens,)`` int64.
+        label_smoothing: epsilon.
+        alpha: Weight of the divergence.
+        gradient_scale: As for :func:`cross_entropy`.
+
+    Returns:
+        The loss and the mean negative log-likelihood of the two passes, scalars in fp32, and the gradients of the loss
+        with respect to the logits.
+    """
+    if gpu_library.can_compute(*logits):
+        from dstransformer.model.ops import gpu_loss
+
+        return gpu_loss.r_drop_cross_entropy_(logits, targets, label_smoothing, alpha, gradient_scale)
+    return reference.r_drop_cross_entropy(logits, targets, label_smoothing, alpha, gradient_scale)
 
 
 def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tensor, Tensor, Tensor]:

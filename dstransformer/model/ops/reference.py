@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -58,7 +57,7 @@ class _MixedLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, out = ctx.saved_tensors
         if out is not None:
-            grad = grad.masked_fill(out <= 0, 0.0)
+            grad = torch.ops.aten.threshold_backward(grad, out, 0)
         grad_x = grad @ weight.to(grad.dtype) if ctx.needs_input_grad[0] else None
         grad_weight = weight_gradient(grad, x).to(weight.dtype) if ctx.needs_input_grad[1] else None
         grad_bias = grad.sum(dim=0, dtype=weight.dtype) if ctx.biased else None
@@ -66,10 +65,13 @@ class _MixedLinear(torch.autograd.Function):
 
 
 def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    """``grad^T x``; fp16 is summed and returned in fp32, because a sum over tokens can exceed the range of fp16."""
-    if grad.dtype != torch.float16:
-        return grad.t() @ x
-    return torch.mm(grad.t(), x, out_dtype=torch.float32) if grad.is_cuda else grad.t().float() @ x.float()
+    """``grad^T x``; fp16 is summed and returned in fp32, because a sum over tokens can exceed the range of fp16.
+
+    On a GPU bf16 is too: cuBLAS may cut a long sum into parts, and adds these in the precision of the result.
+    """
+    if grad.is_cuda and grad.dtype in (torch.float16, torch.bfloat16):
+        return torch.mm(grad.t(), x, out_dtype=torch.float32)
+    return grad.t().float() @ x.float() if grad.dtype == torch.float16 else grad.t() @ x
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
@@ -117,24 +119,13 @@ def cross_entropy(
 
 
 def r_drop_cross_entropy(
-    logits: Sequence[Tensor], targets: Tensor, label_smoothing: float, alpha: float, gradient_scale: float | None
+    logits: tuple[Tensor, Tensor], targets: Tensor, label_smoothing: float, alpha: float, gradient_scale: float | None
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
     """Half the loss of R-Drop (Liang et al., 2021, equation 4), summed over tokens, for two passes of the same tokens.
 
     With ``P`` and ``Q`` the two distributions and ``CE`` the smoothed cross-entropy of :func:`cross_entropy`,
     ``(CE(P) + CE(Q)) / 2 + alpha / 2 * (KL(P, Q) + KL(Q, P)) / 2``. Half, so that two equal passes have the loss
     of one.
-
-    Args:
-        logits: Of the first and of the second pass, ``(tokens, pieces)`` each.
-        targets: ``(tokens,)`` int64.
-        label_smoothing: epsilon.
-        alpha: Weight of the divergence.
-        gradient_scale: As for :func:`cross_entropy`.
-
-    Returns:
-        The loss and the mean negative log-likelihood of the two passes, scalars in fp32, and the gradients of the loss
-        with respect to the logits.
     """
     scale = None if gradient_scale is None else 0.5 * gradient_scale
     first, second = (cross_entropy(z, targets, label_smoothing, scale) for z in logits)

@@ -304,7 +304,7 @@ def _format_origin(bundle: Path) -> str:
 def _format_facts(run: RunStart, run_folder: Path) -> str:
     model, manifest, tags = run.config.model, run.manifest, dict(run.tags)
     host = tags.pop("host", "")
-    names = ("device", "world_size", "threads", "cpu_kernels")
+    names = ("device", "world_size", "threads", "cpu_kernels", "gpu_kernels")
     hardware = {name: tags.pop(name) for name in names if name in tags}
     revision = tags.pop("git_revision", "unknown")
     rows = {

@@ -204,3 +204,11 @@ def test_variables_that_libraries_read_are_checked_first(name: str, value: str, 
         return
     with pytest.raises(UserError, match=f"{name} is '{value}': set a whole number from 1 to"):
         check_environment({name: value})
+
+
+@pytest.mark.parametrize("name", ["DST_CPU_KERNELS", "DST_GPU_KERNELS"])
+def test_switches_of_kernels_are_0_or_1(name: str) -> None:
+    for value in ("0", "1", ""):
+        check_environment({name: value})
+    with pytest.raises(UserError, match=f"{name} is 'off': set it to 0"):
+        check_environment({name: "off"})
