@@ -185,6 +185,27 @@ class CheckpointManager:
             if self._world.is_rank0 and self._is_own(checkpoint):
                 self.folder.delete_after(checkpoint.state.step)
 
+    def add_score(self, state: TrainState, score: Score | None, *, interim: bool) -> None:
+        """Give the newest checkpoint, which was saved at a stop request, the score that its weights have got since.
+
+        If the write fails, a warning is logged, and the checkpoint stays without a score.
+
+        Args:
+            state: The training state; that of the checkpoint, but for the validation.
+            score: The score.
+            interim: Whether an uninterrupted run would not have saved it.
+        """
+        if self._newest != (state.step, False):
+            return
+        try:
+            with self._world.collective_errors():
+                if self._world.is_rank0 and (checkpoint := self.folder.latest()) is not None:
+                    kept = checkpoint.interim and interim
+                    self._announce(self.folder.amend(checkpoint, state, score, interim=kept))
+            self._newest = (state.step, True)
+        except StorageError as error:
+            self._record_failure(state.step, error)
+
     def latest(self) -> Checkpoint | None:
         """The newest readable checkpoint, on rank 0; None if there is none, and on other ranks. Not collective."""
         readable = self.folder.checkpoints() if self._world.is_rank0 else []
@@ -203,7 +224,9 @@ class CheckpointManager:
         try:
             with self._world.collective_errors():
                 if self._world.is_rank0:
-                    self._announce(self.folder.amend(checkpoint, state))
+                    self._announce(
+                        self.folder.amend(checkpoint, state, checkpoint.named_score, interim=checkpoint.interim)
+                    )
         except StorageError as error:
             self._record_failure(checkpoint.state.step, error)
 

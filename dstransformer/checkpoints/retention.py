@@ -174,10 +174,10 @@ class CheckpointFolder:
             raise damage
         raise StorageError(f"cannot read {self.path}: the checkpoints are gone; mount their disk again")
 
-    def amend(self, checkpoint: Checkpoint, state: TrainState) -> Checkpoint:
-        """Replace the training state of a checkpoint, in one step, and delete all later ones. Rank 0 only."""
+    def amend(self, checkpoint: Checkpoint, state: TrainState, score: Score | None, *, interim: bool) -> Checkpoint:
+        """Replace the training state and the score of a checkpoint at once, and delete later ones. Rank 0 only."""
         with storage_errors(checkpoint.path):
-            text = manifest_text(state, checkpoint.named_score, checkpoint.files, interim=checkpoint.interim)
+            text = manifest_text(state, score, checkpoint.files, interim=interim)
             replace_file(checkpoint.path / MANIFEST, text)
         self.delete_after(state.step)
         return read_checkpoint(checkpoint.path)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.checkpoints.format import Checkpoint, Cost
@@ -34,10 +35,10 @@ class Outcome:
     Attributes:
         run: The run folder.
         step: Number of updates computed.
-        stopped_by: The signal that stopped the run; None if it wrote its final bundle.
+        stopped_by: What stopped the run, such as SIGTERM; None if it wrote its final bundle.
         evaluations: The evaluations of the bundle, by split.
         final: How the bundle was chosen; None if there is no bundle.
-        cost: What the training has cost, from its first update on, also before a resume.
+        cost: What the training has cost since its first update, before resumes too.
         devices: Number of processes.
     """
 
@@ -71,7 +72,7 @@ def train(request: TrainRequest) -> Outcome:
     """Train to the last update and make the final bundle.
 
     Raises:
-        UserError: Something in the request, its files or the environment is wrong; the run folder is untouched.
+        UserError: Something in the request, its files or the environment is wrong. No checkpoint or result is changed.
         StorageError: The run folder cannot be written.
         DstError: The processes did not join the process group, or training diverged.
     """
@@ -82,8 +83,11 @@ def train(request: TrainRequest) -> Outcome:
     with supervise(processes, config, request.run) as session:
         setup = session.agree_on(resolved)
         check_setup(setup, session.world)
-        checkpoint = session.world.compute_on_rank0(lambda: find_resume_checkpoint(request, setup))
+        find = partial(find_resume_checkpoint, request, setup)
+        checkpoint, seen = session.world.compute_on_rank0(find)
         with session.hold_run_folder(setup.run, setup.config, setup.ds_config, setup.corpus):
+            if session.world.compute_on_rank0(setup.checkpoints.folders) != seen:  # a run that was stopping wrote one
+                checkpoint, _ = session.world.compute_on_rank0(find)
             trainer = _start(request, setup, checkpoint, session)
             with closing(trainer.data), session.reporting_failure(lambda error: _report_failure(trainer, error)):
                 finished = trainer.fit()
@@ -106,7 +110,7 @@ def train(request: TrainRequest) -> Outcome:
 
 
 def _resolve(request: TrainRequest, processes: Processes) -> Setup | Exception:
-    """Resolve the request. With several processes, return an error, to be shared with ranks that do not have it."""
+    """Resolve the request. With several processes, return an error, so that the other ranks can raise it too."""
     try:
         return resolve_setup(request, processes)
     except Exception as error:
@@ -116,8 +120,8 @@ def _resolve(request: TrainRequest, processes: Processes) -> Setup | Exception:
 
 
 def _start(request: TrainRequest, setup: Setup, checkpoint: Checkpoint | None, session: Session) -> Trainer:
-    """Build the trainer, resume from the checkpoint, and announce the run to the tracker. Collective."""
-    # Imported late because it takes seconds: errors of the user are reported before.
+    """Build the trainer, resume from the checkpoint, and report the run to the tracker. Collective."""
+    # Imported late because it takes seconds, so that a user's mistake is reported first.
     from dstransformer.training.build import build_trainer
 
     config, world = setup.config, session.world
@@ -139,7 +143,7 @@ def _start(request: TrainRequest, setup: Setup, checkpoint: Checkpoint | None, s
 
 
 def _report_failure(trainer: Trainer, error: BaseException | None) -> None:
-    """Tell the tracker that the run has failed or, at an interrupt that does not wait, was killed."""
+    """Tell the tracker that the run has failed or, at a second Ctrl-C, was killed."""
     is_killed = isinstance(error, KeyboardInterrupt)
     trainer.tracker.emit(RunEnd("killed" if is_killed else "failed"))
     if is_killed and (latest := trainer.checkpoints.latest()) is not None:

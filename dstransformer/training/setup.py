@@ -153,21 +153,25 @@ def _open_pretrained(request: TrainRequest, config: Config, corpus: Corpus) -> P
     return open_pretrained(request.init, config.model, corpus.tokenizer)
 
 
-def find_resume_checkpoint(request: TrainRequest, setup: Setup) -> Checkpoint | None:
-    """Find and fully verify the checkpoint to resume from; None for a new run. Logs which values change.
+def find_resume_checkpoint(request: TrainRequest, setup: Setup) -> tuple[Checkpoint | None, list[Path]]:
+    """Find and fully verify the checkpoint to resume from. Logs which values change.
+
+    Returns:
+        The checkpoint, None for a new run; and the folders of all checkpoints that were there.
 
     Raises:
         ConfigError: The configuration, or the bundle of ``--init``, does not fit the checkpoint.
         DataError: The checkpoint is damaged, of an earlier format, or was trained on another corpus; or the bundle of
             ``--init`` is needed and cannot be read.
     """
+    folders = setup.checkpoints.folders()
     found = find_checkpoint(request.resume, setup.checkpoints, setup.config, setup.initial_state, setup.corpus.path)
     if request.init is not None:
         if found is not None:
             check_pretrained(found, request.init, setup.pretrained)
         elif setup.pretrained is None:  # it is gone, but needed
             open_pretrained(request.init, setup.config.model, setup.corpus.tokenizer)
-    return found
+    return found, folders
 
 
 def check_corpus(setup: Setup, *, verify: bool) -> None:

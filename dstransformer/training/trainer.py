@@ -28,18 +28,18 @@ class Trainer:
 
     Attributes:
         config: The experiment.
-        state: Step, position in the data and layout. The other parts of a state are up to date in its collaborators.
+        state: Step, position in the data and layout. The collaborators hold the rest; see ``_current_state``.
         engine: Computes updates.
         data: The updates.
         validator: Evaluates weights.
-        corpus: The corpus; its validation split is what they are evaluated on.
+        corpus: The corpus, with the validation split.
         checkpoints: The checkpoints of the run.
         recovery: What to do when a loss or gradient is not finite.
         early_stopping: When to end before the last update.
         metrics: The training metrics between two log records.
         cost: What the updates cost.
         tracker: Receives the events of the run.
-        session: This process among the others.
+        session: The process group, stop requests and monitoring.
         evaluation: The validation of the current weights; None if this process has not evaluated them.
         score: The score of the current weights, possibly from the checkpoint; None if they have not been evaluated.
     """
@@ -63,14 +63,14 @@ class Trainer:
     def fit(self) -> bool:
         """Train to the last update. On a stop request, finish the current update and save a checkpoint.
 
-        A checkpoint that the disk refuses costs a warning, except for the last one.
+        If a checkpoint cannot be written, a warning is logged and it is tried again later; only the last one must be.
 
         Returns:
-            Whether the last update was computed. Its checkpoint then is complete and has a score.
+            True if training is complete, and its last checkpoint is saved with a score; False if it was stopped.
 
         Raises:
-            DivergedError: Training diverged, and may not go back to a checkpoint. Earlier checkpoints are intact.
-            StorageError: The last checkpoint could not be saved, or at a stop none at all.
+            DivergedError: Training diverged, and no rollback is left. Earlier checkpoints are intact.
+            StorageError: The last checkpoint could not be saved, or the run was stopped before any was.
         """
         self.cost.start_clock()
         self._validate_if_missed()
@@ -143,7 +143,7 @@ class Trainer:
     def _is_worth_keeping(self, *, due: bool) -> bool:
         """Whether the run needs a checkpoint of the current weights, which is ``due`` by the clock or not.
 
-        Among non-finite updates the weights stay those of the last good one; older checkpoints are worth more.
+        Non-finite updates do not change the weights, so a checkpoint among them would only displace useful ones.
         """
         is_new_best = self.score is not None and self.early_stopping.is_new_best
         due = due or is_new_best or _is_due(self.state.step, self.config.checkpoint.every_updates)
@@ -169,10 +169,11 @@ class Trainer:
         self.metrics.pause()
 
     def _validate_if_missed(self) -> None:
-        """Do the validation that a stop request prevented, so that a resumed run has the curve of an unstopped one."""
+        """Do the validation that a stop request prevented, so that a resumed run equals an uninterrupted one."""
         is_due = self.state.step > 0 and _is_due(self.state.step, self.config.validation.every)
         if is_due and not self.is_finished and self.score is None:
             self._validate()
+            self.checkpoints.add_score(self._current_state(), self.score, interim=not self._is_worth_keeping(due=False))
 
     def _save(self, *, interim: bool) -> None:
         self.session.report(self.state.step, "checkpoint")

@@ -6,12 +6,15 @@ import json
 import shutil
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.processes.forks import environment
 from support.processes.launching import finish, forked, run_dst, wait_until
 from support.training.runs import TINY
+
+from dstransformer.checkpoints.format import EarlyStoppingState, manifest_text, read_checkpoint
 
 #: A checkpoint every second update; the warm-up ends with the sixth update.
 SHORT = ["training.max_updates=8", "checkpoint.every_updates=2", "checkpoint.keep_last=4", "schedule.warmup_steps=6"]
@@ -124,6 +127,58 @@ class TestEnd:
         assert "the final bundle is made without this checkpoint" in done.stderr
         final = json.loads((run / "bundle" / "provenance.json").read_text())["final"]
         assert final["steps"]["average"] == [4, 8]
+
+    def test_a_checkpoint_of_a_stop_gets_the_score_that_it_lacks(
+        self, trained: tuple[Path, str, str], toy_corpus: Path, tmp_path: Path
+    ) -> None:
+        """A stop request prevents the validation that is due with the checkpoint; the resumed run makes up for it."""
+        run = tmp_path / "run"
+        shutil.copytree(trained[0], run)
+        shutil.rmtree(run / "bundle")
+        for step in (6, 8):
+            shutil.rmtree(run / "checkpoints" / f"step-{step:08d}")
+        manifest = run / "checkpoints" / "step-00000004" / "manifest.json"
+        scored = read_checkpoint(manifest.parent)
+        never = replace(scored.state, early_stopping=EarlyStoppingState())
+        manifest.write_text(manifest_text(never, None, scored.files, interim=True))
+        changes = "checkpoint.average_last=4", "validation.every=4"
+        done = run_dst(*train_options(toy_corpus, run, *changes))
+        assert done.returncode == 0, done.stderr
+        found = read_checkpoint(manifest.parent)
+        assert (found.score, found.metric, found.interim) == (scored.score, scored.metric, False)
+        assert found.state == scored.state
+
+    def test_a_checkpoint_that_a_stopping_run_writes_meanwhile_is_resumed_from(
+        self, trained: tuple[Path, str, str], toy_corpus: Path, tmp_path: Path
+    ) -> None:
+        """It appears after the new run has looked for one, and before it holds the folder."""
+        run = tmp_path / "run"
+        shutil.copytree(trained[0], run)
+        shutil.rmtree(run / "bundle")
+        newest = run / "checkpoints" / "step-00000008"
+        manifest = (newest / "manifest.json").read_bytes()
+        newest.rename(tmp_path / "not yet")
+        program = tmp_path / "race.py"
+        program.write_text(f"""
+import sys
+from pathlib import Path
+from dstransformer.cli import main
+from dstransformer.training import run
+
+def find(*arguments, found=run.find_resume_checkpoint):
+    result = found(*arguments)
+    if not Path({str(newest)!r}).exists():
+        Path({str(tmp_path / "not yet")!r}).rename({str(newest)!r})
+    return result
+
+run.find_resume_checkpoint = find
+sys.exit(main(sys.argv[1:]))
+""")
+        options = train_options(toy_corpus, run, "checkpoint.average_last=4", "validation.every=4")
+        with forked([str(program), *options], environment()) as process:
+            _, errors = finish(process)
+        assert process.returncode == 0, errors
+        assert (newest / "manifest.json").read_bytes() == manifest, "no update was computed again"
 
     def test_training_stops_early_and_stays_stopped(self, toy_corpus: Path, tmp_path: Path) -> None:
         # BLEU of an untrained model is 0 at every validation, so the first is the best.

@@ -92,7 +92,7 @@ def test_what_a_stop_request_left_is_kept_while_it_is_the_newest_and_takes_no_pl
     assert steps(folder) == [8, 12, 13]
     assert folder.latest_finite(None) == read_checkpoint(tmp_path / "step-00000012"), "as without the request"
     assert folder.latest_finite(12) == read_checkpoint(tmp_path / "step-00000008")
-    amended = folder.amend(stopped, replace(state(13), cost=Cost(flops=1)))
+    amended = folder.amend(stopped, replace(state(13), cost=Cost(flops=1)), None, interim=True)
     assert amended.interim
     write(folder, 14, interim=True)
     assert steps(folder) == [8, 12, 14]
