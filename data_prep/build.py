@@ -41,15 +41,15 @@ def build(
         recipe: The sources, and the options of all stages.
         out: The corpus.
         work: The work folder.
-        workers: Where the tasks run; opened when there is something to do.
+        workers: Where the tasks run; started only if a stage has to run.
         overwrite: Whether another corpus at ``out`` is replaced.
         progress: Shows what is done.
-        command: The command line for the manifest, if the options are not all flags.
-        recipes: The files of the recipe, if it is one of files.
+        command: The command line for the manifest, where flags alone do not give the recipe.
+        recipes: The files that the recipe came from, if any.
 
     Raises:
         UserError, DataError: An option, a file or ``out`` cannot be used; finished stages stay in ``work``.
-        StorageError: The file system refused; ``work`` is removed.
+        StorageError: A write failed; ``work`` is removed.
     """
     check_symbols(recipe.vocab.symbols, recipe.clean.normalise)
     check_paths(out, work, _inputs(recipe))

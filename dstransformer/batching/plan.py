@@ -74,7 +74,7 @@ def plan_epoch(
         rows: The pairs of the epoch; None for every pair once.
 
     Raises:
-        DataError: The corpus is empty or has too many pairs, a single pair exceeds the budget, or an update holds fewer
+        DataError: The corpus is empty, a single pair exceeds the budget, or an update holds fewer
             pairs than micro-batches.
     """
     check_lengths(src_lengths, tgt_lengths, budget)
@@ -91,7 +91,7 @@ def plan_updates(
     """Shuffle pairs and divide them into updates.
 
     An update takes as many of the next pairs in random order as fit into both budgets. If the last update would be less
-    than half full, the last two share their pairs evenly.
+    than half full, the last two share their pairs evenly, where both budgets allow it.
 
     Args:
         src_lengths: Source tokens of every pair, end of sentence included, ``(pairs,)``. None exceeds the budget.

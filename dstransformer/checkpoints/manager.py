@@ -1,4 +1,4 @@
-"""The checkpoints of a run: when one is due, how it is written beside training, and what happens if the disk refuses.
+"""The checkpoints of a run: when one is due, how it is written in the background, and what happens if the write fails.
 
 A snapshot is taken between two updates, and a thread on each rank writes that rank's part. The checkpoint becomes
 visible when all ranks have written theirs. If any rank fails, all ranks discard it.
@@ -42,14 +42,14 @@ class _Pending:
 
 
 class CheckpointManager:
-    """Writes, retries, keeps and finds the checkpoints of a run. Methods are collective; properties are not.
+    """Writes, retries, keeps and finds the checkpoints of a run. Methods that write are collective.
 
     Args:
         folder: The folder of checkpoints.
         config: When checkpoints are due; also stored in their bundles.
         tokenizer: The tokenizer stored in the bundles.
         provenance: The provenance stored in the bundles.
-        session: This process among the others.
+        session: The process group, stop requests and monitoring.
         tracker: Told of each checkpoint that becomes visible, and of each that could not be saved.
 
     Attributes:
@@ -75,7 +75,7 @@ class CheckpointManager:
         self._is_run = is_run(folder.run)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: _Pending | None = None
-        self._newest: tuple[int, bool] | None = None  # step of the newest checkpoint, and whether it has a score
+        self._newest: tuple[int, bool] | None = None  # step of the newest, maybe unfinished; has it a score?
         self._began = time.monotonic()  # when the newest was begun
         self._retry_at: float | None = None
         self._failure: StorageError | None = None
@@ -97,7 +97,7 @@ class CheckpointManager:
     def begin(
         self, take_snapshot: Callable[[], Snapshot], state: TrainState, score: Score | None, *, interim: bool = False
     ) -> None:
-        """Take a snapshot and start writing it. A disk that refuses costs a warning and another try.
+        """Take a snapshot and start writing it. If the write fails, a warning is logged, and it is tried again later.
 
         Args:
             take_snapshot: Copies the state of the engine.
@@ -116,7 +116,7 @@ class CheckpointManager:
             self._record_failure(state.step, error)
 
     def finish(self) -> None:
-        """Complete the checkpoint that is being written, if any. A disk that refuses costs a warning and another try.
+        """Complete the checkpoint that is being written, if any. If that fails, log a warning and try again later.
 
         Raises:
             DivergedError: A weight of it is NaN or infinite. The partial checkpoint is deleted.
@@ -156,7 +156,7 @@ class CheckpointManager:
         return False
 
     def raise_if_nothing_saved(self) -> None:
-        """At a stop: check that this process has saved any checkpoint that it tried to.
+        """At a stop: check that this process has saved at least one of the checkpoints that it tried to save.
 
         Raises:
             StorageError: The disk has refused every checkpoint.
@@ -165,7 +165,7 @@ class CheckpointManager:
             raise self._failure
 
     def retry_policy(self, step: int) -> RetryPolicy:
-        """How the end of a run, after ``step`` updates, writes what it must write. A stop request ends the waiting."""
+        """The retry policy for the final writes of a run, after ``step`` updates. A stop request ends the waiting."""
 
         def on_failure(what: str, error: StorageError, left: int) -> None:
             self._tracker.emit(SaveFailed(step, what, str(error)))
@@ -179,7 +179,7 @@ class CheckpointManager:
         return RetryPolicy(seconds, self._session.wait, on_failure)
 
     def resume_from(self, checkpoint: Checkpoint) -> None:
-        """Training goes on from a checkpoint: delete later ones of this run."""
+        """Training continues from a checkpoint: delete later ones of this run."""
         self._restart(checkpoint)
         with self._world.collective_errors():
             if self._world.is_rank0 and self._is_own(checkpoint):
@@ -216,7 +216,7 @@ class CheckpointManager:
         return self._world.compute_on_rank0(lambda: self.folder.latest_finite(other_than))
 
     def roll_back_to(self, checkpoint: Checkpoint, state: TrainState) -> None:
-        """Training goes on from a checkpoint of this run with another state: store that in it, and delete later ones.
+        """Training continues from a checkpoint of this run with another state: store that in it, and delete later ones.
 
         If the disk refuses, there is a warning; the next checkpoint has that state.
         """

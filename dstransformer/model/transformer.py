@@ -83,7 +83,7 @@ class Transformer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Glorot uniform matrices, embeddings N(0, d_model^-0.5), norms 1 and 0, biases 0."""
+        """Glorot uniform matrices; embeddings normal with standard deviation d_model^-0.5; norms 1 and 0; biases 0."""
         for module in self.modules():
             if isinstance(module, MultiHeadAttention | FeedForward | PositionedEmbedding | nn.LayerNorm):
                 module.reset_parameters()
@@ -332,7 +332,7 @@ class PositionedEmbedding(TensorModule):
         self.positions = nn.Embedding(config.max_positions, config.d_model) if config.positions == "learned" else None
 
     def reset_parameters(self) -> None:
-        """Learned positions start like the embeddings, N(0, d_model^-0.5)."""
+        """Learned positions start like the embeddings: normal, with standard deviation d_model^-0.5."""
         if self.positions is not None:
             nn.init.normal_(self.positions.weight, std=self.positions.embedding_dim**-0.5)
 

@@ -29,7 +29,7 @@ def build_trainer(
         setup: The experiment.
         provenance: The provenance stored in the bundles.
         tracker: Receives the events of the run.
-        session: This process among the others.
+        session: The process group, stop requests and monitoring.
         resumes: Whether :meth:`Trainer.restore` follows, so that the initial weights do not matter.
 
     Raises:

@@ -44,7 +44,7 @@ class Step(NamedTuple):
         learning_rate: The learning rate it was computed with.
         finite: Whether this rank's share of the loss is neither NaN nor infinite.
         skipped: Whether the gradient was not finite on some rank, so that nothing changed.
-        lowers_scale: Whether that is the way in which fp16 finds its loss scale, and no sign of trouble.
+        lowers_scale: Whether the overflow only lowered the loss scale of fp16.
     """
 
     losses: LossSums

@@ -24,7 +24,7 @@ class Recovery:
         config: How many non-finite updates may follow each other, and how many rollbacks a run may have.
         precision: The training precision, for messages.
         checkpoints: The checkpoints of the run.
-        session: This process among the others.
+        session: The process group, stop requests and monitoring.
         tracker: Told of each non-finite update and of each rollback.
 
     Attributes:
@@ -77,7 +77,7 @@ class Recovery:
             diverged: The state of training now.
 
         Returns:
-            The checkpoint, with the state with which training goes on.
+            The checkpoint, with position, cost and recovery state replaced.
 
         Raises:
             DivergedError: ``training.max_rollbacks`` is reached, or there is no checkpoint to go back to.
@@ -114,7 +114,7 @@ class Recovery:
         return replace(found, state=state)
 
     def _record_nonfinite(self, number: int, update: Update, result: Step) -> None:
-        """Find out which sentences the update holds, and report it."""
+        """Report the pairs of the micro-batches that are not finite."""
         numbers = deal(len(update.parts), self._world.rank, self._world.world_size)
         finite = result.parts.isfinite().tolist()
         own = [part for part, is_finite in zip(numbers, finite, strict=True) if not is_finite]

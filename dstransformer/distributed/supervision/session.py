@@ -28,7 +28,7 @@ LOGS = "logs"
 #: cannot wait for ever.
 NO_TIMEOUT = timedelta(days=30)
 
-_POLL_SECONDS = 1.0  # between two looks for a stop signal, while all ranks wait
+_POLL_SECONDS = 1.0  # between two checks for a stop signal, while all ranks wait
 
 T = TypeVar("T")
 
@@ -91,14 +91,14 @@ class Session:
         return self.world.any(self._stop.received is not None)[0]
 
     def vote(self, *, save: bool, writing: bool, nonfinite: bool) -> Votes:
-        """Combine what the ranks have found after an update: the one collective of an update. See :class:`Votes`."""
+        """Combine what the ranks have found after an update, in its one control message. See :class:`Votes`."""
         votes = Votes(*self.world.any(self._stop.received is not None, save, writing, nonfinite))
         if votes.stop:
             self._stop.share_deadline(self.world)
         return votes
 
     def wait(self, seconds: float) -> bool:
-        """Wait on all ranks. Returns False at once when any process is asked to stop. Collective."""
+        """Wait on all ranks. Returns False within a second of a stop request to any process. Collective."""
         until = time.monotonic() + seconds
         while self.world.any(time.monotonic() < until)[0]:
             if self.should_stop():
@@ -107,11 +107,11 @@ class Session:
         return True
 
     def report(self, step: int, phase: str) -> None:
-        """Report the number of an update and what is done in it, before it is done."""
+        """Tell the monitor which update this process starts, and what it does in it."""
         self._monitor.report(step, phase)
 
     def enter(self, phase: str) -> None:
-        """Report what is done now, at the same update."""
+        """Tell the monitor what this process does next, at the same update."""
         self._monitor.enter(phase)
 
     @contextmanager
