@@ -100,6 +100,15 @@ def test_a_damaged_checkpoint_is_skipped_or_refused_with_advice(
         averaged(tmp_path)
 
 
+def test_no_older_checkpoint_takes_the_place_of_a_damaged_one(tmp_path: Path) -> None:
+    damaged = write(tmp_path, 20, 30, 40, 50, 60)[3]
+    (damaged.path / "manifest.json").write_text("{")
+    assert averaged(tmp_path) == [40, 60]
+    assert averaged(tmp_path, last=3) == [30, 40, 60], "within the last four, which the run keeps in any case"
+    with pytest.raises(DataError, match=r"--last 4: .* has only its newest 3 checkpoints"):
+        averaged(tmp_path, last=4)
+
+
 @pytest.mark.slow
 def test_a_command_that_is_ended_leaves_the_old_bundle_and_nothing_else(tmp_path: Path) -> None:
     write(tmp_path / "run", 20, 30)

@@ -28,8 +28,11 @@ def config(warmup: int, average_last: int = 3, final: str = "average") -> Config
     return load_config("toy", [*changes, f"checkpoint.final={final}"])
 
 
-def find(checkpoints: Sequence[Checkpoint], settings: Config, known: bool = False) -> Candidates:
-    return find_candidates(checkpoints, settings, lambda _: known)
+def find(
+    checkpoints: Sequence[Checkpoint], settings: Config, known: bool = False, damaged: Sequence[int] = ()
+) -> Candidates:
+    steps = sorted([*damaged, *(checkpoint.state.step for checkpoint in checkpoints)])
+    return find_candidates(checkpoints, steps, settings, lambda _: known, Path("average"))
 
 
 def test_the_average_takes_nothing_from_the_warmup() -> None:
@@ -54,6 +57,18 @@ def test_a_checkpoint_of_a_stop_request_is_not_averaged() -> None:
     checkpoints = [checkpoint(50), checkpoint(100), stopped, checkpoint(150)]
     assert find(checkpoints, config(warmup=50, average_last=2)).steps("average") == (100, 150)
     assert find(checkpoints, config(warmup=50, average_last=3)).steps("average") == (50, 100, 150)
+
+
+def test_no_older_checkpoint_takes_the_place_of_a_damaged_one() -> None:
+    kept_for_its_score, recent = checkpoint(50, 30.0), [checkpoint(step) for step in (800, 900, 1000)]
+    settings = config(warmup=50, average_last=3)
+    assert find([kept_for_its_score, *recent[:2]], settings, damaged=[1000]).steps("average") == (800, 900)
+    assert find([kept_for_its_score, *recent[1:]], settings, damaged=[800]).steps("average") == (900, 1000)
+    stopped = replace(checkpoint(950), interim=True)
+    found = find([kept_for_its_score, *recent[:2], stopped], settings, damaged=[1000])
+    assert found.steps("average") == (800, 900), "one that is left out anyway has no place"
+    only = find([kept_for_its_score], settings, damaged=[800, 900, 1000])
+    assert only.steps("average") == only.steps("last") == (50,), "there is nothing else"
 
 
 def test_last_and_best() -> None:
@@ -86,7 +101,7 @@ SCORES = {"average": 14.1, "last": 29.9, "best": 29.9}
 def test_the_choice_follows_configuration_and_scores(
     final: str, whole: bool, scores: dict[str, float], chosen: str
 ) -> None:
-    name, reason = choose(final, Candidates({}, whole, {}), scores, 2000)
+    name, reason = choose(final, Candidates({}, whole, {}, Path()), scores, 2000)
     assert name == chosen
     assert ("schedule.warmup_steps = 2000" in reason) == (final == "average" and not whole)
 
