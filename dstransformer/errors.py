@@ -61,6 +61,10 @@ class StorageError(DstError):
     """The file system failed: disk full, permission denied, folder gone. The process exits with 1."""
 
 
+class UnreadableError(DataError, StorageError):
+    """A file could not be read. It may be intact: it is never skipped as damaged, and reading it again may work."""
+
+
 #: Advice at the end of every message about divergence.
 DIVERGED_ADVICE = (
     "lower schedule.scale or raise schedule.warmup_steps in a new run, or resume from an earlier checkpoint with "

@@ -13,7 +13,7 @@ from torch import Tensor
 from dstransformer.checkpoints.folders import check_bundle_folder
 from dstransformer.checkpoints.format import Checkpoint
 from dstransformer.checkpoints.retention import CheckpointFolder
-from dstransformer.checkpoints.selection import past_warmup, periodic, rank_by_score
+from dstransformer.checkpoints.selection import past_warmup, rank_by_score, select_newest
 from dstransformer.errors import DataError
 from dstransformer.io.files import replace_folder
 from dstransformer.model import Bundle, open_bundle, save_bundle
@@ -53,25 +53,26 @@ def average_run(
     option, number = ("--last", last) if best is None else ("--best", best)
     if number is not None and number < 1:
         raise DataError(f"{option} {number}: average at least one checkpoint")
-    checkpoints = CheckpointFolder(run / "checkpoints").checkpoints()
-    if not checkpoints and any((run / "checkpoints").glob("step-*")):
-        raise DataError(f"every checkpoint in {run / 'checkpoints'} is damaged: restore one of them")
+    folder = CheckpointFolder(run / "checkpoints")
+    written, checkpoints = folder.steps(), folder.checkpoints()
+    if not checkpoints and written:
+        raise DataError(f"every checkpoint in {folder.path} is damaged: restore one of them")
     if not checkpoints:
         raise DataError(f"{run} has no checkpoints: name a folder that `dst train --run` wrote")
     check_bundle_folder(out, "--out", overwrite=overwrite)
     with _suggest_other_checkpoints():
         config = open_bundle(checkpoints[-1].bundle).training_config()
     warmup_steps = 0 if include_warmup else config.schedule.warmup_steps
-    # Older checkpoints were kept only for their score and need not be consecutive.
-    newest = periodic(checkpoints)[-config.checkpoint.keep_last :]
     if steps is not None:
         chosen = _choose_named(run, checkpoints, steps)
     elif best is not None:
         chosen = _choose_best(run, checkpoints, best, warmup_steps)
     elif last is not None:
+        # Older checkpoints were kept only for their score and need not be consecutive.
+        newest = select_newest(checkpoints, written, config.checkpoint.keep_last)
         chosen = _choose_newest(run, newest, last, warmup_steps)
     else:
-        chosen = past_warmup(newest[-config.checkpoint.average_last :], warmup_steps)
+        chosen = past_warmup(select_newest(checkpoints, written, config.checkpoint.average_last), warmup_steps)
         if not chosen:
             raise DataError(
                 f"no checkpoint of {run} is past its warm-up (schedule.warmup_steps = {warmup_steps}): train longer, "

@@ -6,15 +6,15 @@ and be far worse than the last checkpoint, so all candidates are scored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dstransformer.checkpoints.averaging import annotate_bundle, write_average
 from dstransformer.checkpoints.format import Checkpoint
 from dstransformer.checkpoints.retention import CheckpointFolder
-from dstransformer.checkpoints.selection import past_warmup, periodic, rank_by_score
+from dstransformer.checkpoints.selection import past_warmup, rank_by_score, select_newest
 from dstransformer.config import Config
 from dstransformer.io.files import ROOM_ADVICE, storage_errors
 from dstransformer.model import open_bundle
@@ -32,13 +32,13 @@ class Candidates:
         all_past_warmup: Whether the whole window of the average (the last ``average_last`` checkpoints, or fewer if
             there are not as many) is past the warm-up.
         known: Scores that need not be computed again, by the steps of the candidate.
-        average: The bundle of the average, if it averages several checkpoints.
+        average: The folder for the bundle of the average, if it averages several checkpoints.
     """
 
     checkpoints: dict[str, list[Checkpoint]]
     all_past_warmup: bool
     known: dict[Steps, float]
-    average: Path = Path()
+    average: Path
 
     def steps(self, name: str) -> Steps:
         """The steps of a candidate's checkpoints."""
@@ -62,22 +62,28 @@ class Candidates:
 
 
 def find_candidates(
-    checkpoints: Sequence[Checkpoint], config: Config, is_known: Callable[[Checkpoint], bool]
+    checkpoints: Sequence[Checkpoint],
+    steps: Iterable[int],
+    config: Config,
+    is_known: Callable[[Checkpoint], bool],
+    average: Path,
 ) -> Candidates:
     """Find the candidates among the checkpoints of a run.
 
     Args:
-        checkpoints: The checkpoints of the run, oldest first; at least one.
+        checkpoints: The intact checkpoints of the run, oldest first; at least one.
+        steps: The updates of all its checkpoints, damaged ones included.
         config: The configuration of the run.
         is_known: Whether a checkpoint's score was computed on the same sentences with the same search.
+        average: The folder for the bundle of the average.
     """
-    window = periodic(checkpoints)[-config.checkpoint.average_last :]
+    window = select_newest(checkpoints, steps, config.checkpoint.average_last)
     averaged = past_warmup(window, config.schedule.warmup_steps)
     found = {"average": averaged, "last": [checkpoints[-1]], "best": rank_by_score(checkpoints)[:1]}
     candidates = {name: list(members) for name, members in found.items() if members}
     singles = {members[0].state.step: members[0] for members in candidates.values() if len(members) == 1}
     known: dict[Steps, float] = {(step,): c.score for step, c in singles.items() if c.score is not None and is_known(c)}
-    return Candidates(candidates, len(averaged) == len(window), known)
+    return Candidates(candidates, len(averaged) == len(window), known, average)
 
 
 def prepare_candidates(folder: CheckpointFolder, config: Config, metric: str, average: Path) -> Candidates:
@@ -91,16 +97,17 @@ def prepare_candidates(folder: CheckpointFolder, config: Config, metric: str, av
 
     Raises:
         DataError: All checkpoints are damaged.
-        StorageError: There are none, they cannot be read now, or the average cannot be written.
+        StorageError: There are none, one cannot be read now, or the average cannot be written.
     """
 
     def is_known(checkpoint: Checkpoint) -> bool:
         same_search = open_bundle(checkpoint.bundle).decoding == config.decoding
         return same_search and checkpoint.metric == metric
 
-    found = find_candidates(folder.intact(), config, is_known)
+    steps = folder.steps()
+    found = find_candidates(folder.intact(), steps, config, is_known, average)
     members = found.checkpoints.get("average", ())
     if len(members) > 1:
         with storage_errors(average, full=ROOM_ADVICE):
             write_average(members, average, full=ROOM_ADVICE)
-    return replace(found, average=average)
+    return found

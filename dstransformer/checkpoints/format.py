@@ -19,7 +19,7 @@ from dstransformer.config import precision_of, zero_stage
 from dstransformer.corpus import Manifest
 from dstransformer.errors import DataError, shown
 from dstransformer.evaluation import Score
-from dstransformer.io.files import file_sha256, is_plain_name
+from dstransformer.io.files import file_sha256, is_plain_name, read_error
 from dstransformer.io.json_text import read_record
 
 #: 1: the first format, without a version key. 2: adds ``format_version``, and the position in the data is a section of
@@ -298,14 +298,18 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
     Raises:
         DataError: The folder is not a checkpoint, its manifest is damaged, or its format is too new.
+        UnreadableError: It cannot be read now.
     """
     path = folder / MANIFEST
-    if not folder.exists():
-        raise DataError(f"{folder} does not exist")
-    if not folder.is_dir():
-        raise DataError(f"{folder} is a file: name the folder of the checkpoint")
-    if not path.is_file():
-        raise DataError(f"{folder} is not a checkpoint: it has no {MANIFEST}")
+    try:
+        if not folder.exists():
+            raise DataError(f"{folder} does not exist")
+        if not folder.is_dir():
+            raise DataError(f"{folder} is a file: name the folder of the checkpoint")
+        if not path.is_file():
+            raise DataError(f"{folder} is not a checkpoint: it has no {MANIFEST}")
+    except OSError as error:
+        raise read_error(path, error) from None
 
     def check(content: dict[str, Any]) -> None:
         if "state" not in content and "splits" in content:
@@ -360,6 +364,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
     Raises:
         DataError: The folder is not a checkpoint, its format is too new, or a file is missing or damaged.
+        UnreadableError: A file cannot be read now.
     """
     checkpoint = read_checkpoint(folder)
     verify_checkpoint(checkpoint)
@@ -371,10 +376,15 @@ def verify_checkpoint(checkpoint: Checkpoint) -> None:
 
     Raises:
         DataError: A file is missing or damaged.
+        UnreadableError: A file cannot be read now.
     """
     for name, digest in checkpoint.files.items():
         if not all(map(is_plain_name, name.split("/"))):
             raise DataError(f"{checkpoint.path / MANIFEST} names {shown(name)}, which is no file of the checkpoint")
         path = checkpoint.path / name
-        if not path.is_file() or file_sha256(path) != digest:
+        try:
+            is_damaged = not path.is_file() or file_sha256(path) != digest
+        except OSError as error:
+            raise read_error(path, error) from None
+        if is_damaged:
             raise DataError(f"{path} is missing or damaged")

@@ -19,7 +19,7 @@ from dstransformer.checkpoints.format import (
     read_checkpoint,
 )
 from dstransformer.checkpoints.selection import select_kept
-from dstransformer.errors import ConfigError, DataError, NewerFormatError, StorageError, shown
+from dstransformer.errors import ConfigError, DataError, NewerFormatError, StorageError, UnreadableError, shown
 from dstransformer.evaluation import Score
 from dstransformer.io.files import ROOM_ADVICE, replace_file, replacing, storage_errors, sync, write_durably
 from dstransformer.model import open_bundle
@@ -51,7 +51,7 @@ class CheckpointFolder:
         return self.path.parent
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The complete checkpoints, oldest first. Those with a damaged manifest are skipped with a warning."""
+        """The complete checkpoints, oldest first. Those whose manifest cannot be read are skipped with a warning."""
         readable = []
         for folder in self.folders():
             try:
@@ -103,12 +103,13 @@ class CheckpointFolder:
 
         Raises:
             DataError: All checkpoints are damaged.
+            UnreadableError: One cannot be read now.
         """
         damage: DataError | None = None
         for folder in reversed(self.folders()):
             try:
                 return open_checkpoint(folder)
-            except NewerFormatError:
+            except (NewerFormatError, UnreadableError):
                 raise
             except DataError as error:
                 logger.warning("%s; trying the previous checkpoint", error)
@@ -128,11 +129,16 @@ class CheckpointFolder:
 
         Args:
             other_than: The update of a checkpoint that does not count, although older ones do.
+
+        Raises:
+            UnreadableError: A checkpoint cannot be read now.
         """
         interim: Checkpoint | None = None
         for folder in reversed(self.folders()):
             try:
                 checkpoint = open_checkpoint(folder)
+            except UnreadableError:
+                raise
             except DataError as error:
                 logger.warning("%s; trying the previous checkpoint", error)
                 continue
@@ -153,17 +159,18 @@ class CheckpointFolder:
 
         Raises:
             DataError: All are damaged.
-            StorageError: There are none, or they cannot be read now.
+            ConfigError: All are damaged, the newest in its configuration.
+            StorageError: There are none, or one cannot be read now.
         """
         intact: list[Checkpoint] = []
-        damage: DataError | None = None
-        for checkpoint in self.checkpoints():
+        damage: ConfigError | DataError | None = None
+        for folder in self.folders():
             try:
+                checkpoint = read_checkpoint(folder)
                 open_bundle(checkpoint.bundle).verify_weights()
-            except DataError as error:
-                reason = error.__context__
-                if isinstance(reason, OSError) and not isinstance(reason, FileNotFoundError):
-                    raise StorageError(str(error)) from None  # reading it again may work
+            except UnreadableError:
+                raise
+            except (ConfigError, DataError) as error:
                 logger.warning("%s; the final bundle is made without this checkpoint", error)
                 damage = error
             else:
@@ -236,6 +243,10 @@ class CheckpointFolder:
             self._delete_after(final.name)
             self._prune()
             return read_checkpoint(final)
+
+    def steps(self) -> list[int]:
+        """The updates of all complete checkpoints, oldest first, damaged ones included."""
+        return [int(folder.name.removeprefix("step-")) for folder in self.folders()]
 
     def folders(self) -> list[Path]:
         """The folders of complete checkpoints, oldest first, damaged ones included."""

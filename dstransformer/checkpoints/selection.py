@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dstransformer.checkpoints.format import Checkpoint
 
@@ -21,6 +21,26 @@ def select_kept(checkpoints: Sequence[Checkpoint], keep_last: int, keep_best: in
 def periodic(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """The checkpoints that the run would have without any stop request; all, if it has no other."""
     return [c for c in checkpoints if not c.interim] or list(checkpoints)
+
+
+def select_newest(checkpoints: Sequence[Checkpoint], steps: Iterable[int], number: int) -> list[Checkpoint]:
+    """Select the newest checkpoints to average; those before the window may have been kept only for their score.
+
+    A damaged checkpoint keeps its place in the window, so that no older one takes it.
+
+    Args:
+        checkpoints: The intact checkpoints, oldest first; at least one.
+        steps: The updates of all checkpoints, damaged ones included.
+        number: The size of the window.
+
+    Returns:
+        The checkpoints in the window, without those of a stop request. If all of it is damaged, the newest intact one.
+    """
+    intact = periodic(checkpoints)
+    skipped = {c.state.step for c in checkpoints if c not in intact}
+    places = {*steps, *(c.state.step for c in checkpoints)} - skipped
+    first = sorted(places)[-number:][0]
+    return [c for c in intact if c.state.step >= first] or intact[-1:]
 
 
 def rank_by_score(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:

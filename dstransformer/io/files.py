@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dstransformer.errors import DataError, StorageError, UserError, shown
+from dstransformer.errors import DataError, StorageError, UnreadableError, UserError, shown
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,8 @@ RESUME_ADVICE = (
 ROOM_ADVICE = "make room"
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: A file is missing, of another kind, or larger than ``read_bounded`` accepts. Reading it again does not help.
+_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.EFBIG)
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -53,6 +55,13 @@ def storage_errors(path: Path | str, *, full: str = RESUME_ADVICE) -> Iterator[N
         reason = os.strerror(error.errno) if error.errno else error
         advice = full if error.errno in _FULL else "check the path and its permissions"
         raise StorageError(f"cannot write {place}: {reason}; {advice}") from error
+
+
+def read_error(path: Path, error: OSError) -> DataError:
+    """The error of one line for a file that cannot be read: an ``UnreadableError`` if reading it again may work."""
+    is_damage = isinstance(error, FileNotFoundError) or error.errno in _DAMAGE
+    kind = DataError if is_damage else UnreadableError
+    return kind(f"cannot read {path}: {error.strerror or error}")
 
 
 def file_sha256(path: Path) -> str:

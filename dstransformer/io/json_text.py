@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dstransformer.errors import DataError, check_format_version, shown
-from dstransformer.io.files import read_bounded
+from dstransformer.io.files import read_bounded, read_error
 
 T = TypeVar("T")
 
@@ -96,13 +96,14 @@ def read_record(
         advice: What to do if the file is damaged.
 
     Raises:
-        DataError: The file cannot be read, is damaged, or has a newer format version (``NewerFormatError``).
+        DataError: The file cannot be read (``UnreadableError`` if reading it again may work), is damaged, or has a
+            newer format version (``NewerFormatError``).
     """
     ending = f": {advice}" if advice else ""
     try:
         record = read_json(path, nan=nan)
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
+        raise read_error(path, error) from None
     except JsonError as error:
         raise DataError(f"{path} is damaged ({error}){ending}") from None
     if not isinstance(record, dict):

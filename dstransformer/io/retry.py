@@ -1,4 +1,4 @@
-"""What to do when a disk refuses a write: try again after a while, or hold the data until the disk accepts it."""
+"""What to do when a disk fails: try again after a while, or hold the data until the disk accepts it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MAX_TRIES = 5
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Tries to write something several times, for writes without which the program cannot go on.
+    """Tries to write or read something several times, if the program cannot go on without it.
 
     Attributes:
         seconds: Seconds between two tries.
         wait: Waits for so many seconds. Returns False if the program is to stop in the meantime.
-        on_failure: Called with the name of what could not be written, the error, and the number of tries left.
+        on_failure: Called with the name of what failed, the error, and the number of tries left.
         max_tries: The number of tries.
     """
 
@@ -35,7 +35,7 @@ class RetryPolicy:
         """Call a function until it succeeds.
 
         Args:
-            what: What it writes, for messages: ``the last checkpoint``.
+            what: What it writes or reads, for messages: ``the last checkpoint``.
             attempt: The function; raises StorageError if the disk refuses.
 
         Returns:

@@ -27,7 +27,7 @@ from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME as SRC_TOKENIZER
 from dstransformer.corpus.tokenizer import TOKENIZER_NAME as TOKENIZER
 from dstransformer.errors import ConfigError, DataError, check_format_version, shown
-from dstransformer.io.files import file_sha256
+from dstransformer.io.files import file_sha256, read_error
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import product_of
 from dstransformer.model.meta import meta_device
@@ -106,7 +106,7 @@ class Bundle:
         try:
             weights: dict[str, Tensor] = load_file(path)
         except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+            raise read_error(path, error) from None
         except SafetensorError as error:
             raise DataError(f"{path} is not a safetensors file: {shown(error, quote=False)}") from None
         return weights
@@ -162,7 +162,7 @@ def _check_hash(path: Path, provenance: Mapping[str, Any]) -> None:
     try:
         damaged = expected is not None and file_sha256(path) != expected
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
+        raise read_error(path, error) from None
     if damaged:
         raise DataError(f"{path} does not match its hash in {PROVENANCE}: it was damaged or replaced; restore it")
 
@@ -187,7 +187,8 @@ def open_bundle(path: str | Path) -> Bundle:
     """Open a bundle, or the bundle in the folder of a checkpoint or a run.
 
     Raises:
-        DataError: The folder is not a bundle, or is incomplete or damaged.
+        DataError: The folder is not a bundle, is incomplete or damaged, or cannot be read (``UnreadableError`` if
+            reading it again may work).
         ConfigError: Its configuration is not valid.
     """
     given = Path(path)
@@ -198,7 +199,7 @@ def open_bundle(path: str | Path) -> Bundle:
             raise DataError(f"{given} {what}: expected a bundle with {WEIGHTS}, {CONFIG} and {TOKENIZER}")
         present = {path.name for path in folder.iterdir() if path.is_file()}
     except OSError as error:
-        raise DataError(f"cannot read {given}: {error.strerror}") from None
+        raise read_error(given, error) from None
     missing = [name for name in (WEIGHTS, CONFIG, TOKENIZER, PROVENANCE) if name not in present]
     if missing and product_of(given) == "export":
         raise DataError(
@@ -264,6 +265,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         return read_yaml(path)
     except ConfigError as error:
+        if isinstance(reason := error.__context__, OSError):
+            raise read_error(path, reason) from None
         raise ConfigError(f"{error}; {_DAMAGED}") from None
 
 

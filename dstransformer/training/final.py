@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,10 +17,13 @@ from dstransformer.errors import StorageError
 from dstransformer.evaluation import Evaluation
 from dstransformer.evaluation.validation import add_paper_bleu
 from dstransformer.io.files import ROOM_ADVICE, storage_errors
+from dstransformer.io.retry import RetryPolicy
 from dstransformer.model import open_bundle
 from dstransformer.tracking import BundleSaved, Message, Tracker
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from dstransformer.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -114,7 +118,7 @@ def make_final_bundle(trainer: Trainer) -> FinalBundle | None:
     session, tracker, step, config = trainer.session, trainer.tracker, trainer.state.step, trainer.config
     world, retry, folder = session.world, trainer.checkpoints.retry_policy(step), trainer.checkpoints.folder
     average, bundle = folder.run / ".bundle.average", folder.run / "bundle"
-    comparison = _Comparison(trainer)
+    comparison = _Comparison(trainer, retry)
     session.enter("the final average")
     try:
         candidates = retry.run(  # on rank 0 only, as network file systems may lag elsewhere
@@ -145,6 +149,8 @@ def make_final_bundle(trainer: Trainer) -> FinalBundle | None:
         return None
     session.enter("final evaluation of the bundle")
     evaluations = comparison.evaluate_bundle(bundle, candidates.steps(choice.chosen))
+    if evaluations is None:
+        return None
     tracker.emit(BundleSaved(bundle, step, {f"final_{split}": found for split, found in evaluations.items()}))
     # The last lines say that the run is complete.
     flushed = retry.run("the last lines of metrics.jsonl", lambda: _flush(tracker, folder.run, world))
@@ -154,8 +160,9 @@ def make_final_bundle(trainer: Trainer) -> FinalBundle | None:
 class _Comparison:
     """Scores candidates on validation, each set of weights once."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, retry: RetryPolicy) -> None:
         self._session = trainer.session
+        self._retry = retry
         self._corpus = trainer.corpus
         self._validator = trainer.validator
         self._sentences = trainer.config.validation.final_sentences
@@ -174,28 +181,40 @@ class _Comparison:
             self._session.enter(f"final evaluation of {name}")
             steps = candidates.steps(name)
             if steps not in scores:
-                self._load(candidates.bundle(name))
+                if not self._load(f"the evaluation of {CANDIDATE_NAMES[name]}", candidates.bundle(name)):
+                    return None
                 self._evaluations[steps] = self._validator.evaluate(self._corpus.split("validation"), self._sentences)
                 scores[steps] = self._evaluations[steps].main.value
         return {name: scores[candidates.steps(name)] for name in candidates.checkpoints}
 
-    def evaluate_bundle(self, bundle: Path, steps: Steps) -> dict[str, Evaluation]:
-        """Evaluate the final bundle on validation and test, for German also as the paper does. Collective."""
+    def evaluate_bundle(self, bundle: Path, steps: Steps) -> dict[str, Evaluation] | None:
+        """Evaluate the final bundle on validation and test, for German also as the paper does. Collective.
+
+        Returns None if the run was stopped in the meantime.
+        """
         evaluations = {"validation": self._evaluations[steps]} if steps in self._evaluations else {}
         missing = [name for name in ("validation", "test") if name in self._corpus.splits and name not in evaluations]
-        if missing:
-            self._load(bundle)
+        if missing and not self._load("the evaluation of the bundle", bundle):
+            return None
         for name in missing:
             evaluations[name] = self._validator.evaluate(self._corpus.split(name), self._sentences)
         language = self._corpus.manifest.tgt_lang
         return {name: add_paper_bleu(found, self._corpus.split(name), language) for name, found in evaluations.items()}
 
-    def _load(self, bundle: Path) -> None:
-        with self._session.world.collective_errors():
-            if not bundle.is_dir():
-                raise StorageError(f"cannot read {bundle}: it is gone; mount its disk again")
-            weights = open_bundle(bundle).load_weights()
+    def _load(self, what: str, bundle: Path) -> bool:
+        """Load the weights of a bundle; False if the run was stopped while it waited for the disk. Collective."""
+
+        def read() -> dict[str, Tensor]:
+            with self._session.world.collective_errors():
+                if not os.path.isdir(bundle):  # noqa: PTH112  # Path.is_dir may raise
+                    raise StorageError(f"cannot read {bundle}: it is gone; mount its disk again")
+                return open_bundle(bundle).load_weights()
+
+        weights = self._retry.run(what, read)
+        if weights is None:
+            return False
         self._validator.load(weights.items())
+        return True
 
 
 def _choose(config: Config, candidates: Candidates, scores: dict[str, float], metric: str) -> Choice:
@@ -206,13 +225,12 @@ def _choose(config: Config, candidates: Candidates, scores: dict[str, float], me
 def _report(choice: Choice, tracker: Tracker, world: World) -> None:
     for line in choice.lines():
         tracker.emit(Message(line))
-    better = [name for name in choice.scores if choice.scores[name] > choice.scores.get("average", float("inf"))]
-    if better and world.is_rank0:
-        best = max(better, key=lambda name: choice.scores[name])
-        advice = "; checkpoint.final=best_on_validation would choose that one" if choice.chosen == "average" else ""
+    best = max(choice.scores, key=lambda name: choice.scores[name])
+    if choice.scores[best] > choice.scores[choice.chosen] and world.is_rank0:
         logger.warning(
-            "on validation, %s is worse than %s%s", choice.describe("average"), choice.describe(best), advice
-        )
+            "on validation, %s is worse than %s; checkpoint.final=best_on_validation would choose that one",
+            choice.describe(choice.chosen), choice.describe(best),
+        )  # fmt: skip
 
 
 def _flush(tracker: Tracker, run: Path, world: World) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import torch
 
@@ -124,7 +125,8 @@ class CostMeter:
     def total(self) -> Cost:
         """The cost up to now. On ranks other than 0 the time may differ a little; rank 0's is the one on record."""
         seconds = 0.0 if self._began is None else time.monotonic() - self._began
-        return Cost(
+        return replace(
+            self._spent,
             flops=self._spent.flops + self._flops,
             device_seconds=self._spent.device_seconds + seconds * self._devices,
         )

@@ -71,9 +71,12 @@ def gpu_kernels_name(device: torch.device) -> str:
     return f"triton {triton.__version__}"
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _can_run_on(device: torch.device) -> bool:
     return uses_gpu_kernels(os.environ) and _supports(device)
+
+
+# As torch.compiler.assume_constant_result does, which imports the compiler: that takes seconds.
+_can_run_on._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @lru_cache

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sys
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 import torch
@@ -18,7 +21,7 @@ from dstransformer.checkpoints.format import Checkpoint, TrainState
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.cli import main
 from dstransformer.config import load_config
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, StorageError
 from dstransformer.io.files import file_sha256
 from dstransformer.model import open_bundle, save_bundle
 
@@ -98,6 +101,35 @@ def test_a_damaged_checkpoint_is_skipped_or_refused_with_advice(
         DataError, match=r"step-00000030.*; or move that checkpoint out of the run to average the others"
     ):
         averaged(tmp_path)
+
+
+def test_no_older_checkpoint_takes_the_place_of_a_damaged_one(tmp_path: Path) -> None:
+    damaged = write(tmp_path, 20, 30, 40, 50, 60)[3]
+    (damaged.path / "manifest.json").write_text("{")
+    assert averaged(tmp_path) == [40, 60]
+    assert averaged(tmp_path, last=3) == [30, 40, 60], "within the last four, which the run keeps in any case"
+    with pytest.raises(DataError, match=r"--last 4: .* has only its newest 3 checkpoints"):
+        averaged(tmp_path, last=4)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "bundle/config.yaml", "bundle/model.safetensors"])
+def test_the_final_average_leaves_out_a_damaged_checkpoint_but_none_that_cannot_be_read_now(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = write(tmp_path, 20, 30, 40)[1].path / name
+    folder, opened = CheckpointFolder(tmp_path / "checkpoints"), Path.open
+
+    def open_file(path: Path, *values: Any, **named: Any) -> IO[Any]:
+        if path == damaged:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return opened(path, *values, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", open_file)
+        with pytest.raises(StorageError, match=rf"cannot read {damaged}: Stale file handle"):
+            folder.intact()
+    damaged.write_text("{")
+    assert [checkpoint.state.step for checkpoint in folder.intact()] == [20, 40]
 
 
 @pytest.mark.slow

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -20,7 +23,7 @@ from dstransformer.checkpoints.format import (
 )
 from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.selection import periodic, select_kept
-from dstransformer.errors import DataError, NewerFormatError
+from dstransformer.errors import DataError, NewerFormatError, StorageError
 from dstransformer.evaluation import Score
 from dstransformer.io.files import file_sha256
 
@@ -248,6 +251,32 @@ def test_damaged_checkpoints_are_skipped(tmp_path: Path, caplog: pytest.LogCaptu
     (tmp_path / "step-00000001" / "bundle" / "weights").unlink()
     with pytest.raises(DataError, match=r"every checkpoint in .* is damaged"):
         folder.latest_valid()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "bundle/weights"])
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES])
+def test_a_checkpoint_that_cannot_be_read_now_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
+) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=3)
+    write(folder, 1)
+    newest = write(folder, 2)
+    opened, failing = Path.open, newest.path / name
+
+    def open_file(path: Path, *values: Any, **named: Any) -> IO[Any]:
+        if path == failing:
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, *values, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", open_file)
+        for find in (folder.latest_valid, lambda: folder.latest_finite(None)):
+            with pytest.raises(StorageError, match=rf"cannot read {failing}: {os.strerror(number)}"):
+                find()
+        write(folder, 3)  # nothing is deleted
+    assert steps(folder) == [1, 2, 3]
+    folder.delete_after(2)
+    assert folder.latest_valid() == newest
 
 
 def test_pruning_leaves_a_damaged_checkpoint_alone(tmp_path: Path) -> None:

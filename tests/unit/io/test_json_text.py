@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, PositiveInt
 
-from dstransformer.errors import DataError, NewerFormatError
+from dstransformer.errors import DataError, NewerFormatError, UnreadableError
 from dstransformer.io import json_text
 from dstransformer.io.json_text import MAX_DEPTH, MAX_DIGITS, JsonError, parse_json, read_json, read_record
 
@@ -131,6 +131,9 @@ def test_a_record_of_a_newer_format_is_refused_by_name_and_an_older_one_is_read(
 def test_a_record_that_cannot_be_read_and_a_check_that_comes_before_the_version(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot read .*absent\.json: No such file"):
         read_record(tmp_path / "absent.json", dict)
+    with pytest.raises(DataError, match="Is a directory") as raised:
+        read_record(tmp_path, dict)
+    assert not isinstance(raised.value, UnreadableError), "it will not become a file"
 
     def refuse(_: dict[str, Any]) -> None:
         raise DataError("another kind of file")

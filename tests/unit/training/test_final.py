@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from support.services.serving import save_small_bundle
 
 from dstransformer.batching import Position
 from dstransformer.checkpoints.candidates import Candidates, find_candidates
@@ -14,7 +19,10 @@ from dstransformer.checkpoints.format import Checkpoint, TrainState
 from dstransformer.checkpoints.selection import rank_by_score, select_kept
 from dstransformer.config import Config, load_config
 from dstransformer.evaluation.validation import score_name
-from dstransformer.training.final import Choice, choose
+from dstransformer.io.files import file_sha256
+from dstransformer.io.retry import RetryPolicy
+from dstransformer.model import bundle
+from dstransformer.training.final import Choice, _Comparison, _report, choose
 
 
 def checkpoint(step: int, score: float | None = None, metric: str | None = "bleu") -> Checkpoint:
@@ -28,8 +36,11 @@ def config(warmup: int, average_last: int = 3, final: str = "average") -> Config
     return load_config("toy", [*changes, f"checkpoint.final={final}"])
 
 
-def find(checkpoints: Sequence[Checkpoint], settings: Config, known: bool = False) -> Candidates:
-    return find_candidates(checkpoints, settings, lambda _: known)
+def find(
+    checkpoints: Sequence[Checkpoint], settings: Config, known: bool = False, damaged: Sequence[int] = ()
+) -> Candidates:
+    steps = sorted([*damaged, *(checkpoint.state.step for checkpoint in checkpoints)])
+    return find_candidates(checkpoints, steps, settings, lambda _: known, Path("average"))
 
 
 def test_the_average_takes_nothing_from_the_warmup() -> None:
@@ -54,6 +65,18 @@ def test_a_checkpoint_of_a_stop_request_is_not_averaged() -> None:
     checkpoints = [checkpoint(50), checkpoint(100), stopped, checkpoint(150)]
     assert find(checkpoints, config(warmup=50, average_last=2)).steps("average") == (100, 150)
     assert find(checkpoints, config(warmup=50, average_last=3)).steps("average") == (50, 100, 150)
+
+
+def test_no_older_checkpoint_takes_the_place_of_a_damaged_one() -> None:
+    kept_for_its_score, recent = checkpoint(50, 30.0), [checkpoint(step) for step in (800, 900, 1000)]
+    settings = config(warmup=50, average_last=3)
+    assert find([kept_for_its_score, *recent[:2]], settings, damaged=[1000]).steps("average") == (800, 900)
+    assert find([kept_for_its_score, *recent[1:]], settings, damaged=[800]).steps("average") == (900, 1000)
+    stopped = replace(checkpoint(950), interim=True)
+    found = find([kept_for_its_score, *recent[:2], stopped], settings, damaged=[1000])
+    assert found.steps("average") == (800, 900), "one that is left out anyway has no place"
+    only = find([kept_for_its_score], settings, damaged=[800, 900, 1000])
+    assert only.steps("average") == only.steps("last") == (50,), "there is nothing else"
 
 
 def test_last_and_best() -> None:
@@ -86,7 +109,7 @@ SCORES = {"average": 14.1, "last": 29.9, "best": 29.9}
 def test_the_choice_follows_configuration_and_scores(
     final: str, whole: bool, scores: dict[str, float], chosen: str
 ) -> None:
-    name, reason = choose(final, Candidates({}, whole, {}), scores, 2000)
+    name, reason = choose(final, Candidates({}, whole, {}, Path()), scores, 2000)
     assert name == chosen
     assert ("schedule.warmup_steps = 2000" in reason) == (final == "average" and not whole)
 
@@ -99,6 +122,59 @@ def test_the_choice_is_described() -> None:
         "the best checkpoint (step 8) bleu 31.50",
         "the bundle is the average of steps 4, 8, 12: checkpoint.final = average",
     ]
+
+
+@pytest.mark.parametrize(("chosen", "warnings"), [("average", 1), ("best", 0)])
+def test_a_better_candidate_that_was_not_chosen_is_a_warning(
+    chosen: str, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps = {"average": [4, 8], "last": [8], "best": [4]}
+    tracker: Any = SimpleNamespace(emit=lambda _: None)
+    world: Any = SimpleNamespace(is_rank0=True)
+    _report(Choice(chosen, "a reason", "bleu", {**SCORES, "best": 31.5}, steps), tracker, world)
+    warning = (
+        "on validation, the average of steps 4, 8 bleu 14.10 is worse than the best checkpoint (step 4) bleu 31.50; "
+        "checkpoint.final=best_on_validation would choose that one"
+    )
+    assert caplog.messages == [warning] * warnings
+
+
+def comparison(retry: RetryPolicy) -> _Comparison:
+    """A comparison by a validator that gives each bundle a BLEU of 20."""
+    evaluation = SimpleNamespace(main=SimpleNamespace(value=20.0), paper_bleu=None)
+    trainer: Any = SimpleNamespace(
+        session=SimpleNamespace(
+            world=SimpleNamespace(collective_errors=nullcontext), should_stop=lambda: False, enter=lambda _: None
+        ),
+        corpus=SimpleNamespace(split=lambda name: name, splits=["validation"], manifest=SimpleNamespace(tgt_lang="fr")),
+        validator=SimpleNamespace(score_name=lambda *_: "bleu", load=dict, evaluate=lambda *_: evaluation),
+        config=config(warmup=1),
+        evaluation=None,
+    )
+    return _Comparison(trainer, retry)
+
+
+def test_a_candidate_that_cannot_be_read_now_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save_small_bundle(tmp_path / "bundle")
+    candidates = Candidates({"last": [replace(checkpoint(4), path=tmp_path)]}, True, {}, Path())
+    failures: list[tuple[str, str, int]] = []
+
+    def fail(file: Path) -> str:
+        monkeypatch.setattr(bundle, "file_sha256", file_sha256)
+        raise OSError(errno.ESTALE, "Stale file handle", str(file))
+
+    def record(what: str, error: Exception, left: int) -> None:
+        failures.append((what, str(error).rpartition(": ")[2], left))
+
+    patient, stopped = RetryPolicy(0.0, lambda _: True, record), RetryPolicy(0.0, lambda _: False, record)
+    monkeypatch.setattr(bundle, "file_sha256", fail)
+    assert comparison(patient).score(candidates) == {"last": 20.0}
+    monkeypatch.setattr(bundle, "file_sha256", fail)
+    assert comparison(stopped).score(candidates) is None
+    monkeypatch.setattr(bundle, "file_sha256", fail)
+    assert comparison(stopped).evaluate_bundle(path, (4,)) is None
+    last = "the evaluation of the last checkpoint"
+    assert failures == [(what, "Stale file handle", 4) for what in (last, last, "the evaluation of the bundle")]
 
 
 @pytest.mark.parametrize(("sentences", "name"), [(0, "bleu"), (40, "bleu"), (50, "bleu"), (39, "bleu_first_39")])
