@@ -17,7 +17,7 @@ from dstransformer.decoding.beam import Constraint, Hypothesis, beam_search, out
 from dstransformer.decoding.devices import choose_device, free_memory, memory_errors
 from dstransformer.decoding.ensemble import Ensemble, check_vocabularies
 from dstransformer.decoding.sampling import Sampling, sample
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, counted
 from dstransformer.model import Bundle, Packing, Transformer, ops
 from dstransformer.terminal.progress import Advance
 
@@ -155,7 +155,8 @@ class TorchEngine:
                 constraint=None if constrain is None else constrain(batch),
             )
 
-        self._check_lengths(src, prefixes, settings, numbers)
+        self._check_lengths(src, prefixes, numbers)
+        self._check_memory(src, prefixes, settings, numbers)
         batch_tokens = tokens_per_batch(settings.batch_tokens, settings.beam_size)
         return self._decode(src, batch_tokens, decode, numbers, progress)
 
@@ -193,7 +194,8 @@ class TorchEngine:
                 prefixes=given,
             )
 
-        self._check_lengths(src, prefixes, settings, numbers)
+        self._check_lengths(src, prefixes, numbers)
+        self._check_memory(src, prefixes, settings, numbers, samples=count)
         return self._decode(src, tokens_per_batch(settings.batch_tokens, count), decode, numbers, progress)
 
     def _decode(
@@ -233,13 +235,9 @@ class TorchEngine:
         return packed, Packing.from_lengths([len(ids) + 1 for ids in src]).to(self.ensemble.device)
 
     def _check_lengths(
-        self,
-        src: Sequence[Sequence[int]],
-        prefixes: Sequence[Sequence[int]],
-        settings: DecodingConfig,
-        numbers: Sequence[int],
+        self, src: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], numbers: Sequence[int]
     ) -> None:
-        """Refuse sentences and prefixes that exceed the learned positions or the memory."""
+        """Refuse sentences and prefixes that exceed the learned positions."""
         learned = self.ensemble.max_positions
         for what, texts in (("", src), ("the prefix of ", prefixes)):
             for number, ids in zip(numbers, texts, strict=False):
@@ -248,17 +246,36 @@ class TorchEngine:
                         f"{what}sentence {number} has {len(ids) + 1} tokens with its end, the model has learned "
                         f"positions for {learned} (model.max_positions): split the sentence"
                     )
-        longest = max(range(len(src)), key=lambda index: len(src[index]), default=None)
-        if longest is None:
+
+    def _check_memory(
+        self,
+        src: Sequence[Sequence[int]],
+        prefixes: Sequence[Sequence[int]],
+        settings: DecodingConfig,
+        numbers: Sequence[int],
+        *,
+        samples: int | None = None,
+    ) -> None:
+        """Refuse a sentence if the hypotheses of its beam, or its samples, may not fit in memory at full length."""
+        decoded = [index for index, ids in enumerate(src) if ids]
+        if not decoded:
             return
-        beam = settings.beam_size
-        limit = len(src[longest]) + 1 + settings.max_extra_tokens
-        needed, free = beam * limit * self.ensemble.bytes_per_token, free_memory(self.ensemble.device)
+        limits = output_limits(
+            Packing.from_lengths([len(src[index]) + 1 for index in decoded]),
+            settings,
+            max_positions=self.ensemble.max_positions,
+            prefixes=[prefixes[index] for index in decoded] if prefixes else (),
+        )
+        limit, index = max(zip(limits, decoded, strict=True), key=lambda pair: pair[0])
+        rows, what, option = settings.beam_size, f"a beam of {settings.beam_size}", "--beam"
+        if samples is not None:
+            rows, what, option = samples, counted(samples, "sample"), "--n-best"
+        needed, free = rows * limit * self.ensemble.bytes_per_token, free_memory(self.ensemble.device)
         if needed > free:
             raise DataError(
-                f"sentence {numbers[longest]}: a beam of {beam} and up to {limit:,} output tokens can need "
-                f"{needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB are free: lower --beam, --max-input-tokens or "
-                "--max-extra-tokens"
+                f"sentence {numbers[index]}: {what} and up to {limit:,} output tokens can need "
+                f"{needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB are free: lower {option}, --max-input-tokens "
+                f"or --max-extra-tokens{', or shorten the prefix' if prefixes else ''}"
             )
 
 

@@ -28,7 +28,10 @@ logger = logging.getLogger(__name__)
 BUFFER_LINES = 4096
 
 #: Where a sentence can end: spaces after its last character, closing quotation marks and brackets included.
-_SENTENCE_END = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’»)\]])\s+|(?<=[。！？])""")
+_SENTENCE_END = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’»)\]])\s+|(?<=[。！？])\s*""")
+
+#: A text after which Chinese and Japanese have no space: it ends with kana, an ideograph or their punctuation.
+_NO_SPACE_FOLLOWS = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef][”’]*$")
 
 
 class Output(NamedTuple):
@@ -323,7 +326,7 @@ def split_long(
 ) -> tuple[list[str], list[int]]:
     """Divide texts of more than ``limit`` tokens into parts of whole sentences, as many in a part as fit.
 
-    A single sentence that is too long stays whole.
+    A single sentence that is too long stays whole. Between the sentences of a part is what was there in the text.
 
     Args:
         texts: The texts.
@@ -344,28 +347,51 @@ def split_long(
 
 
 def _pack_sentences(text: str, limit: int, tokenizer: Tokenizer) -> list[str]:
-    sentences = [sentence for sentence in _SENTENCE_END.split(text) if sentence.strip()] or [text]
-    parts: list[str] = []
+    spans = _sentence_spans(text)
+    # A tokenizer that does not normalise makes tokens of the spaces between two sentences too.
+    ends = [begin for begin, _ in spans[1:]] + [len(text)]
+    with_spaces = [text[begin:end] for (begin, _), end in zip(spans, ends, strict=True)]
+    parts: list[tuple[int, int]] = []
     room = 0
-    for sentence, tokens in zip(sentences, map(len, tokenizer.encode(sentences)), strict=True):
+    for (begin, end), tokens in zip(spans, map(len, tokenizer.encode(with_spaces)), strict=True):
         if parts and tokens <= room:
-            parts[-1] += f" {sentence}"
+            parts[-1] = (parts[-1][0], end)
             room -= tokens
         else:
-            parts.append(sentence)
+            parts.append((begin, end))
             room = limit - tokens
-    return parts
+    return [text[begin:end] for begin, end in parts]
+
+
+def _sentence_spans(text: str) -> list[tuple[int, int]]:
+    """Where each sentence of a text begins and ends; a text of spaces is one sentence."""
+    spans: list[tuple[int, int]] = []
+    begin = 0
+    for separator in _SENTENCE_END.finditer(text):
+        spans.append((begin, separator.start()))
+        begin = separator.end()
+    spans.append((begin, len(text)))
+    return [span for span in spans if text[slice(*span)].strip()] or [(0, len(text))]
 
 
 def join_outputs(outputs: Sequence[list[Output]], owners: Sequence[int]) -> list[list[Output]]:
-    """Join the best outputs of the parts of each text; scores and log-probabilities are the sums."""
+    """Join the best outputs of the parts of each text; scores and log-probabilities are the sums.
+
+    The texts are joined by a space, or by nothing where Chinese and Japanese have none: the target may have spaces
+    where the source has none, and the reverse.
+    """
     joined = []
     for _, group in groupby(zip(owners, outputs, strict=True), key=lambda pair: pair[0]):
         best = [found[0] for _, found in group]
-        text = " ".join(one.text for one in best if one.text)
+        text = _join_texts([one.text for one in best if one.text])
         score, log_probability = sum(one.score for one in best), sum(one.log_probability for one in best)
         joined.append([Output(text, score, log_probability, [token for one in best for token in one.tokens])])
     return joined
+
+
+def _join_texts(texts: Sequence[str]) -> str:
+    spaced = [text if _NO_SPACE_FOLLOWS.search(text) else f"{text} " for text in texts[:-1]]
+    return "".join([*spaced, *texts[-1:]])
 
 
 def take_prefixes(prefixes: Iterator[str], count: int, first: int) -> list[str]:

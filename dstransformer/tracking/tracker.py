@@ -40,7 +40,7 @@ class FanOut(Tracker):
     """Forwards every event to several trackers.
 
     If a tracker fails, this is logged once, and neither the other trackers nor training stop. A tracker that fails at
-    ``RunStart`` receives no further events.
+    ``RunStart`` receives no further events; one that fails later does, because its disk may have room again.
     """
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
@@ -53,11 +53,13 @@ class FanOut(Tracker):
             try:
                 tracker.emit(event)
             except Exception as error:
+                is_start = isinstance(event, RunStart)
+                if is_start:
+                    self._trackers.remove(tracker)
                 if tracker not in self._failed:
                     self._failed.append(tracker)
-                    logger.warning("%s failed, training continues without it: %s", tracker.name, _reason(error))
-                if isinstance(event, RunStart):
-                    self._trackers.remove(tracker)
+                    how = " without it" if is_start else ", and later events still go to it"
+                    logger.warning("%s failed, training continues%s: %s", tracker.name, how, _reason(error))
 
     def flush(self) -> None:
         """See ``Tracker.flush``. Flushes every tracker before it raises the error of one."""

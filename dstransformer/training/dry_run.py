@@ -1,4 +1,4 @@
-"""The dry run: all checks of a training and its estimates, without training or writing anything."""
+"""The dry run: the checks of a training that one process can make, and its estimates. Nothing is trained or written."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ class DryRun:
 
 
 def dry_run(request: TrainRequest) -> DryRun:
-    """Run all checks and plan the first epoch.
+    """Check configuration, corpus, resumption and the memory that planning takes in one process; plan the first epoch.
 
     Raises:
-        UserError: Anything for which :func:`dstransformer.training.run.train` would raise it.
+        UserError: :func:`dstransformer.training.run.train` would raise it as well. It also checks what depends on the
+            other processes and their devices (the attention backend, the memory of a node), and creates the run folder.
     """
     check_environment(os.environ)
     setup = resolve_setup(request, read_processes(os.environ, require_rank=False))

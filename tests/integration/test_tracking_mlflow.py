@@ -181,6 +181,18 @@ def test_a_resumed_run_continues_the_same_mlflow_run(server: MlflowServer, run_f
     assert not any(name.startswith("changed.model") for name in resumed.data.tags)
 
 
+def test_a_value_that_a_resume_sets_back_is_no_longer_called_changed(run_folder: Path, store: str) -> None:
+    for step, updates, rate in ((None, 100_000, 2), (10, 200_000, 3), (20, 100_000, 3)):
+        config = load_config("base", [f"training.max_updates={updates}", f"schedule.scale={rate}"])
+        tracker = make_tracker(run_folder, store)
+        tracker.emit(make_start(resume_step=step, config=config))
+        tracker.emit(RunEnd("killed"))
+    _, run = tracked_run(run_folder)
+    changed = {name: value for name, value in run.data.tags.items() if name.startswith("changed.")}
+    assert changed == {"changed.schedule.scale": "3.0"}
+    assert run.data.params["schedule.scale"] == "2.0"
+
+
 def test_a_divergence_is_recorded(server: MlflowServer, run_folder: Path, tmp_path: Path) -> None:
     bad = [NonfiniteUpdate(step, 0, step - 1, True, step - 4, (7 * step, 8 * step)) for step in (5, 6, 7)]
     rollback = Rollback(1, "too many in a row", 7, 3, ((0, 3), (0, 7)), bad)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.faults.disk import full_disk
 from support.processes.launching import run_dst
 from support.services.mlflow_runs import (
     artifact_text,
     bundle_model,
+    has_run,
     make_bundle,
     make_tracker,
     pending,
     tracked_run,
     train_steps,
 )
-from support.services.mlflow_server import evaluation_of, make_start
+from support.services.mlflow_server import evaluation_of, make_start, wait_until
 from support.training.runs import TINY
 
 from dstransformer.errors import DataError, StorageError, UserError
@@ -34,7 +38,7 @@ from dstransformer.tracking import (
     send_pending,
 )
 from dstransformer.tracking.mlflow.location import GROUP_LOCK_NAME, STATE_NAME
-from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME
+from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox
 
 pytestmark = pytest.mark.usefixtures("patience")
 
@@ -167,6 +171,45 @@ def test_dst_track_leaves_a_group_whose_runs_train_its_state(run_folder: Path, s
 
 
 @pytest.mark.slow
+def test_a_group_whose_folder_fails_does_not_blame_the_store(
+    run_folder: Path, store: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = RunGroup(run_folder, store, "translation")
+    with full_disk():
+        group.start("table 3", {}, "dst table3")
+    group.start("table 3", {}, "dst table3")
+    monkeypatch.setattr(Outbox, "has_pending", failing_disk)
+    group.finish("finished")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"cannot write tracking records to {run_folder}: File too large; MLflow lacks them",
+        f"cannot read the tracking records of {run_folder}: Input/output error; they are sent later",
+    ]
+
+
+def test_a_run_folder_that_cannot_be_read_for_a_while_is_not_the_fault_of_the_store(
+    run_folder: Path, store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracker = make_tracker(run_folder, store)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Outbox, "has_pending", failing_disk)
+        tracker.emit(make_start())
+        wait_until(lambda: "cannot read the tracking records" in caplog.text)
+    wait_until(lambda: "are read again" in caplog.text)
+    assert has_run(run_folder)
+    outbox = run_folder / OUTBOX_NAME
+    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    tracker.emit(RunEnd("finished"))
+    assert warnings == [
+        f"cannot read the tracking records in {outbox}: Input/output error; training continues, and they are sent "
+        "later",
+        f"the tracking records in {outbox} are read again",
+    ]
+
+
+def failing_disk(_: Outbox) -> bool:
+    raise OSError(errno.EIO, "Input/output error")
+
+
 def test_a_password_is_in_no_file_and_no_message(
     toy_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,8 +178,16 @@ class Recorder:
             self._put("table", file=file, step=update.step, columns=columns, rows=[row], same=same)
 
     def _record_rollback(self, rollback: Rollback) -> None:
-        """Record ``divergence/rollback-N.json``, and the number of rollbacks as a tag."""
+        """Record ``divergence/rollback-N.json``, and the number of rollbacks as a tag.
+
+        Losses, scores and checkpoints of the abandoned updates are forgotten: later updates have the same steps.
+        """
         self._step = rollback.step
+        kept = [(step, loss) for step, loss in self._trained if step <= rollback.step]
+        self._trained = deque(kept, maxlen=MAX_LOSSES)
+        if self._validated is not None and self._validated[0] > rollback.step:
+            self._validated = None
+        self._checkpoints = {step for step in self._checkpoints if step <= rollback.step}
         text = json.dumps(rollback.to_json(), indent=2) + "\n"
         self._put("text", file=f"divergence/rollback-{rollback.number}.json", text=text)
         self._put("tags", tags={"rollbacks": str(rollback.number)})

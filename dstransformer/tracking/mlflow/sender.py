@@ -180,7 +180,7 @@ class RunGroup:
     """The parent run of several runs. Several processes may open the same group, one at a time.
 
     Records that the store does not accept stay in the folder and are sent with the next call. No method raises errors
-    of the store.
+    of the store or OSError; a record that the folder does not take is lost.
 
     Args:
         folder: The folder of the group; its ``tracking.json`` holds the ID of the parent run.
@@ -239,8 +239,18 @@ class RunGroup:
         try:
             for record in records:
                 self._outbox.put(record)
+        except OSError as error:
+            logger.warning(
+                "cannot write tracking records to %s: %s; MLflow lacks them", self._folder, error.strerror or error
+            )
+        try:
             self._sender.send()
-        except (StoreUnreachableError, OSError) as error:
+        except OSError as error:
+            logger.warning(
+                "cannot read the tracking records of %s: %s; they are sent later",
+                self._folder, error.strerror or error,
+            )  # fmt: skip
+        except StoreUnreachableError as error:
             logger.warning(
                 "%s does not accept the record of %s, which is kept and sent later: %s",
                 without_secrets(self._tracking_uri),

@@ -166,14 +166,21 @@ class MlflowStore:
         return str(experiment.experiment_id)
 
     def _params(self, record: Record) -> None:
-        """Log new parameters. MLflow parameters cannot change, so changed values of a resumed run become tags."""
-        logged = self._client.get_run(self.run_id).data.params
+        """Log new parameters. MLflow parameters cannot change, so a resumed run has its own values as tags.
+
+        A value that is the first one again has no tag.
+        """
+        run = self._client.get_run(self.run_id)
+        logged = run.data.params
         wanted = {key: value[:MAX_VALUE_LENGTH] for key, value in record["params"].items()}
         new = [Param(key, value) for key, value in wanted.items() if key not in logged]
         for first in range(0, len(new), ENTRIES_PER_BATCH):
             self._client.log_batch(self.run_id, params=new[first : first + ENTRIES_PER_BATCH])
         changed = {f"changed.{key}": value for key, value in wanted.items() if logged.get(key, value) != value}
         self._tags({"tags": changed})
+        for tag in [f"changed.{key}" for key, value in wanted.items() if logged.get(key) == value]:
+            if tag in run.data.tags:
+                self._client.delete_tag(self.run_id, tag)
 
     def _metrics(self, record: Record) -> None:
         metrics = [Metric(key, value, when, step) for key, value, when, step in record["metrics"]]

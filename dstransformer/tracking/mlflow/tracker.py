@@ -61,7 +61,7 @@ class MlflowTracker(Tracker):
         self._page: str | None = None
         self._registered: str | None = None
         self._finishing = threading.Event()
-        self._store_down = False
+        self._recovery: str | None = None  # what to log once records are sent again; None while they are
         self._retry_at = 0.0
         self._worker: threading.Thread | None = None
 
@@ -135,32 +135,42 @@ class MlflowTracker(Tracker):
                     self._announce(self._page)
             if finishing:
                 return
-            if monitor is None and self._with_system_metrics and sender.run_id is not None and not self._store_down:
+            if monitor is None and self._with_system_metrics and sender.run_id is not None and self._recovery is None:
                 monitor = self._start_monitor(sender.run_id, recorder)
             self._finishing.wait(self._flush_seconds)
 
     def _send_pending(self, sender: Sender, *, last_try: bool) -> None:
         due = last_try or time.monotonic() >= self._retry_at
-        if self._store_down and not due:
+        if self._recovery is not None and not due:
             return
+        address, outbox = without_secrets(self._state.tracking_uri), self._run_folder / OUTBOX_NAME
         try:
             sender.send(retry_refused=due)
-        except (StoreUnreachableError, OSError) as error:
-            if not self._store_down:
-                logger.warning(
-                    "%s does not accept tracking records; training continues and they are kept in %s: %s",
-                    without_secrets(self._state.tracking_uri),
-                    self._run_folder / OUTBOX_NAME,
-                    error,
-                )
-            self._store_down = True
+        except StoreUnreachableError as error:
+            self._report_failure(
+                f"{address} does not accept tracking records; training continues and they are kept in {outbox}: "
+                f"{error}",
+                f"{address} accepts tracking records again",
+            )
+        except OSError as error:
+            self._report_failure(
+                f"cannot read the tracking records in {outbox}: {error.strerror or error}; training continues, and "
+                "they are sent later",
+                f"the tracking records in {outbox} are read again",
+            )
         else:
-            if self._store_down:
-                logger.warning("%s accepts tracking records again", without_secrets(self._state.tracking_uri))
-            self._store_down = False
+            if self._recovery is not None:
+                logger.warning("%s", self._recovery)
+            self._recovery = None
         finally:
             if due:
                 self._retry_at = time.monotonic() + self._retry_seconds
+
+    def _report_failure(self, warning: str, recovery: str) -> None:
+        """Log a failure to send, unless the last attempt failed in the same way."""
+        if self._recovery != recovery:
+            logger.warning("%s", warning)
+        self._recovery = recovery
 
     def _start_monitor(self, run_id: str, recorder: Recorder) -> SystemMetrics | None:
         self._with_system_metrics = False

@@ -14,7 +14,7 @@ from dstransformer.corpus import Tokenizer
 from dstransformer.decoding import Output, Sampling, Translator
 from dstransformer.decoding.commands import load_translator
 from dstransformer.decoding.formats import Request
-from dstransformer.decoding.translator import split_long
+from dstransformer.decoding.translator import join_outputs, split_long
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import Transformer, save_bundle
 
@@ -64,6 +64,28 @@ def test_long_lines_are_divided_where_sentences_end() -> None:
     japanese = "犬。猫。"
     assert split_long([japanese], tokenizer.encode([japanese]), 1, tokenizer) == (["犬。", "猫。"], [0, 0])
     assert split_long(texts, tokenizer.encode(texts), 0, tokenizer) == (texts, [0, 1, 2])
+
+
+@pytest.mark.parametrize("text", ["犬。猫。兎。", "犬。　猫。 兎。", "「犬」！猫？兎", "A dog.  A fox!\tA cat."])
+def test_a_part_is_a_piece_of_its_text(text: str) -> None:
+    tokenizer = small_tokenizer()
+    (ids,) = tokenizer.encode([text])
+    first, second = split_long([text], [ids], len(ids) - 1, tokenizer)[0]
+    assert text.startswith(first)
+    assert text.endswith(second)
+    assert not text[len(first) : len(text) - len(second)].strip()
+
+
+@pytest.mark.parametrize(("texts", "joined"), [
+    (["犬。", "猫！", "", "兎。"], "犬。猫！兎。"),
+    (["他说：“狗。”", "猫", "A cat."], "他说：“狗。”猫A cat."),
+    (["A dog.", "A cat 🐈", "“Yes.”", ""], "A dog. A cat 🐈 “Yes.”"),
+    (["개다.", "고양이다."], "개다. 고양이다."),
+])  # fmt: skip
+def test_the_outputs_of_parts_are_joined_as_their_language_does(texts: list[str], joined: str) -> None:
+    outputs = [[Output(text, -1.0, -2.0, [5])] for text in texts]
+    ((one,),) = join_outputs(outputs, [0] * len(texts))
+    assert one == Output(joined, -len(texts), -2.0 * len(texts), [5] * len(texts))
 
 
 class SpacesTokenizer(Tokenizer):

@@ -11,7 +11,7 @@ from support.models.packed import pack
 
 from dstransformer.config import Config
 from dstransformer.corpus import EOS_ID
-from dstransformer.decoding import Ensemble, Output, TorchEngine, Translator, beam_search
+from dstransformer.decoding import Ensemble, Output, Sampling, TorchEngine, Translator, beam_search
 from dstransformer.decoding.devices import choose_device, memory_errors
 from dstransformer.errors import ConfigError, DataError, DstError
 from dstransformer.model import Transformer
@@ -92,6 +92,33 @@ def test_a_search_that_does_not_fit_in_memory_is_refused(translator: Translator)
     translator.settings = translator.settings.model_copy(update={"beam_size": 1000, "max_extra_tokens": 10**9})
     with pytest.raises(DataError, match=r"sentence 3: a beam of 1000 .* can need [\d,.]+ GiB, .* lower --beam"):
         translator.translate(["", "dog", "dog dog"])
+
+
+def test_samples_that_do_not_fit_in_memory_are_refused_whatever_the_beam(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = (len(translator.tokenizer.encode(["dog"])[0]) + 1 + 6) * Ensemble([translator.model]).bytes_per_token
+    monkeypatch.setattr("dstransformer.decoding.engine.free_memory", lambda _: 10 * needed)
+    wide = translator.settings.model_copy(update={"beam_size": 500})
+    message = "sentence 1: 11 samples and up to .* lower --n-best, --max-input-tokens or --max-extra-tokens$"
+    with pytest.raises(DataError, match=message):
+        translator.search(["dog"], n_best=11, sampling=Sampling())
+    translator.settings = wide
+    assert len(translator.search(["dog"], n_best=10, sampling=Sampling())[0]) == 10
+    with pytest.raises(DataError, match=r"a beam of 500 .* lower --beam"):
+        translator.search(["dog"])
+
+
+@pytest.mark.parametrize("sampling", [None, Sampling()])
+def test_a_long_prefix_counts_for_the_memory(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, sampling: Sampling | None
+) -> None:
+    monkeypatch.setattr(
+        "dstransformer.decoding.engine.free_memory", lambda _: 4 * 40 * Ensemble([translator.model]).bytes_per_token
+    )
+    assert translator.search(["dog", "fox"], prefixes=["", "dog"], n_best=4, sampling=sampling)
+    with pytest.raises(DataError, match=r"sentence 2: .* output tokens can need .*, or shorten the prefix"):
+        translator.search(["dog fox", "fox", ""], prefixes=["", "dog " * 40, "dog " * 60], n_best=4, sampling=sampling)
 
 
 def test_a_wide_beam_takes_fewer_sentences_at_once(translator: Translator) -> None:

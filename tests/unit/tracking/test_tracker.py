@@ -110,7 +110,8 @@ def test_a_failing_tracker_is_reported_once_and_stops_no_other(
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
     assert [record.getMessage() for record in caplog.records] == [
         "tracker RunStart failed, training continues without it: metrics.jsonl: no space left on device",
-        "tracker TrainingProgress failed, training continues without it: metrics.jsonl: no space left on device",
+        "tracker TrainingProgress failed, training continues, and later events still go to it: metrics.jsonl: no "
+        "space left on device",
     ]
 
 
