@@ -70,7 +70,7 @@ class _HostFlag:
 
     def read(self) -> bool:
         """The flag sent last."""
-        if self._event is not None and not self._event.query():
+        if self._event is not None and not self._event.query():  # type: ignore[no-untyped-call]
             self._event.synchronize()
         return bool(self._value)
 
