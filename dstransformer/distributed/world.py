@@ -236,8 +236,7 @@ def join_world(
     environment.setdefault("MASTER_PORT", str(_free_port()) if processes.world_size == 1 else "29500")
     device = _choose_device(processes, environment)
     if device.type == "cuda":
-        for name, value in CUDA_VARIABLES.items():
-            environment.setdefault(name, value)
+        environment.update(CUDA_VARIABLES | dict(environment))
         torch.cuda.set_device(device)
     else:
         environment.setdefault("DS_ACCELERATOR", "cpu")
