@@ -156,7 +156,7 @@ class EncoderLayer(TensorModule):
 
 
 class DecoderLayer(TensorModule):
-    """Causal self-attention, attention over the memory, and a feed-forward network."""
+    """Causal self-attention, encoder-decoder attention (over the memory), and a feed-forward network."""
 
     def __init__(self, config: ModelConfig, backend: ops.Backend) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class MultiHeadAttention(TensorModule):
     Args:
         config: The architecture.
         causal: A position attends to itself and earlier positions (section 3.2.3).
-        over_memory: Keys and values come from the encoder's output.
+        over_memory: Keys and values come from the encoder's output: encoder-decoder attention (section 3.2.3).
         backend: The implementation of equation 1, see :func:`dstransformer.model.ops.attention`.
     """
 
