@@ -19,7 +19,7 @@ SMALLER = {
     "--pairs 20000": "--pairs 1500 --valid-size 20 --test-size 400",
     "--vocab-size 1000": "--vocab-size 500",
     "--vocab-size 4000": "--vocab-size 500",
-    "training.max_updates=300": "training.max_updates=6 validation.every=3 checkpoint.every_updates=3",
+    "training.max_updates=500": "training.max_updates=6 validation.every=3 checkpoint.every_updates=3",
     "max_updates: 2000": "max_updates: 6",
     "every: 500": "every: 3\n  bleu_sentences: 4",
     "training.max_updates=1000": "training.max_updates=6",
