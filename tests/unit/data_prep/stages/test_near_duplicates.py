@@ -28,7 +28,7 @@ from dstransformer.errors import ConfigError
 from dstransformer.io.text import iter_lines
 from dstransformer.terminal.progress import LineProgress
 
-MULTI30K = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data")) / "multi30k"
+MULTI30K = Path(os.environ.get("DST_SHARED_DATA", Path(__file__).parents[5] / "shared" / "data")) / "multi30k"
 
 Pairs = list[tuple[str, str]]
 
