@@ -12,7 +12,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST_ARGS ?=
-# More than the cores of a small machine: the tests spend half of their time waiting for other processes.
+# More than the cores of a small machine, because tests wait for the processes that they start.
 WORKERS ?= 4
 
 export HF_HUB_OFFLINE ?= 1

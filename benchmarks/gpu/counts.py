@@ -69,7 +69,7 @@ def count(preset: str, gpus: int, micro_batches: int) -> Counts:
     overrides = (f"batch.micro_batches={micro_batches}",)
     recorded = record_update(Layout(preset, ("zero1", "bf16"), gpus, overrides, VOCABULARY))
     return Counts(
-        operators=merge([Operator(o.name, o.dtype, o.calls, o.moved, o.flops) for o in recorded.operators]),
+        operators=merge(recorded.operators),
         waits=sum(recorded.waits.values()),
         src_tokens=sum(recorded.src_tokens),
         tgt_tokens=sum(recorded.tgt_tokens),

@@ -235,11 +235,9 @@ def join_world(
     environment.setdefault("MASTER_ADDR", "127.0.0.1")
     environment.setdefault("MASTER_PORT", str(_free_port()) if processes.world_size == 1 else "29500")
     device = _choose_device(processes, environment)
+    _set_variables(environment, device)
     if device.type == "cuda":
-        environment.update(CUDA_VARIABLES | dict(environment))
         torch.cuda.set_device(device)
-    else:
-        environment.setdefault("DS_ACCELERATOR", "cpu")
     try:
         with _log_if_waiting(processes, environment, address_given, join_timeout):
             store = _join_store(processes, environment, join_timeout, _identity(device))
@@ -429,6 +427,13 @@ def find_driver_problem(environment: Mapping[str, str]) -> str | None:
     except (AssertionError, RuntimeError) as error:  # not compiled with CUDA; the driver is too old
         return _first_line(error).partition(". ")[0]
     return None
+
+
+def _set_variables(environment: MutableMapping[str, str], device: torch.device) -> None:
+    """Set what PyTorch and DeepSpeed read of a device, unless the user has set it, under PyTorch's newer names too."""
+    for name, value in (CUDA_VARIABLES if device.type == "cuda" else {"DS_ACCELERATOR": "cpu"}).items():
+        if name.replace("CUDA_", "") not in environment:
+            environment.setdefault(name, value)
 
 
 def _identity(device: torch.device) -> str | None:

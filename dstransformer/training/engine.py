@@ -50,7 +50,7 @@ class Step(NamedTuple):
     losses: LossSums
     parts: Tensor
     learning_rate: float
-    finite: bool = True
+    finite: bool
     skipped: bool = False
     lowers_scale: bool = False
 

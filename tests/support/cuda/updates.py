@@ -9,8 +9,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any
+
+from benchmarks.gpu.roofline import Operator
 
 #: Updates before the recorded one. Adam, DeepSpeed's buffers and its throughput timer, which starts at the third, are
 #: then as in any later update.
@@ -34,25 +37,6 @@ class Layout:
     world_size: int = 1
     overrides: Sequence[str] = ()
     vocabulary: int = 37_000
-
-
-@dataclass(frozen=True)
-class Operator:
-    """Calls of an operator that move the same number of bytes.
-
-    Attributes:
-        name: Its name in ATen.
-        dtype: The precision of its result.
-        calls: Number of calls.
-        moved: Bytes that one call reads and writes.
-        flops: Operations of one call, if it is a matrix product.
-    """
-
-    name: str
-    dtype: str
-    calls: int
-    moved: int
-    flops: int
 
 
 @dataclass(frozen=True)
@@ -109,7 +93,7 @@ def record_update(layout: Layout) -> Recorded:
         done = run_command(command, env=environment(variables))
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
         plain = json.loads(result.read_text(encoding="utf-8"))
-    return Recorded(**plain | {"operators": [Operator(**operator) for operator in plain["operators"]]})
+    return Recorded(**plain | {"operators": list(starmap(Operator, plain["operators"]))})
 
 
 def main(arguments: Sequence[str]) -> None:

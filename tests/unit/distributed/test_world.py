@@ -125,6 +125,16 @@ def test_a_gpu_that_pytorch_cannot_use_is_reported(monkeypatch: pytest.MonkeyPat
     assert world.find_driver_problem({"CUDA_VISIBLE_DEVICES": ""}) is None, "the user has hidden the GPUs"
 
 
+def test_variables_of_a_gpu_that_the_user_has_set_stay() -> None:
+    given = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}
+    environment = dict(given)
+    world._set_variables(environment, torch.device("cuda", 0))
+    assert environment == given | {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "2592000"}
+    environment = {}
+    world._set_variables(environment, torch.device("cuda", 0))
+    assert environment == world.CUDA_VARIABLES
+
+
 def test_two_processes_on_one_gpu_are_refused_by_all() -> None:
     port = str(world._free_port())
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
