@@ -1,20 +1,18 @@
 """Memory of a micro-batch on a GPU: a formula of the architecture and of its tokens.
 
-It holds for a CUDA device in half precision with attention over packed sentences (``varlen``). A test compares it with
-updates of the real engine.
+It holds for a CUDA device in half precision with attention over packed sentences (``varlen``) and the Triton kernels. A
+test compares it with updates of the real engine.
 """
 
 from __future__ import annotations
 
 from dstransformer.config import ModelConfig, Precision
 from dstransformer.model.loss import CHUNK_LOGITS
+from dstransformer.model.ops.gpu_library import MIN_ELEMENTS
 from dstransformer.model.ops.varlen import MAX_WIDTH, Backend
 
 #: Bytes of a number that the model computes with, of one in fp32, and of an element of a dropout mask.
 _HALF, _SINGLE, _MASK = 2, 4, 1
-
-#: Bytes per logit at the loss's peak. PyTorch converts to fp32 and takes the softmax in one step for fp16 only.
-_LOGIT = {"bf16": 2 * _SINGLE + _HALF, "fp16": _SINGLE + 2 * _HALF}
 
 
 def uses_varlen(config: ModelConfig, backend: Backend, precision: Precision) -> bool:
@@ -34,37 +32,44 @@ def activation_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int) -> i
         src_tokens: Source tokens of the micro-batch.
         tgt_tokens: Target tokens of it.
     """
+    memory_keys = _kept(config, config.num_heads * config.d_k, config.num_heads * config.d_v) * _HALF
+    src, tgt = _layer_bytes(config, src_tokens, 0) + memory_keys, _layer_bytes(config, tgt_tokens, 1)
     width = config.d_model
-    mask = width * _MASK if config.dropout else 0
-    norm = width * _HALF + 2 * _SINGLE
-    residual = width * _HALF + mask + norm
+    norm = width * _HALF + 2 * _SINGLE if config.norm == "pre" else 0
+    embedded = width * _HALF + (width * _MASK if config.dropout else 0) + norm
+    return (config.num_layers * src + embedded) * src_tokens + (config.num_layers * tgt + embedded) * tgt_tokens
+
+
+def _layer_bytes(config: ModelConfig, tokens: int, cross_attentions: int) -> int:
+    """What a layer keeps per token, without the keys and values of the memory."""
+    width = config.d_model
+    recomputed = tokens * width >= MIN_ELEMENTS  # the mask, by the kernel
+    mask = width * _MASK if config.dropout and not recomputed else 0
+    residual = 2 * (width * _HALF + _SINGLE) + mask
     keys, values = config.num_heads * config.d_k, config.num_heads * config.d_v
     attended = _attended_bytes(config)
     self_attention = _kept(config, keys, keys, values) * _HALF + attended + residual
+    cross_attention = _kept(config, keys) * _HALF + attended + residual
     feed_forward = config.d_ff * _HALF + residual
     if config.activation_dropout:
         feed_forward += config.d_ff * (_HALF + _MASK)
-    memory_queries = _kept(config, keys) * _HALF + attended + residual
-    memory_keys = _kept(config, keys, values) * _HALF
-    embedded = width * _HALF + mask + (norm if config.norm == "pre" else 0)
-    src = config.num_layers * (self_attention + feed_forward + memory_keys) + embedded
-    tgt = config.num_layers * (self_attention + memory_queries + feed_forward) + embedded
-    return src * src_tokens + tgt * tgt_tokens
+    return self_attention + cross_attentions * cross_attention + feed_forward
 
 
-def loss_bytes(config: ModelConfig, rows: int, tgt_tokens: int, precision: Precision) -> int:
+def loss_bytes(config: ModelConfig, rows: int, tgt_tokens: int) -> int:
     """What the loss of a micro-batch needs while it is computed, beside the activations.
+
+    The gradient of the logits replaces them.
 
     Args:
         config: The architecture.
         rows: Rows of the softmax matrix, ``config.embedding_rows(vocab_size)``.
         tgt_tokens: Target tokens of the micro-batch.
-        precision: ``bf16`` or ``fp16``.
     """
     chunk = max(1, CHUNK_LOGITS["cuda"] // rows)
     matrix = rows * config.d_model
     gradient = tgt_tokens * config.d_model * _HALF + (matrix * _SINGLE if tgt_tokens > chunk else 0)
-    return min(tgt_tokens, chunk) * rows * _LOGIT[precision] + matrix * _HALF + gradient
+    return min(tgt_tokens, chunk) * rows * _HALF + matrix * _HALF + gradient
 
 
 def _attended_bytes(config: ModelConfig) -> int:

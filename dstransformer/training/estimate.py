@@ -250,7 +250,7 @@ def peak_memory_bytes(
     earlier = 0.0  # the gradients of earlier micro-batches
     if accumulation_steps(micro_batches, world_size) > 1:
         earlier = gradients + (buffers if stage == 1 else 0)  # stage 2 reduces after each micro-batch
-    at_loss = activations + loss_bytes(config.model, rows, tgt_tokens, precision) + earlier
+    at_loss = activations + loss_bytes(config.model, rows, tgt_tokens) + earlier
     flat = 4 * parameters / world_size if stage else 0.0  # the gradients once more, as Adam takes them
     return round(held + max(at_loss, gradients + buffers + flat))
 
