@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer.checkpoints.averaging import annotate_bundle, write_average
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import Checkpoint
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.selection import past_warmup, rank_by_score, select_newest
 from dstransformer.config import Config
 from dstransformer.io.files import ROOM_ADVICE, storage_errors

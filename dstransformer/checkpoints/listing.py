@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import MANIFEST, RESUMABLE_VERSION, Checkpoint, read_checkpoint, verify_checkpoint
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.selection import rank_by_score
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.model import open_bundle

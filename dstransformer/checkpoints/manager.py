@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import BUNDLE, STATE, Checkpoint, Snapshot, TrainState
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.shards import write_shards
 from dstransformer.config import Config
 from dstransformer.corpus import Tokenizer
