@@ -286,10 +286,10 @@ def _format_progress(run: RunStart, summary: RunSummary) -> str:
         "failed": f"Failed after {of}.",
         "killed": f"Interrupted after {of}; run the same command to resume.",
     }[summary.status]
-    return text if summary.bundle is None else f"{text} {_format_origin(summary.bundle)}"
+    return text if summary.bundle is None else f"{text} {_format_members(summary.bundle)}"
 
 
-def _format_origin(bundle: Path) -> str:
+def _format_members(bundle: Path) -> str:
     """The checkpoints that make up the bundle, and why, from its provenance."""
     try:
         provenance = read_json(bundle / "provenance.json", nan=True)
