@@ -346,7 +346,7 @@ class VocabOptions(Options):
     @model_validator(mode="after")
     def _is_trained_or_given(self) -> Self:
         if self.tokenizer_model and self.model_fields_set & {"tokenizer", "vocab_size"}:
-            raise ValueError("--tokenizer-model brings its own kind and size: leave out --tokenizer and --vocab-size")
+            raise ValueError("--tokenizer-model has its own kind and size: leave out --tokenizer and --vocab-size")
         if self.src_tokenizer_model and self.joint:
             raise ValueError("--src-tokenizer-model is for a vocabulary of each language: give --no-joint too")
         if not self.joint and (self.tokenizer_model is None) != (self.src_tokenizer_model is None):

@@ -20,7 +20,7 @@ from dstransformer.errors import DataError, shown
 from dstransformer.io.compression import DamagedDataError, compression_of, decompressed
 from dstransformer.io.text import MAX_LINE_BYTES
 
-#: Bytes that are parsed at once.
+#: Bytes that are parsed at a time.
 _CHUNK = 1 << 16
 
 #: Maximum bytes of a tag or a comment, which the parser reads again with each chunk until it is complete.

@@ -1,4 +1,4 @@
-"""The output folder: which folders may be written, which corpus is there already, and how a new one replaces it.
+"""The output folder: which folders may be written, which corpus they already hold, and how a new one replaces it.
 
 Only files that a build made are removed. While a build runs, ``.OUT.partial`` beside ``OUT`` holds the unfinished
 corpus and the lock of this output. Between two renames, ``.OUT.replaced`` holds the old corpus.

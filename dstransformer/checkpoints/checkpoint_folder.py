@@ -182,7 +182,7 @@ class CheckpointFolder:
         raise StorageError(f"cannot read {self.path}: the checkpoints are gone; mount their disk again")
 
     def amend(self, checkpoint: Checkpoint, state: TrainState, score: Score | None, *, interim: bool) -> Checkpoint:
-        """Replace the training state and the score of a checkpoint at once, and delete later ones. Rank 0 only."""
+        """Replace the training state and the score of a checkpoint in one write, and delete later ones. Rank 0 only."""
         with storage_errors(checkpoint.path):
             text = manifest_text(state, score, checkpoint.files, interim=interim)
             replace_file(checkpoint.path / MANIFEST, text)
@@ -196,7 +196,7 @@ class CheckpointFolder:
     def begin(self, step: int) -> Path:
         """Create an empty folder to write the checkpoint into. Rank 0 only.
 
-        The run folder must exist: below the place of a mount that is gone, nothing is written.
+        The run folder must exist: nothing is written into the mount point of an unmounted disk.
         """
         partial = self.partial_path(step)
         with storage_errors(partial, full=ROOM_ADVICE):
@@ -253,7 +253,7 @@ class CheckpointFolder:
         return sorted(path for path in self.path.glob("step-*") if _NAME_PATTERN.fullmatch(path.name))
 
     def _prune(self) -> None:
-        """Delete the checkpoints that are no longer kept; a disk that refuses that costs a warning."""
+        """Delete the checkpoints that are no longer kept; log a warning for each that cannot be deleted."""
         complete = self.checkpoints()
         keep = {checkpoint.path for checkpoint in select_kept(complete, self._keep_last, self._keep_best)}
         for checkpoint in complete:
@@ -274,7 +274,7 @@ class CheckpointFolder:
 
     @contextmanager
     def _set_aside(self, folder: Path) -> Iterator[None]:
-        """Hide a checkpoint, if it exists, during the block; then delete it, or bring it back if the block failed."""
+        """Hide a checkpoint, if it exists, during the block; then delete it, or restore it if the block failed."""
         if not folder.exists():
             yield
             return

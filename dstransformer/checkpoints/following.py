@@ -59,7 +59,7 @@ def evaluate_run(
 ) -> Iterator[SystemResult]:
     """Evaluate the checkpoints of a run, oldest first, waiting for more; at its end the final bundle.
 
-    Each result is appended to ``evaluations.jsonl`` of the run folder. What stands there already is not computed again.
+    Each result is appended to ``evaluations.jsonl`` of the run folder. Results that it has are not computed again.
 
     Args:
         run: The run folder.
@@ -150,7 +150,7 @@ def find_bundle(run: Path, interval: float, *, say: Callable[[str], None] = logg
 
 
 def copy_weights(model: Transformer) -> None:
-    """Read the weights into memory. Until then they may be pages of a file that retention deletes."""
+    """Read the weights into memory. Until then they may be pages of a file that the run deletes."""
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
 
@@ -164,20 +164,20 @@ def validation_set(bundle: Bundle) -> TestSet:
     recorded = bundle.provenance.get("corpus")
     if not isinstance(recorded, str) or not Path(recorded).is_dir():
         raise DataError(
-            f"the corpus of {bundle.path} is not there any more ({recorded}): name a test set with --src and --ref"
+            f"the corpus of {bundle.path} no longer exists ({recorded}): name a test set with --src and --ref"
         )
     split = Corpus.open(recorded, verify=False).split("validation")
     return TestSet("validation", tuple(split.src_texts()), tuple(split.tgt_texts()), recorded, recorded)
 
 
 def is_finished(run: Path) -> bool:
-    """Whether a run has written its final bundle and its scores, and has not gone on training since."""
+    """Whether a run has written its final bundle and its scores, and has not continued training since."""
     if not is_bundle(run / "bundle"):
         return False
     try:
         last = None
         for record in read_records(run / METRICS_NAME, skip_damaged=True):
-            last = last if record["kind"] == "unsaved" else record  # a disk that refused these lines for a while
+            last = last if record["kind"] == "unsaved" else record  # lines that could not be written for a while
     except OSError:
         return False
     return last is not None and last["kind"].startswith("final_")

@@ -73,7 +73,7 @@ def _check_without_checkpoints(run: Path, resume: str) -> None:
     if resume == "never" and metrics.is_file() and metrics.stat().st_size:
         raise ConfigError(
             f"{run} holds the metrics of a run without checkpoints, and a new run would replace them: choose another "
-            "--run, move the old one, or start anew in it with --resume auto"
+            "--run, move the old one, or start over in it with --resume auto"
         )
 
 

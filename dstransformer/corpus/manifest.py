@@ -192,7 +192,7 @@ class CleaningReport(_Section):
 class Overlap(_Section):
     """How much of a held-out split is in the training text, after Unicode normalisation.
 
-    ``sentences`` counts its pairs whose source sentence is there, ``pairs`` those with the same translation.
+    ``sentences`` counts its pairs whose source sentence occurs there, ``pairs`` those with the same translation.
     """
 
     sentences: NonNegativeInt

@@ -296,7 +296,7 @@ def prepare_logs(folder: Path) -> None:
     """Make the folder of logs, or remove the verdict of an earlier run from it. Only on rank 0.
 
     Raises:
-        StorageError: The disk refuses to make the folder or to remove the file.
+        StorageError: The folder cannot be made, or the file cannot be removed.
     """
     with storage_errors(folder):
         folder.mkdir(exist_ok=True)

@@ -25,7 +25,7 @@ from dstransformer.errors import RUN_AGAIN, DstError
 LOGS = "logs"
 
 #: The timeout of process groups if ``training.wait_seconds`` is 0, and of joining if ``join_seconds`` is. PyTorch
-#: cannot wait for ever.
+#: cannot wait forever.
 NO_TIMEOUT = timedelta(days=30)
 
 _POLL_SECONDS = 1.0  # between two checks for a stop signal, while all ranks wait

@@ -118,7 +118,7 @@ def with_secrets(stored: str) -> str:
     """A stored address with the password that files leave out: ``MLFLOW_TRACKING_URI``, if it names the same store.
 
     If the environment has ``MLFLOW_TRACKING_PASSWORD`` or ``MLFLOW_TRACKING_TOKEN``, an ``http`` address loses its
-    user: MLflow finds both there by itself.
+    user: MLflow reads both from there.
     """
     given = os.environ.get("MLFLOW_TRACKING_URI", "")
     if is_same_store(given, stored):

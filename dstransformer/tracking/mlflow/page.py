@@ -81,7 +81,7 @@ def default_run_name(run: RunStart, run_folder: Path) -> str:
 
 
 def dataset_name(run: RunStart) -> str:
-    """The dataset name: ``data/wmt14 (en-de)``. It includes the parent folder, as many corpora are named ``corpus``."""
+    """The dataset name: ``data/wmt14 (en-de)``. With the parent folder, because many corpora are named ``corpus``."""
     return f"{_last_two_parts(run.corpus)} ({_languages(run.manifest)})"
 
 

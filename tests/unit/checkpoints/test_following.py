@@ -234,5 +234,5 @@ def test_results_of_a_newer_format_are_refused(run: Path) -> None:
 
 def test_a_corpus_that_is_gone_is_named(run: Path) -> None:
     bundle = open_bundle(write(run, "bundle"))
-    with pytest.raises(DataError, match=r"the corpus of .* is not there any more .*: name a test set with --src"):
+    with pytest.raises(DataError, match=r"the corpus of .* no longer exists .*: name a test set with --src"):
         validation_set(bundle)
