@@ -21,7 +21,7 @@ def run(words: Sequence[str]) -> None:
 
     Raises:
         DstError, OSError: The command failed.
-        SystemExit: Help or the version was asked for.
+        SystemExit: The user asked for help or the version.
     """
     with printing():  # help and version
         arguments = _parse(words)

@@ -61,7 +61,7 @@ def check_tag(tag: str) -> str:
 
 
 def check_symbol(symbol: str) -> str:
-    """Return a symbol of the user's own, which is never divided.
+    """Return a user-defined symbol, which is never divided.
 
     Raises:
         ValueError: The symbol is empty, too long, or has characters that text cannot have.

@@ -68,7 +68,7 @@ def iter_xml_pairs(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
         raise DataError(f"{text}, line {parser.parser.CurrentLineNumber}: {error}") from None
     except DefusedXmlException:
         raise DataError(
-            f"{text}, line {parser.parser.CurrentLineNumber}: it has XML entities or a DTD of its own, which are "
+            f"{text}, line {parser.parser.CurrentLineNumber}: it has XML entities or an internal DTD, which are "
             "refused: remove the text between [ and ] in <!DOCTYPE …>"
         ) from None
     except ParseError as error:

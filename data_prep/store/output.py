@@ -43,7 +43,7 @@ def check_paths(out: Path, work: Path, inputs: Sequence[Path | None] = ()) -> No
     """
     work = Path(os.path.realpath(work))
     if out == work:
-        raise UserError(f"--work and --out are both {out}: give --work a folder of its own")
+        raise UserError(f"--work and --out are both {out}: give --work a separate folder")
     if out in work.parents:
         raise UserError(f"--work {work} lies inside --out {out}: choose a work folder beside the corpus")
     if work in out.parents:

@@ -197,7 +197,7 @@ def _watch(client: Client, workers: Cluster, done: threading.Event, progress: Pr
             with suppress(Exception):  # the scheduler has just been lost
                 lost = not client.nthreads()
                 if lost and not reported:
-                    progress.note("no worker is left: waiting for one to come back")
+                    progress.note("no worker is left: waiting for a new one")
                 reported = lost
 
 

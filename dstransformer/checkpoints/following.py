@@ -1,4 +1,4 @@
-"""Evaluates each new checkpoint beside a training. It reads only, except for the file of its own results."""
+"""Evaluates each new checkpoint beside a training. It only reads, except for the file of its results."""
 
 from __future__ import annotations
 

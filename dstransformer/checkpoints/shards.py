@@ -67,7 +67,7 @@ def write_shards(folder: Path, rank: int, shards: Iterable[Shard]) -> dict[str, 
 class ShardReader:
     """Reads any range of any parameter from the files that some number of ranks wrote.
 
-    A context manager. Files are mapped into memory, and only what is asked for is read.
+    A context manager. Files are mapped into memory, and only the requested ranges are read.
 
     Args:
         folder: The folder of the files.

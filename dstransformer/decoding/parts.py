@@ -97,7 +97,7 @@ def translate_in_parts(
             if processes.rank == 0:
                 _join(folder, parts, overwrite=overwrite)
     except DstError:
-        if not (late := folder.is_finished()):  # else the folder has vanished in between
+        if not (late := folder.is_finished()):  # else the folder has vanished meanwhile
             raise
     if late:  # this process may have made the folder again
         folder.clear()

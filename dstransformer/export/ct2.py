@@ -125,7 +125,9 @@ def vocabulary(bundle: Bundle, tokenizer: Tokenizer) -> list[str]:
     size = tokenizer.vocab_size
     names = tokenizer.pieces(range(size)) + unused_rows(bundle.model, size)
     if len(set(names)) < len(names):
-        raise DataError(f"{bundle.path}: two pieces of the tokenizer have one name, and CTranslate2 goes by names")
+        raise DataError(
+            f"{bundle.path}: two pieces of the tokenizer have the same name, and CTranslate2 tells pieces apart by name"
+        )
     return names
 
 

@@ -66,7 +66,7 @@ class Guard:
         limits: ``request_bytes`` and ``timeout`` are used here.
         hosts: Names by which the server may be called, besides addresses and :data:`LOCAL_NAMES`; ``*`` allows all.
         metrics: Counts the answers.
-        paths: Paths with counters of their own; others are counted together.
+        paths: Paths with their own counters; others are counted together.
     """
 
     def __init__(

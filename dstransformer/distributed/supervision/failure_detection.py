@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-#: The phase of a process that computes an update, or waits for the data of the next. Others have a limit of their own.
+#: The phase of a process that computes an update, or waits for the data of the next. Others have their own limit.
 UPDATE = "update"
 
 #: The phase of a process that left the run because of an error that the others do not know of.
