@@ -151,9 +151,19 @@ def predict_case(case: Case, sheet: Sheet) -> float | None:
     return counts.tgt_tokens / predict(_work(case.load_config(), counts, 1), sheet).total
 
 
-def describe_beside(predicted: float | None) -> str:
-    """A prediction, to print after the measured figure; empty if there is none."""
-    return "" if predicted is None else f"; predicted {predicted:,.0f} target tokens/s"
+def predict_peak(case: Case) -> float | None:
+    """The most bytes that tensors take in a case of the benchmark; None if its like was not counted."""
+    if case.act == "decode" or case.precision != "bf16" or case.compiled or case.loop != "engine":
+        return None
+    counts = load_counts().get((case.model, 1, case.micro_batches))
+    known = counts is not None and case.backend == "varlen" and case.work.vocabulary == VOCABULARY
+    return counts.peak_bytes if counts is not None and known else None
+
+
+def describe_beside(predicted: float | None, peak_bytes: float | None = None) -> str:
+    """Predictions, to print after the measured figures; empty if there is none."""
+    speed = "" if predicted is None else f"; predicted {predicted:,.0f} target tokens/s"
+    return speed if peak_bytes is None else f"{speed}; counted {peak_bytes / 2**30:.1f} GiB"
 
 
 def _work(config: Config, counts: Counts, gpus: int) -> Work:
