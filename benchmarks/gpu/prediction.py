@@ -30,7 +30,7 @@ from dstransformer.model import parameter_count, training_flops
 _TRAFFIC = {0: 2, 1: 3}
 
 #: Source tokens of a batch of sentences to translate: as shipped, and more.
-_BATCH_TOKENS = (4096, 16_384, 65_536)
+_BATCH_TOKENS = (4096, 16_384, 32_768, 65_536)
 
 _SEARCH_COLUMNS = (
     "model | source tokens a batch: | FLOPs a step: | GB moved: | launches: | waits: | products, ms: | memory, ms: | "
@@ -85,7 +85,7 @@ def describe(device: str, gpus: int) -> str:
     if gpus == 1:
         searches = [(model, tokens) for model in ("base", "big") for tokens in _BATCH_TOKENS]
         parts += [
-            "Beam search, beam 4, a step in the middle of a sentence; the presets have 4,096 tokens a batch:",
+            "Beam search, beam 4, a step in the middle of a sentence; the presets have 32,768 tokens a batch on a GPU:",
             format_table(_SEARCH_COLUMNS, [_format_search(*search, sheet) for search in searches]),
         ]
     return "\n\n".join(parts)
@@ -151,9 +151,19 @@ def predict_case(case: Case, sheet: Sheet) -> float | None:
     return counts.tgt_tokens / predict(_work(case.load_config(), layout, counts), sheet).total
 
 
-def describe_beside(predicted: float | None) -> str:
-    """A prediction, to print after the measured figure; empty if there is none."""
-    return "" if predicted is None else f"; predicted {predicted:,.0f} target tokens/s"
+def predict_peak(case: Case) -> float | None:
+    """The most bytes that tensors take in a case of the benchmark; None if its like was not counted."""
+    if case.act == "decode" or case.precision != "bf16" or case.compiled or case.loop != "engine":
+        return None
+    counts = load_counts().get((case.model, 1, case.micro_batches))
+    known = counts is not None and case.backend == "varlen" and case.work.vocabulary == VOCABULARY
+    return counts.peak_bytes if counts is not None and known else None
+
+
+def describe_beside(predicted: float | None, peak_bytes: float | None = None) -> str:
+    """Predictions, to print after the measured figures; empty if there is none."""
+    speed = "" if predicted is None else f"; predicted {predicted:,.0f} target tokens/s"
+    return speed if peak_bytes is None else f"{speed}; counted {peak_bytes / 2**30:.1f} GiB"
 
 
 def _work(config: Config, layout: Counted, counts: Counts) -> Work:

@@ -78,14 +78,14 @@ class Work:
 
     Attributes:
         operators: The operators.
-        waits: How often the host waits for the device.
+        waits: How often the host waits for the device, on average.
         attention_flops: Operations of the products inside attention, which the operators do not state.
         reduced_bytes: Bytes that each GPU sends to the others.
         launches: Launches by the host, if it does not launch every operator by itself.
     """
 
     operators: Sequence[Operator]
-    waits: int
+    waits: float
     attention_flops: float = 0.0
     reduced_bytes: float = 0.0
     launches: int | None = None

@@ -1,35 +1,23 @@
-"""A prediction of beam search: operators counted on the CPU, bytes and operations by formula."""
+"""A prediction of beam search: operators counted on a faked device, bytes and operations by formula."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
-from unittest import mock
-
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.gpu.counts import VOCABULARY
 from benchmarks.gpu.roofline import Operator, Prediction, Sheet, Work, predict
 from benchmarks.gpu.text import MEAN_PIECES
 from dstransformer.config import Config, load_config
-from dstransformer.corpus import EOS_ID
-from dstransformer.decoding import Ensemble, beam_search
-from dstransformer.model import Packing, Transformer
+from dstransformer.decoding.beam import CHECK_STEPS
 
-#: Sizes of the model whose search is counted; the number of its layers is that of the preset.
-_SMALL = ("model.d_model=32", "model.d_ff=64", "model.num_heads=2", "model.d_k=16", "model.d_v=16")
+#: Operators of a layer, of the rest of a step, and of a look at what is done, as ``tests/unit/decoding`` counts them.
+_LAYER_OPERATORS, _STEP_OPERATORS, _LOOK_OPERATORS = 17, 40, 5
 
-#: Bytes per logit: written, converted to fp32, read twice.
+#: Bytes per logit: the best are chosen, it is converted to fp32, and normalised.
 _LOGIT_BYTES = 16
 
 #: Uses of the keys and values of earlier positions: read by attention; read and written when hypotheses change places.
 _CACHE_USES = 3
-
-#: Waits of a step: for the candidates.
-_WAITS = 1
 
 
 @dataclass(frozen=True)
@@ -63,47 +51,13 @@ def predict_search(model: str, sheet: Sheet, batch_tokens: int) -> Search:
         Operator("products", "bfloat16", 1, 2 * weights, 2 * weights * hypotheses),
         Operator("caches and logits", "bfloat16", 1, round(earlier + memory + logits), 0),
     ]
-    work = Work(operators, _WAITS, launches=launches)
+    work = Work(operators, 1 / CHECK_STEPS, launches=round(launches))
     return Search(model, sentences, work, predict(work, sheet))
 
 
-@cache
-def count_step(model: str) -> int:
-    """Operators of a step, counted in a small model of as many layers on the CPU, with the code paths of a GPU."""
-    lengths = (10, 30)
-    with mock.patch.dict(os.environ, DST_CPU_KERNELS="0"):
-        few, many = (_count_search(model, length) for length in lengths)
-    return round((many - few) / (lengths[1] - lengths[0]))  # the encoder and the first step cancel out
-
-
-def _count_search(model: str, length: int) -> int:
-    config = load_config(model, [*_SMALL, "decoding.max_extra_tokens=0"])
-    torch.manual_seed(1)
-    small = Transformer(config.model, 100).eval()
-    packed = torch.tensor([*range(4, 3 + length), EOS_ID] * 4)
-    packing = Packing.from_lengths([length] * 4)
-    with _Counter() as counter:
-        beam_search(Ensemble([small]), packed, packing, config.decoding, vocab_size=100)
-    found: int = counter.operators
-    return found
-
-
-class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operators, without views and empty tensors, which start no kernel."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.operators = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with self:
-            parts = func.decompose(*args, **(kwargs or {}))  # inference mode leaves it whole
-        if parts is not NotImplemented:
-            return parts
-        returns = func._schema.returns
-        is_view = all(value.alias_info is not None and not value.alias_info.is_write for value in returns)
-        self.operators += int(not is_view and "empty" not in func.__name__)
-        return func(*args, **(kwargs or {}))
+def count_step(model: str) -> float:
+    """Operators of a step, as counted on a faked device."""
+    return _LAYER_OPERATORS * load_config(model).model.num_layers + _STEP_OPERATORS + _LOOK_OPERATORS / CHECK_STEPS
 
 
 def _decoder_weights(config: Config) -> int:

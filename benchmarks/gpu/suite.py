@@ -26,7 +26,7 @@ from benchmarks.gpu.cases import SMOKE, Case, Choice, Work, build_cases
 from benchmarks.gpu.counts import count_all
 from benchmarks.gpu.device import datasheet_peak, describe, find_sheet
 from benchmarks.gpu.prediction import describe as describe_predictions
-from benchmarks.gpu.prediction import describe_beside, predict_case
+from benchmarks.gpu.prediction import describe_beside, predict_case, predict_peak
 from benchmarks.gpu.report import describe_profile, format_limits, format_tables, summarise
 from benchmarks.gpu.roofline import SHEETS, Sheet
 from benchmarks.lib.machine import ROOT, format_header
@@ -45,6 +45,7 @@ SMOKE_ENVIRONMENT = {
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", choices=("base", "big"), default=["base", "big"])
+    parser.add_argument("--acts", nargs="+", choices=("train", "decode"), default=["train", "decode"])
     parser.add_argument("--precisions", nargs="+", choices=("bf16", "fp16", "fp32"), help="default: bf16 fp16")
     parser.add_argument("--backends", nargs="+", choices=("varlen", "padded"), help="default: both")
     parser.add_argument("--compile", choices=("no", "yes", "both"), default="both", help="torch.compile of the layers")
@@ -88,7 +89,8 @@ def main(options: argparse.Namespace) -> int:
     known = "unknown" if peak is None else f"{peak / 1e12:,.0f} TFLOP/s"
     print(f"dense bf16 peak from the data sheet: {known}", flush=True)
     sheet = None if options.smoke else find_sheet(machine)
-    runs = _run_all(build_cases(_choose(options)), options, peak, sheet)
+    cases = [case for case in build_cases(_choose(options)) if case.act in options.acts]
+    runs = _run_all(cases, options, peak, sheet)
     done = [(case, run["result"]) for case, run in runs if run["result"] is not None]
     for case, result in done:
         if result["profile"] is not None:
@@ -137,7 +139,7 @@ def _run_all(
         runs.append((case, run))
         shown = f"{case.name}: {run['status']}" if run["result"] is None else summarise(case, run["result"], peak)
         predicted = None if sheet is None else predict_case(case, sheet)
-        print(f"{shown}{describe_beside(predicted)} [{run.get('seconds', 0.0):.0f} s]", flush=True)
+        print(f"{shown}{describe_beside(predicted, predict_peak(case))} [{run.get('seconds', 0.0):.0f} s]", flush=True)
     return runs
 
 

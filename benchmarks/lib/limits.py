@@ -52,10 +52,10 @@ def measure_product(precision: str, size: int, device: torch.device) -> float:
     """FLOP/s of the product of two square matrices, with the fastest available library."""
     left, right = (torch.randn(size, size, device=device).to(DTYPES[precision]) for _ in range(2))
     out = torch.empty_like(left)
-    best = _best_seconds(lambda: torch.mm(left, right, out=out), device)
+    best = best_seconds(lambda: torch.mm(left, right, out=out), device)
     if device.type == "cpu":  # the model may use another library than PyTorch's choice
         product = ops.prepare_linear(right, repeated=False)
-        best = min(best, _best_seconds(lambda: product(left), device))
+        best = min(best, best_seconds(lambda: product(left), device))
     return 2 * size**3 / best
 
 
@@ -63,10 +63,10 @@ def measure_copy(numbers: int, device: torch.device) -> float:
     """Bytes per second, read plus written, of a copy of this many fp32 numbers in device memory."""
     source = torch.randn(numbers, device=device)
     target = torch.empty_like(source)
-    return 2 * source.numel() * source.element_size() / _best_seconds(lambda: target.copy_(source), device)
+    return 2 * source.numel() * source.element_size() / best_seconds(lambda: target.copy_(source), device)
 
 
-def _best_seconds(work: Callable[[], object], device: torch.device) -> float:
+def best_seconds(work: Callable[[], object], device: torch.device) -> float:
     """Seconds per call in the fastest of a few rounds of several calls."""
     rounds = []
     for number in range(_ROUNDS + 1):

@@ -6,7 +6,7 @@ same updates are computed on one GPU with eight accumulation steps, on eight GPU
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -157,26 +157,29 @@ def deal(micro_batches: int, rank: int, world_size: int) -> list[int]:
     return list(range(rank, micro_batches, world_size))
 
 
-def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+def plan_batches(
+    lengths: Sequence[int], batch_tokens: int, least_tokens: Callable[[int], int] = lambda _: 0
+) -> list[list[int]]:
     """Batches of sentences of similar length to translate, the longest first; empty sentences are left out.
 
     Args:
         lengths: Tokens of each sentence, without its end.
         batch_tokens: Maximum tokens of a batch, ends included; a longer sentence is a batch of one.
+        least_tokens: How many tokens each sentence of a batch counts for at least, given the tokens of the longest.
 
     Returns:
         The sentences of each batch, by their place in ``lengths``.
     """
     longest_first = sorted((number for number, length in enumerate(lengths) if length), key=lambda n: -lengths[n])
     batches: list[list[int]] = []
-    room = 0
+    room = least = 0
     for number in longest_first:
         tokens = lengths[number] + 1
-        if tokens > room:
+        if max(tokens, least) > room:
             batches.append([])
-            room = batch_tokens
+            room, least = batch_tokens, least_tokens(tokens)
         batches[-1].append(number)
-        room -= tokens
+        room -= max(tokens, least)
     return batches
 
 

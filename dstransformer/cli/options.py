@@ -165,7 +165,7 @@ def add_decoding(parser: CommandParser, *, output: str | None = "--output", requ
         "--batch-tokens",
         type=int,
         metavar="N",
-        help="source tokens per batch; reduced for beams wider than 8 (the bundle's)",
+        help="source tokens per batch, on a GPU up to 8 times as many; reduced for beams wider than 8 (the bundle's)",
     )
     parser.add_argument(
         "--prune",

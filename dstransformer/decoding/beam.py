@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import BOS_ID, EOS_ID
+from dstransformer.decoding.devices import attention_without_plans
 from dstransformer.decoding.ensemble import Ensemble
 from dstransformer.model import Packing, ops
 
@@ -20,6 +21,9 @@ FIRST_PIECE = EOS_ID
 #: Finished sentences leave a padded batch when they are more than this share of it: removing them copies the caches of
 #: the others.
 DROP_SHARE = 0.125
+
+#: Steps of a search on a GPU from one look at what is done to the next: the host waits for the device to look.
+CHECK_STEPS = 4
 
 #: Initial capacity of a search, in tokens; it doubles when it is full.
 FIRST_CAPACITY = 64
@@ -82,6 +86,7 @@ def output_limits(
 
 
 @torch.inference_mode()
+@attention_without_plans()
 def beam_search(
     model: Ensemble,
     src: Tensor,
@@ -105,8 +110,9 @@ def beam_search(
 
     An output has at most ``max_extra_tokens`` more tokens than its input. At that length a live hypothesis can only
     end, at the model's own probability. A live hypothesis that can no longer enter the ``n_best`` of its sentence (see
-    :func:`best_reachable_score`) is not computed if that saves time, and a sentence is done when it has no other.
-    Neither changes the result, except among equal scores: such a hypothesis cannot reach the score of the others.
+    :func:`best_reachable_score`) is not computed if that saves time, and a sentence is done when it has no other; on a
+    GPU this is found out up to three steps late. None of it changes the result, except among equal scores: such a
+    hypothesis cannot reach the score of the others.
 
     Args:
         model: One model or several, in eval mode.
@@ -217,6 +223,11 @@ def best_allowed_pieces(logits: Tensor, pieces: Tensor, allowed: Tensor, count: 
     return NextPieces(best, pieces[columns], scores[:, 0])
 
 
+def check_steps(device: torch.device) -> int:
+    """Steps from one look at what is done to the next."""
+    return CHECK_STEPS if device.type == "cuda" else 1
+
+
 class _Search:
     """The hypotheses of unfinished sentences: ``beam_size`` live ones each, and the ``n_best`` finished so far.
 
@@ -244,6 +255,8 @@ class _Search:
         self._ragged = ragged
         self._constraint = constraint
         self._min_tokens = settings.min_tokens
+        self._check_steps = check_steps(device)
+        self._first_limit, self._last_limit = min(limits), max(limits)
         self._prefixes: Tensor | None = None
         self._length = 0  # of every live hypothesis
         self._limits = torch.tensor(limits, device=device)
@@ -254,6 +267,8 @@ class _Search:
         capacity = min(FIRST_CAPACITY, max(limits))
         self._live_tokens = torch.full((n, beam, capacity), EOS_ID, device=device)
         self._last_tokens = torch.full((n, beam), BOS_ID, device=device)
+        self._first_rows = beam * self._numbers[:, None]  # of the first sentences, of each the first row
+        self._never = torch.full((), _NEVER, device=device)
         self._rows = self._numbers[:, None].expand(-1, beam)  # the decoder's row that each live one continues
         self._chosen = (self._live > _NEVER).flatten()  # the live ones that the decoder computes
         self._scores = torch.full((n, n_best), _NEVER, device=device)
@@ -285,6 +300,8 @@ class _Search:
         Returns:
             Their last tokens and the decoder's rows that they continue, ``(rows,)`` each; None if all are done.
         """
+        if self._length % self._check_steps and self._length < self._last_limit:
+            return self._last_tokens.flatten(), self._rows.flatten()
         hopeful = best_reachable_score(self._live, self._limit_penalties[:, None]) > self._scores[:, -1:]
         done = ~hopeful.any(dim=1)
         n, finished = done.numel(), int(done.sum())
@@ -295,9 +312,11 @@ class _Search:
             hopeful = hopeful[kept]
         if finished == n:
             return None
-        self._chosen = (hopeful if self._ragged else torch.ones_like(hopeful)).flatten()
         tokens, rows = self._last_tokens.flatten(), self._rows.flatten()
-        return (tokens[self._chosen], rows[self._chosen]) if self._ragged else (tokens, rows)
+        if not self._ragged:
+            return tokens, rows
+        self._chosen = hopeful.flatten()
+        return tokens[self._chosen], rows[self._chosen]
 
     def allowed(self) -> Tensor:
         """Which pieces of the constraint may follow each of the chosen rows, ``(rows, symbols)``."""
@@ -310,7 +329,8 @@ class _Search:
         log_probability, tokens, parents = self._candidates(self._scatter(following))
         self._length += 1
         ends = tokens == EOS_ID
-        self._finish(log_probability.masked_fill(~ends, _NEVER)[:, : self._beam], parents[:, : self._beam])
+        finished = torch.where(ends, log_probability, self._never)
+        self._finish(finished[:, : self._beam], parents[:, : self._beam])
         self._live, best = log_probability.masked_fill(ends, _NEVER).topk(self._beam)
         if self._beam == 1:  # greedy
             self._live = self._live.masked_fill(ends[:, :1], _NEVER)
@@ -321,7 +341,10 @@ class _Search:
         if self._length > self._live_tokens.shape[2]:
             self._live_tokens, self._finished_tokens = map(_double, (self._live_tokens, self._finished_tokens))
         self._live_tokens[:, :, self._length - 1] = self._last_tokens
-        self._rows = (self._chosen.cumsum(0) - 1).view_as(parents).gather(1, parents)
+        if self._ragged:
+            self._rows = (self._chosen.cumsum(0) - 1).view_as(parents).gather(1, parents)
+        else:
+            self._rows = self._first_rows[: len(parents)] + parents
         if self._constraint is not None:
             self._constraint.advance(parents, self._last_tokens)
 
@@ -368,6 +391,8 @@ class _Search:
         log_probability, chosen = (following.log_probability + self._live.view(-1, 1)).view(n, -1).topk(2 * beam)
         tokens = following.tokens.view(n, -1).gather(1, chosen)
         parents = chosen // per_row
+        if self._length + 1 < self._first_limit:
+            return log_probability, tokens, parents
         # At the limit a hypothesis can only end.
         at_limit = (self._length + 1 >= self._limits)[:, None]
         ends = self._live + following.end.view(n, beam)

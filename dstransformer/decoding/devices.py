@@ -12,8 +12,26 @@ from dstransformer.errors import ConfigError, DstError, shown
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can be allocated on a device."""
-    return int(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available)
+    """Bytes that can be allocated on a device; what PyTorch keeps of a GPU for new tensors is free too."""
+    if device.type != "cuda":
+        return int(psutil.virtual_memory().available)
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + kept
+
+
+@contextmanager
+def attention_without_plans() -> Iterator[None]:
+    """Keep attention on a GPU from cuDNN, which PyTorch 2.13 prefers on Hopper and Blackwell.
+
+    It builds a plan for every new number of keys, and each step of a search has another: tens of milliseconds each,
+    as others report.
+    """
+    enabled = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(enabled)
 
 
 @contextmanager

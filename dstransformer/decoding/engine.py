@@ -13,6 +13,7 @@ import torch
 from dstransformer.batching import plan_batches
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import EOS_ID
+from dstransformer.decoding.batch_size import GPU_FACTOR, SearchMemory, tokens_per_batch
 from dstransformer.decoding.beam import Constraint, Hypothesis, beam_search, output_limits
 from dstransformer.decoding.devices import choose_device, free_memory, memory_errors
 from dstransformer.decoding.ensemble import Ensemble, check_vocabularies
@@ -22,10 +23,6 @@ from dstransformer.model import Bundle, Packing, Transformer, ops
 from dstransformer.terminal.progress import Advance
 
 logger = logging.getLogger(__name__)
-
-#: More hypotheses per sentence than this take proportionally fewer source tokens at once, so that they need about the
-#: same memory.
-FULL_BATCH_BEAM = 8
 
 #: Decodes a batch, given the indices of its sentences. A sentence without outputs means that the model computes NaN.
 _DecodeBatch = Callable[[Sequence[int]], list[list[Hypothesis]]]
@@ -157,8 +154,7 @@ class TorchEngine:
 
         self._check_lengths(src, prefixes, numbers)
         self._check_memory(src, prefixes, settings, numbers)
-        batch_tokens = tokens_per_batch(settings.batch_tokens, settings.beam_size)
-        return self._decode(src, batch_tokens, decode, numbers, progress)
+        return self._decode(src, self.plan(src, settings), decode, numbers, progress)
 
     def sample(
         self,
@@ -196,12 +192,25 @@ class TorchEngine:
 
         self._check_lengths(src, prefixes, numbers)
         self._check_memory(src, prefixes, settings, numbers, samples=count)
-        return self._decode(src, tokens_per_batch(settings.batch_tokens, count), decode, numbers, progress)
+        batches = plan_batches([len(ids) for ids in src], tokens_per_batch(settings.batch_tokens, count))
+        return self._decode(src, batches, decode, numbers, progress)
+
+    def plan(self, src: Sequence[Sequence[int]], settings: DecodingConfig) -> list[list[int]]:
+        """The batches of a search, by the places of their sentences.
+
+        A GPU takes more tokens at once, see :data:`GPU_FACTOR`, as far as its memory allows.
+        """
+        lengths, device = [len(ids) for ids in src], self.ensemble.device
+        batch_tokens = tokens_per_batch(settings.batch_tokens, settings.beam_size)
+        if device.type != "cuda":
+            return plan_batches(lengths, batch_tokens)
+        most, free, memory = GPU_FACTOR * batch_tokens, free_memory(device), SearchMemory.of(self.ensemble, settings)
+        return plan_batches(lengths, most, lambda tokens: memory.least_tokens(tokens, most, free))
 
     def _decode(
         self,
         src: Sequence[Sequence[int]],
-        batch_tokens: int,
+        batches: Sequence[Sequence[int]],
         decode: _DecodeBatch,
         numbers: Sequence[int],
         progress: Advance | None,
@@ -210,7 +219,7 @@ class TorchEngine:
         results = [[Hypothesis([], 0.0, 0.0)] for _ in src]
         nan_sentences: list[int] = []
         with _evaluating(self.ensemble), memory_errors():
-            for batch in plan_batches([len(ids) for ids in src], batch_tokens):
+            for batch in batches:
                 for index, hypotheses in zip(batch, decode(batch), strict=True):
                     if hypotheses:
                         results[index] = hypotheses
@@ -277,11 +286,6 @@ class TorchEngine:
                 f"{needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB are free: lower {option}, --max-input-tokens "
                 f"or --max-extra-tokens{', or shorten the prefix' if prefixes else ''}"
             )
-
-
-def tokens_per_batch(batch_tokens: int, rows: int) -> int:
-    """Source tokens of a batch with ``rows`` hypotheses per sentence; see :data:`FULL_BATCH_BEAM`."""
-    return max(1, batch_tokens * FULL_BATCH_BEAM // max(rows, FULL_BATCH_BEAM))
 
 
 @contextmanager

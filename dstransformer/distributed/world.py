@@ -44,11 +44,13 @@ GROUP_TIMEOUT = timedelta(hours=1)
 
 #: Variables for GPUs, unless they are set. If NCCL fails, PyTorch aborts its communicator and not the process, which
 #: then raises, names the rank that died and records its exit status. NCCL's heartbeat would end a job that was
-#: suspended; ours does not. Segments that grow fit batches whose size changes with every update.
+#: suspended; ours does not. Segments that grow fit batches whose size changes with every update. cuDNN's attention
+#: builds a plan for every new size, which takes longer than an update.
 CUDA_VARIABLES = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(30 * 24 * 3600),
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
 }
 
 #: Exists where an NVIDIA driver is loaded.

@@ -19,9 +19,9 @@ from dstransformer.config import Config, DecodingConfig, complete_config
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.decoding import Translator, length_penalty
+from dstransformer.decoding.batch_size import tokens_per_batch
 from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis
 from dstransformer.decoding.commands import override_settings
-from dstransformer.decoding.engine import tokens_per_batch
 from dstransformer.distributed.world import usable_cores
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.export.ct2 import FORMAT_VERSION, RECORD, require_ctranslate2, unused_rows, write_ct2

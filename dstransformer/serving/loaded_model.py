@@ -11,7 +11,7 @@ import torch
 
 from dstransformer.corpus import BOS_ID, EOS_ID, Tokenizer
 from dstransformer.decoding import Output, Translator
-from dstransformer.decoding.engine import tokens_per_batch
+from dstransformer.decoding.batch_size import tokens_per_batch
 from dstransformer.errors import DataError
 from dstransformer.model import Bundle, attention_weights
 from dstransformer.serving.model import Batch, Candidate, Candidates, ModelInfo, Query

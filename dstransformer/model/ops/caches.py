@@ -11,12 +11,13 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dstransformer.model.ops.cpu_attention import attend_memory, attend_path
-from dstransformer.model.ops.reference import HeadShape, attention_product, split_heads
+from dstransformer.model.ops.reference import HeadShape, additive_mask, attention_product, split_heads
 from dstransformer.model.packing import Packing
 
-#: Initial capacity of a padded cache, in positions; it doubles when it is full.
+#: Initial capacity of a padded cache, in positions, a multiple of 8 for the mask; it doubles when it is full.
 FIRST_CAPACITY = 32
 
 
@@ -89,10 +90,10 @@ class PackedCaches:
 class PaddedCaches:
     """In plain PyTorch: the rows of a sentence attend together to everything that they have written.
 
-    A mask hides what is not on a row's path.
+    A mask hides what is not on a row's path. It is built once a step, as what attention adds to its scores.
 
     Keys and values of a layer are ``(n, heads, capacity * beam_size, d)``; position ``t`` of row ``b`` of a sentence is
-    at ``t * beam_size + b``. The path of a row is its ``b`` at each position, ``(n * beam_size, length)``.
+    at ``t * beam_size + b``. The path of a row is its ``b`` at each position, ``(n * beam_size, capacity)``.
 
     Args:
         memories: For each layer the keys and values of the memory, ``(packing.rows, heads * (d_k + d_v))``.
@@ -114,45 +115,51 @@ class PaddedCaches:
             ]
             for memory in memories
         ]
-        n, capacity = packing.sentences, FIRST_CAPACITY * beam_size
+        first, n, capacity = self._memories[0][0], packing.sentences, FIRST_CAPACITY * beam_size
         self._pasts = [
             [part.new_empty(n, heads, capacity, part.shape[-1]) for part in memory] for memory in self._memories
         ]
-        self._memory_mask = packing.padding_mask
-        self._path = torch.empty(n, 0, dtype=torch.int64, device=packing.cu.device)
+        self._memory_mask = additive_mask(packing.padding_mask[:, None], first.dtype)
+        self._length = 0
+        self._path = torch.zeros(n, FIRST_CAPACITY, dtype=torch.int64, device=first.device)
+        self._numbers = torch.arange(beam_size, device=first.device)
+        # For each row of a sentence what hides the others.
+        self._hiding = first.new_full((beam_size, beam_size), float("-inf")).fill_diagonal_(0.0)
 
     def advance(self, rows: Tensor) -> None:
         """See :class:`Caches`."""
-        beam, length = self._beam_size, self._path.shape[1]
+        beam, length = self._beam_size, self._length
         n = len(rows) // beam
         if n < len(self._memory_mask):
             kept = rows[::beam] // (beam if length else 1)
             self._memory_mask = self._memory_mask[kept]
             for parts in (*self._pasts, *self._memories):
                 parts[:] = [part[kept] for part in parts]
-        own = torch.arange(beam, device=rows.device).repeat(n)
-        self._path = torch.cat((self._path[rows], own[:, None]), dim=1)
-        if (length + 1) * beam > self._pasts[0][0].shape[2]:
+        self._path = self._path[rows]
+        if length == self._path.shape[1]:
+            self._path = torch.cat((self._path, self._path), dim=1)
             for parts in self._pasts:
                 parts[:] = [torch.cat((part, part), dim=2) for part in parts]
-        path = self._path.view(n, beam, length + 1, 1)
-        self._visible = (path == torch.arange(beam, device=rows.device)).flatten(2)
+        self._path.view(n, beam, -1)[:, :, length] = self._numbers
+        self._length += 1
+        self._visible = F.embedding(self._path, self._hiding).view(n, beam, -1)
 
     def attend_past(self, layer: int, qkv: Tensor) -> Tensor:
         """See :class:`Caches`."""
         heads, d_k, d_v, _ = self._shape
         query, *new = (self._by_sentence(part) for part in split_heads(qkv, heads, d_k, d_k, d_v))
-        end = self._path.shape[1] * self._beam_size
+        end = self._length * self._beam_size
         for part, written in zip(self._pasts[layer], new, strict=True):
             part[:, :, end - self._beam_size : end] = written
         keys, values = (part[:, :, :end] for part in self._pasts[layer])
-        return _by_row(attention_product(query, keys, values, self._visible, causal=False))
+        return _by_row(attention_product(query, keys, values, self._visible[:, :, :end], causal=False))
 
     def attend_memory(self, layer: int, q: Tensor) -> Tensor:
         """See :class:`Caches`."""
         keys, values = self._memories[layer]
         query = self._by_sentence(q.view(q.shape[0], self._shape.heads, self._shape.d_k))
-        return _by_row(attention_product(query, keys, values, self._memory_mask, causal=False))
+        mask = self._memory_mask[:, :, : keys.shape[2]]
+        return _by_row(attention_product(query, keys, values, mask, causal=False))
 
     def _by_sentence(self, heads: Tensor) -> Tensor:
         """``(rows, heads, d)`` to ``(n, heads, beam_size, d)``: the rows of a sentence are its queries."""

@@ -158,6 +158,8 @@ def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tenso
     """
     if can_compute(logits):
         return cpu_rows.best_pieces(logits, first, end, count)
+    if logits.is_cuda:
+        return reference.best_pieces_in_few_kernels(logits, first, end, count)
     return reference.best_pieces(logits, first, end, count)
 
 

@@ -18,6 +18,9 @@ from dstransformer.model.packing import Packing, fill_rows
 #: Dropout is decided by 16 random bits per element.
 DROPOUT_LEVELS = 1 << 16
 
+#: Where the rows of a mask have to begin, in elements.
+MASK_MULTIPLE = 8
+
 
 class HeadShape(NamedTuple):
     """The heads of an attention: their number, the width of queries and keys, that of values, and the causal mask."""
@@ -150,6 +153,14 @@ def best_pieces(logits: Tensor, first: int, end: int, count: int) -> tuple[Tenso
     return best.float(), pieces + first, logits.float().logsumexp(dim=-1)
 
 
+def best_pieces_in_few_kernels(logits: Tensor, first: int, end: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """As :func:`best_pieces`, for a GPU, where ``logsumexp`` is six kernels that read or write all logits."""
+    best, pieces = logits[:, first:end].topk(count)
+    best, pieces = best.float(), pieces + first
+    log_p = logits.log_softmax(dim=-1, dtype=torch.float32)
+    return best, pieces, best[:, 0] - log_p.gather(1, pieces[:, :1]).squeeze(1)
+
+
 def attention_product(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, causal: bool, p: float = 0.0) -> Tensor:
     """Scaled dot-product attention, ``softmax(q k^T / sqrt(d_k)) v`` (equation 1), on padded heads.
 
@@ -157,8 +168,8 @@ def attention_product(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, 
         q: ``(n, heads, len, d_k)``.
         k: ``(n, heads, key_len, d_k)``.
         v: ``(n, heads, key_len, d_v)``.
-        key_mask: True where a key is visible: ``(n, key_len)``, or ``(n, len, key_len)`` for a mask per query; None
-            shows all keys.
+        key_mask: True where a key is visible, or what is added to the scores: ``(n, key_len)``, or ``(n, len,
+            key_len)`` for a mask per query; None shows all keys.
         causal: Mask what comes after each query; ``len`` equals ``key_len``.
         p: Probability that a weight is dropped.
 
@@ -174,11 +185,20 @@ def attention_product(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, 
         future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu_(1)
         scores = scores.masked_fill(future, float("-inf"))
     elif mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     weights = scores.softmax(dim=-1)
     if p:
         weights = weights * keep_mask(weights.shape, p, weights.dtype)
     return torch.matmul(weights, v)
+
+
+def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a boolean mask ``(…, key_len)`` is True, else minus infinity; the rows get a multiple of 8 columns.
+
+    PyTorch makes the same of a boolean mask at each call, with three kernels, and with more if rows begin elsewhere.
+    """
+    filled = F.pad(mask, (0, -mask.shape[-1] % MASK_MULTIPLE))
+    return torch.full_like(filled, float("-inf"), dtype=dtype).masked_fill_(filled, 0.0)
 
 
 def attention(

@@ -1,9 +1,12 @@
 // A CUDA device for PyTorch builds without CUDA: enough for autograd to run on fake tensors, which hold no data.
 //
 // Loaded right after `import torch`, before PyTorch looks for its own CUDA library. Streams are numbers, events and
-// synchronisation do nothing.
+// synchronisation do nothing. Attention takes the implementation that PyTorch 2.13 takes on an H100.
 
+#include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <c10/core/impl/FakeGuardImpl.h>
 
 namespace {
@@ -61,4 +64,21 @@ struct FakeCUDAHooks final : CUDAHooksInterface {
 
 C10_REGISTER_TYPED_CLASS(CUDAHooksRegistry, "CUDAHooks", FakeCUDAHooks)
 
+namespace native {
+
+// cuDNN comes first, and it builds a plan for every new shape. Flash attention takes no mask.
+int64_t choose_attention(
+    const Tensor& query, const Tensor&, const Tensor& value, const std::optional<Tensor>& mask, double, bool,
+    std::optional<double>, bool) {
+  const auto width = query.sym_size(-1), value_width = value.sym_size(-1);
+  const bool half = query.scalar_type() != kFloat, aligned = width % 8 == 0 && value_width % 8 == 0;
+  const bool flash = half && aligned && width == value_width;
+  if (flash && globalContext().userEnabledCuDNNSDP()) return static_cast<int64_t>(sdp::SDPBackend::cudnn_attention);
+  if (flash && !mask.has_value()) return static_cast<int64_t>(sdp::SDPBackend::flash_attention);
+  return static_cast<int64_t>(aligned ? sdp::SDPBackend::efficient_attention : sdp::SDPBackend::math);
+}
+
+REGISTER_CUDA_DISPATCH(_fused_sdp_choice_stub, &choose_attention)
+
+}  // namespace native
 }  // namespace at

@@ -179,6 +179,7 @@ def _stand_ins(on_wait: Callable[[str], None]) -> list[tuple[Any, str, Any]]:
         "is_current_stream_capturing": lambda: False,
         "reset_peak_memory_stats": lambda _=None: None,
         "memory_stats": lambda _=None: {},
+        "mem_get_info": lambda _=None: (MEMORY_BYTES, MEMORY_BYTES),
         "Event": _Event,
         "Stream": _Stream,
         "stream": _within,

@@ -78,6 +78,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = kwargs or {}
         if func.namespace == "prim":  # questions, such as that for the device
             return func(*args, **given)
+        with self:
+            parts = func.decompose(*args, **given)  # inference mode leaves it whole
+        if parts is not NotImplemented:
+            return parts
         name = str(func.overloadpacket.__name__)
         if name == "_local_scalar_dense":
             return self._read(args[0])

@@ -129,7 +129,8 @@ def test_variables_of_a_gpu_that_the_user_has_set_stay() -> None:
     given = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}
     environment = dict(given)
     world._set_variables(environment, torch.device("cuda", 0))
-    assert environment == given | {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "2592000"}
+    rest = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "2592000", "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1"}
+    assert environment == given | rest
     environment = {}
     world._set_variables(environment, torch.device("cuda", 0))
     assert environment == world.CUDA_VARIABLES
