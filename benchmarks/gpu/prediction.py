@@ -118,7 +118,7 @@ def predict_training(model: str, sheet: Sheet, gpus: int) -> list[Row]:
     """Predict training as shipped, and with each change on top of those before."""
     found = load_counts()
     config = load_config(model)
-    shipped = config.batch.micro_batches
+    shipped = config.batch.micro_batch_count
     layouts = [("as shipped", found[model, gpus, shipped])]
     if gpus == 1 and shipped > 1:
         layouts.append(("1 micro-batch", found[model, 1, 1]))

@@ -116,6 +116,8 @@ def _describe_dry_run(planned: DryRun) -> str:
         f"parameters         {figures.parameters:>14,}",
         f"FLOPs per update   {figures.flops_per_update:>14.3e}   total {figures.flops:.3e}",
     ]
+    if setup.micro_batches_from is not None:
+        lines.append(f"micro-batches      {setup.config.batch.micro_batches:>14,}   {setup.micro_batches_from}")
     lines += [
         f"model states {stage} {gib:>14.3f}   GiB per process, without activations"
         for stage, gib in figures.model_state_gib.items()

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from dstransformer.distributed.launcher import check_environment, read_processes, single_process_warning
 from dstransformer.training.estimate import Estimate, estimate, plan_warnings
+from dstransformer.training.micro_batches import choose_micro_batches, find_stored_micro_batches, usable_bytes
 from dstransformer.training.setup import (
     Setup,
     TrainRequest,
@@ -34,9 +37,17 @@ class DryRun:
             "config": self.setup.config.without_secrets().model_dump(),
             "ds_config": dict(self.setup.ds_config),
             "world_size": self.setup.world_size,
+            "micro_batches_from": self.setup.micro_batches_from,
             "estimate": asdict(self.estimate),
             "warnings": list(self.warnings),
         }
+
+
+def _usable_bytes() -> int | None:
+    """Bytes that an update may take on the first GPU of this machine; None without one."""
+    if os.environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available():
+        return None
+    return usable_bytes(torch.device("cuda", 0))
 
 
 def dry_run(request: TrainRequest) -> DryRun:
@@ -48,6 +59,8 @@ def dry_run(request: TrainRequest) -> DryRun:
     """
     check_environment(os.environ)
     setup = resolve_setup(request, read_processes(os.environ, require_rank=False))
+    stored = find_stored_micro_batches(setup, request.resume)
+    setup = choose_micro_batches(setup, stored, _usable_bytes())
     check_corpus(setup, verify=True)
     check_memory(setup, 1, machine_memory(), weights=False)
     find_resume_checkpoint(request, setup)

@@ -73,12 +73,10 @@ def estimate(setup: Setup) -> Estimate:
     window, pairs = planner.plan(0, 0), planner.pairs(0)
     order = window.plan.order
     updates = round(window.updates * pairs / len(order))
-    vocab_size, src_vocab_size = setup.corpus.tokenizer.vocab_size, setup.corpus.tokenizer.src.vocab_size
-    parameters = parameter_count(config.model, vocab_size, src_vocab_size)
+    parameters, rows = _count_parameters(setup)
     sums = LengthSums.of(window.src_lengths[order], window.tgt_lengths[order])
-    rows = config.model.embedding_rows(vocab_size)
     flops = config.loss.passes * training_flops(config.model, rows, sums) / window.updates
-    peak = peak_memory_bytes(config, setup.ds_config, setup.world_size, parameters, rows)
+    peak = setup_peak_bytes(setup, config.batch.micro_batch_count)
     return Estimate(
         pairs=pairs,
         windows=planner.windows(0),
@@ -87,7 +85,7 @@ def estimate(setup: Setup) -> Estimate:
         src_tokens_per_update=sums.src_tokens / window.updates,
         tgt_tokens_per_update=sums.tgt_tokens / window.updates,
         pairs_per_update=len(order) / window.updates,
-        accumulation_steps=accumulation_steps(config.batch.micro_batches, setup.world_size),
+        accumulation_steps=accumulation_steps(config.batch.micro_batch_count, setup.world_size),
         parameters=parameters,
         flops_per_update=flops,
         flops=flops * training.max_updates,
@@ -99,6 +97,19 @@ def estimate(setup: Setup) -> Estimate:
         },
         peak_memory_gib=None if peak is None else peak / GIB,
     )
+
+
+def _count_parameters(setup: Setup) -> tuple[int, int]:
+    """Parameters of the model, and rows of its softmax matrix."""
+    model, tokenizer = setup.config.model, setup.corpus.tokenizer
+    parameters = parameter_count(model, tokenizer.vocab_size, tokenizer.src.vocab_size)
+    return parameters, model.embedding_rows(tokenizer.vocab_size)
+
+
+def setup_peak_bytes(setup: Setup, micro_batches: int) -> int | None:
+    """:func:`peak_memory_bytes` of an experiment, if its updates had so many micro-batches."""
+    config = setup.config.with_micro_batches(micro_batches)
+    return peak_memory_bytes(config, setup.ds_config, setup.world_size, *_count_parameters(setup))
 
 
 def approximate_epochs(setup: Setup) -> float:
@@ -238,7 +249,7 @@ def peak_memory_bytes(
     offloads = offloads_optimizer(ds_config) or zero.get("offload_param", {}).get("device", "none") != "none"
     if offloads or config.loss.r_drop or not uses_varlen(config.model, config.training.attention_backend, precision):
         return None
-    micro_batches, averaged = config.batch.micro_batches, config.optimizer.ema_decay > 0
+    micro_batches, averaged = config.batch.micro_batch_count, config.optimizer.ema_decay > 0
     src_tokens, tgt_tokens = (-(-n // micro_batches) for n in (config.batch.src_tokens, config.batch.tgt_tokens))
     gradients = _gradient_bytes(stage, world_size) * parameters
     held = bytes_per_parameter(stage, world_size, averaged=averaged) * parameters - gradients

@@ -82,3 +82,22 @@ def test_an_unsupported_accelerator_is_refused(run: Path, monkeypatch: pytest.Mo
 def test_a_process_that_trains_alone_is_warned(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_NTASKS", "4")
     assert any("SLURM_NTASKS=4, but WORLD_SIZE is not set" in warning for warning in plan(run).warnings)
+
+
+def test_auto_keeps_the_micro_batches_of_the_checkpoint(
+    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    kept = plan(run, "batch.micro_batches=auto")
+    assert kept.setup.config.batch.micro_batches == kept.to_json()["config"]["batch"]["micro_batches"] == 4
+    assert kept.estimate.accumulation_steps == 2
+    assert kept.to_json()["micro_batches_from"] == "as its checkpoint has"
+    assert caplog.messages == []
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert plan(run, "batch.micro_batches=auto").setup.config.batch.micro_batches == 3
+    assert caplog.messages == ["from update 5 on batch.micro_batches is 3; it was 4"]
+
+
+def test_another_number_of_micro_batches_is_refused(run: Path) -> None:
+    with pytest.raises(UserError, match=r"set batch\.micro_batches=4 to resume"):
+        plan(run, "batch.micro_batches=2")
