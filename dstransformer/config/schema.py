@@ -174,6 +174,7 @@ class TrainingConfig(Section):
     log_every: Count
     attention_backend: Literal["auto", "varlen", "padded"]
     tf32: bool
+    activation_checkpointing: bool
     prefetch: Count
     join_seconds: Annotated[float, Field(ge=0)]
     hang_seconds: Annotated[float, Field(ge=0)]

@@ -6,6 +6,8 @@ updates of the real engine.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dstransformer.config import ModelConfig, Precision
 from dstransformer.model.loss import CHUNK_LOGITS
 from dstransformer.model.ops.varlen import MAX_WIDTH, Backend
@@ -23,21 +25,57 @@ def uses_varlen(config: ModelConfig, backend: Backend, precision: Precision) -> 
     return backend != "padded" and precision != "fp32" and fits
 
 
-def activation_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int) -> int:
-    """What the forward pass of a micro-batch keeps for the backward pass, without the loss.
+class LayerBytes(NamedTuple):
+    """What a token takes in one layer of encoder and decoder from forward to backward pass.
 
-    Kept are, per token: what each product reads, what each norm reads and its two statistics, the masks of dropout,
-    and of attention the queries, keys, values, results and the logarithms of its sums.
+    Attributes:
+        src: A source token in the encoder.
+        memory: A source token in the decoder: its key and value.
+        tgt: A target token.
+    """
+
+    src: int
+    memory: int
+    tgt: int
+
+
+def activation_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int, *, checkpoints: bool = False) -> int:
+    """What the forward pass of a micro-batch keeps for the backward pass, without the loss.
 
     Args:
         config: The architecture.
         src_tokens: Source tokens of the micro-batch.
         tgt_tokens: Target tokens of it.
+        checkpoints: Whether of each layer only its input is kept.
     """
     width = config.d_model
     mask = width * _MASK if config.dropout else 0
-    norm = width * _HALF + 2 * _SINGLE
-    residual = width * _HALF + mask + norm
+    embedded = width * _HALF + mask + (_norm_bytes(config) if config.norm == "pre" else 0)
+    layer = LayerBytes(width * _HALF, 0, width * _HALF) if checkpoints else _layer_bytes(config)
+    src = config.num_layers * (layer.src + layer.memory) + embedded
+    tgt = config.num_layers * layer.tgt + embedded
+    return src * src_tokens + tgt * tgt_tokens
+
+
+def recomputed_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int) -> int:
+    """What the gradient of a decoder layer takes that is computed again, beside the inputs of all layers.
+
+    That is what the layer keeps otherwise, and the gradients of its last feed-forward network.
+    """
+    layer = _layer_bytes(config)
+    gradients = (config.d_ff + 3 * config.d_model) * _HALF
+    return layer.memory * src_tokens + (layer.tgt + gradients) * tgt_tokens
+
+
+def _layer_bytes(config: ModelConfig) -> LayerBytes:
+    """What each layer keeps.
+
+    Kept are, per token: what each product reads, what each norm reads and its two statistics, the masks of dropout,
+    and of attention the queries, keys, values, results and the logarithms of its sums.
+    """
+    width = config.d_model
+    mask = width * _MASK if config.dropout else 0
+    residual = width * _HALF + mask + _norm_bytes(config)
     keys, values = config.num_heads * config.d_k, config.num_heads * config.d_v
     attended = _attended_bytes(config)
     self_attention = _kept(config, keys, keys, values) * _HALF + attended + residual
@@ -46,10 +84,12 @@ def activation_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int) -> i
         feed_forward += config.d_ff * (_HALF + _MASK)
     memory_queries = _kept(config, keys) * _HALF + attended + residual
     memory_keys = _kept(config, keys, values) * _HALF
-    embedded = width * _HALF + mask + (norm if config.norm == "pre" else 0)
-    src = config.num_layers * (self_attention + feed_forward + memory_keys) + embedded
-    tgt = config.num_layers * (self_attention + memory_queries + feed_forward) + embedded
-    return src * src_tokens + tgt * tgt_tokens
+    return LayerBytes(self_attention + feed_forward, memory_keys, self_attention + memory_queries + feed_forward)
+
+
+def _norm_bytes(config: ModelConfig) -> int:
+    """What a norm reads, and its two statistics."""
+    return config.d_model * _HALF + 2 * _SINGLE
 
 
 def loss_bytes(config: ModelConfig, rows: int, tgt_tokens: int, precision: Precision) -> int:

@@ -120,6 +120,7 @@ class Engine:
             r_drop=config.loss.r_drop,
             src_vocab_size=src_vocab_size,
             dtype=None if precision == "fp32" else DTYPES[precision],
+            checkpoints=config.training.activation_checkpointing,
         )
         if initial is not None:
             with world.collective_errors():

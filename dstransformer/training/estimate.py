@@ -15,7 +15,15 @@ from dstransformer.config import (
     precision_of,
     zero_stage,
 )
-from dstransformer.model import LengthSums, activation_bytes, loss_bytes, parameter_count, training_flops, uses_varlen
+from dstransformer.model import (
+    LengthSums,
+    activation_bytes,
+    loss_bytes,
+    parameter_count,
+    recomputed_bytes,
+    training_flops,
+    uses_varlen,
+)
 from dstransformer.training.setup import GIB, Setup
 
 #: More epochs than this cause a warning. Long training on a small corpus takes a few hundred.
@@ -242,8 +250,8 @@ def peak_memory_bytes(
         rows: Rows of the softmax matrix.
 
     Returns:
-        The larger of two sums: at the loss, when all activations are there; and when Adam starts, when all gradients
-        are. None for what it does not cover.
+        The larger of two sums: at the loss, when all activations are there (with activation checkpointing, or while the
+        last layer is computed again); and when Adam starts, when all gradients are. None for what it does not cover.
     """
     zero, precision, stage = ds_config["zero_optimization"], precision_of(ds_config), zero_stage(ds_config)
     offloads = offloads_optimizer(ds_config) or zero.get("offload_param", {}).get("device", "none") != "none"
@@ -257,11 +265,16 @@ def peak_memory_bytes(
     if stage == 3:
         # It keeps the buffer, and all weights once they are gathered, unless the model is very large.
         held, buffers = held + 4 * parameters + buffers, 0
-    activations = activation_bytes(config.model, src_tokens, tgt_tokens)
+    checkpoints = config.training.activation_checkpointing
+    activations = activation_bytes(config.model, src_tokens, tgt_tokens, checkpoints=checkpoints)
     earlier = 0.0  # the gradients of earlier micro-batches
     if accumulation_steps(micro_batches, world_size) > 1:
         earlier = gradients + (buffers if stage == 1 else 0)  # stage 2 reduces after each micro-batch
-    at_loss = activations + loss_bytes(config.model, rows, tgt_tokens, precision) + earlier
+    loss = loss_bytes(config.model, rows, tgt_tokens, precision)
+    if checkpoints:
+        layer = recomputed_bytes(config.model, src_tokens, tgt_tokens)
+        loss = max(loss, layer + 4 * rows * config.model.d_model)  # the softmax matrix has its gradient by then
+    at_loss = activations + loss + earlier
     flat = 4 * parameters / world_size if stage else 0.0  # the gradients once more, as Adam takes them
     return round(held + max(at_loss, gradients + buffers + flat))
 

@@ -75,11 +75,12 @@ def choose_micro_batches(setup: Setup, stored: int | None, usable: int | None) -
     most = max_micro_batches(setup)
     number = fewest_micro_batches(measure, usable, world_size, most)
     if number is None:
+        again = "" if setup.config.training.activation_checkpointing else "set training.activation_checkpointing=true, "
         raise ConfigError(
             f"batch.micro_batches = auto: no number fits the GPUs. With {most}, the most for {world_size} "
             f"process{'' if world_size == 1 else 'es'}, an update takes {_gib(measure(most))} on each by prediction, "
-            f"and {_gib(usable)} are usable: choose a higher ZeRO stage or more processes, lower batch.src_tokens and "
-            "batch.tgt_tokens, or give a number with --set batch.micro_batches=N to try"
+            f"and {_gib(usable)} are usable: {again}choose a higher ZeRO stage or more processes, lower "
+            "batch.src_tokens and batch.tgt_tokens, or give a number with --set batch.micro_batches=N to try"
         )
     found = f"which take {_gib(measure(number))} of the {_gib(usable)} that are usable on each GPU by prediction (auto)"
     return _settle(setup, number, found)
