@@ -1,6 +1,6 @@
 """What an update of each layout asks of a device: counted on a faked one, and stored beside this file.
 
-``python -m benchmarks gpu --count`` counts again, which takes minutes, a C++ compiler and no device.
+``python -m benchmarks gpu --count`` counts again, which takes minutes, a C++ compiler, triton and no device.
 """
 
 from __future__ import annotations
@@ -10,12 +10,38 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.gpu.roofline import Operator
 from benchmarks.lib.machine import ROOT
 
-#: The layouts: preset, GPUs, micro-batches; ZeRO 1 and bf16, as the presets have it.
-LAYOUTS = tuple((preset, *layout) for preset in ("base", "big") for layout in ((1, 8), (1, 1), (8, 8)))
+
+class Counted(NamedTuple):
+    """A layout whose update is counted, in bf16.
+
+    Attributes:
+        preset: The experiment.
+        stage: The ZeRO stage; the presets have 1.
+        gpus: Number of GPUs.
+        micro_batches: Micro-batches of an update; the presets have 8.
+    """
+
+    preset: str
+    stage: int
+    gpus: int
+    micro_batches: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the file."""
+        return f"{self.preset} zero{self.stage} {self.gpus} {self.micro_batches}"
+
+
+LAYOUTS = tuple(
+    Counted(preset, *layout)
+    for preset in ("base", "big")
+    for layout in ((1, 1, 8), (1, 1, 1), (0, 1, 1), (1, 8, 8), (0, 8, 8))
+)
 
 #: Size of the joint vocabulary, that of the paper's English-German model.
 VOCABULARY = 37_000
@@ -50,24 +76,25 @@ class Counts:
         return sum(operator.calls for operator in self.operators)
 
 
-def load_counts() -> dict[tuple[str, int, int], Counts]:
+def load_counts() -> dict[Counted, Counts]:
     """The stored counts of every layout."""
     stored = json.loads(_FILE.read_text(encoding="utf-8"))
     found = {}
-    for preset, gpus, micro_batches in LAYOUTS:
-        plain = stored[f"{preset} {gpus} {micro_batches}"]
+    for layout in LAYOUTS:
+        plain = stored[layout.key]
         operators = [Operator(*row) for row in plain.pop("operators")]
-        found[preset, gpus, micro_batches] = Counts(operators=operators, **plain)
+        found[layout] = Counts(operators=operators, **plain)
     return found
 
 
-def count(preset: str, gpus: int, micro_batches: int) -> Counts:
-    """Count an update on a faked device, in a new process."""
+def count(counted: Counted) -> Counts:
+    """Count an update on a faked device, in a new process, with the Triton kernels."""
     sys.path.append(str(ROOT / "tests"))
     from support.cuda.updates import Layout, record_update
 
-    overrides = (f"batch.micro_batches={micro_batches}",)
-    recorded = record_update(Layout(preset, ("zero1", "bf16"), gpus, overrides, VOCABULARY))
+    overrides = (f"batch.micro_batches={counted.micro_batches}",)
+    fragments = (f"zero{counted.stage}", "bf16")
+    recorded = record_update(Layout(counted.preset, fragments, counted.gpus, overrides, VOCABULARY, kernels=True))
     return Counts(
         operators=merge(recorded.operators),
         waits=sum(recorded.waits.values()),
@@ -80,13 +107,13 @@ def count(preset: str, gpus: int, micro_batches: int) -> Counts:
 def count_all() -> None:
     """Count all layouts and store them."""
     rows = []
-    for preset, gpus, micro_batches in LAYOUTS:
-        counts = count(preset, gpus, micro_batches)
-        print(f"{preset}, {gpus} GPUs, {micro_batches} micro-batches: {counts.launches:,} operators", flush=True)
+    for layout in LAYOUTS:
+        counts = count(layout)
+        print(f"{layout.key}: {counts.launches:,} operators", flush=True)
         operators = ",\n  ".join(json.dumps(operator) for operator in counts.operators)
         figures = {name: value for name, value in vars(counts).items() if name != "operators"}
         head = json.dumps(figures)[:-1]
-        rows.append(f' "{preset} {gpus} {micro_batches}": {head}, "operators": [\n  {operators}\n ]}}')
+        rows.append(f' "{layout.key}": {head}, "operators": [\n  {operators}\n ]}}')
     _FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
 
 

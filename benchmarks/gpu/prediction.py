@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.changes import CHANGES, replay_graphs
-from benchmarks.gpu.counts import VOCABULARY, Counts, load_counts
+from benchmarks.gpu.counts import VOCABULARY, Counted, Counts, load_counts
 from benchmarks.gpu.roofline import (
-    CUSTOM_SECONDS,
     KERNEL_SECONDS,
     LAUNCH_SECONDS,
     SHEETS,
+    TRITON_SECONDS,
     WAIT_SECONDS,
     Prediction,
     Sheet,
@@ -25,11 +25,9 @@ from dstransformer.batching import build_budget
 from dstransformer.config import Config, load_config
 from dstransformer.model import parameter_count, training_flops
 
-#: Waits of the training loop that the engine does not know of: for the check that the loss is finite.
-LOOP_WAITS = 1
-
-#: Collectives of ZeRO 1, in bytes that a GPU sends per byte of the weights: all-reduce twice, all-gather once.
-_ZERO1_TRAFFIC = 3
+#: By ZeRO stage, the bytes that one of many GPUs sends per byte of the weights: gradients are reduced to all GPUs,
+#: which counts twice; ZeRO 1 gathers the weights too.
+_TRAFFIC = {0: 2, 1: 3}
 
 #: Source tokens of a batch of sentences to translate: as shipped, and more.
 _BATCH_TOKENS = (4096, 16_384, 65_536)
@@ -108,9 +106,9 @@ def describe_assumptions(sheet: Sheet) -> str:
         f"{sheet.name}: products at {sheet.product_share:.0%} of {sheet.products / 1e12:,.0f} TFLOP/s, other operators "
         f"at {sheet.bandwidth_share:.0%} of {sheet.bandwidth / 1e12:.2f} TB/s and {KERNEL_SECONDS * 1e6:.0f} µs at "
         f"least, links at {sheet.link_share:.0%} of {sheet.link / 1e9:.0f} GB/s. The host takes "
-        f"{LAUNCH_SECONDS * 1e6:.0f} µs per operator, {CUSTOM_SECONDS * 1e6:.0f} µs per one written in Python; a wait "
+        f"{LAUNCH_SECONDS * 1e6:.0f} µs per operator, {TRITON_SECONDS * 1e6:.0f} µs per Triton kernel; a wait "
         f"leaves the device idle for {WAIT_SECONDS * 1e6:.0f} µs. An update takes the longer of device and host, then "
-        "waits and links. Operators, bytes and waits are counted on a faked device; bf16, ZeRO 1, eager."
+        "waits and links. Operators, bytes and waits are counted on a faked device; bf16, eager."
     )
 
 
@@ -119,17 +117,18 @@ def predict_training(model: str, sheet: Sheet, gpus: int) -> list[Row]:
     found = load_counts()
     config = load_config(model)
     shipped = config.batch.micro_batch_count
-    layouts = [("as shipped", found[model, gpus, shipped])]
-    if gpus == 1 and shipped > 1:
-        layouts.append(("1 micro-batch", found[model, 1, 1]))
+    layouts = [("as shipped", Counted(model, 1, gpus, shipped))]
+    if gpus == 1:
+        layouts.append(("1 micro-batch", Counted(model, 1, 1, 1)))
+    layouts.append(("ZeRO 0", layouts[-1][1]._replace(stage=0)))
     flops, tgt_tokens = _model_work(config)
     rows = []
 
     def add(what: str, work: Work) -> None:
         rows.append(Row(model, what, work, predict(work, sheet), tgt_tokens, flops, gpus))
 
-    for what, counts in layouts:
-        add(what, _work(config, counts, gpus))
+    for what, layout in layouts:
+        add(what, _work(config, layout, found[layout]))
     work = rows[-1].work
     for name, change in CHANGES:
         if change is replay_graphs and gpus == 1:
@@ -145,10 +144,11 @@ def predict_case(case: Case, sheet: Sheet) -> float | None:
         return None
     if case.act == "decode":
         return predict_search(case.model, sheet, case.work.batch_tokens).tokens_per_second
-    counts = load_counts().get((case.model, 1, case.micro_batches))
+    layout = Counted(case.model, 1, 1, case.micro_batches)
+    counts = load_counts().get(layout)
     if counts is None or case.loop != "engine":
         return None
-    return counts.tgt_tokens / predict(_work(case.load_config(), counts, 1), sheet).total
+    return counts.tgt_tokens / predict(_work(case.load_config(), layout, counts), sheet).total
 
 
 def describe_beside(predicted: float | None) -> str:
@@ -156,10 +156,10 @@ def describe_beside(predicted: float | None) -> str:
     return "" if predicted is None else f"; predicted {predicted:,.0f} target tokens/s"
 
 
-def _work(config: Config, counts: Counts, gpus: int) -> Work:
-    weights = 4 * parameter_count(config.model, VOCABULARY)
-    traffic = _ZERO1_TRAFFIC * (gpus - 1) / gpus * weights
-    return Work(counts.operators, counts.waits + LOOP_WAITS, _attention_flops(config) / gpus, traffic)
+def _work(config: Config, layout: Counted, counts: Counts) -> Work:
+    weights, gpus = 4 * parameter_count(config.model, VOCABULARY), layout.gpus
+    traffic = _TRAFFIC[layout.stage] * (gpus - 1) / gpus * weights
+    return Work(counts.operators, counts.waits, _attention_flops(config) / gpus, traffic)
 
 
 def _model_work(config: Config) -> tuple[int, int]:

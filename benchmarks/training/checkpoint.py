@@ -18,9 +18,9 @@ from benchmarks.lib.limits import cpu_bandwidth, disk_bandwidth, file_system, fo
 from benchmarks.lib.processes import run_module
 from benchmarks.lib.workload import PIECES, budget_of, build_loader, load_sized, train_tokenizer, write_split
 from dstransformer.batching import Position
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import TrainState
 from dstransformer.checkpoints.manager import CheckpointManager
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.config import compose
 from dstransformer.distributed.launcher import read_processes
 from dstransformer.distributed.supervision.session import Session

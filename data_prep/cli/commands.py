@@ -21,7 +21,7 @@ def run(words: Sequence[str]) -> None:
 
     Raises:
         DstError, OSError: The command failed.
-        SystemExit: Help or the version was asked for.
+        SystemExit: The user asked for help or the version.
     """
     with printing():  # help and version
         arguments = _parse(words)
@@ -88,7 +88,7 @@ def _add_corpus_commands(commands: Any) -> None:
     report = _add_command(commands, "report", _report, "draw a page: lengths, vocabulary, what cleaning dropped")
     options.add_corpus(report)
     report.add_argument("--out", required=True, type=options.read_path, metavar="FILE", help="the page, an .html file")
-    report.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    report.add_argument("--overwrite", action="store_true", help="replace an existing file")
     text = _add_command(commands, "text", _text, "write the raw text of a held-out split to two files")
     options.add_corpus(text)
     text.add_argument("--split", default="test", metavar="NAME", help="validation or test (default: test)")
@@ -102,7 +102,7 @@ def _add_corpus_commands(commands: Any) -> None:
     text.add_argument(
         "--tgt", required=True, type=options.read_path, metavar="FILE", help="its translation, line by line"
     )
-    text.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    text.add_argument("--overwrite", action="store_true", help="replace existing files")
 
 
 def _add_command(commands: Any, name: str, handler: Any, help_text: str) -> argparse.ArgumentParser:

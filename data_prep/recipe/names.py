@@ -61,7 +61,7 @@ def check_tag(tag: str) -> str:
 
 
 def check_symbol(symbol: str) -> str:
-    """Return a symbol of the user's own, which is never divided.
+    """Return a user-defined symbol, which is never divided.
 
     Raises:
         ValueError: The symbol is empty, too long, or has characters that text cannot have.
@@ -137,7 +137,7 @@ def to_text(name: Any) -> Any:
     if name.startswith("file:"):
         raise ValueError(f"{name[:60]!r} is a file of this machine: leave out file://")
     if not name.isprintable():
-        raise ValueError(f"{shown(name)} is no address: it has characters that none has")
+        raise ValueError(f"{shown(name)} is not an address: it has characters that no address has")
     return Address(name)
 
 

@@ -333,20 +333,20 @@ class VocabOptions(Options):
     tokenizer_seed: Seed = Field(1, description="seed of that sample")
     # The bounds are SentencePiece's.
     character_coverage: Annotated[FiniteFloat, Field(ge=0.98, le=1), Placeholder("SHARE")] = Field(
-        1.0, description="share of characters that have a piece of their own; the rest is spelled in bytes"
+        1.0, description="share of characters that get their own piece; the rest is spelled in bytes"
     )
     tokenizer_model: TextFile | None = Field(
         None, description="reuse this tokenizer instead of training one; with --no-joint that of the target language"
     )
     src_tokenizer_model: TextFile | None = Field(None, description="with --no-joint: that of the source language")
     symbols: Symbols = Field(
-        (), description="pieces of your own, such as <ph1>, that stay whole wherever they stand in a text"
+        (), description="your own pieces, such as <ph1>, which stay whole wherever they occur in a text"
     )
 
     @model_validator(mode="after")
     def _is_trained_or_given(self) -> Self:
         if self.tokenizer_model and self.model_fields_set & {"tokenizer", "vocab_size"}:
-            raise ValueError("--tokenizer-model brings its own kind and size: leave out --tokenizer and --vocab-size")
+            raise ValueError("--tokenizer-model has its own kind and size: leave out --tokenizer and --vocab-size")
         if self.src_tokenizer_model and self.joint:
             raise ValueError("--src-tokenizer-model is for a vocabulary of each language: give --no-joint too")
         if not self.joint and (self.tokenizer_model is None) != (self.src_tokenizer_model is None):
@@ -385,7 +385,7 @@ class EncodeOptions(Options):
         return self
 
 
-#: The options of every stage that has any of its own.
+#: The options of every stage that has any.
 STAGES: dict[str, type[Options]] = {"clean": CleanOptions, "vocab": VocabOptions, "encode": EncodeOptions}
 
 SOURCES: dict[str, type[SourceOptions]] = {

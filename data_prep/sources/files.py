@@ -219,7 +219,7 @@ def _mark_low(stream: Stream, scores: Sequence[Text], min_score: float) -> Itera
         min_score: The lowest score of a pair that is kept.
 
     Raises:
-        DataError: A line is not a number, or there are not as many as pairs.
+        DataError: A line is not a number, or the number of lines is not that of the pairs.
     """
     numbers = (number for path in scores for number in _read_scores(path))
     pairs = 0

@@ -20,7 +20,7 @@ _BATCH_ROWS = 10_000
 #: Maximum bytes that a compressed batch of an Arrow file may state.
 _MAX_BATCH_BYTES = 2**30
 
-#: The first bytes of an Arrow file. What follows is an Arrow stream, and then a table of contents.
+#: The first bytes of an Arrow file. An Arrow stream and a table of contents follow them.
 _ARROW_MAGIC = b"ARROW1\0\0"
 
 

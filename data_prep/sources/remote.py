@@ -51,7 +51,7 @@ def fetch_texts(address: Address, cache: Path, progress: Progress, *, offline: b
 
     Raises:
         UserError: The protocol is unknown, or its package is not installed.
-        DataError: The server cannot be reached or refuses, the transfer breaks off, or no file fits.
+        DataError: The server cannot be reached or refuses the request, the transfer breaks off, or no file fits.
         StorageError: The cache cannot be written.
     """
     url, member = split_member(address.url)
@@ -198,7 +198,7 @@ def _transfer(url: str) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:  # as fsspec wraps what it meets
+    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:  # as fsspec wraps errors
         error = error.__cause__
     if status := getattr(error, "status", None):  # of aiohttp
         return f"{status} {getattr(error, 'message', '')}".strip()

@@ -20,7 +20,7 @@ from dstransformer.errors import DataError, shown
 from dstransformer.io.compression import DamagedDataError, compression_of, decompressed
 from dstransformer.io.text import MAX_LINE_BYTES
 
-#: Bytes that are parsed at once.
+#: Bytes that are parsed at a time.
 _CHUNK = 1 << 16
 
 #: Maximum bytes of a tag or a comment, which the parser reads again with each chunk until it is complete.
@@ -68,7 +68,7 @@ def iter_xml_pairs(text: Text, src_lang: str, tgt_lang: str) -> Iterator[Pair]:
         raise DataError(f"{text}, line {parser.parser.CurrentLineNumber}: {error}") from None
     except DefusedXmlException:
         raise DataError(
-            f"{text}, line {parser.parser.CurrentLineNumber}: it has XML entities or a DTD of its own, which are "
+            f"{text}, line {parser.parser.CurrentLineNumber}: it has XML entities or an internal DTD, which are "
             "refused: remove the text between [ and ] in <!DOCTYPE …>"
         ) from None
     except ParseError as error:

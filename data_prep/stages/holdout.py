@@ -132,7 +132,7 @@ def _choose(distinct: int, sizes: Mapping[str, int], seed: int) -> dict[str, npt
     if wanted >= distinct:
         raise UserError(
             f"cannot hold {wanted} pairs out of a training text of {distinct} distinct source sentences: "
-            "choose a smaller --valid-size or --test-size, or give held-out text of its own with --valid and --test"
+            "choose a smaller --valid-size or --test-size, or give separate held-out text with --valid and --test"
         )
     numbers = np.random.default_rng(seed).choice(distinct, size=wanted, replace=False)
     return dict(zip(sizes, np.split(numbers, np.cumsum(list(sizes.values()))[:-1]), strict=True))

@@ -45,7 +45,7 @@ _SIGNATURE_ROWS = 200
 # Entries of a bucket, about: 134 MB, and some four times as much where most rows share a hash with another.
 _BUCKET_ENTRIES = 1 << 24
 
-# Maximum candidates whose texts are looked up at once.
+# Maximum candidates whose texts are looked up at a time.
 _MAX_LOOKUPS = 20_000
 
 # Bytes of a hash.

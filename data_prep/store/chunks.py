@@ -84,7 +84,7 @@ def write_chunk(folder: Path, kind: type[AnyReport], write: Callable[[Path], Any
         write: Writes the files of the chunk into an empty folder and returns the report.
 
     Raises:
-        OSError: The disk refuses to write the chunk.
+        OSError: The chunk cannot be written.
     """
     if (found := _load(folder, kind)) is not None:
         return found

@@ -1,4 +1,4 @@
-"""The output folder: which folders may be written, which corpus is there already, and how a new one replaces it.
+"""The output folder: which folders may be written, which corpus they already hold, and how a new one replaces it.
 
 Only files that a build made are removed. While a build runs, ``.OUT.partial`` beside ``OUT`` holds the unfinished
 corpus and the lock of this output. Between two renames, ``.OUT.replaced`` holds the old corpus.
@@ -43,7 +43,7 @@ def check_paths(out: Path, work: Path, inputs: Sequence[Path | None] = ()) -> No
     """
     work = Path(os.path.realpath(work))
     if out == work:
-        raise UserError(f"--work and --out are both {out}: give --work a folder of its own")
+        raise UserError(f"--work and --out are both {out}: give --work a separate folder")
     if out in work.parents:
         raise UserError(f"--work {work} lies inside --out {out}: choose a work folder beside the corpus")
     if work in out.parents:

@@ -107,7 +107,7 @@ class StoredStage(Stage, Generic[AnyReport]):
         """Check what the stage reads, and print warnings.
 
         Raises:
-            UserError: The options do not fit what is there.
+            UserError: The options do not fit what the folder holds.
             DataError: A file is damaged.
         """
 
@@ -147,7 +147,7 @@ class Workspace:
         """Run a stage unless it is finished. A finished stage with the same key is reused.
 
         Raises:
-            UserError: The options do not fit what is there, or a folder that no build made is in the way.
+            UserError: The options do not fit what the folder holds, or a folder that no build made is in the way.
             DataError: A file that the stage reads is damaged.
             StorageError: The files cannot be written.
         """
@@ -252,8 +252,8 @@ class Workspace:
         for before, record, stage in zip(records, records[1:], stages[1:], strict=False):
             if record.after != before.key:
                 raise UserError(
-                    f"the stage {stage.name!r} in {self.folder} was made from other text or options than are there "
-                    f"now: run `dst-prep {stage.name} --work {self.folder}` again"
+                    f"the stage {stage.name!r} in {self.folder} was made from other text or options than "
+                    f"the folder holds now: run `dst-prep {stage.name} --work {self.folder}` again"
                 )
         return records
 

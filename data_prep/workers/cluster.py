@@ -84,8 +84,8 @@ def open_workers(processes: int | None, cluster: Path | None, work: Path, progre
         _check_workers(client, cluster, progress)
         if not address.startswith(("tls:", "wss:")) and "//127.0.0.1:" not in address:
             progress.note(
-                f"the cluster at {address} is not encrypted, and who reaches it can run programs on it: it should be "
-                "in a private network, or use TLS"
+                f"the cluster at {address} is not encrypted, and anyone who can reach it can run programs on it: "
+                "it should be in a private network, or use TLS"
             )
         workers = Cluster(client, address, work)
         threading.Thread(target=_watch, args=(client, workers, done, progress), daemon=True).start()
@@ -197,7 +197,7 @@ def _watch(client: Client, workers: Cluster, done: threading.Event, progress: Pr
             with suppress(Exception):  # the scheduler has just been lost
                 lost = not client.nthreads()
                 if lost and not reported:
-                    progress.note("no worker is left: waiting for one to come back")
+                    progress.note("no worker is left: waiting for a new one")
                 reported = lost
 
 

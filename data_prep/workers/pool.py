@@ -89,7 +89,7 @@ def _iter_results(
 
 
 def run_in_process(function: Callable[[], bytes]) -> bytes:
-    """Run ``function`` in a process of its own, so that a long call can be interrupted; return or raise its outcome.
+    """Run ``function`` in a separate process, so that a long call can be interrupted; return or raise its outcome.
 
     The process has none of this one's threads and libraries: SentencePiece crashes in a copy of a process that has used
     PyTorch.

@@ -24,7 +24,7 @@ class Mixture:
     """The pairs of every epoch.
 
     A source of weight ``w`` with ``n`` pairs contributes ``w * n`` pairs to an epoch. Rounding errors do not add up
-    over epochs. Its pairs are taken in rounds, each in a random order of its own: over any number of epochs every
+    over epochs. Its pairs are taken in rounds, each in its own random order: over any number of epochs every
     pair is used as often as every other, or once more.
 
     Attributes:

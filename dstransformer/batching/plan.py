@@ -127,7 +127,7 @@ def plan_updates(
 
 
 def cut_update(pairs: Indices, src_lengths: Lengths, tgt_lengths: Lengths, micro_batches: int) -> list[Indices]:
-    """Cut an update by length into ``micro_batches`` parts of about as many tokens each, none of them empty.
+    """Cut an update by length into ``micro_batches`` parts of about equal numbers of tokens, none of them empty.
 
     The sentences of a part have similar lengths (section 5.1). The result does not depend on the order of ``pairs``.
 

@@ -1,6 +1,6 @@
 """Sampling the subwords of the training text: BPE dropout (Provilkov et al., 2020) and a unigram model (Kudo, 2018).
 
-Every epoch segments the sentences anew.
+Every epoch segments the sentences again.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Checkpoints: format, saver, retention, averaging and resuming."""
+"""Checkpoints: format, saving, pruning, averaging and resuming."""

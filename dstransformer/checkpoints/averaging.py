@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dstransformer.checkpoints.folders import check_bundle_folder
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import Checkpoint
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.selection import past_warmup, rank_by_score, select_newest
 from dstransformer.errors import DataError
 from dstransformer.io.files import replace_folder
+from dstransformer.io.output_folders import check_bundle_folder
 from dstransformer.model import Bundle, open_bundle, save_bundle
 
 _FULL_ADVICE = "make room, or choose another folder, then give the same command again"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer.checkpoints.averaging import annotate_bundle, write_average
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import Checkpoint
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.selection import past_warmup, rank_by_score, select_newest
 from dstransformer.config import Config
 from dstransformer.io.files import ROOM_ADVICE, storage_errors
@@ -30,7 +30,7 @@ class Candidates:
         checkpoints: The checkpoints of each candidate, oldest first, by name: ``average``, ``last`` or ``best``. There
             is no average if no checkpoint is past the warm-up.
         all_past_warmup: Whether the whole window of the average (the last ``average_last`` checkpoints, or fewer if
-            there are not as many) is past the warm-up.
+            the run has fewer) is past the warm-up.
         known: Scores that need not be computed again, by the steps of the candidate.
         average: The folder for the bundle of the average, if it averages several checkpoints.
     """
@@ -53,7 +53,7 @@ class Candidates:
         """Write a candidate as a bundle, with more entries in its provenance.
 
         Raises:
-            StorageError: The disk refuses it.
+            StorageError: It cannot be written.
         """
         if len(self.checkpoints[name]) > 1:
             annotate_bundle(self.average, out, provenance, full=ROOM_ADVICE)

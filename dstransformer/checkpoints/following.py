@@ -1,4 +1,4 @@
-"""Evaluates each new checkpoint beside a training. It reads only, except for the file of its own results."""
+"""Evaluates each new checkpoint beside a training. It only reads, except for the file of its results."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import logging
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from dstransformer.corpus import Corpus
 from dstransformer.decoding import Translator
-from dstransformer.errors import DataError, DstError, StorageError, check_format_version
+from dstransformer.errors import ConfigError, DataError, StorageError, UnreadableError, UserError, check_format_version
 from dstransformer.evaluation.systems import FORMAT_VERSION, SystemResult, bundle_facts, evaluate_bundle
 from dstransformer.evaluation.testset import TestSet
+from dstransformer.io.files import read_error
 from dstransformer.io.json_text import parse_json
 from dstransformer.io.products import is_bundle, is_run
 from dstransformer.model import Bundle, Transformer, open_bundle
@@ -26,7 +28,12 @@ logger = logging.getLogger(__name__)
 #: The results, one JSON object per line.
 RESULTS_NAME = "evaluations.jsonl"
 
+#: How often a bundle that cannot be read, as on a network file system that hangs, is tried again.
+RETRIES = 20
+
 _NAME = re.compile(r"step-\d{8,}")
+
+T = TypeVar("T")
 
 #: What distinguishes results of one bundle: the settings of the search, and how it was computed.
 SETTINGS = (
@@ -52,7 +59,7 @@ def evaluate_run(
 ) -> Iterator[SystemResult]:
     """Evaluate the checkpoints of a run, oldest first, waiting for more; at its end the final bundle.
 
-    Each result is appended to ``evaluations.jsonl`` of the run folder. What stands there already is not computed again.
+    Each result is appended to ``evaluations.jsonl`` of the run folder. Results that it has are not computed again.
 
     Args:
         run: The run folder.
@@ -66,17 +73,16 @@ def evaluate_run(
         DataError: The folder is not that of a run.
         StorageError: The results cannot be written.
     """
-    results = Results(run)
-    for name, bundle in follow(run, interval, say=say):
+
+    def load_translator(bundle: Bundle) -> tuple[Bundle, Translator]:
         if bundle.trees is not None:
-            raise DataError(f"--follow {run}: it trains a parser, whose checkpoints cannot be followed yet")
-        try:
-            translator = load(bundle)
-        except DataError as error:
-            if bundle.path.is_dir():
-                logger.warning("%s; %s is skipped", error, name)
-            continue
+            raise UserError(f"--follow {run}: it trains a parser, whose checkpoints cannot be followed yet")
+        translator = load(bundle)
         copy_weights(translator.model)
+        return bundle, translator
+
+    results = Results(run)
+    for name, (bundle, translator) in follow(run, load_translator, interval, say=say):
         facts = bundle_facts(bundle, translator)
         wanted = [test_set for test_set in test_sets if not results.has({**facts, "test_set": test_set.to_json()})]
         for test_set in wanted:
@@ -86,41 +92,45 @@ def evaluate_run(
 
 
 def follow(
-    run: Path, interval: float, *, wait: Callable[[float], None] = time.sleep, say: Callable[[str], None] = logger.info
-) -> Iterator[tuple[str, Bundle]]:
+    run: Path,
+    load: Callable[[Bundle], T],
+    interval: float,
+    *,
+    wait: Callable[[float], None] = time.sleep,
+    say: Callable[[str], None] = logger.info,
+) -> Iterator[tuple[str, T]]:
     """Iterate over the checkpoints of a run, oldest first, waiting for more; at its end over the final bundle.
 
-    The run has ended when its final bundle is there and scored. A checkpoint that was deleted, as retention does, is
-    skipped; a damaged one too, with a warning.
+    The run has ended when its final bundle exists and is scored. A checkpoint that was deleted in the meantime is
+    skipped; a damaged one too, with a warning. One that cannot be read now is tried again, see :data:`RETRIES`.
 
     Args:
         run: The run folder.
+        load: What to do with each bundle. A bundle is skipped if it raises DataError.
         interval: Seconds between two looks.
         wait: Waits for a number of seconds.
         say: Called with a line when there is nothing to do but wait, once at a time.
 
     Yields:
-        ``step-00002000`` or ``bundle``, and the open bundle.
+        ``step-00002000`` or ``bundle``, and what ``load`` returned.
 
     Raises:
         DataError: The folder is not that of a run.
+        UserError: ``load`` raised one that is no DataError.
     """
     if not is_run(run):
         raise DataError(f"--follow {run}: not the folder of a run that `dst train` writes")
-    seen: set[tuple[object, ...]] = set()
+    reader = _Reader(load)
     waiting = False
     while True:
         finished = is_finished(run)  # before the look, so that no checkpoint is missed
-        names = _checkpoints(run)
-        for name in [*names, *(["bundle"] if finished else [])]:
+        reader.start_look()
+        for name in [*_checkpoints(run), *(["bundle"] if finished else [])]:
             place = run / name if name == "bundle" else run / "checkpoints" / name / "bundle"
-            if (identity := _identity(place)) is None or (name, *identity) in seen:
-                continue
-            seen.add((name, *identity))
-            if (bundle := _open(place)) is not None:
+            if (loaded := reader.read(place)) is not None:
                 waiting = False
-                yield name, bundle
-        if finished:
+                yield name, loaded
+        if finished and not reader.has_unread:
             return
         if not waiting:
             say(f"waiting for the next checkpoint of {run}; Ctrl-C ends")
@@ -129,12 +139,18 @@ def follow(
 
 
 def find_bundle(run: Path, interval: float, *, say: Callable[[str], None] = logger.info) -> Bundle:
-    """The oldest bundle of a run, waiting for it if there is none yet; see :func:`follow`."""
-    return next(bundle for _, bundle in follow(run, interval, say=say))
+    """The oldest bundle of a run, waiting for it if there is none yet; see :func:`follow`.
+
+    Raises:
+        DataError: The folder is not that of a run, or the run has ended and none of its bundles can be read.
+    """
+    for _, bundle in follow(run, lambda bundle: bundle, interval, say=say):
+        return bundle
+    raise DataError(f"--follow {run}: none of its bundles can be read; restore one")
 
 
 def copy_weights(model: Transformer) -> None:
-    """Read the weights into memory. Until then they may be pages of a file that retention deletes."""
+    """Read the weights into memory. Until then they may be pages of a file that the run deletes."""
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
 
@@ -148,20 +164,20 @@ def validation_set(bundle: Bundle) -> TestSet:
     recorded = bundle.provenance.get("corpus")
     if not isinstance(recorded, str) or not Path(recorded).is_dir():
         raise DataError(
-            f"the corpus of {bundle.path} is not there any more ({recorded}): name a test set with --src and --ref"
+            f"the corpus of {bundle.path} no longer exists ({recorded}): name a test set with --src and --ref"
         )
     split = Corpus.open(recorded, verify=False).split("validation")
     return TestSet("validation", tuple(split.src_texts()), tuple(split.tgt_texts()), recorded, recorded)
 
 
 def is_finished(run: Path) -> bool:
-    """Whether a run has written its final bundle and its scores, and has not gone on training since."""
+    """Whether a run has written its final bundle and its scores, and has not continued training since."""
     if not is_bundle(run / "bundle"):
         return False
     try:
         last = None
         for record in read_records(run / METRICS_NAME, skip_damaged=True):
-            last = last if record["kind"] == "unsaved" else record  # a disk that refused these lines for a while
+            last = last if record["kind"] == "unsaved" else record  # lines that could not be written for a while
     except OSError:
         return False
     return last is not None and last["kind"].startswith("final_")
@@ -174,22 +190,80 @@ def _checkpoints(run: Path) -> list[str]:
         return []
 
 
-def _open(place: Path) -> Bundle | None:
+class _Reader(Generic[T]):
+    """Reads bundles, each once. One that cannot be read now is read again in the next looks.
+
+    Args:
+        load: See :func:`follow`.
+
+    Attributes:
+        has_unread: Whether a bundle of this look is to be read again.
+    """
+
+    def __init__(self, load: Callable[[Bundle], T]) -> None:
+        self.has_unread = False
+        self._load = load
+        self._done: set[tuple[object, ...]] = set()
+        self._failures = Counter[tuple[object, ...]]()
+
+    def start_look(self) -> None:
+        """Start another look at the bundles of the run."""
+        self.has_unread = False
+
+    def read(self, place: Path) -> T | None:
+        """What ``load`` returns for a bundle; None if the bundle was read before, is gone, or cannot be read."""
+        bundle: tuple[object, ...] = (place,)
+        try:
+            bundle = _identity(place)
+            if bundle in self._done:
+                return None
+            loaded = self._load(_open(place))
+        except DataError as error:
+            if not _is_gone(place):
+                self._record_failure(bundle, error)
+            return None
+        self._done.add(bundle)
+        return loaded
+
+    def _record_failure(self, bundle: tuple[object, ...], error: DataError) -> None:
+        self._failures[bundle] += 1
+        if not isinstance(error, UnreadableError):
+            logger.warning("%s; it is skipped", error)
+            self._done.add(bundle)
+        elif self._failures[bundle] <= RETRIES:
+            self.has_unread = True
+            if self._failures[bundle] == 1:
+                logger.warning("%s; it is tried again at the next looks, at most %d times", error, RETRIES)
+        else:
+            self._done.add(bundle)
+
+
+def _open(place: Path) -> Bundle:
     try:
         return open_bundle(place)
-    except DstError as error:
-        if place.is_dir():
-            logger.warning("%s; it is skipped", error)
-        return None
+    except ConfigError as error:
+        raise DataError(str(error)) from None
 
 
-def _identity(place: Path) -> tuple[int, int] | None:
-    """What tells a folder from another one that takes its place later; None if there is none."""
+def _identity(place: Path) -> tuple[object, ...]:
+    """What tells a bundle from another one that takes its place later.
+
+    Raises:
+        DataError: There is none (``UnreadableError`` if looking again may find one).
+    """
     try:
         status = place.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
+    except OSError as error:
+        raise read_error(place, error) from None
+    return place, status.st_ino, status.st_mtime_ns
+
+
+def _is_gone(place: Path) -> bool:
+    try:
+        place.stat()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return False
 
 
 class Results:

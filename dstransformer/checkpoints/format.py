@@ -33,7 +33,7 @@ MANIFEST, STATE, BUNDLE = "manifest.json", "state", "bundle"
 #: The key of the manifest for the hash of its other keys. Earlier versions wrote none, and ignore it.
 _OWN_HASH = "sha256"
 
-#: Keys of the manifest that are not the names of the attributes they hold, and the other way round.
+#: Keys of the manifest that are not the names of the attributes they hold, and the reverse.
 _KEYS = {
     "early_stopping": "patience", "recovery": "setbacks",
     "consecutive_nonfinite": "in_a_row", "rollback_step": "went_back_to",
@@ -174,7 +174,7 @@ class TrainState:
 
         Format version 1 has the position's keys at the top level of the state. Versions before 4 have no window: an
         epoch was one. Checkpoints of earlier versions of this package have no cost, so none of their updates is
-        counted, and know nothing of early stopping and recovery.
+        counted, and no state of early stopping and recovery.
 
         Raises:
             TypeError: Keys are missing or unknown.

@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import MANIFEST, RESUMABLE_VERSION, Checkpoint, read_checkpoint, verify_checkpoint
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.selection import rank_by_score
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.model import open_bundle
@@ -20,9 +20,9 @@ class Entry:
     """A checkpoint of a run.
 
     Attributes:
-        name: Of its folder.
+        name: The name of its folder.
         problem: Why it cannot be used; None if nothing is known to be wrong with it.
-        checkpoint: It; None if its manifest cannot be read.
+        checkpoint: The checkpoint; None if its manifest cannot be read.
         size: Bytes of its files.
         saved: When it was completed.
         corpus: The folder of the corpus, as its provenance has it.
@@ -100,11 +100,11 @@ def _read_entry(path: Path, *, verify: bool) -> Entry:
 
 
 def describe_checkpoints(entries: list[Entry], *, verified: bool) -> str:
-    """A table for people, with a line below for each problem."""
+    """A table for the terminal, with a line below it for each problem."""
     lines = [f"{'step':>10}  {'score':<24}  {'size':>9}  {'saved':<16}  {'files':<8}  {'computed with':<26}  corpus"]
     for entry in entries:
         checkpoint, size = entry.checkpoint, f"{entry.size / 1e6:,.1f} MB"
-        state = "damaged" if entry.problem else "intact" if verified else "there"
+        state = "damaged" if entry.problem else "intact" if verified else "present"
         saved = entry.saved.strftime("%Y-%m-%d %H:%M")
         if checkpoint is None:
             lines.append(

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import BUNDLE, STATE, Checkpoint, Snapshot, TrainState
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.shards import write_shards
 from dstransformer.config import Config
 from dstransformer.corpus import Tokenizer
@@ -50,7 +50,7 @@ class CheckpointManager:
         tokenizer: The tokenizer stored in the bundles.
         provenance: The provenance stored in the bundles.
         session: The process group, stop requests and monitoring.
-        tracker: Told of each checkpoint that becomes visible, and of each that could not be saved.
+        tracker: Receives an event for each checkpoint that becomes visible, and for each that could not be saved.
 
     Attributes:
         folder: The folder of checkpoints.
@@ -218,7 +218,7 @@ class CheckpointManager:
     def roll_back_to(self, checkpoint: Checkpoint, state: TrainState) -> None:
         """Training continues from a checkpoint of this run with another state: store that in it, and delete later ones.
 
-        If the disk refuses, there is a warning; the next checkpoint has that state.
+        If that fails, a warning is logged; the next checkpoint has that state.
         """
         self._restart(checkpoint)
         try:
@@ -245,8 +245,8 @@ class CheckpointManager:
         self._tracker.emit(SaveFailed(step, "checkpoint", str(error)))
         if self._world.is_rank0:
             logger.warning(
-                "the checkpoint of update %d could not be saved: %s; training goes on, and saves again in %g s or when "
-                "the next checkpoint is due",
+                "the checkpoint of update %d could not be saved: %s; training continues, and saves again in %g s or "
+                "when the next checkpoint is due",
                 step, error, seconds,
             )  # fmt: skip
 
@@ -300,11 +300,11 @@ class CheckpointManager:
         run = self.folder.run
         with storage_errors(run):
             if self._is_run and not is_run(run):
-                raise StorageError(f"cannot write {run}: it is not the run folder any more; mount it again")
+                raise StorageError(f"cannot write {run}: it is no longer the run folder; mount its disk again")
 
     def _write_part(self, partial: Path, snapshot: Snapshot, step: int) -> dict[str, str]:
         with storage_errors(partial, full=ROOM_ADVICE):
-            (partial / STATE).mkdir(exist_ok=True)  # no parents: rank 0 has made them, unless this disk is another
+            (partial / STATE).mkdir(exist_ok=True)  # no parents: rank 0 has made them, unless this is another disk
             written = write_shards(partial / STATE, self._world.rank, snapshot.shards)
             digests = {f"{STATE}/{name}": digest for name, digest in written.items()}
             snapshot.shards.clear()  # the memory of the moments is not needed while the bundle is written

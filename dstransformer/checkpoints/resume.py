@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import RESUMABLE_VERSION, Checkpoint, TrainState
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.config import Config
 from dstransformer.errors import ConfigError, DataError, counted
 from dstransformer.model import open_bundle
@@ -52,7 +52,7 @@ def find_checkpoint(
     if checkpoint is None:
         _check_without_checkpoints(folder.run, resume)
         return None
-    _check_layout(checkpoint, config, start, corpus)
+    _check_compatible(checkpoint, config, start, corpus)
     stored = open_bundle(checkpoint.bundle).training_config()
     old, new = _flatten(stored.without_secrets()), _flatten(config.without_secrets())
     _check_fixed_values(checkpoint, old, {key: value for key, value in new.items() if key not in free})
@@ -74,11 +74,11 @@ def _check_without_checkpoints(run: Path, resume: str) -> None:
     if resume == "never" and metrics.is_file() and metrics.stat().st_size:
         raise ConfigError(
             f"{run} holds the metrics of a run without checkpoints, and a new run would replace them: choose another "
-            "--run, move the old one, or start anew in it with --resume auto"
+            "--run, move the old one, or start over in it with --resume auto"
         )
 
 
-def _check_layout(checkpoint: Checkpoint, config: Config, start: TrainState, corpus: Path) -> None:
+def _check_compatible(checkpoint: Checkpoint, config: Config, start: TrainState, corpus: Path) -> None:
     stored = checkpoint.state
     if checkpoint.version < RESUMABLE_VERSION:
         raise DataError(

@@ -1,7 +1,7 @@
 """The state of the optimizer on disk: by parameter name, in fp32, in shards that the ranks write side by side.
 
 A shard is a range of the elements of a parameter, in the order of the flattened tensor. Which rank wrote which shard
-does not matter for reading, so that any number of processes, at any ZeRO stage, can go on from the files.
+does not matter for reading, so that any number of processes, at any ZeRO stage, can resume from the files.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dstransformer.errors import DataError, shown
 from dstransformer.io.files import file_sha256, sync
 from dstransformer.model import save_weights
 
-#: The kinds of tensors that every parameter has: the weight and Adam's two moments. ``EMA`` is there with
-#: ``optimizer.ema_decay`` only.
+#: The kinds of tensors that every parameter has: the weight and Adam's two moments. ``EMA`` exists only
+#: with ``optimizer.ema_decay``.
 WEIGHT, FIRST_MOMENT, SECOND_MOMENT, EMA = "weight", "exp_avg", "exp_avg_sq", "ema"
 KINDS = (WEIGHT, FIRST_MOMENT, SECOND_MOMENT)
 
@@ -67,7 +67,7 @@ def write_shards(folder: Path, rank: int, shards: Iterable[Shard]) -> dict[str, 
 class ShardReader:
     """Reads any range of any parameter from the files that some number of ranks wrote.
 
-    A context manager. Files are mapped into memory, and only what is asked for is read.
+    A context manager. Files are mapped into memory, and only the requested ranges are read.
 
     Args:
         folder: The folder of the files.
@@ -112,7 +112,7 @@ class ShardReader:
             kinds: The kinds that every parameter must have.
 
         Raises:
-            DataError: Elements are missing or there twice, or the model lacks a parameter.
+            DataError: Elements are missing or repeated, or the model lacks a parameter.
         """
         for kind in kinds:
             for name, size in sizes.items():

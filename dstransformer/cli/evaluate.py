@@ -120,7 +120,9 @@ def _check_systems(options: argparse.Namespace, test_sets: Sequence[TestSet]) ->
             "in their order"
         )
     if len(set(map(len, groups))) > 1:
-        raise UserError(f"--systems names {' and '.join(str(len(group)) for group in groups)} files: name as many each")
+        raise UserError(
+            f"--systems names {' and '.join(str(len(group)) for group in groups)} files: name the same number each time"
+        )
     for group in groups:
         names = [*map(str, options.bundle), *group]
         if twice := next((name for name in names if names.count(name) > 1), None):

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> CommandResult:
         run = TableRun(request, processes)
         table = run.run()
     except Stopped as stop:
-        return CommandResult("stopped by a signal; run the same command to go on", 128 + stop.number)
+        return CommandResult("stopped by a signal; run the same command to resume", 128 + stop.number)
     except DstError as error:
         error.rank = processes.rank  # each worker has its own
         raise

@@ -25,6 +25,7 @@ from dstransformer.terminal.command import CommandParser, StoreOnce
 if TYPE_CHECKING:
     from dstransformer.training.dry_run import DryRun
     from dstransformer.training.run import Outcome
+    from dstransformer.training.setup import TrainRequest
 
 
 def add_parser(commands: Commands[CommandParser]) -> None:
@@ -66,9 +67,23 @@ def run(options: argparse.Namespace) -> CommandResult:
     from dstransformer.distributed.launcher import read_processes
     from dstransformer.training.dry_run import dry_run
     from dstransformer.training.run import train
+
+    request = _request(options)
+    is_rank0 = read_processes(os.environ, require_rank=not options.dry_run).rank == 0
+    if options.dry_run:
+        planned = dry_run(request)
+        text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned)
+        return CommandResult(text if is_rank0 else "")
+    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the result
+        outcome = train(request)
+    text = json.dumps(outcome.to_json(), indent=2) if options.json else _describe_outcome(outcome)
+    return CommandResult(text if is_rank0 else "", outcome.status)
+
+
+def _request(options: argparse.Namespace) -> TrainRequest:
     from dstransformer.training.setup import TrainRequest
 
-    request = TrainRequest(
+    return TrainRequest(
         preset=options.preset,
         corpus=options.corpus,
         run=options.run,
@@ -80,15 +95,6 @@ def run(options: argparse.Namespace) -> CommandResult:
         register=options.register,
         init=options.init,
     )
-    is_rank0 = read_processes(os.environ, require_rank=not options.dry_run).rank == 0
-    if options.dry_run:
-        planned = dry_run(request)
-        text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned)
-        return CommandResult(text if is_rank0 else "")
-    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the result
-        outcome = train(request)
-    text = json.dumps(outcome.to_json(), indent=2) if options.json else _describe_outcome(outcome)
-    return CommandResult(text if is_rank0 else "", outcome.status)
 
 
 def _tags(given: Sequence[tuple[str, str]]) -> dict[str, str]:

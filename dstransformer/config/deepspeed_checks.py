@@ -1,4 +1,4 @@
-"""What is wrong with a DeepSpeed JSON, before DeepSpeed is imported: all of it at once."""
+"""What is wrong with a DeepSpeed JSON, before DeepSpeed is imported: all problems together."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ UNSUPPORTED = {
     "compression_training": "the bundle would not be the model that was trained",
     "curriculum_learning": "the plan decides which sentences an update holds",
     "data_efficiency": "the plan decides which sentences an update holds",
-    "elasticity": "DeepSpeed 0.19 has no elastic agent; a run resumes on any number of processes by itself",
+    "elasticity": "DeepSpeed 0.19 has no elastic agent; a run resumes on any number of processes without it",
     "hybrid_engine": "it is for generation during training",
     "progressive_layer_drop": "it has no effect on this model",
     "quantize_training": "the bundle would not be the model that was trained",

@@ -192,7 +192,7 @@ class CleaningReport(_Section):
 class Overlap(_Section):
     """How much of a held-out split is in the training text, after Unicode normalisation.
 
-    ``sentences`` counts its pairs whose source sentence is there, ``pairs`` those with the same translation.
+    ``sentences`` counts its pairs whose source sentence occurs there, ``pairs`` those with the same translation.
     """
 
     sentences: NonNegativeInt
@@ -277,7 +277,7 @@ class Manifest(_Section):
 
     @property
     def vocabulary(self) -> str:
-        """The number of pieces in words; of both sides if each has a vocabulary of its own."""
+        """The number of pieces in words; of both sides if each has its own vocabulary."""
         tgt = f"{self.tokenizer.vocab_size:,}"
         return tgt if self.src_tokenizer is None else f"{self.src_tokenizer.vocab_size:,} and {tgt}"
 

@@ -59,7 +59,7 @@ class TreeConstraint:
 
     A tree has each word of its sentence once, in at least one phrase, unless it is the only word; no phrase is empty;
     and the outermost phrase is the only one. Words that are numbered come in order. All hypotheses are advanced and
-    masked at once.
+    masked together.
 
     Args:
         table: The symbols.

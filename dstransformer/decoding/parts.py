@@ -59,7 +59,7 @@ def translate_in_parts(
     The finished parts are kept in ``OUTPUT.parts``, on a disk that all processes share. The same command after an
     interruption makes only those that are missing, with any number of processes. Part ``k`` belongs to process ``k``
     modulo their number; rank 0 puts the parts together when all are there and removes the folder. A process that
-    starts after that has nothing to do.
+    starts later has nothing to do.
 
     Args:
         file: Text, one sentence per line, plain or gzipped.
@@ -97,7 +97,7 @@ def translate_in_parts(
             if processes.rank == 0:
                 _join(folder, parts, overwrite=overwrite)
     except DstError:
-        if not (late := folder.is_finished()):  # else the folder has vanished in between
+        if not (late := folder.is_finished()):  # else the folder has vanished meanwhile
             raise
     if late:  # this process may have made the folder again
         folder.clear()

@@ -115,11 +115,11 @@ class Scorer:
     def iter_score(
         self, pairs: Iterable[tuple[str, str]], buffer_pairs: int = BUFFER_LINES, progress: Advance | None = None
     ) -> Iterator[PairScore]:
-        """Score a stream of pairs of any length in order, holding at most ``buffer_pairs`` at once.
+        """Score a stream of pairs of any length in order, holding at most ``buffer_pairs`` at a time.
 
         Args:
             pairs: Source and target.
-            buffer_pairs: As many pairs are sorted into batches of similar length.
+            buffer_pairs: Number of pairs that are sorted into batches of similar length.
             progress: Called after each batch with the number of its pairs.
         """
         stream = iter(pairs)
@@ -167,7 +167,7 @@ class Scorer:
 def token_log_probabilities(model: Transformer, batch: PackedBatch) -> Tensor:
     """The log-probability of each token of ``batch.tgt_out`` after those before it, ``(tgt_tokens,)`` fp32.
 
-    At most ``CHUNK_LOGITS`` logits are held at once.
+    At most ``CHUNK_LOGITS`` logits are held at a time.
     """
     memory = model.encode(batch.src, batch.src_packing)
     hidden = model.decode(batch.tgt_in, batch.tgt_packing, memory, batch.src_packing)

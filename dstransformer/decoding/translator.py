@@ -24,7 +24,7 @@ from dstransformer.terminal.progress import Advance
 
 logger = logging.getLogger(__name__)
 
-#: Lines of a stream that are held at once: enough to sort them into batches of similar length.
+#: Lines of a stream that are held at a time: enough to sort them into batches of similar length.
 BUFFER_LINES = 4096
 
 #: Where a sentence can end: spaces after its last character, closing quotation marks and brackets included.
@@ -153,7 +153,7 @@ class TextDecoder(ABC):
         buffer_lines: int = BUFFER_LINES,
         progress: Advance | None = None,
     ) -> Iterator[tuple[str, list[Output]]]:
-        """Each line of a stream of any length with its outputs, in order, holding at most ``buffer_lines`` at once.
+        """Each line of a stream of any length with its outputs, in order, holding at most ``buffer_lines`` at a time.
 
         A None in the stream means that it pauses: the lines held so far are translated. For the other arguments see
         :meth:`search`.
@@ -232,7 +232,7 @@ class Translator(TextDecoder):
         """
         self._check_request(n_best, prefixes, sampling)
         if sampling is not None and not isinstance(self.engine, TorchEngine):
-            raise ConfigError("this engine draws no samples: leave out --sample, or use --engine torch")
+            raise ConfigError("this engine cannot sample: leave out --sample, or use --engine torch")
         texts, owners = list(sentences), list(range(len(sentences)))
         src = self.tokenizer.src.encode(texts)
         if self.settings.long_inputs == "split":

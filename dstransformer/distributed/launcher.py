@@ -128,7 +128,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
 
 
 def single_process_warning(environment: Mapping[str, str]) -> str | None:
-    """A warning if several processes seem to have been started but this one would train by itself, else None."""
+    """A warning if several processes seem to have been started but this one would train alone, else None."""
     variables = add_slurm_variables(environment)
     if "WORLD_SIZE" in variables:
         return None
@@ -138,7 +138,7 @@ def single_process_warning(environment: Mapping[str, str]) -> str | None:
         text = variables.get(name, "")
         if text.isascii() and text.isdecimal() and int(text) > 1:
             return (
-                f"{name}={text}, but WORLD_SIZE is not set: this process trains by itself; start several with srun, "
+                f"{name}={text}, but WORLD_SIZE is not set: this process trains alone; start several with srun, "
                 "torchrun or deepspeed"
             )
     return None

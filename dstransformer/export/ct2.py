@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dstransformer.checkpoints.folders import check_output_folder
 from dstransformer.config import ModelConfig
 from dstransformer.corpus import BOS_ID, EOS_ID, UNK_ID, Tokenizer
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
 from dstransformer.export.weights import FULL_ADVICE, Affine, Weights, affine, attention, check_translates
 from dstransformer.io.files import replace_folder
+from dstransformer.io.output_folders import check_output_folder
 from dstransformer.io.products import is_ct2_export
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.transformer import sinusoidal_table
@@ -125,7 +125,9 @@ def vocabulary(bundle: Bundle, tokenizer: Tokenizer) -> list[str]:
     size = tokenizer.vocab_size
     names = tokenizer.pieces(range(size)) + unused_rows(bundle.model, size)
     if len(set(names)) < len(names):
-        raise DataError(f"{bundle.path}: two pieces of the tokenizer have one name, and CTranslate2 goes by names")
+        raise DataError(
+            f"{bundle.path}: two pieces of the tokenizer have the same name, and CTranslate2 tells pieces apart by name"
+        )
     return names
 
 

@@ -202,7 +202,7 @@ class CT2Engine:
     def submit_ahead(self, items: Iterable[Item], submit: Callable[[Item], Any]) -> Iterator[tuple[Item, Any]]:
         """Each item with its pending answers. Some items are submitted ahead, so that no worker is idle.
 
-        Not all are submitted at once, because CTranslate2 finishes them even when the program is interrupted.
+        Not all are submitted together, because CTranslate2 finishes them even when the program is interrupted.
         """
         rest, given = iter(items), deque[tuple[Item, Any]]()
         while True:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dstransformer.checkpoints.folders import check_output_folder
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID
 from dstransformer.decoding.beam import FIRST_PIECE
 from dstransformer.export.hf_tokenizer import tokenizer_config, tokenizer_json
@@ -21,6 +20,7 @@ from dstransformer.export.marian import check_marian, marian_weights
 from dstransformer.export.model_card import model_card
 from dstransformer.export.weights import FULL_ADVICE, check_translates
 from dstransformer.io.files import replace_folder
+from dstransformer.io.output_folders import check_output_folder
 from dstransformer.io.products import is_hf_export
 from dstransformer.model import Bundle, open_bundle, save_weights
 

@@ -107,7 +107,7 @@ def _missing_characters(scores: Mapping[str, object]) -> str:
 
 
 def _merged_otherwise(scores: Mapping[str, tuple[int, float]]) -> str:
-    """A piece that BPE does not make of its own text, or nothing."""
+    """A piece that BPE does not make from the piece's text, or nothing."""
     return next((piece for piece in scores if merge_characters(piece, scores)[0] != [piece]), "")
 
 

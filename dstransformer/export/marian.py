@@ -6,7 +6,7 @@ Marian's model is ours with three differences, which the weights make up for:
   residual stream has that dimension permuted.
 - Its norms have epsilon 1e-5, ours 1e-6. ``sqrt(10) * x`` normalised with 1e-5 is ``x`` normalised with 1e-6. So each
   norm gives its output times ``sqrt(10)``, the projections that read it are divided by that, and those that add to it
-  are multiplied. Only the first norm of encoder and decoder, where the positions come in, keeps Marian's epsilon.
+  are multiplied. Only the first norm of encoder and decoder, where the positions are added, keeps Marian's epsilon.
 - Its heads are d_model / heads wide. Narrower ones are filled with zeros.
 """
 

@@ -38,7 +38,7 @@ print({decoder}.batch_decode(outputs, skip_special_tokens=True))
 #: With a vocabulary for each language: the line that loads the target's, and what else to know.
 _TARGET = 'target = AutoTokenizer.from_pretrained(folder, subfolder="target")\n'
 _TWO_TOKENIZERS = """\
-Each language has a vocabulary of its own: `tokenizer` encodes inputs, `target` decodes outputs and encodes labels. So
+Each language has its own vocabulary: `tokenizer` encodes inputs, `target` decodes outputs and encodes labels. So
 labels are `target(texts).input_ids`, not `tokenizer(text_target=texts)`, which has the ids of the source's vocabulary.
 """
 

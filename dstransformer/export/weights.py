@@ -39,7 +39,7 @@ def check_translates(bundle: Bundle) -> None:
     """Refuse a parser.
 
     Raises:
-        DataError: The bundle is a parser: other tools know nothing of its constraint.
+        DataError: The bundle is a parser: other tools lack its constraint.
     """
     if bundle.trees is not None:
         raise DataError(

@@ -20,7 +20,7 @@ ENDINGS = (".gz", ".xz", ".bz2", ".zst")
 #: Maximum bytes of memory for xz. A file states how many it needs; the highest level of xz needs 65 MiB.
 MAX_MEMORY = 2**28
 
-#: Compressed bytes that are unpacked at once. A decompression bomb makes about 30 MB of them.
+#: Compressed bytes that are unpacked at a time. A decompression bomb makes about 30 MB of them.
 _BLOCK = 1 << 10
 
 

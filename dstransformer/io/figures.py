@@ -95,7 +95,7 @@ def check_picture(path: Path, *, overwrite: bool) -> None:
     if not path.absolute().parent.is_dir():
         raise UserError(f"--out {path}: {path.parent} is not a folder; make it first, or give another name")
     if path.exists() and not overwrite:
-        raise UserError(f"{path} is there already: replace it with --overwrite, or give another name")
+        raise UserError(f"{path} already exists: replace it with --overwrite, or give another name")
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -91,7 +91,7 @@ def read_record(
         newest: The newest format version that this package reads. It also reads all earlier ones. None if the file has
             no format version.
         unversioned: The version of a file that states none; None if every file states one.
-        check: Called before the version is checked. It may raise a ``DataError`` of its own.
+        check: Called before the version is checked. It may raise a ``DataError``.
         nan: See :func:`parse_json`.
         advice: What to do if the file is damaged.
 

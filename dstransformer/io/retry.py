@@ -17,11 +17,11 @@ MAX_TRIES = 5
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Tries to write or read something several times, if the program cannot go on without it.
+    """Tries to write or read something several times, if the program cannot continue without it.
 
     Attributes:
         seconds: Seconds between two tries.
-        wait: Waits for so many seconds. Returns False if the program is to stop in the meantime.
+        wait: Waits for a number of seconds. Returns False if the program is to stop meanwhile.
         on_failure: Called with the name of what failed, the error, and the number of tries left.
         max_tries: The number of tries.
     """

@@ -375,7 +375,7 @@ def check_output_file(path: str | Path, inputs: Iterable[str | Path | int] = ())
 
 def already_exists(path: str | Path) -> UserError:
     """The error for an output that exists and may not be replaced."""
-    return UserError(f"{path} is there already: replace it with --overwrite, or give another name")
+    return UserError(f"{path} already exists: replace it with --overwrite, or give another name")
 
 
 def is_same_file(one: str | Path, other: str | Path) -> bool:

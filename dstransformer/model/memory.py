@@ -1,22 +1,18 @@
 """Memory of a micro-batch on a GPU: a formula of the architecture and of its tokens.
 
-It holds for a CUDA device in half precision with attention over packed sentences (``varlen``). A test compares it with
-updates of the real engine.
+It holds for a CUDA device in half precision with attention over packed sentences (``varlen``) and the Triton kernels. A
+test compares it with updates of the real engine.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from dstransformer.config import ModelConfig, Precision
 from dstransformer.model.loss import CHUNK_LOGITS
+from dstransformer.model.ops.gpu_library import MIN_ELEMENTS
 from dstransformer.model.ops.varlen import MAX_WIDTH, Backend
 
 #: Bytes of a number that the model computes with, of one in fp32, and of an element of a dropout mask.
 _HALF, _SINGLE, _MASK = 2, 4, 1
-
-#: Bytes per logit at the loss's peak. PyTorch converts to fp32 and takes the softmax in one step for fp16 only.
-_LOGIT = {"bf16": 2 * _SINGLE + _HALF, "fp16": _SINGLE + 2 * _HALF}
 
 
 def uses_varlen(config: ModelConfig, backend: Backend, precision: Precision) -> bool:
@@ -25,86 +21,71 @@ def uses_varlen(config: ModelConfig, backend: Backend, precision: Precision) -> 
     return backend != "padded" and precision != "fp32" and fits
 
 
-class LayerBytes(NamedTuple):
-    """What a token takes in one layer of encoder and decoder from forward to backward pass.
-
-    Attributes:
-        src: A source token in the encoder.
-        memory: A source token in the decoder: its key and value.
-        tgt: A target token.
-    """
-
-    src: int
-    memory: int
-    tgt: int
-
-
 def activation_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int, *, checkpoints: bool = False) -> int:
     """What the forward pass of a micro-batch keeps for the backward pass, without the loss.
+
+    Kept are, per token: what each product reads, what each norm reads and its two statistics, the masks of dropout,
+    and of attention the queries, keys, values, results and the logarithms of its sums.
 
     Args:
         config: The architecture.
         src_tokens: Source tokens of the micro-batch.
         tgt_tokens: Target tokens of it.
-        checkpoints: Whether of each layer only its input is kept.
+        checkpoints: Whether only the input of each layer is kept.
     """
     width = config.d_model
-    mask = width * _MASK if config.dropout else 0
-    embedded = width * _HALF + mask + (_norm_bytes(config) if config.norm == "pre" else 0)
-    layer = LayerBytes(width * _HALF, 0, width * _HALF) if checkpoints else _layer_bytes(config)
-    src = config.num_layers * (layer.src + layer.memory) + embedded
-    tgt = config.num_layers * layer.tgt + embedded
-    return src * src_tokens + tgt * tgt_tokens
+    src = tgt = width * _HALF
+    if not checkpoints:
+        src, tgt = _layer_bytes(config, src_tokens, 0) + _memory_bytes(config), _layer_bytes(config, tgt_tokens, 1)
+    norm = width * _HALF + 2 * _SINGLE if config.norm == "pre" else 0
+    embedded = width * _HALF + (width * _MASK if config.dropout else 0) + norm
+    return (config.num_layers * src + embedded) * src_tokens + (config.num_layers * tgt + embedded) * tgt_tokens
 
 
 def recomputed_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int) -> int:
     """What the gradient of a decoder layer takes that is computed again, beside the inputs of all layers.
 
-    That is what the layer keeps otherwise, and the gradients of its last feed-forward network.
+    That is what the layer keeps otherwise, and the gradients of its feed-forward network.
     """
-    layer = _layer_bytes(config)
     gradients = (config.d_ff + 3 * config.d_model) * _HALF
-    return layer.memory * src_tokens + (layer.tgt + gradients) * tgt_tokens
+    return _memory_bytes(config) * src_tokens + (_layer_bytes(config, tgt_tokens, 1) + gradients) * tgt_tokens
 
 
-def _layer_bytes(config: ModelConfig) -> LayerBytes:
-    """What each layer keeps.
+def _memory_bytes(config: ModelConfig) -> int:
+    """What a decoder layer keeps per source token: its key and value."""
+    return _kept(config, config.num_heads * config.d_k, config.num_heads * config.d_v) * _HALF
 
-    Kept are, per token: what each product reads, what each norm reads and its two statistics, the masks of dropout,
-    and of attention the queries, keys, values, results and the logarithms of its sums.
-    """
+
+def _layer_bytes(config: ModelConfig, tokens: int, cross_attentions: int) -> int:
+    """What a layer keeps per token, without the keys and values of the memory."""
     width = config.d_model
-    mask = width * _MASK if config.dropout else 0
-    residual = width * _HALF + mask + _norm_bytes(config)
+    recomputed = tokens * width >= MIN_ELEMENTS  # the mask, by the kernel
+    mask = width * _MASK if config.dropout and not recomputed else 0
+    residual = 2 * (width * _HALF + _SINGLE) + mask
     keys, values = config.num_heads * config.d_k, config.num_heads * config.d_v
     attended = _attended_bytes(config)
     self_attention = _kept(config, keys, keys, values) * _HALF + attended + residual
+    cross_attention = _kept(config, keys) * _HALF + attended + residual
     feed_forward = config.d_ff * _HALF + residual
     if config.activation_dropout:
         feed_forward += config.d_ff * (_HALF + _MASK)
-    memory_queries = _kept(config, keys) * _HALF + attended + residual
-    memory_keys = _kept(config, keys, values) * _HALF
-    return LayerBytes(self_attention + feed_forward, memory_keys, self_attention + memory_queries + feed_forward)
+    return self_attention + cross_attentions * cross_attention + feed_forward
 
 
-def _norm_bytes(config: ModelConfig) -> int:
-    """What a norm reads, and its two statistics."""
-    return config.d_model * _HALF + 2 * _SINGLE
-
-
-def loss_bytes(config: ModelConfig, rows: int, tgt_tokens: int, precision: Precision) -> int:
+def loss_bytes(config: ModelConfig, rows: int, tgt_tokens: int) -> int:
     """What the loss of a micro-batch needs while it is computed, beside the activations.
+
+    The gradient of the logits replaces them.
 
     Args:
         config: The architecture.
         rows: Rows of the softmax matrix, ``config.embedding_rows(vocab_size)``.
         tgt_tokens: Target tokens of the micro-batch.
-        precision: ``bf16`` or ``fp16``.
     """
     chunk = max(1, CHUNK_LOGITS["cuda"] // rows)
     matrix = rows * config.d_model
     gradient = tgt_tokens * config.d_model * _HALF + (matrix * _SINGLE if tgt_tokens > chunk else 0)
-    return min(tgt_tokens, chunk) * rows * _LOGIT[precision] + matrix * _HALF + gradient
+    return min(tgt_tokens, chunk) * rows * _HALF + matrix * _HALF + gradient
 
 
 def _attended_bytes(config: ModelConfig) -> int:

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dstransformer.checkpoints.folders import check_output_folder
 from dstransformer.config import ModelConfig
 from dstransformer.corpus import BOS_ID, EOS_ID, Tokenizer
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.io.files import replace_folder, write_durably
+from dstransformer.io.output_folders import check_output_folder
 from dstransformer.model import Bundle, attention_weights
 from dstransformer.paper.attention_pictures import draw_lines, draw_maps, render_page, warn_of_missing_letters
 from dstransformer.paper.attention_view import Sentence, View, Weights, merge_weights

@@ -124,7 +124,7 @@ def _word_starts(pieces: Sequence[str]) -> set[int]:
     spaced += [j for i, piece in enumerate(pieces) if piece in ("<s>", "</s>") for j in (i, i + 1)]
     starts = {start for start in spaced if start < len(pieces)}
     for start, end in zip(sorted(starts), [*sorted(starts)[1:], len(pieces)], strict=True):
-        first, last = start + (pieces[start] == _SPACE), end  # a space by itself belongs to what follows
+        first, last = start + (pieces[start] == _SPACE), end  # a lone space belongs to the next word
         while first < last and _is_punctuation(pieces[first]):
             first += 1
             starts.add(first)

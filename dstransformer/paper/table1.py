@@ -102,7 +102,7 @@ def measure(layer: Layer, repetitions: int, device: torch.device) -> LayerCost:
 
 
 def _run(layer: Layer, gradient: torch.Tensor, device: torch.device) -> tuple[float, float]:
-    """Seconds of one forward and one backward pass. Gradients are allocated anew, as after ``zero_grad``."""
+    """Seconds of one forward and one backward pass. Gradients are allocated again, as after ``zero_grad``."""
     _clear_gradients(layer)
     _synchronize(device)
     began = time.perf_counter()

@@ -257,7 +257,7 @@ class TableRun:
 
     @contextmanager
     def _tracking(self) -> Iterator[None]:
-        """Hold the lock for MLflow, which workers use one at a time; the table has a lock of its own."""
+        """Hold the lock for MLflow, which workers use one at a time; the table has its own lock."""
         with hold_lock(self._out / GROUP_LOCK_NAME, f"{self._out} is locked ({{owner}})", wait=-1.0, keep=True):
             yield
 
@@ -366,6 +366,6 @@ def _device_variables(processes: Processes, environment: Mapping[str, str]) -> d
         devices = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
         return {"CUDA_VISIBLE_DEVICES": devices[processes.local_rank % len(devices)]}
     local = environment.get("LOCAL_WORLD_SIZE") or environment.get("LOCAL_SIZE")
-    if "OMP_NUM_THREADS" in environment or local is None:  # srun gives each task cores of its own
+    if "OMP_NUM_THREADS" in environment or local is None:  # srun gives each task its own cores
         return {}
     return {"OMP_NUM_THREADS": str(max(1, len(usable_cores()) // int(local)))}

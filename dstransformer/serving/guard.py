@@ -66,7 +66,7 @@ class Guard:
         limits: ``request_bytes`` and ``timeout`` are used here.
         hosts: Names by which the server may be called, besides addresses and :data:`LOCAL_NAMES`; ``*`` allows all.
         metrics: Counts the answers.
-        paths: Paths with counters of their own; others are counted together.
+        paths: Paths with their own counters; others are counted together.
     """
 
     def __init__(
@@ -127,7 +127,9 @@ class Guard:
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         max_bytes = self._limits.request_bytes
-        too_large = RefusedError(413, f"the request is larger than {max_bytes:,} bytes: send fewer sentences at once")
+        too_large = RefusedError(
+            413, f"the request is larger than {max_bytes:,} bytes: send fewer sentences in one request"
+        )
         stated = headers.get(b"content-length", b"")
         if stated.isdigit() and int(stated[:20]) > max_bytes:
             raise too_large

@@ -21,7 +21,7 @@ _SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class ServerMetrics:
-    """The counters of one server, in a registry of their own."""
+    """The counters of one server, in a separate registry."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -85,7 +85,7 @@ class Model(Protocol):
 
     @property
     def ended(self) -> str | None:
-        """Why the model cannot answer any more; None if it can."""
+        """Why the model can no longer answer; None if it can."""
 
     def search(self, batch: Batch) -> list[Candidates]:
         """Translate a batch.

@@ -67,7 +67,7 @@ class Service:
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be translated any more; None if the server works."""
+        """Why the server can no longer translate; None if it can."""
         if self.batcher.alive or self.stopping:
             return self._model.ended
         return self._model.ended or "the thread that waits for the model has ended"
@@ -139,7 +139,8 @@ class Service:
     def _check_size(self, texts: Sequence[str], request: TranslateRequest) -> None:
         if len(texts) > self.limits.sentences:
             raise RefusedError(
-                422, f"text has {len(texts):,} sentences; this server takes at most {self.limits.sentences:,} at once"
+                422,
+                f"text has {len(texts):,} sentences; this server takes at most {self.limits.sentences:,} a request",
             )
         if request.n_best is not None and request.n_best > self.beam_size:
             raise RefusedError(422, f"n_best is {request.n_best}, but the beam has {self.beam_size} hypotheses")

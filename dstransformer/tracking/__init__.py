@@ -24,7 +24,7 @@ from dstransformer.tracking.events import (
 )
 from dstransformer.tracking.metrics_log import METRICS_NAME, MetricsLog
 from dstransformer.tracking.mlflow.location import TrackingState, resolve_tracking_uri
-from dstransformer.tracking.mlflow.sender import PARENT_TAG, RunGroup
+from dstransformer.tracking.mlflow.run_group import PARENT_TAG, RunGroup
 from dstransformer.tracking.mlflow.tracked_run import (
     find_run,
     log_evaluation,

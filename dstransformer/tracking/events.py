@@ -25,7 +25,7 @@ class RunStart:
         manifest: The manifest of the corpus.
         corpus: The folder of the corpus.
         tags: Versions and hardware; ``git_revision`` is also the run's source version in MLflow.
-        user_tags: Tags of the user's own.
+        user_tags: The user's own tags.
         resume_step: The update of the checkpoint that the run resumes from; None for a new run.
         register: The registered model in MLflow of which the final bundle becomes a version; None for none.
     """

@@ -34,7 +34,7 @@ class EarlyStopping:
         return self._config.patience > 0 and self.state.validations == 0
 
     def update(self, evaluation: Evaluation) -> None:
-        """Take note of a validation. Another metric than before starts anew; NaN is no improvement."""
+        """Record a validation. A new metric starts the count again; NaN is no improvement."""
         main = evaluation.main
         metric, score = main.name, main.value
         if self._config.patience_metric != "bleu":

@@ -270,7 +270,7 @@ def peak_memory_bytes(
     earlier = 0.0  # the gradients of earlier micro-batches
     if accumulation_steps(micro_batches, world_size) > 1:
         earlier = gradients + (buffers if stage == 1 else 0)  # stage 2 reduces after each micro-batch
-    loss = loss_bytes(config.model, rows, tgt_tokens, precision)
+    loss = loss_bytes(config.model, rows, tgt_tokens)
     if checkpoints:
         layer = recomputed_bytes(config.model, src_tokens, tgt_tokens)
         loss = max(loss, layer + 4 * rows * config.model.d_model)  # the softmax matrix has its gradient by then

@@ -110,7 +110,7 @@ class CostMeter:
         self._began: float | None = None
 
     def resume(self, spent: Cost) -> None:
-        """Go on from the cost in a checkpoint."""
+        """Continue from the cost in a checkpoint."""
         self._spent = spent
 
     def start_clock(self) -> None:

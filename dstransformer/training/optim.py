@@ -115,7 +115,7 @@ class LossScale:
         self.state = state
 
     def resume(self, state: LossScaleState) -> None:
-        """Go on from a checkpoint. A fixed scale stays."""
+        """Continue from a checkpoint. A fixed scale stays."""
         if not self._fixed:
             self.state = replace(state, value=max(state.value, self._least))
 

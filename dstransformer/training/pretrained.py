@@ -138,7 +138,7 @@ def check_pretrained(checkpoint: Checkpoint, init: Path, pretrained: Pretrained 
         return
     began = "random weights" if record is None else f"another bundle ({record['path']})"
     raise ConfigError(
-        f"--init {init}: this run started from {began} and goes on from {checkpoint.path}; leave out --init, or choose "
+        f"--init {init}: this run started from {began} and resumes from {checkpoint.path}; leave out --init, or choose "
         "another --run"
     )
 

@@ -24,7 +24,7 @@ from dstransformer.training.estimate import approximate_epochs
 from dstransformer.training.setup import Setup, TrainRequest
 
 
-def describe_origin(
+def describe_provenance(
     request: TrainRequest, setup: Setup, stored: Mapping[str, Any] | None, world: World
 ) -> dict[str, Any]:
     """The provenance stored in the bundles of a run. Collective.
@@ -57,14 +57,14 @@ def describe_origin(
 
 
 def describe_start(
-    request: TrainRequest, setup: Setup, origin: Mapping[str, Any], checkpoint: Checkpoint | None
+    request: TrainRequest, setup: Setup, provenance: Mapping[str, Any], checkpoint: Checkpoint | None
 ) -> RunStart:
     """The start of a run, for its tracker.
 
     Args:
         request: The options of the run.
         setup: The experiment.
-        origin: The provenance, from :func:`describe_origin`.
+        provenance: The provenance, from :func:`describe_provenance`.
         checkpoint: The checkpoint that the run resumes from; None for a new run.
     """
     return RunStart(
@@ -73,23 +73,23 @@ def describe_start(
         ds_config=setup.ds_config,
         manifest=setup.corpus.manifest,
         corpus=request.corpus,
-        tags=_describe_tags(origin, setup.world_size),
+        tags=_describe_tags(provenance, setup.world_size),
         user_tags=request.tags,
         register=request.register,
         resume_step=None if checkpoint is None else checkpoint.state.step,
     )
 
 
-def _describe_tags(origin: Mapping[str, Any], world_size: int) -> dict[str, str]:
+def _describe_tags(provenance: Mapping[str, Any], world_size: int) -> dict[str, str]:
     """The MLflow tags of a run."""
     return {
-        "git_revision": origin["git_revision"] or "unknown",
-        "dstransformer": origin["dstransformer"],
-        **origin["versions"],
-        "preset": origin["preset"],
+        "git_revision": provenance["git_revision"] or "unknown",
+        "dstransformer": provenance["dstransformer"],
+        **provenance["versions"],
+        "preset": provenance["preset"],
         "world_size": str(world_size),
-        **({} if origin["parent"] is None else {"parent": origin["parent"]["weights_sha256"]}),
-        **origin["hardware"],
+        **({} if provenance["parent"] is None else {"parent": provenance["parent"]["weights_sha256"]}),
+        **provenance["hardware"],
         "host": platform.node(),
     }
 

@@ -25,7 +25,7 @@ class Recovery:
         precision: The training precision, for messages.
         checkpoints: The checkpoints of the run.
         session: The process group, stop requests and monitoring.
-        tracker: Told of each non-finite update and of each rollback.
+        tracker: Receives an event for each non-finite update and each rollback.
 
     Attributes:
         state: What happened so far, stored in checkpoints.
@@ -49,7 +49,7 @@ class Recovery:
         self.state = RecoveryState()
 
     def record(self, number: int, update: Update, result: Step, *, nonfinite: bool) -> None:
-        """Take note of an update.
+        """Record an update.
 
         Args:
             number: Its number.
@@ -68,9 +68,9 @@ class Recovery:
             self._check_budget(number)
 
     def roll_back(self, error: DivergedError, diverged: TrainState) -> Checkpoint:
-        """Find the last good checkpoint, and let training go on from it with the data after the update that diverged.
+        """Find the last good checkpoint. Training continues from it with the data after the update that diverged.
 
-        The updates between them are skipped: done again they would lead to the same end.
+        The updates between them are skipped: computed again, they would diverge again.
 
         Args:
             error: Why training diverged.

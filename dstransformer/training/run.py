@@ -20,7 +20,7 @@ from dstransformer.evaluation import Evaluation
 from dstransformer.tracking import CostTotal, Message, RunEnd, build_tracker
 from dstransformer.training.final import Choice, make_final_bundle
 from dstransformer.training.micro_batches import settle_micro_batches
-from dstransformer.training.provenance import describe_origin, describe_run, describe_start
+from dstransformer.training.provenance import describe_provenance, describe_run, describe_start
 from dstransformer.training.setup import Setup, TrainRequest, check_setup, find_resume_checkpoint, resolve_setup
 
 if TYPE_CHECKING:
@@ -128,17 +128,17 @@ def _start(request: TrainRequest, setup: Setup, checkpoint: Checkpoint | None, s
     world, updates = session.world, setup.config.training.max_updates
     tracker = build_tracker(setup.config.tracking, rank=world.rank, run_folder=setup.run, max_updates=updates)
     stored = None if checkpoint is None else world.compute_on_rank0(lambda: read_provenance(checkpoint))
-    origin = describe_origin(request, setup, stored, world)
-    for line in describe_run(setup, origin["hardware"]):
+    provenance = describe_provenance(request, setup, stored, world)
+    for line in describe_run(setup, provenance["hardware"]):
         tracker.emit(Message(line))
     if checkpoint is not None and stored is not None and world.is_rank0:
         warn_if_layout_differs(checkpoint, setup.initial_state)
-        warn_if_hardware_differs(checkpoint, stored, origin["hardware"])
+        warn_if_hardware_differs(checkpoint, stored, provenance["hardware"])
     session.enter("the start of DeepSpeed")
-    trainer = build_trainer(setup, origin, tracker, session, resumes=checkpoint is not None)
+    trainer = build_trainer(setup, provenance, tracker, session, resumes=checkpoint is not None)
     if checkpoint is not None:
         trainer.restore(checkpoint)
-    tracker.emit(describe_start(request, setup, origin, checkpoint))
+    tracker.emit(describe_start(request, setup, provenance, checkpoint))
     return trainer
 
 

@@ -81,23 +81,23 @@ class Trainer:
                 self.session.report(self.state.step + 1, UPDATE)
                 update = self.data.next()
                 result = self.engine.step(update, self.state.step + 1)
-                votes = self.session.vote(
+                flags = self.session.combine_flags(
                     save=self.checkpoints.is_due,
                     writing=self.checkpoints.is_writing,
                     nonfinite=not result.finite,
                 )
-                self._advance(update, result, nonfinite=votes.nonfinite)
-                if not votes.writing:
+                self._advance(update, result, nonfinite=flags.nonfinite)
+                if not flags.writing:
                     self.checkpoints.finish()
-                self.recovery.record(self.state.step, update, result, nonfinite=votes.nonfinite)
+                self.recovery.record(self.state.step, update, result, nonfinite=flags.nonfinite)
                 if _is_due(self.state.step, self.config.training.log_every):
                     self._log()
-                if not votes.stop and (self.is_finished or _is_due(self.state.step, self.config.validation.every)):
+                if not flags.stop and (self.is_finished or _is_due(self.state.step, self.config.validation.every)):
                     self._validate()
-                is_kept = self._is_worth_keeping(due=votes.save)
-                if votes.stop or is_kept:
+                is_kept = self._is_worth_keeping(due=flags.save)
+                if flags.stop or is_kept:
                     self._save(interim=not is_kept)
-                if votes.stop:
+                if flags.stop:
                     self.checkpoints.finish()
                     self.checkpoints.raise_if_nothing_saved()
                     return False

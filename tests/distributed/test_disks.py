@@ -134,7 +134,7 @@ def test_a_run_outlives_every_fault_of_its_disks(toy_corpus: Path, disk: Path) -
     errors = outputs[0][1]
     assert "Traceback" not in errors + outputs[1][1]
     for reason in (
-        "No space left on device; make room;", "Read-only file system", "is not the run folder any more",
+        "No space left on device; make room;", "Read-only file system", "is no longer the run folder",
         "rank 1 on", "metrics.jsonl is written again",
     ):  # fmt: skip
         assert reason in errors, (reason, errors)

@@ -54,7 +54,7 @@ from dstransformer.terminal.progress import LineProgress
 from dstransformer.tracking.metrics_log import first_time, last_time, read_records
 from dstransformer.tracking.mlflow.location import TrackingState
 from dstransformer.tracking.mlflow.outbox import Outbox, logged_metrics
-from dstransformer.tracking.mlflow.sender import is_group
+from dstransformer.tracking.mlflow.run_group import is_group
 from dstransformer.tracking.mlflow.tracked_run import lacks_end
 from dstransformer.tracking.plot import read_runs
 

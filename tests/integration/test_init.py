@@ -110,7 +110,7 @@ def test_a_run_goes_on_from_its_own_weights_only(parent: Path, toy_corpus: Path,
     before = json.loads((run / "ds_config.json").read_text())
     done = run_dst(*options(toy_corpus, run, "training.max_updates=4"), "--init", str(parent))
     assert done.returncode == 2
-    assert "this run started from random weights and goes on from" in done.stderr
+    assert "this run started from random weights and resumes from" in done.stderr
     assert json.loads((run / "ds_config.json").read_text()) == before
 
 

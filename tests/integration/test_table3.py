@@ -43,7 +43,7 @@ def test_a_stopped_table_resumes(toy_corpus: Path, tmp_path: Path, empty_store: 
         process.send_signal(signal.SIGTERM)
         printed, errors = finish(process)
     assert process.returncode == 143, errors
-    assert printed == "stopped by a signal; run the same command to go on\n"
+    assert printed == "stopped by a signal; run the same command to resume\n"
     assert json.loads((out / "table3.json").read_text())["rows"]["base"]["status"] == "interrupted"
 
     refused = run_dst(*options(toy_corpus, out, ["base"], updates=100))

@@ -5,11 +5,11 @@ few seconds, or after ``training.silence_seconds`` if no connection broke (``fai
 verdict that names the rank. The monitor of every rank reads it, dumps the stacks, and ends its process with status 1
 (``HeartbeatMonitor._end``). An error that only one rank raises ends the others in the same way.
 
-A rank hangs. A thread of its own still sends heartbeats, but they show no progress. After ``training.hang_seconds`` in
+A rank hangs. A separate thread still sends heartbeats, but they show no progress. After ``training.hang_seconds`` in
 an update, or ``training.wait_seconds`` in another phase, ``failure_detection.find_hung`` names it, and the run ends in
 the same way.
 
-A rank gets SIGTERM. ``stop_signals.StopRequest`` records it. The vote after the update (``Session.vote``) tells all
+A rank gets SIGTERM. ``stop_signals.StopRequest`` records it. After the update, ``Session.combine_flags`` tells all
 ranks, which write a checkpoint and end with status 143. A second signal, or the end of ``checkpoint.stop_seconds``,
 ends a process at once. A rank whose launcher was killed sends itself SIGTERM (``stop_if_launcher_dies``).
 

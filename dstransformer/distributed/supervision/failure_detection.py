@@ -6,13 +6,13 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-#: The phase of a process that computes an update, or waits for the data of the next. Others have a limit of their own.
+#: The phase of a process that computes an update, or waits for the data of the next. Others have their own limit.
 UPDATE = "update"
 
 #: The phase of a process that left the run because of an error that the others do not know of.
 FAILED = "an error of its own"
 
-#: The phase of a process that left the run as all others do. It is not watched any more.
+#: The phase of a process that left the run as all others do. It is no longer watched.
 LEFT = "the end"
 
 #: Maximum number of ranks that a message names; it counts the rest.
@@ -103,7 +103,8 @@ def find_dead(
     failed = [
         rank
         for rank, one in known.items()
-        if one.status.phase == FAILED and now - one.last_progress > limits.confirmation  # the others may meet it too
+        if one.status.phase == FAILED
+        and now - one.last_progress > limits.confirmation  # the others may get the same error
     ]
     if failed:
         return f"{name_ranks(failed, known)} {_has(failed)} ended with an error, see there; {describe(known)}"

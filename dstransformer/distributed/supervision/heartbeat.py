@@ -181,7 +181,7 @@ class HeartbeatMonitor:
                 return
 
     def _watch_rank0(self) -> None:
-        """Watch the other thread, which waits without end for the store of a rank 0 that is suspended."""
+        """Watch the other thread, which waits forever for the store of a rank 0 that is suspended."""
         before = resumed = time.monotonic()
         while not self._stopped.wait(self._limits.interval):
             now = time.monotonic()
@@ -296,7 +296,7 @@ def prepare_logs(folder: Path) -> None:
     """Make the folder of logs, or remove the verdict of an earlier run from it. Only on rank 0.
 
     Raises:
-        StorageError: The disk refuses to make the folder or to remove the file.
+        StorageError: The folder cannot be made, or the file cannot be removed.
     """
     with storage_errors(folder):
         folder.mkdir(exist_ok=True)
@@ -304,7 +304,7 @@ def prepare_logs(folder: Path) -> None:
 
 
 def _attempt(action: Callable[[], T], seconds: float) -> T | None:
-    """Run something that may fail or hang. Returns its result; None if it did not come in time."""
+    """Run something that may fail or hang. Returns its result; None if it did not finish in time."""
     results: list[T] = []
 
     def run() -> None:

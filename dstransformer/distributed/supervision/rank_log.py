@@ -122,7 +122,7 @@ class RankLog:
 class ExitStatus:
     """The exit status of a run, in a file: some launchers turn every status into 1.
 
-    Rank 0 writes it, once the run folder is there. If the disk refuses it, there is only the launcher's own.
+    Rank 0 writes it, once the run folder exists. If that fails, only the launcher's status is known.
 
     Args:
         rank: Rank of this process.

@@ -25,7 +25,7 @@ from dstransformer.errors import RUN_AGAIN, DstError
 LOGS = "logs"
 
 #: The timeout of process groups if ``training.wait_seconds`` is 0, and of joining if ``join_seconds`` is. PyTorch
-#: cannot wait for ever.
+#: cannot wait forever.
 NO_TIMEOUT = timedelta(days=30)
 
 _POLL_SECONDS = 1.0  # between two checks for a stop signal, while all ranks wait
@@ -33,7 +33,7 @@ _POLL_SECONDS = 1.0  # between two checks for a stop signal, while all ranks wai
 T = TypeVar("T")
 
 
-class Votes(NamedTuple):
+class Flags(NamedTuple):
     """What the ranks have found after an update: each flag is set if it is set on any rank.
 
     Attributes:
@@ -90,12 +90,12 @@ class Session:
         """Whether any process has been asked to stop. Collective."""
         return self.world.any(self._stop.received is not None)[0]
 
-    def vote(self, *, save: bool, writing: bool, nonfinite: bool) -> Votes:
-        """Combine what the ranks have found after an update, in its one control message. See :class:`Votes`."""
-        votes = Votes(*self.world.any(self._stop.received is not None, save, writing, nonfinite))
-        if votes.stop:
+    def combine_flags(self, *, save: bool, writing: bool, nonfinite: bool) -> Flags:
+        """Combine what the ranks have found after an update, in its one control message. See :class:`Flags`."""
+        flags = Flags(*self.world.any(self._stop.received is not None, save, writing, nonfinite))
+        if flags.stop:
             self._stop.share_deadline(self.world)
-        return votes
+        return flags
 
     def wait(self, seconds: float) -> bool:
         """Wait on all ranks. Returns False within a second of a stop request to any process. Collective."""

@@ -99,10 +99,10 @@ def resolve_tracking_uri(configured: str | None, run_folder: Path) -> str:
     """
     from_environment = os.environ.get("MLFLOW_TRACKING_URI")
     uri = configured or from_environment or f"sqlite:///{run_folder.absolute().parent / 'mlflow.db'}"
-    origin = "tracking.uri" if configured else "MLFLOW_TRACKING_URI"
+    setting = "tracking.uri" if configured else "MLFLOW_TRACKING_URI"
     if not _is_store(uri):
         raise ConfigError(
-            f"{origin} is {without_secrets(uri)!r}, which is not the address of a tracking store: "
+            f"{setting} is {without_secrets(uri)!r}, which is not the address of a tracking store: "
             "use an address such as http://host:5000 or sqlite:////path/mlflow.db"
         )
     if (path := sqlite_path(uri)) is None:
@@ -118,7 +118,7 @@ def with_secrets(stored: str) -> str:
     """A stored address with the password that files leave out: ``MLFLOW_TRACKING_URI``, if it names the same store.
 
     If the environment has ``MLFLOW_TRACKING_PASSWORD`` or ``MLFLOW_TRACKING_TOKEN``, an ``http`` address loses its
-    user: MLflow finds both there by itself.
+    user: MLflow reads both from there.
     """
     given = os.environ.get("MLFLOW_TRACKING_URI", "")
     if is_same_store(given, stored):

@@ -420,7 +420,7 @@ def _create_version(client: MlflowClient, model: LoggedModel, name: str) -> Mode
 
 
 def _show_version(client: MlflowClient, model: LoggedModel, name: str, version: str) -> None:
-    """Show the version on the page of the logged model, as an MLflow server does by itself."""
+    """Show the version on the page of the logged model, as an MLflow server does."""
     shown = json.loads(client.get_logged_model(model.model_id).tags.get(MLFLOW_MODEL_VERSIONS, "[]"))
     mine = {"name": name, "version": int(version)}
     if not any(str(entry["version"]) == version and entry["name"] == name for entry in shown):

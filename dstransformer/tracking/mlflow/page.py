@@ -81,7 +81,7 @@ def default_run_name(run: RunStart, run_folder: Path) -> str:
 
 
 def dataset_name(run: RunStart) -> str:
-    """The dataset name: ``data/wmt14 (en-de)``. It includes the parent folder, as many corpora are named ``corpus``."""
+    """The dataset name: ``data/wmt14 (en-de)``. With the parent folder, because many corpora are named ``corpus``."""
     return f"{_last_two_parts(run.corpus)} ({_languages(run.manifest)})"
 
 
@@ -286,10 +286,10 @@ def _format_progress(run: RunStart, summary: RunSummary) -> str:
         "failed": f"Failed after {of}.",
         "killed": f"Interrupted after {of}; run the same command to resume.",
     }[summary.status]
-    return text if summary.bundle is None else f"{text} {_format_origin(summary.bundle)}"
+    return text if summary.bundle is None else f"{text} {_format_members(summary.bundle)}"
 
 
-def _format_origin(bundle: Path) -> str:
+def _format_members(bundle: Path) -> str:
     """The checkpoints that make up the bundle, and why, from its provenance."""
     try:
         provenance = read_json(bundle / "provenance.json", nan=True)

@@ -43,7 +43,7 @@ from dstransformer.tracking.mlflow.page import (
 
 Scores = dict[str, Any]  # of one evaluation, in a record: metrics, time, dataset
 
-#: Updates with a loss or gradient that is not finite of which a process tells MLflow. ``metrics.jsonl`` has them all.
+#: Updates with a loss or gradient that is not finite that a process reports to MLflow. ``metrics.jsonl`` has them all.
 MAX_NONFINITE_UPDATES = 200
 
 #: Training losses that are remembered until the checkpoint of their update is on disk.

@@ -1,6 +1,6 @@
 """Creates MLflow's SQLite file atomically, and replaces a broken one.
 
-MLflow creates and migrates a SQLite file in place and without a lock. Two runs that start at once, or one that is
+MLflow creates and migrates a SQLite file in place and without a lock. Two runs that start together, or one that is
 killed, can leave a file that MLflow cannot open. Here it is created as a temporary file, under a lock, and renamed.
 """
 

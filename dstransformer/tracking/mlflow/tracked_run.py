@@ -24,7 +24,8 @@ from dstransformer.tracking.mlflow.location import (
     sqlite_path,
 )
 from dstransformer.tracking.mlflow.outbox import CURSOR_NAME, OLD_PENDING_NAME, OUTBOX_NAME, Outbox, Record, unix_ms
-from dstransformer.tracking.mlflow.sender import Sender, StoreUnreachableError, is_group
+from dstransformer.tracking.mlflow.run_group import is_group
+from dstransformer.tracking.mlflow.sender import Sender, StoreUnreachableError
 
 logger = logging.getLogger(__name__)
 

@@ -24,6 +24,9 @@ _WITHOUT_KERNEL = {
 #: Operators that read or write as much of their first tensor as their result or their source holds.
 _SPARSE = {"embedding", "gather", "index", "index_select", "scatter_add_", "index_copy_", "index_add_"}
 
+#: Operators that read logits in half precision twice, and write their gradient over them.
+_IN_TWO_PASSES = {"cross_entropy_", "r_drop_cross_entropy_"}
+
 #: The factors of the operations of a product, by operator: the arguments that are its two matrices.
 _PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
 
@@ -159,7 +162,10 @@ def _bytes_moved(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
     if name in _SPARSE:
         rest = inputs[1:] if name.endswith("_") else outputs
         return 2 * sum(_sizes(rest))
-    return sum(_sizes(inputs)) + sum(_sizes(outputs))
+    moved = sum(_sizes(inputs)) + sum(_sizes(outputs))
+    if name in _IN_TWO_PASSES:
+        moved += 2 * sum(_sizes([tensor for tensor in inputs if tensor.element_size() == 2]))
+    return moved
 
 
 def _product_flops(name: str, args: tuple[Any, ...]) -> int:

@@ -30,6 +30,7 @@ class Layout:
         world_size: Number of processes; the recorded one is rank 0.
         overrides: ``section.key=value`` overrides of the preset.
         vocabulary: Size of the joint vocabulary.
+        kernels: Whether the Triton kernels run, for which triton must be installed, or PyTorch's operators.
     """
 
     preset: str
@@ -37,6 +38,7 @@ class Layout:
     world_size: int = 1
     overrides: Sequence[str] = ()
     vocabulary: int = 37_000
+    kernels: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def record_update(layout: Layout) -> Recorded:
     from support.processes.launching import run_command
 
     processes = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(layout.world_size), "DS_ACCELERATOR": "cuda"}
-    processes["DST_GPU_KERNELS"] = "0"  # PyTorch's operators are counted, wherever triton is installed
+    processes["DST_GPU_KERNELS"] = str(int(layout.kernels))
     variables = {**processes, "TRITON_INTERPRET": "0"}
     with tempfile.TemporaryDirectory(prefix="dst-faked-") as folder:
         result = Path(folder, "record.json")

@@ -17,8 +17,8 @@ from support.processes.launching import run_command
 
 from dstransformer.batching import Position
 from dstransformer.checkpoints.averaging import average_run
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import Checkpoint, TrainState
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.cli import main
 from dstransformer.config import load_config
 from dstransformer.errors import DataError, StorageError

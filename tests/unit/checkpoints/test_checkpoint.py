@@ -11,6 +11,7 @@ from typing import IO, Any
 import pytest
 
 from dstransformer.batching import Position
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import (
     FORMAT_VERSION,
     Checkpoint,
@@ -21,7 +22,6 @@ from dstransformer.checkpoints.format import (
     read_checkpoint,
     verify_checkpoint,
 )
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.selection import periodic, select_kept
 from dstransformer.errors import DataError, NewerFormatError, StorageError
 from dstransformer.evaluation import Score

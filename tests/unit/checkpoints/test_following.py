@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -11,11 +12,13 @@ import pytest
 import torch
 from support.data.corpora import small_tokenizer
 
-from dstransformer.checkpoints.following import Results, follow, is_finished, validation_set
+from dstransformer.checkpoints import following
+from dstransformer.checkpoints.following import RETRIES, Results, find_bundle, follow, is_finished, validation_set
 from dstransformer.config import load_config
 from dstransformer.errors import DataError, NewerFormatError
 from dstransformer.evaluation.testset import TestSet
-from dstransformer.model import open_bundle, save_bundle
+from dstransformer.io.files import read_error
+from dstransformer.model import Bundle, open_bundle, save_bundle
 
 CONFIG = load_config("toy")
 FINAL = {"kind": "final_test", "step": 3, "bleu": 1.0}
@@ -47,7 +50,11 @@ def log(run: Path, record: dict[str, object]) -> None:
 def followed(run: Path, *events: Callable[[], object]) -> list[str]:
     """What is found while these events happen, one at each wait; the run finishes with the last."""
     left = iter(events)
-    return [name for name, _ in follow(run, 1.0, wait=lambda _: next(left)(), say=lambda _: None)]
+    return [name for name, _ in follow(run, keep, 1.0, wait=lambda _: next(left)(), say=lambda _: None)]
+
+
+def keep(bundle: Bundle) -> Bundle:
+    return bundle
 
 
 def finish(run: Path) -> None:
@@ -75,7 +82,7 @@ def test_a_checkpoint_that_goes_while_others_are_read_is_passed_over(
     for number in (1, 2, 3):
         write(run, f"step-0000000{number}")
     finish(run)
-    found = follow(run, 1.0, say=lambda _: None)
+    found = follow(run, keep, 1.0, say=lambda _: None)
     assert next(found)[0] == "step-00000001"
     shutil.rmtree(run / "checkpoints" / "step-00000002")
     assert [name for name, _ in found] == ["step-00000003", "bundle"]
@@ -89,6 +96,69 @@ def test_a_damaged_checkpoint_is_passed_over_with_one_warning(run: Path, caplog:
     assert len(caplog.messages) == 1
     assert "provenance.json is damaged" in caplog.messages[0]
     assert caplog.messages[0].endswith("; it is skipped")
+
+
+def unreadable(name: str, times: int) -> Callable[[Bundle], Bundle]:
+    """Loads a bundle, as from a network file system that fails for one checkpoint a number of times."""
+    left = [times]
+
+    def load(bundle: Bundle) -> Bundle:
+        if name in str(bundle.path) and left[0]:
+            left[0] -= 1
+            raise read_error(bundle.path, OSError(errno.EIO, "Input/output error"))
+        return bundle
+
+    return load
+
+
+@pytest.mark.parametrize("name", ["step-00000001", "run/bundle"])
+def test_a_bundle_that_cannot_be_read_for_a_moment_is_read_later(
+    run: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    write(run, "step-00000001")
+    finish(run)
+    looks: list[float] = []
+    found = [one for one, _ in follow(run, unreadable(name, 3), 1.0, wait=looks.append, say=lambda _: None)]
+    assert sorted(found) == ["bundle", "step-00000001"]
+    assert len(looks) == 3
+    assert len(caplog.messages) == 1
+    assert "Input/output error; it is tried again at the next looks" in caplog.messages[0]
+
+
+def test_a_bundle_that_can_never_be_read_does_not_hold_up_the_end(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(run, "step-00000001")
+    finish(run)
+    looks: list[float] = []
+    broken = unreadable("step-00000001", RETRIES + 1)
+    assert [name for name, _ in follow(run, broken, 1.0, wait=looks.append, say=lambda _: None)] == ["bundle"]
+    assert len(looks) == RETRIES
+    assert len(caplog.messages) == 1
+
+
+def test_a_checkpoint_whose_folder_cannot_be_opened_for_a_moment_is_read_later(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(run, "step-00000001")
+
+    def open_on_a_failing_disk(place: Path) -> Bundle:
+        raise read_error(place, OSError(errno.ESTALE, "Stale file handle"))
+
+    def fail() -> None:
+        monkeypatch.setattr(following, "open_bundle", open_on_a_failing_disk)
+        write(run, "step-00000002")
+
+    def recover() -> None:
+        monkeypatch.setattr(following, "open_bundle", open_bundle)
+
+    names = ["step-00000001", "step-00000002", "bundle"]
+    assert followed(run, fail, lambda: None, recover, lambda: finish(run)) == names
+
+
+def test_a_run_without_any_readable_bundle_is_named(run: Path) -> None:
+    finish(run)
+    (run / "bundle" / "provenance.json").write_text("{")
+    with pytest.raises(DataError, match="none of its bundles can be read"):
+        find_bundle(run, 1.0)
 
 
 def test_a_checkpoint_that_is_written_again_is_found_again(run: Path) -> None:
@@ -115,14 +185,14 @@ def test_a_run_is_finished_when_its_bundle_is_scored_and_nothing_follows(run: Pa
 def test_it_says_once_that_it_waits(run: Path) -> None:
     said: list[str] = []
     events = iter([lambda: None, lambda: None, lambda: write(run, "step-00000001"), lambda: finish(run)])
-    found = [name for name, _ in follow(run, 1.0, wait=lambda _: next(events)(), say=said.append)]
+    found = [name for name, _ in follow(run, keep, 1.0, wait=lambda _: next(events)(), say=said.append)]
     assert found == ["step-00000001", "bundle"]
     assert said == [f"waiting for the next checkpoint of {run}; Ctrl-C ends"] * 2
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not the folder of a run"):
-        next(follow(tmp_path, 1.0))
+        next(follow(tmp_path, keep, 1.0))
 
 
 RESULT = {"weights_sha256": "a", "test_set": {"digest": "d"}, "beam_size": 4, "precision": "fp32", "metrics": {}}
@@ -164,5 +234,5 @@ def test_results_of_a_newer_format_are_refused(run: Path) -> None:
 
 def test_a_corpus_that_is_gone_is_named(run: Path) -> None:
     bundle = open_bundle(write(run, "bundle"))
-    with pytest.raises(DataError, match=r"the corpus of .* is not there any more .*: name a test set with --src"):
+    with pytest.raises(DataError, match=r"the corpus of .* no longer exists .*: name a test set with --src"):
         validation_set(bundle)

@@ -14,10 +14,10 @@ from support.data.corpora import small_tokenizer
 from support.faults.disk import full_disk
 
 from dstransformer.batching import Position
-from dstransformer.checkpoints import retention
+from dstransformer.checkpoints import checkpoint_folder
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import Snapshot, TrainState
 from dstransformer.checkpoints.manager import CheckpointManager
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.checkpoints.shards import Shard
 from dstransformer.config import load_config
 from dstransformer.distributed.launcher import read_processes
@@ -116,7 +116,7 @@ def test_a_full_disk_at_the_manifest_leaves_no_partial_checkpoint(
     manager.finish()
     manager.begin(take_snapshot, state(2), None)
     manager._pending.part.result()  # type: ignore[union-attr]
-    monkeypatch.setattr(retention, "write_durably", refuse)
+    monkeypatch.setattr(checkpoint_folder, "write_durably", refuse)
     manager.finish()
     assert record.unsaved == [(2, "checkpoint")]
     assert {path.name for path in folder.path.iterdir()} == {"latest", "step-00000001"}

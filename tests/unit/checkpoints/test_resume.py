@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dstransformer.batching import Position
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import Checkpoint, TrainState
 from dstransformer.checkpoints.resume import _check_fixed_values, _flatten, find_checkpoint
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.config import load_config
 from dstransformer.errors import ConfigError, DataError
 

@@ -36,7 +36,7 @@ def test_a_picture_is_replaced_only_with_overwrite(
     assert len(before) > 5_000
     assert main(["plot", *arguments.split()]) == 2
     assert capsys.readouterr().err == (
-        f"dst: error: {made} is there already: replace it with --overwrite, or give another name\n"
+        f"dst: error: {made} already exists: replace it with --overwrite, or give another name\n"
     )
     assert main(["plot", *arguments.split(), "--overwrite"]) == 0
     assert (here / made).read_bytes() == before

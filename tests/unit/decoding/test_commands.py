@@ -87,7 +87,7 @@ def test_unusable_files_are_refused_before_the_model_is_loaded(bundle: Path, tmp
     good, old = write(tmp_path / "good", b"dog\n"), write(tmp_path / "old", b"old\n")
     with pytest.raises(StorageError, match=r"cannot write .*missing is not a folder; make it first"):
         translate_files(good, str(tmp_path / "missing" / "out"), load)
-    with pytest.raises(UserError, match=r"old is there already: replace it with --overwrite"):
+    with pytest.raises(UserError, match=r"old already exists: replace it with --overwrite"):
         translate_files(good, old, load)
     with pytest.raises(DataError, match="cannot read"):
         translate_files(str(tmp_path / "none"), str(tmp_path / "out"), load)

@@ -237,7 +237,7 @@ def test_a_finished_output_is_not_made_again(text: str, tmp_path: Path) -> None:
     def load() -> Translator:
         raise AssertionError("loaded")
 
-    with pytest.raises(UserError, match="out is there already: replace it with --overwrite"):
+    with pytest.raises(UserError, match="out already exists: replace it with --overwrite"):
         parts.translate_in_parts(text, str(out), load, Request(), Processes(0, 0, 1))
     with pytest.raises(DataError, match="cannot read"):
         parts.translate_in_parts(str(tmp_path / "none"), f"{out}2", load, Request(), Processes(0, 0, 1))

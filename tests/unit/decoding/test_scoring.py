@@ -131,7 +131,7 @@ class TestCommand:
         ({"--tgt": "short"}, "short has 1 line but"),
         ({"--tgt": "none"}, "none: No such file"),
         ({"--output": "tgt", "--overwrite": None}, "tgt is an input of this command"),
-        ({"--output": "short"}, "short is there already: replace it with --overwrite"),
+        ({"--output": "short"}, "short already exists: replace it with --overwrite"),
         ({"--batch-tokens": "0"}, "--batch-tokens 0: a batch holds at least one token"),
         ({"--max-tokens": "-1"}, "--max-tokens -1: give the most tokens of a sentence, or 0"),
         ({"--device": "tpu"}, "cannot use the device 'tpu'"),

@@ -153,7 +153,7 @@ def test_two_processes_on_one_gpu_are_refused_by_all() -> None:
 
 
 @pytest.mark.parametrize(("variables", "warning"), [
-    ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_SIZE=2, but WORLD_SIZE is not set: this process trains by itself"),
+    ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_SIZE=2, but WORLD_SIZE is not set: this process trains alone"),
     ({"SLURM_NTASKS": "4", "SLURM_PROCID": "1"}, "SLURM_NTASKS=4, but WORLD_SIZE"),
     ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, None),
     ({"SLURM_NTASKS": "1"}, None), (SLURM, None), (LAUNCHER | {"SLURM_NTASKS": "4"}, None), ({}, None),

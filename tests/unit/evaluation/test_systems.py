@@ -148,7 +148,7 @@ def test_slips_are_found_before_anything_is_translated(
     ("bundle --src a.en --ref a.de --interval 3", "--interval is for --follow"),
     ("bundle --src a.en --ref a.de --langpair en-de", "--langpair is for --test-set"),
     ("bundle --src a.en --ref a.de --src b.en --ref b.de --systems a.good", "given 1 times for 2 test sets"),
-    ("--ref a.de --ref b.de --systems a.good a.bad --systems b.bad", "--systems names 2 and 1 files: name as many"),
+    ("--ref a.de --ref b.de --systems a.good a.bad --systems b.bad", "--systems names 2 and 1 files: name the same"),
     ("--ref a.de --systems b.good", "b.good has 3 lines but a.de has 4"),
     ("bundle --src a.en --ref a.de --systems a.bad --output out", "--output is for the translations of one BUNDLE on"),
     ("bundle --src a.en --ref a.de --src b.en --ref b.de --output out", "--output is for the translations of one"),

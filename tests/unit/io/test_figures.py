@@ -67,7 +67,7 @@ def test_unsuitable_picture_paths_are_refused(tmp_path: Path) -> None:
         "folder.png": "is a folder: name a file in it",
         "corpus/plot.png": "lies inside the corpus",
         "nowhere/plot.png": "nowhere is not a folder; make it first",
-        "old.png": "is there already: replace it with --overwrite",
+        "old.png": "already exists: replace it with --overwrite",
     }.items():
         with pytest.raises(UserError, match=message):
             check_picture(tmp_path / name, overwrite=False)

@@ -125,7 +125,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
             write("new")
             path.write_text("other\n")
 
-    with pytest.raises(UserError, match="out is there already: replace it with --overwrite"):
+    with pytest.raises(UserError, match="out already exists: replace it with --overwrite"):
         write_it()
     assert path.read_text() == "other\n"
     assert list(tmp_path.iterdir()) == [path]
@@ -143,7 +143,7 @@ def test_files_appear_together(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     two.write_text("mine\n")
     with (
-        pytest.raises(UserError, match=f"{two} is there already"),
+        pytest.raises(UserError, match=f"{two} already exists"),
         writing_files([one, two], overwrite=False),
     ):
         pytest.fail("the block must not run")
@@ -276,7 +276,7 @@ def test_a_pipe_yields_the_same_lines_as_a_file(tmp_path: Path, pack: Callable[[
 def test_a_file_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("old\n")
-    refusal = f"{path} is there already: replace it with --overwrite"
+    refusal = f"{path} already exists: replace it with --overwrite"
     with pytest.raises(UserError, match=refusal), writing_lines(path, overwrite=False):
         pytest.fail("the block must not run")
     assert path.read_text() == "old\n"

@@ -10,8 +10,8 @@ from support.data.corpora import write_corpus
 from support.training.runs import TINY
 
 from dstransformer.batching import Position
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import TrainState
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.config import load_config
 from dstransformer.corpus import Corpus
 from dstransformer.errors import DstError, UserError

@@ -5,7 +5,9 @@ See :mod:`support.cuda`. Nothing is computed, so nothing here is about results o
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,13 @@ from support.cuda.record import Recorder
 from support.cuda.updates import Layout, Recorded, record_update
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from benchmarks.gpu.counts import LAYOUTS, VOCABULARY, count, load_counts
+from benchmarks.gpu.counts import LAYOUTS, VOCABULARY, Counted, count, load_counts
 from dstransformer.config import compose, load_config
 from dstransformer.model import parameter_count
 from dstransformer.training.estimate import peak_memory_bytes
 
 faked = pytest.mark.skipif(bool(missing()), reason=missing() or "can be faked")
+with_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs the package triton")
 
 #: A model that takes a second, with every part of a large one.
 SMALL = (
@@ -92,12 +95,11 @@ def test_deepspeeds_throughput_timer_would_wait_twice_per_micro_batch(tmp_path: 
 
 @faked
 @pytest.mark.extended
-@pytest.mark.parametrize(("preset", "world_size", "micro_batches"), LAYOUTS)
-def test_an_update_has_no_more_operators_waits_and_memory_than_are_stored(
-    preset: str, world_size: int, micro_batches: int
-) -> None:
+@with_triton
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.key)
+def test_an_update_has_no_more_operators_waits_and_memory_than_are_stored(layout: Counted) -> None:
     """The stored counts are a budget, and what predictions use: ``python -m benchmarks gpu --count`` renews them."""
-    stored, counted = load_counts()[preset, world_size, micro_batches], count(preset, world_size, micro_batches)
+    stored, counted = load_counts()[layout], count(layout)
     assert counted.launches <= stored.launches
     assert counted.waits <= stored.waits
     assert counted.peak_bytes <= 1.02 * stored.peak_bytes
@@ -111,20 +113,20 @@ def estimate_peak(preset: str, stage: int, world_size: int, micro_batches: int) 
     return peak
 
 
-@pytest.mark.parametrize(("preset", "world_size", "micro_batches"), LAYOUTS)
-def test_the_dry_run_estimates_the_peak_memory_that_was_counted(
-    preset: str, world_size: int, micro_batches: int
-) -> None:
-    stored = load_counts()[preset, world_size, micro_batches]
-    assert estimate_peak(preset, 1, world_size, micro_batches) == pytest.approx(stored.peak_bytes, rel=0.1)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.key)
+def test_the_dry_run_estimates_the_peak_memory_that_was_counted(layout: Counted) -> None:
+    stored = load_counts()[layout]
+    estimated = estimate_peak(layout.preset, layout.stage, layout.gpus, layout.micro_batches)
+    assert estimated == pytest.approx(stored.peak_bytes, rel=0.1)
 
 
 @faked
+@with_triton
 @pytest.mark.extended
 @pytest.mark.parametrize(("stage", "world_size", "micro_batches"), [(0, 1, 1), (2, 1, 8), (3, 8, 8)])
 def test_the_estimate_holds_at_other_stages(stage: int, world_size: int, micro_batches: int) -> None:
     layout = Layout("base", (f"zero{stage}", "bf16"), world_size, (f"batch.micro_batches={micro_batches}",), VOCABULARY)
-    counted = record_update(layout).peak_bytes
+    counted = record_update(replace(layout, kernels=True)).peak_bytes
     assert estimate_peak("base", stage, world_size, micro_batches) == pytest.approx(counted, rel=0.1)
 
 
@@ -137,13 +139,14 @@ def check_activation_checkpointing(
     sizes = parameter_count(config.model, vocabulary), config.model.embedding_rows(vocabulary)
     peak = peak_memory_bytes(config, compose(config, world_size), world_size, *sizes)
     overrides = ("training.activation_checkpointing=true", *changes)
-    counted = record_update(Layout(preset, fragments, world_size, overrides, vocabulary)).peak_bytes
+    counted = record_update(Layout(preset, fragments, world_size, overrides, vocabulary, kernels=True)).peak_bytes
     assert peak == pytest.approx(counted, rel=0.1)
     plain = load_config(preset, changes, fragments)
     assert peak < 0.8 * (peak_memory_bytes(plain, compose(plain, world_size), world_size, *sizes) or 0)
 
 
 @faked
+@with_triton
 def test_activation_checkpointing_takes_the_memory_that_is_estimated() -> None:
     """With few pieces a layer that is computed again takes more than the loss."""
     small = ("model.num_layers=2", "model.d_model=256", "model.d_ff=1024", "batch.micro_batches=2")
@@ -151,6 +154,7 @@ def test_activation_checkpointing_takes_the_memory_that_is_estimated() -> None:
 
 
 @faked
+@with_triton
 @pytest.mark.extended
 @pytest.mark.parametrize(("preset", "stage", "world_size", "micro_batches"), [
     ("base", 1, 1, 1), ("base", 1, 8, 8), ("base", 2, 1, 8), ("base", 3, 8, 8), ("base", 3, 1, 1), ("big", 1, 1, 1),

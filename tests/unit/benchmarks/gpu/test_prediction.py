@@ -59,22 +59,22 @@ def test_the_command_prints_predictions_and_calls_them_so(
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_no_change_makes_training_slower_and_each_is_made_once(model: str, gpus: int) -> None:
     rows = predict_training(model, SHEETS["h100"], gpus)
-    totals = [row.time.total for row in rows]
+    (unchanged,) = (place for place, row in enumerate(rows) if row.what == "ZeRO 0")
+    totals = [row.time.total for row in rows[unchanged:]]
     assert totals == sorted(totals, reverse=True)
     config = load_config(model)
     for _, change in CHANGES:
         once = change(rows[0].work, config, VOCABULARY)
         twice = change(once, config, VOCABULARY)
-        if change.__name__ != "fuse_residuals":  # leaves the dropout of the embeddings
-            assert sorted(twice.operators) == sorted(once.operators)
+        assert sorted(twice.operators) == sorted(once.operators)
         assert (twice.waits, twice.launches) == (once.waits, once.launches)
 
 
 def test_every_layout_is_stored_and_micro_batches_hold_the_update() -> None:
     found = load_counts()
     assert set(found) == set(LAYOUTS)
-    for (preset, gpus, _), counts in found.items():
-        assert 0.8 * 25_000 / gpus < counts.tgt_tokens <= 1.1 * 25_000 / gpus, preset
+    for layout, counts in found.items():
+        assert 0.8 * 25_000 / layout.gpus < counts.tgt_tokens <= 1.1 * 25_000 / layout.gpus, layout
         assert counts.launches > 500
 
 

@@ -46,6 +46,6 @@ def test_a_page_shows_what_cleaning_dropped(tmp_path: Path, capsys: pytest.Captu
     assert "and more words: 1 sentences before cleaning, 0 after" in html
     assert html.startswith("<!doctype html>")
     assert "http" not in html, "it needs no network"
-    assert "is there already" in refuses(capsys, main(["report", str(tmp_path / "corpus"), "--out", str(page)]))
+    assert "already exists" in refuses(capsys, main(["report", str(tmp_path / "corpus"), "--out", str(page)]))
     wrong = main(["report", str(tmp_path / "corpus"), "--out", str(tmp_path / "page")])
     assert "does not end in .html" in refuses(capsys, wrong)

@@ -208,5 +208,5 @@ def test_lists_and_addresses_keep_their_places(tmp_path: Path) -> None:
     assert loaded.valid == (Path("v.tsv"),)
     with pytest.raises(ConfigError, match=r"sources\.a\.train = .*is a file of this machine: leave out file://"):
         load_recipe(str(path), ["sources.a.train=file:///x.tsv"])
-    with pytest.raises(ConfigError, match=r"sources\.a\.train = .*@h/x.*characters that none has"):
+    with pytest.raises(ConfigError, match=r"sources\.a\.train = .*@h/x.*characters that no address has"):
         load_recipe(str(path), ['sources.a.train="https://a:b@h/x\\n"'])

@@ -32,7 +32,7 @@ def test_the_vocabulary_has_defaults_by_source(
     ({}, "sources"),
     ({"sources": {"toy": {"source": "toy", "pair": "de-en"}}}, "Extra inputs are not permitted"),
     ({"sources": {"toy": {"source": "toy"}}, "clean": {"max_ratio": 0.5}}, "greater than or equal to 1"),
-    ({"sources": {"toy": {"source": "toy"}}, "vocab": {"tokenizer_model": "m", "vocab_size": 3}}, "brings its own"),
+    ({"sources": {"toy": {"source": "toy"}}, "vocab": {"tokenizer_model": "m", "vocab_size": 3}}, "has its own"),
     ({"sources": {"toy": {"source": "toy"}}, "encode": {"shard_rows": 9_000_000}}, r"more than 2\^31 tokens"),
     ({"sources": {"toy": {"source": "toy"}}, "vocab": 3}, "vocab"),
     ({"sources": {"toy": {"source": "toy"}}, "shuffle": True}, "shuffle"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from dstransformer.distributed.launcher import read_processes
-from dstransformer.distributed.supervision.session import Session, Votes
+from dstransformer.distributed.supervision.session import Flags, Session
 from dstransformer.distributed.supervision.stop_signals import StopRequest
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import ConfigError
@@ -28,11 +28,11 @@ def test_a_stop_request_is_seen_wherever_it_is_looked_for(world: World) -> None:
     session = Session(world, stop)
     assert not session.should_stop()
     assert session.wait(0.0)
-    assert session.vote(save=True, writing=False, nonfinite=False) == Votes(False, True, False, False)
+    assert session.combine_flags(save=True, writing=False, nonfinite=False) == Flags(False, True, False, False)
     stop.received = "SIGTERM"
     assert session.should_stop()
     assert not session.wait(3600.0)
-    assert session.vote(save=False, writing=True, nonfinite=True) == Votes(True, False, True, True)
+    assert session.combine_flags(save=False, writing=True, nonfinite=True) == Flags(True, False, True, True)
     assert session.stopped_by == "SIGTERM"
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dstransformer.checkpoints.folders import check_bundle_folder, check_run_folder
 from dstransformer.errors import ConfigError, DataError
+from dstransformer.io.output_folders import check_bundle_folder, check_run_folder
 
 
 def fill(folder: Path, *names: str) -> Path:
