@@ -251,7 +251,8 @@ def peak_memory_bytes(
 
     Returns:
         The larger of two sums: at the loss, when all activations are there (with activation checkpointing, or while the
-        last layer is computed again); and when Adam starts, when all gradients are. None for what it does not cover.
+        last layer is computed again); and from the last gradient to Adam, when all gradients are. None for what it does
+        not cover.
     """
     zero, precision, stage = ds_config["zero_optimization"], precision_of(ds_config), zero_stage(ds_config)
     offloads = offloads_optimizer(ds_config) or zero.get("offload_param", {}).get("device", "none") != "none"
@@ -267,16 +268,17 @@ def peak_memory_bytes(
         held, buffers = held + 4 * parameters + buffers, 0
     checkpoints = config.training.activation_checkpointing
     activations = activation_bytes(config.model, src_tokens, tgt_tokens, checkpoints=checkpoints)
-    earlier = 0.0  # the gradients of earlier micro-batches
-    if accumulation_steps(micro_batches, world_size) > 1:
-        earlier = gradients + (buffers if stage == 1 else 0)  # stage 2 reduces after each micro-batch
-    loss = loss_bytes(config.model, rows, tgt_tokens)
-    if checkpoints:
+    # The gradients of earlier micro-batches. Stage 2 reduces after each, so that its buffers are free again.
+    earlier = gradients if accumulation_steps(micro_batches, world_size) > 1 else 0.0
+    in_buffers = buffers if earlier and stage == 1 else 0
+    at_loss = activations + loss_bytes(config.model, rows, tgt_tokens) + earlier + in_buffers
+    matrix = 4 * rows * config.model.d_model
+    if checkpoints:  # while the last layer is computed again, the softmax matrix has its gradient
         layer = recomputed_bytes(config.model, src_tokens, tgt_tokens)
-        loss = max(loss, layer + 4 * rows * config.model.d_model)  # the softmax matrix has its gradient by then
-    at_loss = activations + loss + earlier
+        at_loss = max(at_loss, activations + layer + matrix + earlier + buffers)
     flat = 4 * parameters / world_size if stage else 0.0  # the gradients once more, as Adam takes them
-    return round(held + max(at_loss, gradients + buffers + flat))
+    shared = 0 if config.model.tie_embeddings == "none" else 2 * matrix  # the gradients of its uses, before their sum
+    return round(held + max(at_loss, gradients + buffers + max(flat, shared)))
 
 
 def _buffer_bytes(zero: Mapping[str, Any], stage: int) -> int:
