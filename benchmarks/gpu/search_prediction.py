@@ -12,12 +12,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.gpu.counts import VOCABULARY
-from benchmarks.gpu.roofline import Operator, Prediction, Sheet, Work, predict
+from benchmarks.gpu.roofline import Operator, Prediction, Work, predict
 from benchmarks.gpu.text import MEAN_PIECES
 from dstransformer.config import Config, load_config
 from dstransformer.corpus import EOS_ID
 from dstransformer.decoding import Ensemble, beam_search
 from dstransformer.model import Packing, Transformer
+from dstransformer.training.devices import Sheet
 
 #: Sizes of the model whose search is counted; the number of its layers is that of the preset.
 _SMALL = ("model.d_model=32", "model.d_ff=64", "model.num_heads=2", "model.d_k=16", "model.d_v=16")

@@ -101,3 +101,25 @@ def test_auto_keeps_the_micro_batches_of_the_checkpoint(
 def test_another_number_of_micro_batches_is_refused(run: Path) -> None:
     with pytest.raises(UserError, match=r"set batch\.micro_batches=4 to resume"):
         plan(run, "batch.micro_batches=2")
+
+
+def test_a_named_gpu_gives_auto_its_number_and_says_whether_an_update_fits(run: Path) -> None:
+    def plan_for(device: str | None, *changes: str) -> DryRun:
+        request = TrainRequest("base", run.parent / "corpus", run.parent / "new", changes, ["zero1", "bf16"])
+        return dry_run(request, device)
+
+    auto = "batch.micro_batches=auto"
+    planned = plan_for("h100", auto)
+    assert planned.usable_gib == pytest.approx(0.9 * 79 - 1)
+    assert planned.setup.config.batch.micro_batches == 1
+    assert planned.setup.micro_batches_from is not None
+    assert planned.setup.micro_batches_from.endswith("of the 70.1 GiB that are usable on each GPU by prediction (auto)")
+    assert plan_for(None, auto).setup.micro_batches_from == (
+        "one for each process, as no memory is predicted here (auto)"
+    )
+    large = ("batch.src_tokens=1000000", "batch.tgt_tokens=1000000")
+    many = plan_for("h100", auto, *large)
+    assert many.setup.config.batch.micro_batches > plan_for("h200", auto, *large).setup.config.batch.micro_batches > 1
+    assert many.estimate.peak_memory_gib is not None
+    assert many.usable_gib is not None
+    assert 0 < many.estimate.peak_memory_gib <= many.usable_gib
