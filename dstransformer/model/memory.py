@@ -84,7 +84,8 @@ def loss_bytes(config: ModelConfig, rows: int, tgt_tokens: int) -> int:
     """
     chunk = max(1, CHUNK_LOGITS["cuda"] // rows)
     matrix = rows * config.d_model
-    gradient = tgt_tokens * config.d_model * _HALF + (matrix * _SINGLE if tgt_tokens > chunk else 0)
+    matrices = 2 if tgt_tokens > chunk else 1  # the gradient of this chunk, and the sum of those before
+    gradient = tgt_tokens * config.d_model * _HALF + matrices * matrix * _SINGLE
     return min(tgt_tokens, chunk) * rows * _HALF + matrix * _HALF + gradient
 
 

@@ -268,8 +268,9 @@ def peak_memory_bytes(
         held, buffers = held + 4 * parameters + buffers, 0
     checkpoints = config.training.activation_checkpointing
     activations = activation_bytes(config.model, src_tokens, tgt_tokens, checkpoints=checkpoints)
-    # The gradients of earlier micro-batches. Stage 2 reduces after each, so that its buffers are free again.
-    earlier = gradients if accumulation_steps(micro_batches, world_size) > 1 else 0.0
+    # The gradients of earlier micro-batches, for which stage 3 keeps a place. Stage 2 reduces after each, so that its
+    # buffers are free again.
+    earlier = gradients if stage == 3 or accumulation_steps(micro_batches, world_size) > 1 else 0.0
     in_buffers = buffers if earlier and stage == 1 else 0
     at_loss = activations + loss_bytes(config.model, rows, tgt_tokens) + earlier + in_buffers
     matrix = 4 * rows * config.model.d_model
