@@ -79,7 +79,7 @@ def choose_micro_batches(setup: Setup, stored: int | None, usable: int | None) -
         raise ConfigError(
             f"batch.micro_batches = auto: no number fits the GPUs. With {most}, the most for {world_size} "
             f"process{'' if world_size == 1 else 'es'}, an update takes {_gib(measure(most))} on each by prediction, "
-            f"and {_gib(usable)} are usable: {again}choose a higher ZeRO stage or more processes, lower "
+            f"and {_gib(usable)} are usable: choose a higher ZeRO stage or more processes, {again}lower "
             "batch.src_tokens and batch.tgt_tokens, or give a number with --set batch.micro_batches=N to try"
         )
     found = f"which take {_gib(measure(number))} of the {_gib(usable)} that are usable on each GPU by prediction (auto)"

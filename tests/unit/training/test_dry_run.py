@@ -12,6 +12,7 @@ from support.training.runs import TINY
 from dstransformer.batching import Position
 from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import TrainState
+from dstransformer.cli import main
 from dstransformer.config import load_config
 from dstransformer.corpus import Corpus
 from dstransformer.errors import DstError, UserError
@@ -123,3 +124,15 @@ def test_a_named_gpu_gives_auto_its_number_and_says_whether_an_update_fits(run: 
     assert many.estimate.peak_memory_gib is not None
     assert many.usable_gib is not None
     assert 0 < many.estimate.peak_memory_gib <= many.usable_gib
+
+
+def test_the_command_says_whether_an_update_fits_the_named_gpu(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = str(run.parent / "new")
+    command = ["train", "base", "--corpus", str(run.parent / "corpus"), "--run", new, "--device", "h100"]
+    assert main([*command, "--dry-run", "--set", "batch.micro_batches=1"]) == 0
+    assert "come on top; fits the 70.1 GiB that are usable on the GPU" in capsys.readouterr().out
+    large = ["batch.micro_batches=1", "batch.src_tokens=1000000", "batch.tgt_tokens=1000000"]
+    assert main([*command, "--dry-run", "--set", *large]) == 0
+    assert "come on top; does not fit the 70.1 GiB" in capsys.readouterr().out
+    assert main(command) == 2
+    assert "--device h100 is for a dry run: add --dry-run" in capsys.readouterr().err
