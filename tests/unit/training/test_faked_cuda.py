@@ -142,7 +142,7 @@ def check_activation_checkpointing(
     counted = record_update(Layout(preset, fragments, world_size, overrides, vocabulary, kernels=True)).peak_bytes
     assert peak == pytest.approx(counted, rel=0.1)
     plain = load_config(preset, changes, fragments)
-    assert peak < 0.8 * (peak_memory_bytes(plain, compose(plain, world_size), world_size, *sizes) or 0)
+    assert peak < 0.9 * (peak_memory_bytes(plain, compose(plain, world_size), world_size, *sizes) or 0)
 
 
 @faked
