@@ -191,7 +191,7 @@ def _shipped_cases(choice: Choice) -> list[Case]:
             model=model,
             precision=choice.precisions[0],
             backend=choice.backends[0],
-            micro_batches=load_config(model).batch.micro_batches,
+            micro_batches=load_config(model).batch.micro_batch_count,
             profile=True,
             trace=choice.trace,
             work=choice.work,

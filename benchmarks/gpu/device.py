@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.gpu.roofline import SHEETS, Sheet
+from dstransformer.training.devices import SHEETS, Sheet
 
 #: Peak FLOP/s of dense bf16 and fp16 matrix products with fp32 accumulation. NVIDIA's data sheets often state twice as
 #: much, for sparse matrices. The first name contained in the device's name counts.

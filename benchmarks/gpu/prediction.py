@@ -10,11 +10,9 @@ from benchmarks.gpu.counts import VOCABULARY, Counted, Counts, load_counts
 from benchmarks.gpu.roofline import (
     KERNEL_SECONDS,
     LAUNCH_SECONDS,
-    SHEETS,
     TRITON_SECONDS,
     WAIT_SECONDS,
     Prediction,
-    Sheet,
     Work,
     predict,
 )
@@ -24,6 +22,7 @@ from benchmarks.lib.tables import format_table
 from dstransformer.batching import build_budget
 from dstransformer.config import Config, load_config
 from dstransformer.model import parameter_count, training_flops
+from dstransformer.training.devices import SHEETS, Sheet
 
 #: By ZeRO stage, the bytes that one of many GPUs sends per byte of the weights: gradients are reduced to all GPUs,
 #: which counts twice; ZeRO 1 gathers the weights too.
@@ -116,7 +115,7 @@ def predict_training(model: str, sheet: Sheet, gpus: int) -> list[Row]:
     """Predict training as shipped, and with each change on top of those before."""
     found = load_counts()
     config = load_config(model)
-    shipped = config.batch.micro_batches
+    shipped = config.batch.micro_batch_count
     layouts = [("as shipped", Counted(model, 1, gpus, shipped))]
     if gpus == 1:
         layouts.append(("1 micro-batch", Counted(model, 1, 1, 1)))

@@ -28,8 +28,8 @@ from benchmarks.gpu.device import datasheet_peak, describe, find_sheet
 from benchmarks.gpu.prediction import describe as describe_predictions
 from benchmarks.gpu.prediction import describe_beside, predict_case, predict_peak
 from benchmarks.gpu.report import describe_profile, format_limits, format_tables, summarise
-from benchmarks.gpu.roofline import SHEETS, Sheet
 from benchmarks.lib.machine import ROOT, format_header
+from dstransformer.training.devices import SHEETS, Sheet
 
 #: Minimum seconds left to start another case.
 MIN_SECONDS = 15.0

@@ -30,7 +30,7 @@ class Budget:
 
 def build_budget(batch: BatchConfig) -> Budget:
     """The limits of an update, from the configuration."""
-    return Budget(batch.src_tokens, batch.tgt_tokens, batch.micro_batches)
+    return Budget(batch.src_tokens, batch.tgt_tokens, batch.micro_batch_count)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ FIXED_KEYS = (
 
 
 def find_checkpoint(
-    resume: str, folder: CheckpointFolder, config: Config, start: TrainState, corpus: Path
+    resume: str, folder: CheckpointFolder, config: Config, start: TrainState, corpus: Path, free: Collection[str] = ()
 ) -> Checkpoint | None:
     """Find and fully verify the checkpoint to resume from, and log which values change.
 
@@ -39,6 +39,7 @@ def find_checkpoint(
         config: The experiment.
         start: The initial state of this run, with its layout and corpus.
         corpus: The corpus folder, for messages.
+        free: Fixed values that may differ all the same.
 
     Returns:
         The checkpoint; None for a new run.
@@ -54,7 +55,7 @@ def find_checkpoint(
     _check_compatible(checkpoint, config, start, corpus)
     stored = open_bundle(checkpoint.bundle).training_config()
     old, new = _flatten(stored.without_secrets()), _flatten(config.without_secrets())
-    _check_fixed_values(checkpoint, old, new)
+    _check_fixed_values(checkpoint, old, {key: value for key, value in new.items() if key not in free})
     for key in sorted(new):
         if old[key] != new[key]:
             before, now = json.dumps(old[key]), json.dumps(new[key])

@@ -21,6 +21,7 @@ from dstransformer.cli.options import (
 )
 from dstransformer.errors import UserError
 from dstransformer.terminal.command import CommandParser, StoreOnce
+from dstransformer.training.devices import SHEETS
 
 if TYPE_CHECKING:
     from dstransformer.training.dry_run import DryRun
@@ -58,6 +59,9 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         help="make the final bundle a version of this registered model in MLflow; the best has the alias champion",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and estimates only")
+    parser.add_argument(
+        "--device", choices=SHEETS, help="the GPU that a dry run plans the memory of an update for (this machine's)"
+    )
     parser.add_argument("--json", action="store_true", help="print the outcome or the dry run as JSON")
     parser.set_defaults(handler=run)
 
@@ -69,9 +73,11 @@ def run(options: argparse.Namespace) -> CommandResult:
     from dstransformer.training.run import train
 
     request = _request(options)
+    if options.device is not None and not options.dry_run:
+        raise UserError(f"--device {options.device} is for a dry run: add --dry-run, or leave it out")
     is_rank0 = read_processes(os.environ, require_rank=not options.dry_run).rank == 0
     if options.dry_run:
-        planned = dry_run(request)
+        planned = dry_run(request, options.device)
         text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned)
         return CommandResult(text if is_rank0 else "")
     with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the result
@@ -122,21 +128,26 @@ def _describe_dry_run(planned: DryRun) -> str:
         f"parameters         {figures.parameters:>14,}",
         f"FLOPs per update   {figures.flops_per_update:>14.3e}   total {figures.flops:.3e}",
     ]
+    if setup.micro_batches_from is not None:
+        lines.append(f"micro-batches      {setup.config.batch.micro_batches:>14,}   {setup.micro_batches_from}")
     lines += [
         f"model states {stage} {gib:>14.3f}   GiB per process, without activations"
         for stage, gib in figures.model_state_gib.items()
     ]
-    lines.append(_describe_peak_memory(figures.peak_memory_gib))
+    lines.append(_describe_peak_memory(figures.peak_memory_gib, planned.usable_gib))
     lines += [f"warning: {warning}" for warning in planned.warnings]
     return "\n".join(lines)
 
 
-def _describe_peak_memory(gib: float | None) -> str:
+def _describe_peak_memory(gib: float | None, usable: float | None) -> str:
     if gib is None:
         return "peak memory        not estimated: only for the attention backend varlen, without offloading and R-Drop"
+    fits = ""
+    if usable is not None:
+        fits = f"; {'fits' if gib <= usable else 'does not fit'} the {usable:.1f} GiB that are usable on the GPU"
     return (
         f"peak memory        {gib:>14.3f}   GiB per GPU with activations, by a formula for the attention backend "
-        "varlen; CUDA's context and fragmentation come on top"
+        f"varlen; CUDA's context and fragmentation come on top{fits}"
     )
 
 

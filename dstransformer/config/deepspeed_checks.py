@@ -66,7 +66,7 @@ FIXED_VALUES: dict[str, tuple[Any, str]] = {
 
 #: Sections of DeepSpeed that this trainer does not support, and why. One that says ``"enabled": false`` is harmless.
 UNSUPPORTED = {
-    "activation_checkpointing": "it has no effect on this model",
+    "activation_checkpointing": "it has no effect on this model, which has training.activation_checkpointing=true",
     "compression_training": "the bundle would not be the model that was trained",
     "curriculum_learning": "the plan decides which sentences an update holds",
     "data_efficiency": "the plan decides which sentences an update holds",

@@ -41,8 +41,8 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
     """The complete DeepSpeed configuration of an experiment on ``world_size`` processes.
 
     Merges the fragments listed in ``config.deepspeed``, then adds the keys derived from the experiment. To DeepSpeed a
-    packed micro-batch is one sample, so ``train_batch_size`` is the number of micro-batches. DeepSpeed's throughput
-    timer is off unless a fragment states it.
+    packed micro-batch is one sample, so ``train_batch_size`` is the number of micro-batches; for ``auto`` it is the
+    smallest, one for each process. DeepSpeed's throughput timer is off unless a fragment states it.
 
     Raises:
         ConfigError: A fragment is unknown; two fragments state the same key; a fragment states a derived key or
@@ -61,9 +61,10 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
     _check_merged(merged, config.deepspeed)
     # It waits for the device twice per micro-batch, for a figure that the metrics have anyway.
     merged.setdefault("timers", {}).setdefault("throughput", {"enabled": False})
-    accumulation = accumulation_steps(config.batch.micro_batches, world_size)
+    micro_batches = world_size if config.batch.micro_batches == "auto" else config.batch.micro_batches
+    accumulation = accumulation_steps(micro_batches, world_size)
     return merged | {
-        "train_batch_size": config.batch.micro_batches,
+        "train_batch_size": micro_batches,
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": config.optimizer.clip_norm,

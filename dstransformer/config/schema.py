@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
 from dstransformer.errors import without_secrets
 
@@ -88,12 +88,26 @@ class ScheduleConfig(Section):
         return self
 
 
+def _check_micro_batches(value: object) -> int | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_INT64:
+        return value
+    raise ValueError("write an integer, 1 or more, or auto")
+
+
 class BatchConfig(Section):
     """The size of an update (section 5.1) and the number of micro-batches it is split into."""
 
     src_tokens: Count
     tgt_tokens: Count
-    micro_batches: Count
+    micro_batches: Annotated[int | Literal["auto"], PlainValidator(_check_micro_batches)]
+
+    @property
+    def micro_batch_count(self) -> int:
+        """``micro_batches`` as a number, which ``auto`` is by the time a run has joined its processes."""
+        assert self.micro_batches != "auto"
+        return self.micro_batches
 
 
 class MixtureStage(Section):
@@ -160,6 +174,7 @@ class TrainingConfig(Section):
     log_every: Count
     attention_backend: Literal["auto", "varlen", "padded"]
     tf32: bool
+    activation_checkpointing: bool
     prefetch: Count
     join_seconds: Annotated[float, Field(ge=0)]
     hang_seconds: Annotated[float, Field(ge=0)]
@@ -254,6 +269,10 @@ class Config(Section):
     decoding: DecodingConfig
     tracking: TrackingConfig
     deepspeed: list[str]
+
+    def with_micro_batches(self, number: int) -> Config:
+        """A copy whose updates are split into this number of micro-batches."""
+        return self.model_copy(update={"batch": self.batch.model_copy(update={"micro_batches": number})})
 
     def without_secrets(self) -> Config:
         """A copy whose tracking address has its password masked, for files that others read and for MLflow."""

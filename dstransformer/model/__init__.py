@@ -5,7 +5,7 @@ from dstransformer.model.bundle import Bundle, open_bundle, save_bundle, save_we
 from dstransformer.model.flops import LengthSums, training_flops
 from dstransformer.model.incremental import IncrementalDecoder
 from dstransformer.model.loss import LossSums
-from dstransformer.model.memory import activation_bytes, loss_bytes, uses_varlen
+from dstransformer.model.memory import activation_bytes, loss_bytes, recomputed_bytes, uses_varlen
 from dstransformer.model.meta import parameter_count
 from dstransformer.model.ops import DTYPES, Backend, check_backend
 from dstransformer.model.packing import Packing
@@ -27,6 +27,7 @@ __all__ = [
     "loss_bytes",
     "open_bundle",
     "parameter_count",
+    "recomputed_bytes",
     "save_bundle",
     "save_weights",
     "training_flops",

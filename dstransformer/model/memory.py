@@ -21,7 +21,7 @@ def uses_varlen(config: ModelConfig, backend: Backend, precision: Precision) -> 
     return backend != "padded" and precision != "fp32" and fits
 
 
-def activation_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int) -> int:
+def activation_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int, *, checkpoints: bool = False) -> int:
     """What the forward pass of a micro-batch keeps for the backward pass, without the loss.
 
     Kept are, per token: what each product reads, what each norm reads and its two statistics, the masks of dropout,
@@ -31,13 +31,29 @@ def activation_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int) -> i
         config: The architecture.
         src_tokens: Source tokens of the micro-batch.
         tgt_tokens: Target tokens of it.
+        checkpoints: Whether only the input of each layer is kept.
     """
-    memory_keys = _kept(config, config.num_heads * config.d_k, config.num_heads * config.d_v) * _HALF
-    src, tgt = _layer_bytes(config, src_tokens, 0) + memory_keys, _layer_bytes(config, tgt_tokens, 1)
     width = config.d_model
+    src = tgt = width * _HALF
+    if not checkpoints:
+        src, tgt = _layer_bytes(config, src_tokens, 0) + _memory_bytes(config), _layer_bytes(config, tgt_tokens, 1)
     norm = width * _HALF + 2 * _SINGLE if config.norm == "pre" else 0
     embedded = width * _HALF + (width * _MASK if config.dropout else 0) + norm
     return (config.num_layers * src + embedded) * src_tokens + (config.num_layers * tgt + embedded) * tgt_tokens
+
+
+def recomputed_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int) -> int:
+    """What the gradient of a decoder layer takes that is computed again, beside the inputs of all layers.
+
+    That is what the layer keeps otherwise, and the gradients of its feed-forward network.
+    """
+    gradients = (config.d_ff + 3 * config.d_model) * _HALF
+    return _memory_bytes(config) * src_tokens + (_layer_bytes(config, tgt_tokens, 1) + gradients) * tgt_tokens
+
+
+def _memory_bytes(config: ModelConfig) -> int:
+    """What a decoder layer keeps per source token: its key and value."""
+    return _kept(config, config.num_heads * config.d_k, config.num_heads * config.d_v) * _HALF
 
 
 def _layer_bytes(config: ModelConfig, tokens: int, cross_attentions: int) -> int:
@@ -68,7 +84,8 @@ def loss_bytes(config: ModelConfig, rows: int, tgt_tokens: int) -> int:
     """
     chunk = max(1, CHUNK_LOGITS["cuda"] // rows)
     matrix = rows * config.d_model
-    gradient = tgt_tokens * config.d_model * _HALF + (matrix * _SINGLE if tgt_tokens > chunk else 0)
+    matrices = 2 if tgt_tokens > chunk else 1  # the gradient of this chunk, and the sum of those before
+    gradient = tgt_tokens * config.d_model * _HALF + matrices * matrix * _SINGLE
     return min(tgt_tokens, chunk) * rows * _HALF + matrix * _HALF + gradient
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ class _SkipInitialisation(TorchFunctionMode):
         return args[0] if func in (Tensor.uniform_, Tensor.normal_) else func(*args, **given)
 
 
+@cache
 def parameter_count(config: ModelConfig, vocab_size: int, src_vocab_size: int | None = None) -> int:
     """Number of weights of a model, counted without building them; for the sizes see :class:`Transformer`."""
     with meta_device():

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from dstransformer.config import ModelConfig
 from dstransformer.model import ops
@@ -46,6 +47,8 @@ class Transformer(nn.Module):
         src_vocab_size: Number of pieces of the source side; None if the vocabulary is joint.
         dtype: The precision in which it computes; None is that of its weights. Training in mixed precision has weights
             in fp32 (Micikevicius et al., 2018).
+        checkpoints: Whether training keeps only the inputs of each layer, and computes the layer again for its gradient
+            (Chen et al., 2016), with the same dropout masks.
     """
 
     def __init__(
@@ -58,9 +61,11 @@ class Transformer(nn.Module):
         r_drop: float = 0.0,
         src_vocab_size: int | None = None,
         dtype: torch.dtype | None = None,
+        checkpoints: bool = False,
     ) -> None:
         super().__init__()
         self.config = config
+        self.checkpoints = checkpoints
         self.label_smoothing = label_smoothing
         self.r_drop = r_drop
         self.dtype = dtype
@@ -123,7 +128,7 @@ class Transformer(nn.Module):
         src, positions = packing.fill(src), packing.fill(packing.positions)
         x: Tensor = self.src_input(src, positions, packing.max_len, self._src_weight, self.dtype)
         for layer in self.encoder:
-            x = layer(x, packing)
+            x = self._run_layer(layer, x, packing)
         return x if self.encoder_norm is None else self.encoder_norm(x)
 
     def decode(self, tgt_in: Tensor, packing: Packing, memory: Tensor, memory_packing: Packing) -> Tensor:
@@ -131,8 +136,13 @@ class Transformer(nn.Module):
         tgt_in, positions = packing.fill(tgt_in), packing.fill(packing.positions)
         x: Tensor = self.tgt_input(tgt_in, positions, packing.max_len, self.embedding.weight, self.dtype)
         for layer in self.decoder:
-            x = layer(x, packing, memory, memory_packing)
+            x = self._run_layer(layer, x, packing, memory, memory_packing)
         return x if self.decoder_norm is None else self.decoder_norm(x)
+
+    def _run_layer(self, layer: nn.Module, *inputs: Tensor | Packing) -> Tensor:
+        repeats = self.checkpoints and self.training and torch.is_grad_enabled()
+        run: Callable[..., Tensor] = partial(checkpoint, layer, use_reentrant=False) if repeats else layer
+        return run(*inputs)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``(…, d_model)`` to unnormalised scores of every piece, ``(…, rows)``."""

@@ -7,9 +7,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from dstransformer.distributed.launcher import check_environment, read_processes, single_process_warning
+from dstransformer.training.devices import SHEETS
 from dstransformer.training.estimate import Estimate, estimate, plan_warnings
+from dstransformer.training.micro_batches import (
+    choose_micro_batches,
+    find_stored_micro_batches,
+    usable_bytes,
+    usable_of,
+)
 from dstransformer.training.setup import (
+    GIB,
     Setup,
     TrainRequest,
     check_corpus,
@@ -22,10 +32,18 @@ from dstransformer.training.setup import (
 
 @dataclass(frozen=True)
 class DryRun:
-    """The result of ``dst train --dry-run``."""
+    """The result of ``dst train --dry-run``.
+
+    Attributes:
+        setup: The experiment.
+        estimate: Its plan and its memory.
+        usable_gib: GiB that an update may take on a GPU; None without one.
+        warnings: What is probably a mistake.
+    """
 
     setup: Setup
     estimate: Estimate
+    usable_gib: float | None
     warnings: Sequence[str]
 
     def to_json(self) -> dict[str, Any]:
@@ -34,13 +52,28 @@ class DryRun:
             "config": self.setup.config.without_secrets().model_dump(),
             "ds_config": dict(self.setup.ds_config),
             "world_size": self.setup.world_size,
+            "micro_batches_from": self.setup.micro_batches_from,
             "estimate": asdict(self.estimate),
+            "usable_memory_gib": self.usable_gib,
             "warnings": list(self.warnings),
         }
 
 
-def dry_run(request: TrainRequest) -> DryRun:
+def _usable_bytes(device: str | None) -> int | None:
+    """Bytes that an update may take on a GPU of this name, or on the first of this machine; None without one."""
+    if device is not None:
+        return usable_of(SHEETS[device].memory)
+    if os.environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available():
+        return None
+    return usable_bytes(torch.device("cuda", 0))
+
+
+def dry_run(request: TrainRequest, device: str | None = None) -> DryRun:
     """Check configuration, corpus, resumption and the memory that planning takes in one process; plan the first epoch.
+
+    Args:
+        request: The options of the run.
+        device: The GPU it is planned for, of :data:`dstransformer.training.devices.SHEETS`; None for this machine's.
 
     Raises:
         UserError: :func:`dstransformer.training.run.train` would raise it as well. It also checks what depends on the
@@ -48,6 +81,9 @@ def dry_run(request: TrainRequest) -> DryRun:
     """
     check_environment(os.environ)
     setup = resolve_setup(request, read_processes(os.environ, require_rank=False))
+    stored = find_stored_micro_batches(setup, request.resume)
+    usable = _usable_bytes(device)
+    setup = choose_micro_batches(setup, stored, usable)
     check_corpus(setup, verify=True)
     check_memory(setup, 1, machine_memory(), weights=False)
     find_resume_checkpoint(request, setup)
@@ -55,4 +91,4 @@ def dry_run(request: TrainRequest) -> DryRun:
     warnings = plan_warnings(setup.config, estimated.updates_per_epoch)
     if (warning := single_process_warning(os.environ)) is not None:
         warnings.append(warning)
-    return DryRun(setup, estimated, warnings)
+    return DryRun(setup, estimated, None if usable is None else usable / GIB, warnings)

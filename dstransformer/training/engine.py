@@ -120,6 +120,7 @@ class Engine:
             r_drop=config.loss.r_drop,
             src_vocab_size=src_vocab_size,
             dtype=None if precision == "fp32" else DTYPES[precision],
+            checkpoints=config.training.activation_checkpointing,
         )
         if initial is not None:
             with world.collective_errors():
@@ -178,7 +179,7 @@ class Engine:
         losses: list[Tensor] = []
         nll = torch.zeros((), dtype=torch.float32, device=self._world.device)
         factor = self._loss_factor(update.tgt_tokens)
-        numbers = deal(self._config.batch.micro_batches, self._world.rank, self._world.world_size)
+        numbers = deal(self._config.batch.micro_batch_count, self._world.rank, self._world.world_size)
         with peer_errors():
             for micro_batch, batch in zip(numbers, update.batches, strict=True):
                 if losses:
@@ -205,7 +206,7 @@ class Engine:
 
     def _loss_factor(self, tgt_tokens: int) -> float:
         """The factor of the summed loss of a micro-batch, in an update of ``tgt_tokens`` target tokens."""
-        factor = self._config.batch.micro_batches / tgt_tokens
+        factor = self._config.batch.micro_batch_count / tgt_tokens
         if self._stage:
             self._optimizer.loss_scaler.cur_scale = self.loss_scale  # DeepSpeed multiplies the loss by it
             return factor

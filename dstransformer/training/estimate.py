@@ -15,7 +15,15 @@ from dstransformer.config import (
     precision_of,
     zero_stage,
 )
-from dstransformer.model import LengthSums, activation_bytes, loss_bytes, parameter_count, training_flops, uses_varlen
+from dstransformer.model import (
+    LengthSums,
+    activation_bytes,
+    loss_bytes,
+    parameter_count,
+    recomputed_bytes,
+    training_flops,
+    uses_varlen,
+)
 from dstransformer.training.setup import GIB, Setup
 
 #: More epochs than this cause a warning. Long training on a small corpus takes a few hundred.
@@ -73,12 +81,10 @@ def estimate(setup: Setup) -> Estimate:
     window, pairs = planner.plan(0, 0), planner.pairs(0)
     order = window.plan.order
     updates = round(window.updates * pairs / len(order))
-    vocab_size, src_vocab_size = setup.corpus.tokenizer.vocab_size, setup.corpus.tokenizer.src.vocab_size
-    parameters = parameter_count(config.model, vocab_size, src_vocab_size)
+    parameters, rows = _count_parameters(setup)
     sums = LengthSums.of(window.src_lengths[order], window.tgt_lengths[order])
-    rows = config.model.embedding_rows(vocab_size)
     flops = config.loss.passes * training_flops(config.model, rows, sums) / window.updates
-    peak = peak_memory_bytes(config, setup.ds_config, setup.world_size, parameters, rows)
+    peak = setup_peak_bytes(setup, config.batch.micro_batch_count)
     return Estimate(
         pairs=pairs,
         windows=planner.windows(0),
@@ -87,7 +93,7 @@ def estimate(setup: Setup) -> Estimate:
         src_tokens_per_update=sums.src_tokens / window.updates,
         tgt_tokens_per_update=sums.tgt_tokens / window.updates,
         pairs_per_update=len(order) / window.updates,
-        accumulation_steps=accumulation_steps(config.batch.micro_batches, setup.world_size),
+        accumulation_steps=accumulation_steps(config.batch.micro_batch_count, setup.world_size),
         parameters=parameters,
         flops_per_update=flops,
         flops=flops * training.max_updates,
@@ -99,6 +105,19 @@ def estimate(setup: Setup) -> Estimate:
         },
         peak_memory_gib=None if peak is None else peak / GIB,
     )
+
+
+def _count_parameters(setup: Setup) -> tuple[int, int]:
+    """Parameters of the model, and rows of its softmax matrix."""
+    model, tokenizer = setup.config.model, setup.corpus.tokenizer
+    parameters = parameter_count(model, tokenizer.vocab_size, tokenizer.src.vocab_size)
+    return parameters, model.embedding_rows(tokenizer.vocab_size)
+
+
+def setup_peak_bytes(setup: Setup, micro_batches: int) -> int | None:
+    """:func:`peak_memory_bytes` of an experiment, if its updates had so many micro-batches."""
+    config = setup.config.with_micro_batches(micro_batches)
+    return peak_memory_bytes(config, setup.ds_config, setup.world_size, *_count_parameters(setup))
 
 
 def approximate_epochs(setup: Setup) -> float:
@@ -231,14 +250,15 @@ def peak_memory_bytes(
         rows: Rows of the softmax matrix.
 
     Returns:
-        The larger of two sums: at the loss, when all activations are there; and when Adam starts, when all gradients
-        are. None for what it does not cover.
+        The larger of two sums: at the loss, when all activations are there (with activation checkpointing, or while the
+        last layer is computed again); and from the last gradient to Adam, when all gradients are. None for what it does
+        not cover.
     """
     zero, precision, stage = ds_config["zero_optimization"], precision_of(ds_config), zero_stage(ds_config)
     offloads = offloads_optimizer(ds_config) or zero.get("offload_param", {}).get("device", "none") != "none"
     if offloads or config.loss.r_drop or not uses_varlen(config.model, config.training.attention_backend, precision):
         return None
-    micro_batches, averaged = config.batch.micro_batches, config.optimizer.ema_decay > 0
+    micro_batches, averaged = config.batch.micro_batch_count, config.optimizer.ema_decay > 0
     src_tokens, tgt_tokens = (-(-n // micro_batches) for n in (config.batch.src_tokens, config.batch.tgt_tokens))
     gradients = _gradient_bytes(stage, world_size) * parameters
     held = bytes_per_parameter(stage, world_size, averaged=averaged) * parameters - gradients
@@ -246,13 +266,20 @@ def peak_memory_bytes(
     if stage == 3:
         # It keeps the buffer, and all weights once they are gathered, unless the model is very large.
         held, buffers = held + 4 * parameters + buffers, 0
-    activations = activation_bytes(config.model, src_tokens, tgt_tokens)
-    earlier = 0.0  # the gradients of earlier micro-batches
-    if accumulation_steps(micro_batches, world_size) > 1:
-        earlier = gradients + (buffers if stage == 1 else 0)  # stage 2 reduces after each micro-batch
-    at_loss = activations + loss_bytes(config.model, rows, tgt_tokens) + earlier
+    checkpoints = config.training.activation_checkpointing
+    activations = activation_bytes(config.model, src_tokens, tgt_tokens, checkpoints=checkpoints)
+    # The gradients of earlier micro-batches, for which stage 3 keeps a place. Stage 2 reduces after each, so that its
+    # buffers are free again.
+    earlier = gradients if stage == 3 or accumulation_steps(micro_batches, world_size) > 1 else 0.0
+    in_buffers = buffers if earlier and stage == 1 else 0
+    at_loss = activations + loss_bytes(config.model, rows, tgt_tokens) + earlier + in_buffers
+    matrix = 4 * rows * config.model.d_model
+    if checkpoints:  # while the last layer is computed again, the softmax matrix has its gradient
+        layer = recomputed_bytes(config.model, src_tokens, tgt_tokens)
+        at_loss = max(at_loss, activations + layer + matrix + earlier + buffers)
     flat = 4 * parameters / world_size if stage else 0.0  # the gradients once more, as Adam takes them
-    return round(held + max(at_loss, gradients + buffers + flat))
+    shared = 0 if config.model.tie_embeddings == "none" else 2 * matrix  # the gradients of its uses, before their sum
+    return round(held + max(at_loss, gradients + buffers + max(flat, shared)))
 
 
 def _buffer_bytes(zero: Mapping[str, Any], stage: int) -> int:

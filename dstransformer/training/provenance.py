@@ -114,6 +114,8 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
     if config.training.augment:
         yield f"augment   {describe_augmentation(config.training.augment)}"
     yield f"hardware  {setup.world_size} {'rank' if setup.world_size == 1 else 'ranks'}: {machines}"
+    if setup.micro_batches_from is not None:
+        yield f"batches   {config.batch.micro_batches} micro-batches an update, {setup.micro_batches_from}"
     window = config.training.window_pairs
     windows = f", in windows of about {window:,} pairs" if is_windowed(train.pairs, window) else ""
     yield f"plan      {updates:,} updates, about {epochs:,.1f} epochs{windows}"

@@ -19,6 +19,7 @@ from dstransformer.errors import RUN_AGAIN
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking import CostTotal, Message, RunEnd, build_tracker
 from dstransformer.training.final import Choice, make_final_bundle
+from dstransformer.training.micro_batches import settle_micro_batches
 from dstransformer.training.provenance import describe_provenance, describe_run, describe_start
 from dstransformer.training.setup import Setup, TrainRequest, check_setup, find_resume_checkpoint, resolve_setup
 
@@ -81,7 +82,7 @@ def train(request: TrainRequest) -> Outcome:
     # Join even if this rank's request is invalid, so that every rank raises the error.
     config = load_config("base") if isinstance(resolved, Exception) else resolved.config
     with supervise(processes, config, request.run) as session:
-        setup = session.agree_on(resolved)
+        setup = settle_micro_batches(session.agree_on(resolved), request.resume, session.world)
         check_setup(setup, session.world)
         find = partial(find_resume_checkpoint, request, setup)
         checkpoint, seen = session.world.compute_on_rank0(find)
@@ -124,9 +125,8 @@ def _start(request: TrainRequest, setup: Setup, checkpoint: Checkpoint | None, s
     # Imported late because it takes seconds, so that a user's mistake is reported first.
     from dstransformer.training.build import build_trainer
 
-    config, world = setup.config, session.world
-    updates = config.training.max_updates
-    tracker = build_tracker(config.tracking, rank=world.rank, run_folder=setup.run, max_updates=updates)
+    world, updates = session.world, setup.config.training.max_updates
+    tracker = build_tracker(setup.config.tracking, rank=world.rank, run_folder=setup.run, max_updates=updates)
     stored = None if checkpoint is None else world.compute_on_rank0(lambda: read_provenance(checkpoint))
     provenance = describe_provenance(request, setup, stored, world)
     for line in describe_run(setup, provenance["hardware"]):

@@ -76,6 +76,7 @@ class Setup:
         run: The run folder.
         world_size: Number of processes.
         pretrained: The bundle that training starts from; None for random weights, or if the run resumes and it is gone.
+        micro_batches_from: What ``batch.micro_batches: auto`` took its number from, in words; None if it was given.
     """
 
     config: Config
@@ -84,6 +85,7 @@ class Setup:
     run: Path
     world_size: int
     pretrained: Pretrained | None = None
+    micro_batches_from: str | None = None
 
     @property
     def precision(self) -> Precision:
@@ -165,7 +167,14 @@ def find_resume_checkpoint(request: TrainRequest, setup: Setup) -> tuple[Checkpo
             ``--init`` is needed and cannot be read.
     """
     folders = setup.checkpoints.folders()
-    found = find_checkpoint(request.resume, setup.checkpoints, setup.config, setup.initial_state, setup.corpus.path)
+    found = find_checkpoint(
+        request.resume,
+        setup.checkpoints,
+        setup.config,
+        setup.initial_state,
+        setup.corpus.path,
+        free=() if setup.micro_batches_from is None else ("batch.micro_batches",),
+    )
     if request.init is not None:
         if found is not None:
             check_pretrained(found, request.init, setup.pretrained)

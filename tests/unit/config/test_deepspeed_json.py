@@ -229,6 +229,17 @@ def test_offloading_the_optimizer_to_nvme_is_refused(tmp_path: Path) -> None:
         compose(with_fragments("zero3", "bf16", path), 1)
 
 
+def test_automatic_micro_batches_are_one_for_each_process_until_memory_is_known() -> None:
+    composed = compose(load_config("base", ["batch.micro_batches=auto"]), 4)
+    assert (composed["train_batch_size"], composed["gradient_accumulation_steps"]) == (4, 1)
+
+
+@pytest.mark.parametrize("value", ["0", "2.5", "true", "Auto", "null"])
+def test_micro_batches_are_a_number_or_auto(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"batch.micro_batches = .*: write an integer, 1 or more, or auto"):
+        load_config("base", [f"batch.micro_batches={value}"])
+
+
 def test_micro_batches_must_divide_evenly_over_processes() -> None:
     assert [accumulation_steps(8, n) for n in (1, 2, 4, 8)] == [8, 4, 2, 1]
     with pytest.raises(ConfigError, match=r"batch.micro_batches = 8 cannot be split evenly over 3 processes.*=9"):

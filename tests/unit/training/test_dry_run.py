@@ -12,6 +12,7 @@ from support.training.runs import TINY
 from dstransformer.batching import Position
 from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import TrainState
+from dstransformer.cli import main
 from dstransformer.config import load_config
 from dstransformer.corpus import Corpus
 from dstransformer.errors import DstError, UserError
@@ -82,3 +83,56 @@ def test_an_unsupported_accelerator_is_refused(run: Path, monkeypatch: pytest.Mo
 def test_a_process_that_trains_alone_is_warned(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_NTASKS", "4")
     assert any("SLURM_NTASKS=4, but WORLD_SIZE is not set" in warning for warning in plan(run).warnings)
+
+
+def test_auto_keeps_the_micro_batches_of_the_checkpoint(
+    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    kept = plan(run, "batch.micro_batches=auto")
+    assert kept.setup.config.batch.micro_batches == kept.to_json()["config"]["batch"]["micro_batches"] == 4
+    assert kept.estimate.accumulation_steps == 2
+    assert kept.to_json()["micro_batches_from"] == "as its checkpoint has"
+    assert caplog.messages == []
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert plan(run, "batch.micro_batches=auto").setup.config.batch.micro_batches == 3
+    assert caplog.messages == ["from update 5 on batch.micro_batches is 3; it was 4"]
+
+
+def test_another_number_of_micro_batches_is_refused(run: Path) -> None:
+    with pytest.raises(UserError, match=r"set batch\.micro_batches=4 to resume"):
+        plan(run, "batch.micro_batches=2")
+
+
+def test_a_named_gpu_gives_auto_its_number_and_says_whether_an_update_fits(run: Path) -> None:
+    def plan_for(device: str | None, *changes: str) -> DryRun:
+        request = TrainRequest("base", run.parent / "corpus", run.parent / "new", changes, ["zero1", "bf16"])
+        return dry_run(request, device)
+
+    auto = "batch.micro_batches=auto"
+    planned = plan_for("h100", auto)
+    assert planned.usable_gib == pytest.approx(0.9 * 79 - 1)
+    assert planned.setup.config.batch.micro_batches == 1
+    assert planned.setup.micro_batches_from is not None
+    assert planned.setup.micro_batches_from.endswith("of the 70.1 GiB that are usable on each GPU by prediction (auto)")
+    assert plan_for(None, auto).setup.micro_batches_from == (
+        "one for each process, as no memory is predicted here (auto)"
+    )
+    large = ("batch.src_tokens=1000000", "batch.tgt_tokens=1000000")
+    many = plan_for("h100", auto, *large)
+    assert many.setup.config.batch.micro_batches > plan_for("h200", auto, *large).setup.config.batch.micro_batches > 1
+    assert many.estimate.peak_memory_gib is not None
+    assert many.usable_gib is not None
+    assert 0 < many.estimate.peak_memory_gib <= many.usable_gib
+
+
+def test_the_command_says_whether_an_update_fits_the_named_gpu(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = str(run.parent / "new")
+    command = ["train", "base", "--corpus", str(run.parent / "corpus"), "--run", new, "--device", "h100"]
+    assert main([*command, "--dry-run", "--set", "batch.micro_batches=1"]) == 0
+    assert "come on top; fits the 70.1 GiB that are usable on the GPU" in capsys.readouterr().out
+    large = ["batch.micro_batches=1", "batch.src_tokens=1000000", "batch.tgt_tokens=1000000"]
+    assert main([*command, "--dry-run", "--set", *large]) == 0
+    assert "come on top; does not fit the 70.1 GiB" in capsys.readouterr().out
+    assert main(command) == 2
+    assert "--device h100 is for a dry run: add --dry-run" in capsys.readouterr().err

@@ -130,6 +130,39 @@ def test_the_estimate_holds_at_other_stages(stage: int, world_size: int, micro_b
     assert estimate_peak("base", stage, world_size, micro_batches) == pytest.approx(counted, rel=0.1)
 
 
+def check_activation_checkpointing(
+    preset: str, stage: int, world_size: int, vocabulary: int, changes: tuple[str, ...]
+) -> None:
+    """The estimate with activation checkpointing agrees with what is counted, and is less than without."""
+    fragments = (f"zero{stage}", "bf16")
+    config = load_config(preset, ["training.activation_checkpointing=true", *changes], fragments)
+    sizes = parameter_count(config.model, vocabulary), config.model.embedding_rows(vocabulary)
+    peak = peak_memory_bytes(config, compose(config, world_size), world_size, *sizes)
+    overrides = ("training.activation_checkpointing=true", *changes)
+    counted = record_update(Layout(preset, fragments, world_size, overrides, vocabulary, kernels=True)).peak_bytes
+    assert peak == pytest.approx(counted, rel=0.1)
+    plain = load_config(preset, changes, fragments)
+    assert peak < 0.9 * (peak_memory_bytes(plain, compose(plain, world_size), world_size, *sizes) or 0)
+
+
+@faked
+@with_triton
+def test_activation_checkpointing_takes_the_memory_that_is_estimated() -> None:
+    """With few pieces a layer that is computed again takes more than the loss."""
+    small = ("model.num_layers=2", "model.d_model=256", "model.d_ff=1024", "batch.micro_batches=2")
+    check_activation_checkpointing("base", 0, 1, 1000, small)
+
+
+@faked
+@with_triton
+@pytest.mark.extended
+@pytest.mark.parametrize(("preset", "stage", "world_size", "micro_batches"), [
+    ("base", 1, 1, 1), ("base", 1, 8, 8), ("base", 2, 1, 8), ("base", 3, 8, 8), ("base", 3, 1, 1), ("big", 1, 1, 1),
+])  # fmt: skip
+def test_activation_checkpointing_of_the_presets(preset: str, stage: int, world_size: int, micro_batches: int) -> None:
+    check_activation_checkpointing(preset, stage, world_size, VOCABULARY, (f"batch.micro_batches={micro_batches}",))
+
+
 @pytest.mark.parametrize("changes", [
     ["training.attention_backend=padded"], ["model.attention_dropout=0.1"], ["loss.r_drop=1"], ["model.d_k=512"],
 ])  # fmt: skip

@@ -13,10 +13,11 @@ from benchmarks.gpu.changes import CHANGES
 from benchmarks.gpu.counts import LAYOUTS, VOCABULARY, load_counts, merge
 from benchmarks.gpu.device import find_sheet
 from benchmarks.gpu.prediction import predict_case, predict_training
-from benchmarks.gpu.roofline import KERNEL_SECONDS, LAUNCH_SECONDS, SHEETS, WAIT_SECONDS, Operator, predict
+from benchmarks.gpu.roofline import KERNEL_SECONDS, LAUNCH_SECONDS, WAIT_SECONDS, Operator, predict
 from benchmarks.gpu.roofline import Work as DeviceWork
 from benchmarks.gpu.search_prediction import count_step
 from dstransformer.config import load_config
+from dstransformer.training.devices import SHEETS
 
 SHEET = replace(SHEETS["h100"], products=1e12, bandwidth=1e9, link=1e9, product_share=1.0)
 SHEET = replace(SHEET, bandwidth_share=1.0, link_share=1.0)

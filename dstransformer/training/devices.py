@@ -1,0 +1,41 @@
+"""GPUs by name: what their data sheets say, for estimates where none is at hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A device's data sheet, and the shares of it that programs reach.
+
+    The shares are assumptions, from what others report of large matrix products and of copies.
+
+    Attributes:
+        name: The device.
+        products: Peak FLOP/s of dense bf16 products.
+        bandwidth: Bytes per second of device memory.
+        link: Bytes per second to the other GPUs of a node, in each direction.
+        memory: Bytes of device memory that PyTorch sees, in whole GiB.
+        product_share: Share of ``products`` that the products of a Transformer reach.
+        bandwidth_share: Share of ``bandwidth`` that operators limited by memory reach.
+        link_share: Share of ``link`` that an all-reduce reaches.
+    """
+
+    name: str
+    products: float
+    bandwidth: float
+    link: float
+    memory: int
+    product_share: float
+    bandwidth_share: float = 0.8
+    link_share: float = 0.75
+
+
+SHEETS = {
+    "h100": Sheet("H100 SXM", 989e12, 3.35e12, 450e9, 79 * _GIB, product_share=0.6),
+    "h200": Sheet("H200 SXM", 989e12, 4.8e12, 450e9, 139 * _GIB, product_share=0.6),
+    "a100": Sheet("A100 SXM 80 GB", 312e12, 2.04e12, 300e9, 79 * _GIB, product_share=0.7),
+}
