@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from benchmarks.gpu.roofline import CUSTOM, Operator, Work
 from dstransformer.config import Config
-from dstransformer.model import parameter_count
 
 #: Bytes per logit: of the log-softmax in fp32 that is counted, and of a kernel that reads twice and writes in place.
 _SOFTMAX_BYTES, _FUSED_BYTES = 8, 6
@@ -70,20 +69,6 @@ def fuse_relu(work: Work, config: Config, vocabulary: int) -> Work:  # noqa: ARG
     return replace(work, operators=kept + fused)
 
 
-def cast_once(work: Work, config: Config, vocabulary: int) -> Work:
-    """One copy of all weights in half precision per update, in place of a cast at every use."""
-    sizes = _weight_sizes(config, vocabulary)
-
-    def is_cast(operator: Operator) -> bool:
-        alike = any(abs(operator.moved - 6 * size) < 0.02 * 6 * size for size in sizes)
-        return operator.name == "_to_copy" and operator.dtype == "bfloat16" and alike
-
-    if not any(map(is_cast, work.operators)):
-        return work
-    copy = Operator("cast_weights", "bfloat16", 1, 6 * parameter_count(config.model, vocabulary), 0)
-    return replace(work, operators=[*(o for o in work.operators if not is_cast(o)), copy])
-
-
 def call_flash_directly(work: Work, config: Config, vocabulary: int) -> Work:  # noqa: ARG001
     """The operator under PyTorch's ``varlen_attn``, which is written in Python."""
     return replace(
@@ -106,7 +91,6 @@ CHANGES: Sequence[tuple[str, Change]] = (
     ("cross-entropy in one kernel", fuse_cross_entropy),
     ("dropout, sum and norm in one kernel", fuse_residuals),
     ("ReLU within kernels", fuse_relu),
-    ("weights cast once an update", cast_once),
     ("flash attention called directly", call_flash_directly),
     ("one wait an update", wait_once),
     ("CUDA graphs", replay_graphs),
@@ -126,13 +110,3 @@ def _less(operators: Sequence[Operator], name: str, calls: int) -> list[Operator
         if operator.calls > taken:
             left.append(operator._replace(calls=operator.calls - taken))
     return left
-
-
-def _weight_sizes(config: Config, vocabulary: int) -> set[int]:
-    """The sizes of the weights that the model casts: matrices, and vectors of each width."""
-    model = config.model
-    width, inner, keys, values = (
-        model.d_model, model.d_ff, model.num_heads * model.d_k, model.num_heads * model.d_v
-    )  # fmt: skip
-    projections = (2 * keys + values, keys, keys + values, values)
-    return {width, inner, width * inner, model.embedding_rows(vocabulary) * width} | {width * p for p in projections}

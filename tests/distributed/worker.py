@@ -5,6 +5,8 @@ At the updates listed in ``"infinite": […]``, rank 1 has an infinite gradient;
 wherever the data of these updates of the first epoch are, counted from 0. ``outcome.json`` then says whether they left
 weights and moments unchanged, and how training diverged, if it did.
 
+With ``"round_once": true`` weights are rounded once an update, as on a GPU.
+
 With ``"final": false`` the run makes no final bundle. With ``"resume"``, it resumes from the checkpoint ``OUT/PATH``,
 for example ``whole/checkpoints/step-00000005``.
 """
@@ -31,6 +33,7 @@ from dstransformer.distributed.supervision.session import Session
 from dstransformer.distributed.world import World, join_world, leave_world
 from dstransformer.errors import DivergedError
 from dstransformer.tracking import MetricsLog, NullTracker, RunStart, Tracker
+from dstransformer.training import engine as engine_module
 from dstransformer.training.build import build_trainer
 from dstransformer.training.engine import Step
 from dstransformer.training.final import make_final_bundle
@@ -95,6 +98,7 @@ def main() -> None:
         run = out / case["name"]
         run.mkdir(exist_ok=True)
         setup = Setup(config, ds_config, corpus, run, world.world_size)
+        engine_module.ROUND_ONCE = {"cpu"} if case.get("round_once") else {"cuda"}
         tracker: Tracker = MetricsLog(run / "metrics.jsonl") if world.is_rank0 else NullTracker()
         trainer = build_trainer(setup, {"case": case["name"]}, tracker, Session(world))
         resumed = case.get("resume")
