@@ -23,7 +23,7 @@ from dstransformer.errors import ConfigError
 from dstransformer.model import DTYPES, LossSums, RoundedWeights, Transformer
 from dstransformer.training.optim import LossScale, WeightAverage, build_optimizer, learning_rate
 from dstransformer.training.partition import Partition
-from dstransformer.training.runtime import import_deepspeed
+from dstransformer.training.runtime import gather_rounded, import_deepspeed
 
 #: What DeepSpeed itself is told of the precision.
 _FP32 = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
@@ -149,6 +149,8 @@ class Engine:
                 "the section from the JSON given with --ds"
             ) from None
         self._partition = Partition(self._engine, self._stage, world)
+        if self._stage == 3 and precision != "fp32":
+            gather_rounded(model, DTYPES[precision])
         self._rounded_weights = self._build_rounded_weights(DTYPES[precision])
         self._ema = self._build_ema()
         self._grad_norm: float | None = None

@@ -1,4 +1,4 @@
-"""Weights that are rounded once an update train exactly as weights that are rounded at each use."""
+"""Weights that are rounded before they are used train exactly as weights that are rounded at each use."""
 
 from __future__ import annotations
 
@@ -22,6 +22,36 @@ BAD = [4, 5, 6]
 LAYOUTS = ["zero0-bf16", "zero1-fp16", "zero2-bf16"]
 KINDS = ("always", "once")
 
+#: At stage 3, where no matrix is whole on every rank.
+GATHERED = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
+GATHER_KINDS = ("rounded", "whole")
+
+
+def train(out: Path, corpus: Path, cases: list[dict[str, Any]]) -> Path:
+    (out / "cases.json").write_text(json.dumps(cases))
+    done = run_ranks(2, str(WORKER), str(out / "cases.json"), str(corpus), str(out))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return out
+
+
+@pytest.fixture(scope="module")
+def gathered(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("gathered")
+    scattered = out / "scattered.json"
+    scattered.write_text(json.dumps({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}))
+    cases = [
+        {
+            "name": f"{precision}-{kind}",
+            "overrides": [change for change in COMMON if "every_updates" not in change],
+            "fragments": [str(scattered), precision],
+            "gather_whole": kind == "whole",
+            "final": False,
+        }
+        for precision in GATHERED
+        for kind in GATHER_KINDS
+    ]
+    return train(out, toy_corpus, cases)
+
 
 @pytest.fixture(scope="module")
 def runs(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -33,10 +63,7 @@ def runs(toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             resume = f"{layout}-{kind}/checkpoints/step-00000003"
             cases.append({"name": f"{layout}-{kind}", "infinite_at": BAD, **shared})
             cases.append({"name": f"{layout}-{kind}-resumed", "resume": resume, **shared})
-    (out / "cases.json").write_text(json.dumps(cases))
-    done = run_ranks(2, str(WORKER), str(out / "cases.json"), str(toy_corpus), str(out))
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return out
+    return train(out, toy_corpus, cases)
 
 
 def read_lines(run: Path, *kinds: str) -> list[dict[str, Any]]:
@@ -52,15 +79,33 @@ def results(run: Path) -> list[tuple[float, ...]]:
     ]
 
 
+def assert_same(run: Path, other: Path) -> None:
+    assert results(run) == results(other)
+    found, expected = (torch.load(folder / "weights.pt") for folder in (run, other))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("suffix", ["", "-resumed"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rounding_once_changes_no_bit(runs: Path, layout: str, suffix: str) -> None:
     always, once = (runs / f"{layout}-{kind}{suffix}" for kind in KINDS)
     assert len(results(always)) > 10 - 3 * bool(suffix)
-    assert results(once) == results(always)
-    expected, found = (torch.load(run / "weights.pt") for run in (always, once))
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert_same(once, always)
     if "bf16" in layout and not suffix:
         assert len(read_lines(once, "rollback")) == 1
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("precision", GATHERED)
+def test_matrices_that_travel_rounded_change_no_bit(gathered: Path, precision: str) -> None:
+    """Neither do the weights lose precision: those of all ranks together are read in fp32."""
+    rounded, whole = (gathered / f"{precision}-{kind}" for kind in GATHER_KINDS)
+    assert len(results(whole)) > 10
+    assert_same(rounded, whole)
+    of_rounded, of_whole = (json.loads((run / "outcome.json").read_text())["gathered"] for run in (rounded, whole))
+    assert set(of_whole) == {"torch.float32"}
+    assert set(of_rounded) == {"torch.float32", GATHERED[precision]}
+    assert sum(of_rounded.values()) == sum(of_whole.values())
+    assert of_rounded[GATHERED[precision]] > 0.5 * sum(of_whole.values())

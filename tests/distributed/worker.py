@@ -7,6 +7,9 @@ weights and moments unchanged, and how training diverged, if it did.
 
 With ``"round_once": true`` weights are rounded once an update, as on a GPU.
 
+With ``"gather_whole": true`` ZeRO stage 3 gathers all weights in fp32. ``outcome.json`` has the elements that travelled
+in all gathers for modules, by precision.
+
 With ``"final": false`` the run makes no final bundle. With ``"resume"``, it resumes from the checkpoint ``OUT/PATH``,
 for example ``whole/checkpoints/step-00000005``.
 """
@@ -20,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from support.training.runs import TINY
@@ -87,6 +91,29 @@ def inject_infinities(trainer: Trainer, updates: list[int], places: list[int], w
     yield unchanged
 
 
+def drop_precision_of_gathering(trainer: Trainer) -> None:
+    """Let ZeRO stage 3 gather all weights as they are kept."""
+    module: torch.nn.Module = trainer.engine._engine.module
+    for weight in module.parameters():
+        if hasattr(weight, "comm_dtype"):
+            del weight.comm_dtype
+
+
+@contextmanager
+def count_gathered() -> Iterator[dict[str, int]]:
+    """Count the elements that stage 3 gathers for modules, by precision."""
+    from deepspeed.runtime.zero import partition_parameters
+
+    gather, elements = partition_parameters._dist_allgather_fn, dict[str, int]()
+
+    def counted(part: torch.Tensor, whole: torch.Tensor, group: Any = None) -> Any:
+        elements[str(whole.dtype)] = elements.get(str(whole.dtype), 0) + whole.numel()
+        return gather(part, whole, group)
+
+    with mock.patch.object(partition_parameters, "_dist_allgather_fn", counted):
+        yield elements
+
+
 def main() -> None:
     cases, corpus_path, out = (Path(argument) for argument in sys.argv[-3:])
     processes = read_processes(os.environ)
@@ -101,18 +128,23 @@ def main() -> None:
         engine_module.ROUND_ONCE = {"cpu"} if case.get("round_once") else {"cuda"}
         tracker: Tracker = MetricsLog(run / "metrics.jsonl") if world.is_rank0 else NullTracker()
         trainer = build_trainer(setup, {"case": case["name"]}, tracker, Session(world))
+        if case.get("gather_whole"):
+            drop_precision_of_gathering(trainer)
         resumed = case.get("resume")
         if resumed is not None:
             trainer.restore(read_checkpoint(out / resumed))
         step = None if resumed is None else int(resumed.rpartition("-")[2])
         tracker.emit(RunStart(case["name"], config, ds_config, corpus.manifest, corpus.path, resume_step=step))
         infinite = case.get("infinite", []), case.get("infinite_at", [])
-        with inject_infinities(trainer, *infinite, world) as unchanged:
+        with inject_infinities(trainer, *infinite, world) as unchanged, count_gathered() as gathered:
             diverged = run_to_the_end(trainer, final=case.get("final", True))
         weights = {name: weight.cpu().clone() for name, weight in trainer.engine.iter_weights()}
         if world.is_rank0:
             torch.save(weights, run / "weights.pt")
-            said = {"step": None if diverged else trainer.state.step, "unchanged": unchanged, "diverged": diverged}
+            step = None if diverged else trainer.state.step
+            said: dict[str, Any] = {"step": step, "unchanged": unchanged, "diverged": diverged}
+            if gathered:
+                said["gathered"] = gathered
             (run / "outcome.json").write_text(json.dumps(said))
         world.barrier()
     leave_world()
