@@ -109,3 +109,23 @@ def test_matrices_that_travel_rounded_change_no_bit(gathered: Path, precision: s
     assert set(of_rounded) == {"torch.float32", GATHERED[precision]}
     assert sum(of_rounded.values()) == sum(of_whole.values())
     assert of_rounded[GATHERED[precision]] > 0.5 * sum(of_whole.values())
+
+
+@pytest.mark.extended
+def test_gradients_travel_rounded_at_every_stage(toy_corpus: Path, tmp_path: Path) -> None:
+    """Their rounding shows in the losses, and hardly."""
+    common = {"overrides": ["training.max_updates=20", "model.num_layers=1"], "final": False}
+    cases = [
+        {"name": f"{stage}{'-'.join(['', *more])}", "fragments": [stage, "bf16", *more], **common}
+        for stage in ("zero0", "zero1", "zero2", "zero3")
+        for more in ([], ["bf16_gradients"])
+    ]
+    out = train(tmp_path, toy_corpus, cases)
+    for stage in ("zero0", "zero1", "zero2", "zero3"):
+        plain, rounded = (
+            torch.tensor([line["loss"] for line in read_lines(out / name, "train")])
+            for name in (stage, f"{stage}-bf16_gradients")
+        )
+        assert len(plain) == 20
+        apart = (rounded - plain).abs()
+        assert 0 < apart.max() < 0.02, stage

@@ -113,6 +113,17 @@ def test_an_update_has_no_more_operators_waits_and_memory_than_are_stored(
     assert counted.peak_bytes <= 1.02 * stored.peak_bytes
 
 
+@faked
+@pytest.mark.extended
+def test_stage_2_waits_in_each_micro_batch_only_to_reduce_gradients_meanwhile(tmp_path: Path) -> None:
+    """With ``overlap_comm`` DeepSpeed waits for the device before it frees gradients that were reduced beside it."""
+    serial = tmp_path / "serial.json"
+    serial.write_text('{"zero_optimization": {"stage": 2, "overlap_comm": false}}')
+    overrides = (*SMALL, "batch.micro_batches=2")
+    found = record_update(Layout("base", (str(serial), "bf16"), 1, overrides, vocabulary=1000)).waits
+    assert found == {_FINITE: 1}
+
+
 def estimate_peak(preset: str, stage: int, world_size: int, micro_batches: int) -> float:
     config = load_config(preset, [f"batch.micro_batches={micro_batches}"], [f"zero{stage}", "bf16"])
     parameters, rows = parameter_count(config.model, VOCABULARY), config.model.embedding_rows(VOCABULARY)
