@@ -104,7 +104,7 @@ def test_matrices_that_travel_rounded_change_no_bit(gathered: Path, precision: s
     rounded, whole = (gathered / f"{precision}-{kind}" for kind in GATHER_KINDS)
     assert len(results(whole)) > 10
     assert_same(rounded, whole)
-    of_rounded, of_whole = (json.loads((run / "outcome.json").read_text())["gathered"] for run in (rounded, whole))
+    of_rounded, of_whole = (json.loads((run / "gathered.json").read_text()) for run in (rounded, whole))
     assert set(of_whole) == {"torch.float32"}
     assert set(of_rounded) == {"torch.float32", GATHERED[precision]}
     assert sum(of_rounded.values()) == sum(of_whole.values())

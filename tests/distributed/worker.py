@@ -7,8 +7,8 @@ weights and moments unchanged, and how training diverged, if it did.
 
 With ``"round_once": true`` weights are rounded once an update, as on a GPU.
 
-With ``"gather_whole": true`` ZeRO stage 3 gathers all weights in fp32. ``outcome.json`` has the elements that travelled
-in all gathers for modules, by precision.
+With ``"gather_whole": true`` ZeRO stage 3 gathers all weights in fp32. ``gathered.json`` has the elements of all
+gathers for modules, by precision.
 
 With ``"final": false`` the run makes no final bundle. With ``"resume"``, it resumes from the checkpoint ``OUT/PATH``,
 for example ``whole/checkpoints/step-00000005``.
@@ -141,10 +141,8 @@ def main() -> None:
         weights = {name: weight.cpu().clone() for name, weight in trainer.engine.iter_weights()}
         if world.is_rank0:
             torch.save(weights, run / "weights.pt")
-            step = None if diverged else trainer.state.step
-            said: dict[str, Any] = {"step": step, "unchanged": unchanged, "diverged": diverged}
-            if gathered:
-                said["gathered"] = gathered
+            said = {"step": None if diverged else trainer.state.step, "unchanged": unchanged, "diverged": diverged}
+            (run / "gathered.json").write_text(json.dumps(gathered))
             (run / "outcome.json").write_text(json.dumps(said))
         world.barrier()
     leave_world()
