@@ -73,6 +73,7 @@ UNSUPPORTED = {
     "elasticity": "DeepSpeed 0.19 has no elastic agent; a run resumes on any number of processes without it",
     "hybrid_engine": "it is for generation during training",
     "progressive_layer_drop": "it has no effect on this model",
+    "seq_parallel_communication_data_type": "this model has no sequence parallelism",
     "quantize_training": "the bundle would not be the model that was trained",
     "tensor_parallel": "it has no effect on this model",
     "weight_quantization": "the bundle would not be the model that was trained",

@@ -7,7 +7,7 @@ from dstransformer.model.incremental import IncrementalDecoder
 from dstransformer.model.loss import LossSums
 from dstransformer.model.memory import activation_bytes, loss_bytes, recomputed_bytes, uses_varlen
 from dstransformer.model.meta import parameter_count
-from dstransformer.model.ops import DTYPES, Backend, check_backend
+from dstransformer.model.ops import DTYPES, Backend, RoundedWeights, check_backend
 from dstransformer.model.packing import Packing
 from dstransformer.model.transformer import Transformer
 
@@ -20,6 +20,7 @@ __all__ = [
     "LengthSums",
     "LossSums",
     "Packing",
+    "RoundedWeights",
     "Transformer",
     "activation_bytes",
     "attention_weights",

@@ -82,7 +82,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         scale = FP16_SCALE if hidden.dtype == torch.float16 else 1.0
         chunk = max(1, CHUNK_LOGITS[hidden.device.type] // weight.shape[0])
         repeated = hidden.shape[0] > chunk
-        rounded = weight.to(hidden.dtype)
+        rounded = ops.rounded(weight, hidden.dtype)
         project = ops.prepare_linear(rounded, repeated=repeated)
         project_back = ops.prepare_linear(rounded.t(), repeated=repeated) if needs_grad else None
         for start in range(0, hidden.shape[0], chunk):
@@ -128,7 +128,7 @@ class _RDropCrossEntropy(torch.autograd.Function):
         nll = torch.zeros_like(loss)
         scale = FP16_SCALE / max(1.0, alpha) if hidden.dtype == torch.float16 else 1.0
         chunk = max(64, CHUNK_LOGITS[hidden.device.type] // (8 * weight.shape[0]))  # eight tensors as large are alive
-        rounded = weight.to(hidden.dtype)
+        rounded = ops.rounded(weight, hidden.dtype)
         project, project_back = ops.prepare_linear(rounded), ops.prepare_linear(rounded.t())
         for start in range(0, tokens, chunk):
             end = min(start + chunk, tokens)

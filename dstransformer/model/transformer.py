@@ -210,7 +210,7 @@ class LayerNorm(TensorModule, nn.LayerNorm):
         """``LayerNorm(x)``, or ``LayerNorm(x + Dropout(y))`` with the dropout probability ``p``; ``(…, d_model)``."""
         if y is not None:
             return ops.residual_norm(x, y, self.weight, self.bias, self.eps, p)
-        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+        weight, bias = ops.rounded(self.weight, x.dtype), ops.rounded(self.bias, x.dtype)
         return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
 

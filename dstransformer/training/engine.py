@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,13 +20,17 @@ from dstransformer.checkpoints.shards import EMA, WEIGHT, Shard, ShardReader
 from dstransformer.config import Config, offloads_optimizer, precision_of, zero_stage
 from dstransformer.distributed.world import World, peer_errors
 from dstransformer.errors import ConfigError
-from dstransformer.model import DTYPES, LossSums, Transformer
+from dstransformer.model import DTYPES, LossSums, RoundedWeights, Transformer
 from dstransformer.training.optim import LossScale, WeightAverage, build_optimizer, learning_rate
 from dstransformer.training.partition import Partition
-from dstransformer.training.runtime import import_deepspeed
+from dstransformer.training.runtime import gather_rounded, import_deepspeed
 
 #: What DeepSpeed itself is told of the precision.
 _FP32 = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
+
+#: The devices on which weights are rounded to half precision once an update, below ZeRO stage 3. On a CPU a product
+#: takes much longer than the rounding of its weights.
+ROUND_ONCE = {"cuda"}
 
 
 class _RejectedConfigError(ConfigError):
@@ -146,11 +150,20 @@ class Engine:
                 "the section from the JSON given with --ds"
             ) from None
         self._partition = Partition(self._engine, self._stage, world)
+        if self._stage == 3 and precision != "fp32":
+            gather_rounded(model, DTYPES[precision])
+        self._rounded_weights = self._build_rounded_weights(DTYPES[precision])
         self._ema = self._build_ema()
         self._grad_norm: float | None = None
         self._finite = _HostFlag(world.device)
         if not self._stage:
             self._optimizer.register_step_pre_hook(_skip_overflow)
+
+    def _build_rounded_weights(self, dtype: torch.dtype) -> Callable[[], AbstractContextManager[None]]:
+        """Within what it returns the model finds its weights rounded. At stage 3 they are gathered for each module."""
+        if dtype == torch.float32 or self._stage == 3 or self._world.device.type not in ROUND_ONCE:
+            return nullcontext
+        return RoundedWeights(self._engine.module.parameters(), dtype).in_use
 
     def _build_ema(self) -> WeightAverage | None:
         if not self._config.optimizer.ema_decay:
@@ -180,7 +193,7 @@ class Engine:
         nll = torch.zeros((), dtype=torch.float32, device=self._world.device)
         factor = self._loss_factor(update.tgt_tokens)
         numbers = deal(self._config.batch.micro_batch_count, self._world.rank, self._world.world_size)
-        with peer_errors():
+        with peer_errors(), self._rounded_weights():
             for micro_batch, batch in zip(numbers, update.batches, strict=True):
                 if losses:
                     self._engine.step()  # accumulates only

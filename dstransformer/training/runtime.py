@@ -14,7 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.utils.cpp_extension import get_default_build_root
 
 from dstransformer.config import offloads_optimizer, precision_of
@@ -83,6 +84,22 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     if world.device.type == "cpu" and precision_of(ds_config) == "fp16" and not get_accelerator().is_fp16_supported():
         logger.warning("this CPU has no fp16 instructions: PyTorch computes fp16 in software, slowly; bf16 is faster")
     return deepspeed
+
+
+def gather_rounded(model: nn.Module, dtype: torch.dtype) -> None:
+    """At ZeRO stage 3, let the matrices of products travel in the precision of the products, which halves their bytes.
+
+    The products round them to it anyway, so no result changes. The others stay in fp32: embeddings, as positions are
+    added to them before the sum is rounded, and vectors. So do the parts that ranks keep, and gradients: DeepSpeed
+    reads this attribute when it gathers weights for a module, and for nothing else unless it runs ``torch_autocast``.
+
+    Args:
+        model: The model that DeepSpeed has partitioned.
+        dtype: The precision of the products.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.weight.comm_dtype = dtype  # type: ignore[attr-defined]
 
 
 def _is_no_overflow(record: logging.LogRecord) -> bool:

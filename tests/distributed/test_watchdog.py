@@ -102,6 +102,22 @@ def test_one_line_names_the_ranks_that_are_gone(
 
 
 @pytest.mark.slow
+@pytest.mark.extended
+def test_a_collective_of_nccl_that_fails_ends_the_run_in_one_line(toy_corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with faulty(2, fault("update", [1], "NCCL", 11), train_arguments(toy_corpus, run)) as ranks:
+        outputs = finish_all(ranks)
+    assert [process.returncode for process in ranks] == [1, 1], outputs
+    line = error_of(*outputs)
+    assert re.search(r"update 11, update", line), line
+    assert (run / "logs" / "verdict.txt").read_text().strip() in line
+    logs = [(run / "logs" / f"rank-{rank:05d}.log").read_text() for rank in range(2)]
+    assert all("ended by the watchdog: " in log for log in logs)
+    said = "another process of the run has ended or does not respond; see its own message (NCCL error in: "
+    assert [said in log for log in logs] == [False, True]
+
+
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_named_and_the_run_has_failed(toy_corpus: Path, tmp_path: Path, empty_store: Path) -> None:
     run, store = tmp_path / "run", tmp_path / "mlflow.db"
     shutil.copy(empty_store, store)

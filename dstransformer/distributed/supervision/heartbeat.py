@@ -156,6 +156,7 @@ class HeartbeatMonitor:
 
         Returns if there is no verdict in time.
         """
+        self._log.note(error)
         if self._store is not None and not self._stopped.is_set():
             self._status = self._status._replace(broken_connection=str(error)[:500])
             self._stopped.wait(8 * self._limits.confirmation + _END_SECONDS)

@@ -105,6 +105,10 @@ class RankLog:
             self._phase = phase
             self._logger.info("update %d: %s", update, phase)
 
+    def note(self, error: Exception) -> None:
+        """Note why a collective failed, which a verdict about another process does not say."""
+        self._logger.error("%s", error)
+
     def dump_stacks(self, verdict: str) -> None:
         """Write why this process is ended, the stacks of its threads, and its last collectives.
 

@@ -1,6 +1,7 @@
 """The operations of the model, the only way in which layers compute; no layer knows which implementation runs.
 
 - ``reference``: each operation in plain PyTorch. This defines the result.
+- ``rounding``: weights in the precision of the computation.
 - ``dispatch``: chooses the implementation of each operation.
 - ``cpu_products``, ``cpu_rows``, ``cpu_attention``: oneDNN and the compiled CPU kernels of ``library``.
 - ``gpu_loss``, ``gpu_norm``: the Triton kernels of a GPU, in ``gpu_…_kernels``. ``gpu_library`` says if they can run.
@@ -23,6 +24,7 @@ from dstransformer.model.ops.dispatch import (
 from dstransformer.model.ops.gpu_library import gpu_kernels_name
 from dstransformer.model.ops.library import DTYPES, kernels_fingerprint, precision_name, processor_name
 from dstransformer.model.ops.reference import HeadShape, dropout
+from dstransformer.model.ops.rounding import RoundedWeights, rounded
 from dstransformer.model.ops.varlen import Backend, check_backend
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "Backend",
     "Caches",
     "HeadShape",
+    "RoundedWeights",
     "attention",
     "best_pieces",
     "build_caches",
@@ -44,5 +47,6 @@ __all__ = [
     "processor_name",
     "r_drop_cross_entropy",
     "residual_norm",
+    "rounded",
     "weight_gradient",
 ]

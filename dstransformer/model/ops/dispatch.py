@@ -15,6 +15,7 @@ from dstransformer.model.ops import cpu_attention, cpu_products, cpu_rows, gpu_l
 from dstransformer.model.ops.caches import Caches, PackedCaches, PaddedCaches
 from dstransformer.model.ops.library import LANES, can_compute
 from dstransformer.model.ops.reference import HeadShape
+from dstransformer.model.ops.rounding import rounded
 from dstransformer.model.ops.varlen import Backend
 from dstransformer.model.packing import Packing
 
@@ -32,7 +33,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False
         ``(rows, out_features)``, in the precision of ``x``.
     """
     if can_compute(x):
-        return cpu_products.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), relu=relu)
+        bias = None if bias is None else rounded(bias, x.dtype)
+        return cpu_products.linear(x, rounded(weight, x.dtype), bias, relu=relu)
     if weight.dtype != x.dtype:
         return reference.mixed_linear(x, weight, bias, relu=relu)
     return reference.linear(x, weight, bias, relu=relu)
@@ -86,7 +88,7 @@ def residual_norm(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, eps: float, 
         from dstransformer.model.ops import gpu_norm
 
         return gpu_norm.residual_norm(x, y, gain, bias, eps, p)
-    gain, bias = gain.to(x.dtype), bias.to(x.dtype)
+    gain, bias = rounded(gain, x.dtype), rounded(bias, x.dtype)
     if x.shape[-1] % LANES == 0 and can_compute(x, y, gain):
         return cpu_rows.residual_norm(x, y, gain, bias, eps, p)
     return reference.residual_norm(x, y, gain, bias, eps, p)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from dstransformer.model.ops.rounding import rounded
 from dstransformer.model.packing import Packing, fill_rows
 
 #: Dropout is decided by 16 random bits per element.
@@ -40,8 +41,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False
 def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
     """As :func:`linear`, with fp32 weights that are rounded to the precision of ``x``.
 
-    The rounded weights are computed again for the gradient and not kept: at ZeRO stage 3, where a rank holds a part of
-    the weights, copies of all of them would cost more than that part.
+    Without :class:`~dstransformer.model.ops.rounding.RoundedWeights` they are rounded again for the gradient and not
+    kept: at ZeRO stage 3, where a rank holds a part of the weights, copies of all of them would cost more than that
+    part.
     """
     product: Tensor = _MixedLinear.apply(x, weight, bias, relu)  # type: ignore[no-untyped-call]
     return product
@@ -50,7 +52,7 @@ def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool =
 class _MixedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-        out = linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype), relu=relu)
+        out = linear(x, rounded(weight, x.dtype), None if bias is None else rounded(bias, x.dtype), relu=relu)
         ctx.biased = bias is not None
         ctx.save_for_backward(x, weight, out if relu else None)
         return out
@@ -61,7 +63,7 @@ class _MixedLinear(torch.autograd.Function):
         x, weight, out = ctx.saved_tensors
         if out is not None:
             grad = torch.ops.aten.threshold_backward(grad, out, 0)
-        grad_x = grad @ weight.to(grad.dtype) if ctx.needs_input_grad[0] else None
+        grad_x = grad @ rounded(weight, grad.dtype) if ctx.needs_input_grad[0] else None
         grad_weight = weight_gradient(grad, x).to(weight.dtype) if ctx.needs_input_grad[1] else None
         grad_bias = grad.sum(dim=0, dtype=weight.dtype) if ctx.biased else None
         return grad_x, grad_weight, grad_bias, None

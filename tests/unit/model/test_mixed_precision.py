@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 import pytest
 import torch
 from support.models.packed import tiny_config
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from dstransformer.model import Packing, Transformer
+from dstransformer.model import Packing, RoundedWeights, Transformer
 from dstransformer.model.ops import reference
 
 VOCAB = 40
@@ -78,3 +82,65 @@ def test_the_product_for_a_gpu_has_the_gradients_of_pytorch(dtype: torch.dtype, 
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == other.dtype
         torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
+
+
+class CastCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts how often the weights of a model are rounded."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._weights = {weight.data_ptr() for weight in model.parameters()}
+        self.casts = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        self.casts += func.overloadpacket is torch.ops.aten._to_copy and args[0].data_ptr() in self._weights
+        return found
+
+
+def mixed_model(dtype: torch.dtype, norm: str, tied: str) -> Transformer:
+    torch.manual_seed(3)
+    config = tiny_config(norm=norm, positions="learned", max_positions=20, tie_embeddings=tied, attention_bias=True)
+    return Transformer(config, VOCAB, 0.1, dtype=dtype)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize(("norm", "tied"), [("post", "all"), ("pre", "none")])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_weights_rounded_once_compute_the_same(
+    dtype: torch.dtype, norm: str, tied: str, kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, with the kernels of a CPU and as on a GPU, and after the weights changed."""
+    if not kernels:
+        monkeypatch.setattr("dstransformer.model.ops.dispatch.can_compute", lambda *_: False)
+    model = mixed_model(dtype, norm, tied)
+    once = RoundedWeights(model.parameters(), dtype)
+    for _ in range(2):
+        with CastCounter(model) as at_each_use:
+            expected = gradients(model)
+        with once.in_use(), CastCounter(model) as at_none:
+            found = gradients(model)
+        assert at_each_use.casts > 20
+        assert at_none.casts == 0
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.data.mul_(1.1)  # does not count as a change of the parameter
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_finds_the_rounded_weights_after_their_block(fails: bool) -> None:
+    model = mixed_model(torch.bfloat16, "post", "all")
+    once = RoundedWeights(model.parameters(), torch.bfloat16)
+    with suppress(RuntimeError), once.in_use():
+        gradients(model)
+        if fails:
+            raise RuntimeError
+    found = mixed_model(torch.bfloat16, "post", "all")
+    with torch.no_grad():
+        for weight, other in zip(model.parameters(), found.parameters(), strict=True):
+            weight.data.mul_(0.5)
+            other.data.mul_(0.5)
+    expected = gradients(found)
+    assert all(torch.equal(gradient, expected[name]) for name, gradient in gradients(model).items())

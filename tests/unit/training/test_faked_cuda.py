@@ -68,7 +68,17 @@ def test_an_update_runs_on_one_device_and_waits_as_often_as_it_must() -> None:
     assert recorded.waits == waits(1, 1, 2)
     assert len(recorded.src_tokens) == 2
     assert recorded.calls("varlen_attn") + recorded.calls("flash_attention_forward") == 2 * 3, "one for each attention"
-    assert recorded.launches <= 640
+    assert recorded.launches <= 560
+
+
+@faked
+@pytest.mark.parametrize(("stage", "at_weights"), [(1, 0), pytest.param(3, 37, marks=pytest.mark.extended)])
+def test_weights_are_rounded_once_an_update_below_stage_3(stage: int, at_weights: int) -> None:
+    """The other casts of a micro-batch are those of two embedded inputs, and of two gradients of the loss."""
+    recorded = record_small(stage, "bf16", 1, 2)
+    casts = sum(o.calls for o in recorded.operators if (o.name, o.dtype) == ("_to_copy", "bfloat16"))
+    assert casts == 2 * (4 + at_weights)
+    assert recorded.calls("foreach_copy_") == (stage < 3)
 
 
 @faked
@@ -103,6 +113,17 @@ def test_an_update_has_no_more_operators_waits_and_memory_than_are_stored(layout
     assert counted.launches <= stored.launches
     assert counted.waits <= stored.waits
     assert counted.peak_bytes <= 1.02 * stored.peak_bytes
+
+
+@faked
+@pytest.mark.extended
+def test_stage_2_waits_in_each_micro_batch_only_to_reduce_gradients_meanwhile(tmp_path: Path) -> None:
+    """With ``overlap_comm`` DeepSpeed waits for the device before it frees gradients that were reduced beside it."""
+    serial = tmp_path / "serial.json"
+    serial.write_text('{"zero_optimization": {"stage": 2, "overlap_comm": false}}')
+    overrides = (*SMALL, "batch.micro_batches=2")
+    found = record_update(Layout("base", (str(serial), "bf16"), 1, overrides, vocabulary=1000)).waits
+    assert found == {_FINITE: 1}
 
 
 def estimate_peak(preset: str, stage: int, world_size: int, micro_batches: int) -> float:

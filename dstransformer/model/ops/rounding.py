@@ -1,0 +1,70 @@
+"""Weights in the precision of the computation: rounded at each use, or once for many uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+#: The attribute of a weight that holds its rounded copy, while there is one.
+_COPY = "rounded_copy"
+
+
+def rounded(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """A weight in a precision. Its gradient is that of the weight, in the precision of the weight.
+
+    It is the copy of :class:`RoundedWeights` while that is in use. Otherwise it is computed here.
+    """
+    copy: Tensor | None = getattr(weight, _COPY, None)
+    if copy is None or copy.dtype != dtype:
+        return weight.to(dtype)
+    if not torch.is_grad_enabled():
+        return copy
+    found: Tensor = _Rounded.apply(weight, copy)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, copy: Tensor) -> Tensor:
+        ctx.dtype = weight.dtype
+        return copy.detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.to(ctx.dtype), None
+
+
+class RoundedWeights:
+    """A copy of weights in another precision, for many uses while they do not change.
+
+    Args:
+        weights: The weights, whole on this device; they stay the same tensors.
+        dtype: The precision of the copy.
+    """
+
+    def __init__(self, weights: Iterable[Tensor], dtype: torch.dtype) -> None:
+        self._weights = list(weights)
+        self._copies = [torch.empty_like(weight, dtype=dtype, requires_grad=False) for weight in self._weights]
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Round all weights, and let :func:`rounded` return the copies until the end of the block.
+
+        Forward and backward passes of the block have to end in it, and none may follow a change of the weights in it.
+        """
+        with torch.no_grad():
+            torch._foreach_copy_(self._copies, self._weights)
+        try:
+            for weight, copy in zip(self._weights, self._copies, strict=True):
+                setattr(weight, _COPY, copy)
+            yield
+        finally:
+            for weight in self._weights:
+                if hasattr(weight, _COPY):
+                    delattr(weight, _COPY)
