@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from benchmarks.gpu.roofline import Operator, Work
+from benchmarks.gpu.roofline import Work
 from dstransformer.config import Config
 
 #: Launches of an update whose micro-batch is one replayed graph: the graph, the reduction of gradients, Adam, copies.
@@ -22,8 +22,6 @@ def fuse_relu(work: Work, config: Config, vocabulary: int) -> Work:  # noqa: ARG
     return replace(work, operators=[operator for operator in work.operators if operator.name != "relu"])
 
 
-
-
 def replay_graphs(work: Work, config: Config, vocabulary: int) -> Work:  # noqa: ARG001
     """CUDA graphs: one launch for a micro-batch."""
     return replace(work, launches=_GRAPH_LAUNCHES)
@@ -34,5 +32,3 @@ CHANGES: Sequence[tuple[str, Change]] = (
     ("ReLU within products", fuse_relu),
     ("CUDA graphs", replay_graphs),
 )
-
-

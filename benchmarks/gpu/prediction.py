@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.changes import CHANGES, replay_graphs
-from benchmarks.gpu.counts import VOCABULARY, Counted, Counts, load_counts
+from benchmarks.gpu.counts import LAYOUTS, VOCABULARY, Counted, Counts, load_counts
 from benchmarks.gpu.roofline import (
     KERNEL_SECONDS,
     LAUNCH_SECONDS,
@@ -139,24 +139,28 @@ def predict_training(model: str, sheet: Sheet, gpus: int) -> list[Row]:
 
 def predict_case(case: Case, sheet: Sheet) -> float | None:
     """Predict the target tokens per second of a case of the benchmark; None if its like was not counted."""
-    if case.precision != "bf16" or case.compiled or case.work.vocabulary != VOCABULARY or case.backend != "varlen":
+    if not _is_counted(case):
         return None
     if case.act == "decode":
         return predict_search(case.model, sheet, case.work.batch_tokens).tokens_per_second
-    layout = Counted(case.model, 1, 1, case.micro_batches)
-    counts = load_counts().get(layout)
-    if counts is None or case.loop != "engine":
-        return None
-    return counts.tgt_tokens / predict(_work(case.load_config(), layout, counts), sheet).total
+    layout, config = _layout(case), case.load_config()
+    counts = load_counts()[layout]
+    return counts.tgt_tokens / predict(_work(config, layout, counts), sheet).total
 
 
 def predict_peak(case: Case) -> float | None:
     """The most bytes that tensors take in a case of the benchmark; None if its like was not counted."""
-    if case.act == "decode" or case.precision != "bf16" or case.compiled or case.loop != "engine":
-        return None
-    counts = load_counts().get((case.model, 1, case.micro_batches))
-    known = counts is not None and case.backend == "varlen" and case.work.vocabulary == VOCABULARY
-    return counts.peak_bytes if counts is not None and known else None
+    return load_counts()[_layout(case)].peak_bytes if case.act == "train" and _is_counted(case) else None
+
+
+def _is_counted(case: Case) -> bool:
+    plain = case.precision == "bf16" and case.backend == "varlen" and not case.compiled
+    counted = case.act == "decode" or (case.loop == "engine" and _layout(case) in LAYOUTS)
+    return plain and counted and case.work.vocabulary == VOCABULARY
+
+
+def _layout(case: Case) -> Counted:
+    return Counted(case.model, 1, 1, case.micro_batches)
 
 
 def describe_beside(predicted: float | None, peak_bytes: float | None = None) -> str:

@@ -17,15 +17,15 @@ from dstransformer.batching import (
     check_split,
     plan_memory,
 )
-from dstransformer.checkpoints.folders import check_run_folder
+from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
 from dstransformer.checkpoints.format import Checkpoint, TrainState
 from dstransformer.checkpoints.resume import find_checkpoint
-from dstransformer.checkpoints.retention import CheckpointFolder
 from dstransformer.config import Config, ModelConfig, Precision, compose, load_config, precision_of, zero_stage
 from dstransformer.corpus import Corpus
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError, DataError
+from dstransformer.io.output_folders import check_run_folder
 from dstransformer.model import DTYPES, check_backend, parameter_count
 from dstransformer.tracking import resolve_tracking_uri
 from dstransformer.training.pretrained import Pretrained, check_pretrained, open_pretrained
