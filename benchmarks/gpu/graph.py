@@ -16,7 +16,7 @@ from benchmarks.gpu.device import describe
 from benchmarks.gpu.text import build_updates
 from benchmarks.lib.limits import synchronize
 from dstransformer.batching import build_budget
-from dstransformer.model import DTYPES, Transformer
+from dstransformer.model import DTYPES, RoundedWeights, Transformer
 
 _WARM_UP, _ROUNDS = 3, 20
 
@@ -37,13 +37,15 @@ def main(options: argparse.Namespace) -> int:
     update, *_ = build_updates(build_budget(config.batch), 1, work.vocabulary)
     batch = update.batches[0].to(device)
     torch.manual_seed(1)
-    model = Transformer(config.model, work.vocabulary, config.loss.label_smoothing, backend)
-    model = model.to(device, DTYPES["bf16"])
+    model = Transformer(config.model, work.vocabulary, config.loss.label_smoothing, backend, dtype=DTYPES["bf16"])
+    model = model.to(device)
+    weights = RoundedWeights(model.parameters(), DTYPES["bf16"])
 
     def compute() -> None:
         for weight in model.parameters():
             weight.grad = None
-        model(*batch).loss.backward()
+        with weights.in_use():
+            model(*batch).loss.backward()
 
     figures = {"eager, ms": _milliseconds(compute, device)}
     if device.type == "cuda":

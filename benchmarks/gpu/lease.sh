@@ -5,20 +5,23 @@
 # Each part has its own time limit, and one that fails does not stop the next. $PYTHON is the interpreter. Script 3 trains
 # Multi30k if $MULTI30K is a corpus that dst-prep built from it, and scores it on $MULTI30K_TEST.en and .de if given.
 set -uo pipefail
+OUT=$(realpath -m "${OUT:-gpu-lease}")
 cd "$(dirname "$0")/../.." || exit 2
+
+STOP=TERM  # the signal that ends a part at its limit; after INT pytest reports what has failed
 
 usage() { echo "usage: benchmarks/gpu/lease.sh [--list] 1|2|3" >&2; exit 2; }
 list=false
 if [ "${1:-}" = --list ]; then list=true; shift; fi
 case "${1:-}" in 1|2|3) script=$1 ;; *) usage ;; esac
 
-OUT=${OUT:-gpu-lease}
 if [ -z "${PYTHON:-}" ]; then PYTHON=python; [ -x .venv/bin/python ] && PYTHON=.venv/bin/python; fi
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" HF_HUB_OFFLINE=1 MLFLOW_DISABLE_TELEMETRY=true
 
 if ! $list; then
-  "$PYTHON" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null || {
-    echo "lease.sh needs a CUDA device, and PyTorch finds none: nothing was run (--list $script prints the parts)" >&2
+  needed='import deepspeed, pytest, sentencepiece, torch, triton, xdist; assert torch.cuda.is_available(), "no CUDA device"'
+  missing=$("$PYTHON" -c "$needed" 2>&1 > /dev/null) || {
+    echo "lease.sh needs a CUDA device and the packages of the tests: ${missing##*$'\n'}; nothing was run" >&2
     exit 2
   }
   mkdir -p "$OUT"
@@ -30,7 +33,7 @@ part() {
   local name=$1 limit=$2 began=$SECONDS status
   shift 2
   if $list; then printf '%s\t%s\t%s\n' "$name" "$limit" "$*"; return; fi
-  timeout --signal=TERM --kill-after=10 "$limit" "$@" > "$OUT/$name.txt" 2>&1
+  timeout --signal="$STOP" --kill-after=10 "$limit" "$@" > "$OUT/$name.txt" 2>&1
   status=$?
   printf '%s\t%s\t%s\n' "$name" "$status" "$((SECONDS - began))" | tee -a "$OUT/parts-$script.tsv"
 }
@@ -48,13 +51,15 @@ train() {
 stop_and_resume() {
   local layout="zero$1-$2"
   set -- --ds "zero$1" "$2" --set tracking.enabled=false validation.every=0 validation.final_sentences=8 checkpoint.every_updates=0
-  train "$layout-start" 30 "$OUT/toy" toy "$layout" "$@" training.max_updates=15
-  train "$layout-resume" 30 "$OUT/toy" toy "$layout" "$@" training.max_updates=30
+  train "$layout-start" 35 "$OUT/toy" toy "$layout" "$@" training.max_updates=15
+  if $list || [ -e "$OUT/runs/$layout/checkpoints/latest" ]; then
+    train "$layout-resume" 35 "$OUT/toy" toy "$layout" "$@" training.max_updates=30
+  fi
 }
 
 first() {
   bench ceilings 40 gpu-ceilings
-  part tests 110 "$PYTHON" -m pytest tests/gpu -n 0 -q -m "gpu and not slow" -k "not reduces_the_loss and not train_alike"
+  STOP=INT part tests 110 "$PYTHON" -m pytest tests/gpu -n 0 -q -m "gpu and not slow" -k "not reduces_the_loss and not train_alike"
   part corpus 30 "$PYTHON" -m data_prep build --source toy --pairs 10000 --valid-size 200 --out "$OUT/toy" --overwrite
   bench kernels 40 gpu-kernels
   bench waits 40 gpu-waits
@@ -82,10 +87,11 @@ third() {
   bench graph-8 45 gpu-graph --micro-batches 8
   bench graph-1 45 gpu-graph --micro-batches 1
   if [ -n "${MULTI30K:-}" ]; then
-    # 143: stopped by the time limit, with a checkpoint
+    # 124: it ran until its limit, and stopped with a checkpoint
     train multi30k 240 "$MULTI30K" multi30k multi30k --ds zero1 bf16 --set tracking.enabled=false
     if [ -n "${MULTI30K_TEST:-}" ]; then
-      part bleu 60 "$PYTHON" -m dstransformer evaluate "$OUT/runs/multi30k" --src "$MULTI30K_TEST.en" --ref "$MULTI30K_TEST.de" --json
+      part average 30 "$PYTHON" -m dstransformer average "$OUT/runs/multi30k" --out "$OUT/multi30k"
+      part bleu 60 "$PYTHON" -m dstransformer evaluate "$OUT/multi30k" --src "$MULTI30K_TEST.en" --ref "$MULTI30K_TEST.de" --json
     fi
   fi
 }
@@ -106,4 +112,5 @@ table += [f"{p['part']:22} {p['status']:>6} {p['seconds']:>5}  {p['last line'][:
 (out / f"summary-{script}.txt").write_text("\n".join(table) + "\n")
 (out / f"summary-{script}.json").write_text(json.dumps(parts, indent=1))
 print("\n".join(table))
+sys.exit(any(part["status"] != "0" for part in parts if part["part"] != "multi30k"))
 SUMMARY

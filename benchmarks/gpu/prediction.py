@@ -84,7 +84,7 @@ def describe(device: str, gpus: int) -> str:
     if gpus == 1:
         searches = [(model, tokens) for model in ("base", "big") for tokens in _BATCH_TOKENS]
         parts += [
-            "Beam search, beam 4, a step in the middle of a sentence; the presets have 32,768 tokens a batch on a GPU:",
+            "Beam search, beam 4, a step in the middle of a sentence; a GPU takes up to 8 x 4,096 tokens a batch:",
             format_table(_SEARCH_COLUMNS, [_format_search(*search, sheet) for search in searches]),
         ]
     return "\n\n".join(parts)

@@ -47,6 +47,8 @@ def main(options: argparse.Namespace) -> int:
                 torch.cuda.set_sync_debug_mode("default")
     finally:
         leave_world()
+    if on_device:
+        print("Waits for events and streams are not among them: PyTorch does not report these.")
     places = Counter(f"{one.filename}:{one.lineno}" for one in caught if "synchroniz" in str(one.message))
     print(f"{places.total()} waits in an update of {case.name} on {world.device}")
     for place, count in places.most_common():

@@ -144,10 +144,11 @@ def _describe_peak_memory(gib: float | None, usable: float | None) -> str:
         return "peak memory        not estimated: only for the attention backend varlen, without offloading and R-Drop"
     fits = ""
     if usable is not None:
-        fits = f"; {'fits' if gib <= usable else 'does not fit'} the {usable:.1f} GiB that are usable on the GPU"
+        room = f"{usable:.1f} GiB usable beside CUDA's context and a margin of 10%"
+        fits = f"; {'fits' if gib <= usable else 'does not fit'}: {room}"
     return (
-        f"peak memory        {gib:>14.3f}   GiB per GPU with activations, by a formula for the attention backend "
-        f"varlen; CUDA's context and fragmentation come on top{fits}"
+        f"peak memory        {gib:>14.3f}   GiB of tensors per GPU with activations, by a formula for the attention "
+        f"backend varlen{fits}"
     )
 
 

@@ -66,15 +66,15 @@ FIXED_VALUES: dict[str, tuple[Any, str]] = {
 
 #: Sections of DeepSpeed that this trainer does not support, and why. One that says ``"enabled": false`` is harmless.
 UNSUPPORTED = {
-    "activation_checkpointing": "it has no effect on this model, which has training.activation_checkpointing=true",
+    "activation_checkpointing": "it has no effect on this model; use --set training.activation_checkpointing=true",
     "compression_training": "the bundle would not be the model that was trained",
     "curriculum_learning": "the plan decides which sentences an update holds",
     "data_efficiency": "the plan decides which sentences an update holds",
     "elasticity": "DeepSpeed 0.19 has no elastic agent; a run resumes on any number of processes without it",
     "hybrid_engine": "it is for generation during training",
     "progressive_layer_drop": "it has no effect on this model",
-    "seq_parallel_communication_data_type": "this model has no sequence parallelism",
     "quantize_training": "the bundle would not be the model that was trained",
+    "seq_parallel_communication_data_type": "this model has no sequence parallelism",
     "tensor_parallel": "it has no effect on this model",
     "weight_quantization": "the bundle would not be the model that was trained",
 }

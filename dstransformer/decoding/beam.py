@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import BOS_ID, EOS_ID
-from dstransformer.decoding.devices import attention_without_plans
+from dstransformer.decoding.devices import without_cudnn_attention
 from dstransformer.decoding.ensemble import Ensemble
 from dstransformer.model import Packing, ops
 
@@ -22,7 +22,7 @@ FIRST_PIECE = EOS_ID
 #: the others.
 DROP_SHARE = 0.125
 
-#: Steps of a search on a GPU from one look at what is done to the next: the host waits for the device to look.
+#: Steps of a search on a GPU between two checks for finished sentences; for each the host waits for the device.
 CHECK_STEPS = 4
 
 #: Initial capacity of a search, in tokens; it doubles when it is full.
@@ -86,7 +86,7 @@ def output_limits(
 
 
 @torch.inference_mode()
-@attention_without_plans()
+@without_cudnn_attention()
 def beam_search(
     model: Ensemble,
     src: Tensor,
@@ -224,7 +224,7 @@ def best_allowed_pieces(logits: Tensor, pieces: Tensor, allowed: Tensor, count: 
 
 
 def check_steps(device: torch.device) -> int:
-    """Steps from one look at what is done to the next."""
+    """Steps between two checks for finished sentences."""
     return CHECK_STEPS if device.type == "cuda" else 1
 
 
@@ -300,7 +300,7 @@ class _Search:
         Returns:
             Their last tokens and the decoder's rows that they continue, ``(rows,)`` each; None if all are done.
         """
-        if self._length % self._check_steps and self._length < self._last_limit:
+        if not self._ragged and self._length % self._check_steps and self._length < self._last_limit:
             return self._last_tokens.flatten(), self._rows.flatten()
         hopeful = best_reachable_score(self._live, self._limit_penalties[:, None]) > self._scores[:, -1:]
         done = ~hopeful.any(dim=1)

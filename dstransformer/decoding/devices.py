@@ -20,7 +20,7 @@ def free_memory(device: torch.device) -> int:
 
 
 @contextmanager
-def attention_without_plans() -> Iterator[None]:
+def without_cudnn_attention() -> Iterator[None]:
     """Keep attention on a GPU from cuDNN, which PyTorch 2.13 prefers on Hopper and Blackwell.
 
     It builds a plan for every new number of keys, and each step of a search has another: tens of milliseconds each,

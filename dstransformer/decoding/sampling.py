@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dstransformer.corpus import BOS_ID, EOS_ID
 from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis, length_penalty
-from dstransformer.decoding.devices import attention_without_plans
+from dstransformer.decoding.devices import without_cudnn_attention
 from dstransformer.decoding.ensemble import Ensemble
 from dstransformer.errors import ConfigError
 from dstransformer.model import Packing
@@ -51,7 +51,7 @@ class Sampling:
 
 
 @torch.inference_mode()
-@attention_without_plans()
+@without_cudnn_attention()
 def sample(
     model: Ensemble,
     src: Tensor,

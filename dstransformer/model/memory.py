@@ -43,7 +43,7 @@ def activation_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int, *, c
 
 
 def recomputed_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int) -> int:
-    """What the gradient of a decoder layer takes that is computed again, beside the inputs of all layers.
+    """Memory to compute a decoder layer again, and its gradient, beside the inputs of all layers.
 
     That is what the layer keeps otherwise, and the gradients of its feed-forward network.
     """

@@ -60,7 +60,7 @@ class DryRun:
 
 
 def _usable_bytes(device: str | None) -> int | None:
-    """Bytes that an update may take on a GPU of this name, or on the first of this machine; None without one."""
+    """Bytes that an update may take on a GPU of this name, or on the first of this machine; see ``usable_bytes``."""
     if device is not None:
         return usable_of(SHEETS[device].memory)
     if os.environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available():
@@ -91,4 +91,4 @@ def dry_run(request: TrainRequest, device: str | None = None) -> DryRun:
     warnings = plan_warnings(setup.config, estimated.updates_per_epoch)
     if (warning := single_process_warning(os.environ)) is not None:
         warnings.append(warning)
-    return DryRun(setup, estimated, None if usable is None else usable / GIB, warnings)
+    return DryRun(setup, estimated, usable / GIB if usable else None, warnings)

@@ -217,7 +217,7 @@ def bytes_per_parameter(stage: int, world_size: int, *, averaged: bool = False) 
 
     4 for the weight, 4 for its gradient and 8 for Adam's moments; a moving average of the weights (``averaged``) takes
     4 more. Stage 1 partitions moments and average, and keeps the weights of its part a second time. Stage 2 partitions
-    the gradients too, stage 3 everything. In half precision come the rounded weights, 2 bytes: on a CPU during an
+    the gradients too, stage 3 everything. Half precision adds the rounded weights, 2 bytes: on a CPU during an
     update, on a GPU below stage 3.
     """
     weight, optimizer = 4.0, 8.0 + (4.0 if averaged else 0.0)
@@ -263,6 +263,7 @@ def peak_memory_bytes(
     gradients = _gradient_bytes(stage, world_size) * parameters
     held = bytes_per_parameter(stage, world_size, averaged=averaged) * parameters - gradients
     buffers = _buffer_bytes(zero, stage)
+    held += 2 * parameters  # the model of validation
     if stage < 3:
         held += 2 * parameters  # the rounded weights
     else:

@@ -14,12 +14,16 @@ from dstransformer.config import compose
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import open_bundle
+from dstransformer.model.ops import gpu_kernels_name
 from dstransformer.training.estimate import setup_peak_bytes
 from dstransformer.training.setup import GIB, Setup
 
 #: Share of a GPU's memory that the predicted peak may take. The rest is for the error of the prediction, which is at
 #: most 10%, and for fragmentation.
 SHARE = 0.9
+
+#: Micro-batches of an update at least, on GPUs whose memory is not predicted: the paper's eight GPUs computed one each.
+UNPREDICTED = 8
 
 #: Bytes of it that CUDA's context, cuBLAS and NCCL take before that.
 CONTEXT_BYTES = GIB
@@ -39,21 +43,22 @@ def settle_micro_batches(setup: Setup, resume: str, world: World) -> Setup:
     if setup.config.batch.micro_batches != "auto":
         return setup
     stored = world.compute_on_rank0(lambda: find_stored_micro_batches(setup, resume))
-    usable = [0 if size is None else size for size in world.gather(usable_bytes(world.device))]
+    usable = [size for size in world.gather(usable_bytes(world.device)) if size is not None]
     with world.collective_errors():
-        return choose_micro_batches(setup, stored, min(usable) or None)
+        return choose_micro_batches(setup, stored, min(usable, default=None))
 
 
 def choose_micro_batches(setup: Setup, stored: int | None, usable: int | None) -> Setup:
     """Give ``auto`` its number; another setup stays as it is.
 
     A run that resumes keeps the number of its checkpoint, and so its updates, if the number of processes divides it and
-    it fits. Where memory is not predicted, each process computes one micro-batch.
+    it fits. Where memory is not predicted, each process of a CPU computes one micro-batch, and GPUs compute at least
+    :data:`UNPREDICTED` together.
 
     Args:
         setup: The experiment.
         stored: The micro-batches of the checkpoint to resume from; None for a new run.
-        usable: Bytes that an update may take on the smallest GPU; None if memory is not predicted for the devices.
+        usable: Bytes that an update may take on the smallest GPU, 0 if its memory is not predicted; None on CPUs.
 
     Raises:
         ConfigError: No number fits.
@@ -62,10 +67,11 @@ def choose_micro_batches(setup: Setup, stored: int | None, usable: int | None) -
         return setup
     world_size = setup.world_size
     peak = setup_peak_bytes(setup, world_size)
-    if usable is None or peak is None:
+    if not usable or peak is None:
         if stored is not None and stored % world_size == 0:
             return _settle(setup, stored, "as its checkpoint has")
-        return _settle(setup, world_size, "one for each process, as no memory is predicted here (auto)")
+        each = 1 if usable is None else -(-UNPREDICTED // world_size)
+        return _settle(setup, each * world_size, f"{each} for each process, as no memory is predicted here (auto)")
 
     def measure(number: int) -> int:
         return setup_peak_bytes(setup, number) or 0
@@ -111,9 +117,11 @@ def max_micro_batches(setup: Setup) -> int:
 
 
 def usable_bytes(device: torch.device) -> int | None:
-    """Bytes that the tensors of an update may take on a GPU; None for devices whose memory is not predicted."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+    """Bytes that the tensors of an update may take on a GPU, 0 if its memory is not predicted; None for a CPU."""
+    if device.type != "cuda":
         return None
+    if torch.cuda.get_device_capability(device) < (8, 0) or gpu_kernels_name(device) == "none":
+        return 0
     return usable_of(torch.cuda.get_device_properties(device).total_memory)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from dstransformer.model.ops.rounding import rounded
+from dstransformer.model.ops.rounding import copy_or_weight, rounded
 from dstransformer.model.packing import Packing, fill_rows
 
 #: Dropout is decided by 16 random bits per element.
@@ -52,20 +52,21 @@ def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool =
 class _MixedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-        out = linear(x, rounded(weight, x.dtype), None if bias is None else rounded(bias, x.dtype), relu=relu)
-        ctx.biased = bias is not None
-        ctx.save_for_backward(x, weight, out if relu else None)
+        kept = copy_or_weight(weight, x.dtype)
+        out = linear(x, kept.to(x.dtype), None if bias is None else rounded(bias, x.dtype), relu=relu)
+        ctx.biased, ctx.dtype = bias is not None, weight.dtype
+        ctx.save_for_backward(x, kept, out if relu else None)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, out = ctx.saved_tensors
+        x, kept, out = ctx.saved_tensors
         if out is not None:
             grad = torch.ops.aten.threshold_backward(grad, out, 0)
-        grad_x = grad @ rounded(weight, grad.dtype) if ctx.needs_input_grad[0] else None
-        grad_weight = weight_gradient(grad, x).to(weight.dtype) if ctx.needs_input_grad[1] else None
-        grad_bias = grad.sum(dim=0, dtype=weight.dtype) if ctx.biased else None
+        grad_x = grad @ kept.to(grad.dtype) if ctx.needs_input_grad[0] else None
+        grad_weight = weight_gradient(grad, x).to(ctx.dtype) if ctx.needs_input_grad[1] else None
+        grad_bias = grad.sum(dim=0, dtype=ctx.dtype) if ctx.biased else None
         return grad_x, grad_weight, grad_bias, None
 
 

@@ -19,13 +19,17 @@ def rounded(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
     It is the copy of :class:`RoundedWeights` while that is in use. Otherwise it is computed here.
     """
-    copy: Tensor | None = getattr(weight, _COPY, None)
-    if copy is None or copy.dtype != dtype:
-        return weight.to(dtype)
-    if not torch.is_grad_enabled():
-        return copy
+    copy = copy_or_weight(weight, dtype)
+    if copy is weight or not torch.is_grad_enabled():
+        return copy.to(dtype)
     found: Tensor = _Rounded.apply(weight, copy)  # type: ignore[no-untyped-call]
     return found
+
+
+def copy_or_weight(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """The copy of :class:`RoundedWeights` in this precision, without gradient, while it is in use; else the weight."""
+    copy: Tensor | None = getattr(weight, _COPY, None)
+    return weight if copy is None or copy.dtype != dtype else copy
 
 
 class _Rounded(torch.autograd.Function):
@@ -56,7 +60,7 @@ class RoundedWeights:
     def in_use(self) -> Iterator[None]:
         """Round all weights, and let :func:`rounded` return the copies until the end of the block.
 
-        Forward and backward passes of the block have to end in it, and none may follow a change of the weights in it.
+        Forward and backward passes of the block must end in it. The weights must not change inside it.
         """
         with torch.no_grad():
             torch._foreach_copy_(self._copies, self._weights)

@@ -88,7 +88,7 @@ def test_all_that_cannot_be_used_is_named_at_once_with_the_command_that_converts
     assert "\n" not in said
 
 
-@pytest.mark.parametrize("section", sorted(UNSUPPORTED))
+@pytest.mark.parametrize("section", sorted(set(UNSUPPORTED) - {"seq_parallel_communication_data_type"}))
 def test_a_section_that_would_do_nothing_or_harm_is_refused_unless_it_is_off(tmp_path: Path, section: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({section: {"enabled": True}}))
@@ -96,6 +96,13 @@ def test_a_section_that_would_do_nothing_or_harm_is_refused_unless_it_is_off(tmp
         compose(load_config("base", (), ["zero1", "bf16", str(path)]), 1)
     path.write_text(json.dumps({section: {"enabled": False}}))
     assert compose(load_config("base", (), ["zero1", "bf16", str(path)]), 1)
+
+
+def test_so_is_a_precision_for_sequence_parallelism(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text('{"seq_parallel_communication_data_type": "bf16"}')
+    with pytest.raises(ConfigError, match="this model has no sequence parallelism; remove it"):
+        compose(load_config("base", (), ["zero1", "bf16", str(path)]), 1)
 
 
 def test_the_command_prints_the_fragment_and_says_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,9 +98,9 @@ def test_a_mask_that_is_added_hides_the_same_keys() -> None:
 
 
 def test_a_search_keeps_attention_from_cudnn() -> None:
-    from dstransformer.decoding.devices import attention_without_plans
+    from dstransformer.decoding.devices import without_cudnn_attention
 
     before = torch.backends.cuda.cudnn_sdp_enabled()
-    with attention_without_plans():
+    with without_cudnn_attention():
         assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert torch.backends.cuda.cudnn_sdp_enabled() == before

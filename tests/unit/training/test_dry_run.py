@@ -130,9 +130,9 @@ def test_the_command_says_whether_an_update_fits_the_named_gpu(run: Path, capsys
     new = str(run.parent / "new")
     command = ["train", "base", "--corpus", str(run.parent / "corpus"), "--run", new, "--device", "h100"]
     assert main([*command, "--dry-run", "--set", "batch.micro_batches=1"]) == 0
-    assert "come on top; fits the 70.1 GiB that are usable on the GPU" in capsys.readouterr().out
+    assert "; fits: 70.1 GiB usable beside CUDA's context" in capsys.readouterr().out
     large = ["batch.micro_batches=1", "batch.src_tokens=1000000", "batch.tgt_tokens=1000000"]
     assert main([*command, "--dry-run", "--set", *large]) == 0
-    assert "come on top; does not fit the 70.1 GiB" in capsys.readouterr().out
+    assert "; does not fit: 70.1 GiB" in capsys.readouterr().out
     assert main(command) == 2
     assert "--device h100 is for a dry run: add --dry-run" in capsys.readouterr().err

@@ -100,9 +100,14 @@ def test_but_not_where_it_does_not_fit(toy_corpus: Path) -> None:
     assert choose_micro_batches(setup, 2, usable).config.batch.micro_batches == 5
 
 
-def test_where_memory_is_not_predicted_each_process_has_one(toy_corpus: Path) -> None:
-    found = choose_micro_batches(build_setup(toy_corpus, 4, "loss.r_drop=5"), None, 70 * GIB)
-    assert found.config.batch.micro_batches == 4
+@pytest.mark.parametrize(("world_size", "usable", "expected"), [
+    (4, None, 4), (4, 70 * GIB, 8), (3, 0, 9), (16, 0, 16),
+])  # fmt: skip
+def test_where_memory_is_not_predicted_cpus_have_one_each_and_gpus_eight_together(
+    toy_corpus: Path, world_size: int, usable: int | None, expected: int
+) -> None:
+    found = choose_micro_batches(build_setup(toy_corpus, world_size, "loss.r_drop=5"), None, usable)
+    assert found.config.batch.micro_batches == expected
 
 
 def test_a_given_number_stays(toy_corpus: Path) -> None:
@@ -111,10 +116,13 @@ def test_a_given_number_stays(toy_corpus: Path) -> None:
     assert settle_micro_batches(setup, "auto", None) is setup  # type: ignore[arg-type]
 
 
-def agree(setup: Setup, monkeypatch: pytest.MonkeyPatch, own: int, *others: int | None, capability: int = 9) -> Any:
+def agree(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, own: int, *others: int, capability: int = 9, kernels: str = "triton"
+) -> Any:
     """The number on a rank whose GPU has ``own`` bytes, among ranks that may use ``others``."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (capability, 0))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=own))
+    monkeypatch.setattr("dstransformer.training.micro_batches.gpu_kernels_name", lambda _: kernels)
     world: Any = SimpleNamespace(
         device=torch.device("cuda", 0),
         gather=lambda item: [item, *others],
@@ -129,5 +137,6 @@ def test_the_smallest_gpu_of_all_ranks_counts(toy_corpus: Path, monkeypatch: pyt
     small = setup_peak_bytes(setup, 6) or 0
     assert agree(setup, monkeypatch, 80 * GIB, 71 * GIB) == 2
     assert agree(setup, monkeypatch, 80 * GIB, small) == 6
-    assert agree(setup, monkeypatch, 80 * GIB, None) == 2, "one rank has a GPU whose memory is not predicted"
-    assert agree(setup, monkeypatch, 80 * GIB, small, capability=7) == 2
+    assert agree(setup, monkeypatch, 80 * GIB, 0) == 8, "one rank has a GPU whose memory is not predicted"
+    assert agree(setup, monkeypatch, 80 * GIB, small, capability=7) == 8
+    assert agree(setup, monkeypatch, 80 * GIB, small, kernels="none") == 8, "without them it takes more memory"
