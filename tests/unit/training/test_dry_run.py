@@ -116,7 +116,7 @@ def test_a_named_gpu_gives_auto_its_number_and_says_whether_an_update_fits(run: 
     assert planned.setup.micro_batches_from is not None
     assert planned.setup.micro_batches_from.endswith("of the 70.1 GiB that are usable on each GPU by prediction (auto)")
     assert plan_for(None, auto).setup.micro_batches_from == (
-        "one for each process, as no memory is predicted here (auto)"
+        "1 for each process, as no memory is predicted here (auto)"
     )
     large = ("batch.src_tokens=1000000", "batch.tgt_tokens=1000000")
     many = plan_for("h100", auto, *large)

@@ -47,7 +47,7 @@ def test_a_tenth_of_the_memory_and_a_gib_are_left_free() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "gib", "expected"), [("base", 8, 1), ("base", 6, 2), ("big", 16, 1), ("big", 12, 2)]
+    ("preset", "gib", "expected"), [("base", 8, 1), ("base", 6, 2), ("big", 24, 1), ("big", 12, 3)]
 )
 def test_small_gpus_take_more_micro_batches(preset: str, gib: int, expected: int) -> None:
     config = load_config(preset, (), ["zero1", "bf16"])
