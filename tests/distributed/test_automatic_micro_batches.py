@@ -32,7 +32,7 @@ def test_automatic_micro_batches_are_recorded_and_kept_where_the_processes_divid
 ) -> None:
     whole, again, on_three = (tmp_path / name for name in ("whole", "again", "on_three"))
     printed = train(toy_corpus, whole, 2)
-    assert "2 micro-batches an update, one for each process" in printed
+    assert "2 micro-batches an update, 1 for each process" in printed
     saved = whole / "checkpoints" / f"step-{SAVED_AT:08}"
     assert read_config(whole / "config.yaml").batch.micro_batches == 2
     bundles = [open_bundle(folder / "bundle") for folder in (saved, whole)]
