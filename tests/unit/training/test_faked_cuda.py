@@ -162,7 +162,8 @@ def check_activation_checkpointing(
     peak = peak_memory_bytes(config, compose(config, world_size), world_size, *sizes)
     overrides = ("training.activation_checkpointing=true", *changes)
     counted = record_update(Layout(preset, fragments, world_size, overrides, vocabulary, kernels=True)).peak_bytes
-    assert peak == pytest.approx(counted, rel=0.1)
+    assert peak is not None
+    assert peak - 2 * sizes[0] == pytest.approx(counted, rel=0.1), "the engine has no model of validation"
     plain = load_config(preset, changes, fragments)
     assert peak < 0.9 * (peak_memory_bytes(plain, compose(plain, world_size), world_size, *sizes) or 0)
 
