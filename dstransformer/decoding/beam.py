@@ -110,9 +110,8 @@ def beam_search(
 
     An output has at most ``max_extra_tokens`` more tokens than its input. At that length a live hypothesis can only
     end, at the model's own probability. A live hypothesis that can no longer enter the ``n_best`` of its sentence (see
-    :func:`best_reachable_score`) is not computed if that saves time, and a sentence is done when it has no other; on a
-    GPU this is found out up to three steps late. None of it changes the result, except among equal scores: such a
-    hypothesis cannot reach the score of the others.
+    :func:`best_reachable_score`) is not computed if that saves time; a sentence is done, on a GPU up to three steps
+    later, when it has no other. The result is the same, except among equal scores.
 
     Args:
         model: One model or several, in eval mode.

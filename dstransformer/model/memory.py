@@ -21,7 +21,7 @@ def uses_varlen(config: ModelConfig, backend: Backend, precision: Precision) -> 
     return backend != "padded" and precision != "fp32" and fits
 
 
-def activation_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int, *, checkpoints: bool = False) -> int:
+def activation_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int, *, recompute: bool = False) -> int:
     """What the forward pass of a micro-batch keeps for the backward pass, without the loss.
 
     Kept are, per token: what each product reads, what each norm reads and its two statistics, the masks of dropout,
@@ -31,11 +31,11 @@ def activation_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int, *, c
         config: The architecture.
         src_tokens: Source tokens of the micro-batch.
         tgt_tokens: Target tokens of it.
-        checkpoints: Whether only the input of each layer is kept.
+        recompute: Whether only the input of each layer is kept.
     """
     width = config.d_model
     src = tgt = width * _HALF
-    if not checkpoints:
+    if not recompute:
         src, tgt = _layer_bytes(config, src_tokens, 0) + _memory_bytes(config), _layer_bytes(config, tgt_tokens, 1)
     norm = width * _HALF + 2 * _SINGLE if config.norm == "pre" else 0
     embedded = width * _HALF + (width * _MASK if config.dropout else 0) + norm

@@ -47,7 +47,7 @@ class Transformer(nn.Module):
         src_vocab_size: Number of pieces of the source side; None if the vocabulary is joint.
         dtype: The precision in which it computes; None is that of its weights. Training in mixed precision has weights
             in fp32 (Micikevicius et al., 2018).
-        checkpoints: Whether training keeps only the inputs of each layer, and computes the layer again for its gradient
+        recompute: Whether training keeps only the inputs of each layer, and computes the layer again for its gradient
             (Chen et al., 2016), with the same dropout masks.
     """
 
@@ -61,11 +61,11 @@ class Transformer(nn.Module):
         r_drop: float = 0.0,
         src_vocab_size: int | None = None,
         dtype: torch.dtype | None = None,
-        checkpoints: bool = False,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
         self.config = config
-        self.checkpoints = checkpoints
+        self.recompute = recompute
         self.label_smoothing = label_smoothing
         self.r_drop = r_drop
         self.dtype = dtype
@@ -140,7 +140,7 @@ class Transformer(nn.Module):
         return x if self.decoder_norm is None else self.decoder_norm(x)
 
     def _run_layer(self, layer: nn.Module, *inputs: Tensor | Packing) -> Tensor:
-        repeats = self.checkpoints and self.training and torch.is_grad_enabled()
+        repeats = self.recompute and self.training and torch.is_grad_enabled()
         run: Callable[..., Tensor] = partial(checkpoint, layer, use_reentrant=False) if repeats else layer
         return run(*inputs)
 

@@ -124,7 +124,7 @@ class Engine:
             r_drop=config.loss.r_drop,
             src_vocab_size=src_vocab_size,
             dtype=None if precision == "fp32" else DTYPES[precision],
-            checkpoints=config.training.activation_checkpointing,
+            recompute=config.training.activation_checkpointing,
         )
         if initial is not None:
             with world.collective_errors():
@@ -150,8 +150,6 @@ class Engine:
                 "the section from the JSON given with --ds"
             ) from None
         self._partition = Partition(self._engine, self._stage, world)
-        if self._stage == 3 and precision != "fp32":
-            gather_rounded(model, DTYPES[precision])
         self._rounded_weights = self._build_rounded_weights(DTYPES[precision])
         self._ema = self._build_ema()
         self._grad_norm: float | None = None
@@ -160,7 +158,9 @@ class Engine:
             self._optimizer.register_step_pre_hook(_skip_overflow)
 
     def _build_rounded_weights(self, dtype: torch.dtype) -> Callable[[], AbstractContextManager[None]]:
-        """Within what it returns the model finds its weights rounded. At stage 3 they are gathered for each module."""
+        """Within what it returns the model finds its weights rounded. At stage 3 they are rounded to be gathered."""
+        if dtype != torch.float32 and self._stage == 3:
+            gather_rounded(self._engine.module, dtype)
         if dtype == torch.float32 or self._stage == 3 or self._world.device.type not in ROUND_ONCE:
             return nullcontext
         return RoundedWeights(self._engine.module.parameters(), dtype).in_use

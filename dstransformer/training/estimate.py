@@ -269,15 +269,15 @@ def peak_memory_bytes(
     else:
         # It keeps the buffer, and all weights once they are gathered, unless the model is very large.
         held, buffers = held + 4 * parameters + buffers, 0
-    checkpoints = config.training.activation_checkpointing
-    activations = activation_bytes(config.model, src_tokens, tgt_tokens, checkpoints=checkpoints)
+    recompute = config.training.activation_checkpointing
+    activations = activation_bytes(config.model, src_tokens, tgt_tokens, recompute=recompute)
     # The gradients of earlier micro-batches, for which stage 3 keeps a place. Stage 2 reduces after each, so that its
     # buffers are free again.
     earlier = gradients if stage == 3 or accumulation_steps(micro_batches, world_size) > 1 else 0.0
     in_buffers = buffers if earlier and stage == 1 else 0
     at_loss = activations + loss_bytes(config.model, rows, tgt_tokens) + earlier + in_buffers
     matrix = 4 * rows * config.model.d_model
-    if checkpoints:  # while the last layer is computed again, the softmax matrix has its gradient
+    if recompute:  # while the last layer is computed again, the softmax matrix has its gradient
         layer = recomputed_bytes(config.model, src_tokens, tgt_tokens)
         at_loss = max(at_loss, activations + layer + matrix + earlier + buffers)
     flat = 4 * parameters / world_size if stage else 0.0  # the gradients once more, as Adam takes them

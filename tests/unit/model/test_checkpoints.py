@@ -14,11 +14,11 @@ from dstransformer.model import Transformer
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1, "num_layers": 3}
 
 
-def compute(*, checkpoints: bool, r_drop: float, dtype: torch.dtype | None, **changes: Any) -> list[Tensor]:
+def compute(*, recompute: bool, r_drop: float, dtype: torch.dtype | None, **changes: Any) -> list[Tensor]:
     """Loss and all gradients of a micro-batch, and the state of the random generator after it."""
     torch.manual_seed(1)
     config = tiny_config(**DROPOUT | changes)
-    model = Transformer(config, VOCAB, 0.1, r_drop=r_drop, dtype=dtype, checkpoints=checkpoints)
+    model = Transformer(config, VOCAB, 0.1, r_drop=r_drop, dtype=dtype, recompute=recompute)
     torch.manual_seed(2)
     loss = model_loss(model)
     state = torch.get_rng_state()
@@ -33,13 +33,13 @@ def test_loss_and_gradients_are_the_same_bit_for_bit(
     norm: str, r_drop: float, dtype: torch.dtype | None, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)
-    plain, again = (compute(checkpoints=on, r_drop=r_drop, dtype=dtype, norm=norm) for on in (False, True))
+    plain, again = (compute(recompute=on, r_drop=r_drop, dtype=dtype, norm=norm) for on in (False, True))
     assert len(plain) == len(again) > 50
     torch.testing.assert_close(again, plain, rtol=0, atol=0)
 
 
 def test_each_layer_runs_twice_in_training_only() -> None:
-    model = Transformer(tiny_config(**DROPOUT), VOCAB, checkpoints=True)
+    model = Transformer(tiny_config(**DROPOUT), VOCAB, recompute=True)
     runs: list[nn.Module] = []
     for layer in (*model.encoder, *model.decoder):
         layer.self_attention.register_forward_hook(lambda module, *_: runs.append(module))

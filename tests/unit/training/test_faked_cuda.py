@@ -61,6 +61,14 @@ def record_small(stage: int, precision: str, world_size: int, micro_batches: int
     return record_update(Layout("base", (f"zero{stage}", precision), world_size, overrides, vocabulary=1000))
 
 
+def waits_with(fragment: str, folder: Path, *others: str) -> dict[str, int]:
+    """The waits of an update in two micro-batches, with a fragment of one's own."""
+    path = folder / "own.json"
+    path.write_text(fragment)
+    overrides = (*SMALL, "batch.micro_batches=2")
+    return record_update(Layout("base", (*others, "bf16", str(path)), 1, overrides, vocabulary=1000)).waits
+
+
 @faked
 def test_an_update_runs_on_one_device_and_waits_as_often_as_it_must() -> None:
     """Fake tensors of different devices do not mix, so an update that ends has one device."""
@@ -95,10 +103,7 @@ def test_the_host_waits_for_nothing_else(stage: int, precision: str, world_size:
 @faked
 @pytest.mark.extended
 def test_deepspeeds_throughput_timer_would_wait_twice_per_micro_batch(tmp_path: Path) -> None:
-    timed = tmp_path / "timed.json"
-    timed.write_text('{"timers": {"throughput": {"enabled": true}}}')
-    overrides = (*SMALL, "batch.micro_batches=2")
-    found = record_update(Layout("base", ("zero1", "bf16", str(timed)), 1, overrides, vocabulary=1000)).waits
+    found = waits_with('{"timers": {"throughput": {"enabled": true}}}', tmp_path, "zero1")
     timer = "synchronize the device: deepspeed/utils/timer.py"
     assert found == {**waits(1, 1, 2), f"{timer} start": 2, f"{timer} stop": 2}
 
@@ -119,10 +124,7 @@ def test_an_update_has_no_more_operators_waits_and_memory_than_are_stored(layout
 @pytest.mark.extended
 def test_stage_2_waits_in_each_micro_batch_only_to_reduce_gradients_meanwhile(tmp_path: Path) -> None:
     """With ``overlap_comm`` DeepSpeed waits for the device before it frees gradients that were reduced beside it."""
-    serial = tmp_path / "serial.json"
-    serial.write_text('{"zero_optimization": {"stage": 2, "overlap_comm": false}}')
-    overrides = (*SMALL, "batch.micro_batches=2")
-    found = record_update(Layout("base", (str(serial), "bf16"), 1, overrides, vocabulary=1000)).waits
+    found = waits_with('{"zero_optimization": {"stage": 2, "overlap_comm": false}}', tmp_path)
     assert found == {_FINITE: 1}
 
 
