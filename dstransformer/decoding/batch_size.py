@@ -34,15 +34,17 @@ class SearchMemory:
         row_bytes: All that is computed from the logits of a hypothesis.
         beam_size: Hypotheses per sentence.
         extra_tokens: Tokens that an output may have more than its input.
+        longest_prefix: Tokens that an output may begin with, however short its input is.
     """
 
     position_bytes: int
     row_bytes: int
     beam_size: int
     extra_tokens: int
+    longest_prefix: int = 0
 
     @classmethod
-    def of(cls, models: Ensemble, settings: DecodingConfig) -> SearchMemory:
+    def of(cls, models: Ensemble, settings: DecodingConfig, *, longest_prefix: int = 0) -> SearchMemory:
         """Of these models with these settings."""
         size = models.members[0].softmax_weight.element_size()
         shapes = [model.config for model in models.members]
@@ -53,12 +55,13 @@ class SearchMemory:
             row_bytes=logit_bytes * max(len(model.softmax_weight) for model in models.members),
             beam_size=settings.beam_size,
             extra_tokens=max(settings.max_extra_tokens, settings.min_tokens),
+            longest_prefix=longest_prefix,
         )
 
     def sentence_bytes(self, tokens: int) -> int:
         """Bytes of a sentence in a batch whose longest has ``tokens``, at the longest output; end included."""
         capacity = FIRST_CAPACITY
-        while capacity < tokens + self.extra_tokens:
+        while capacity < max(tokens + self.extra_tokens, self.longest_prefix + 1):
             capacity *= 2
         return self.position_bytes * (tokens + self.beam_size * capacity) + self.beam_size * self.row_bytes
 

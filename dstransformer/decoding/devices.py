@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import psutil
 import torch
 
 from dstransformer.errors import ConfigError, DstError, shown
+
+logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 
 def free_memory(device: torch.device) -> int:
@@ -48,9 +54,48 @@ def memory_errors(action: str = "translate", advice: str = "lower --batch-tokens
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "allocate" not in str(error):
+        if not _is_memory_error(error):
             raise
         raise DstError(f"not enough memory to {action}: {advice}") from error
+
+
+def decode_in_memory(
+    decode: Callable[[Sequence[int]], Sequence[_Result]], batch: Sequence[int]
+) -> Iterator[tuple[Sequence[int], Sequence[_Result]]]:
+    """Decode a batch, or where memory runs out its halves, which are halved again if they must be.
+
+    Args:
+        decode: Decodes a batch, given the indices of its sentences. Its results depend on no other sentence.
+        batch: The indices.
+
+    Yields:
+        Parts of the batch in order, and the results of each.
+
+    Raises:
+        RuntimeError: Memory runs out for a single sentence, or another failure.
+        MemoryError: Likewise.
+    """
+    results = None
+    try:
+        results = decode(batch)
+    except (RuntimeError, MemoryError) as error:
+        if len(batch) == 1 or not _is_memory_error(error):
+            raise
+    if results is not None:
+        yield batch, results
+        return
+    # The error is gone here, and with it the tensors that its frames held.
+    logger.warning("a batch of %d sentences did not fit in memory: it is decoded in halves", len(batch))
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    middle = len(batch) // 2
+    yield from decode_in_memory(decode, batch[:middle])
+    yield from decode_in_memory(decode, batch[middle:])
+
+
+def _is_memory_error(error: Exception) -> bool:
+    """Whether an allocation failed; on a CPU PyTorch raises a plain ``RuntimeError``."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate" in str(error)
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:

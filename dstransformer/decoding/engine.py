@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Protocol, Self
 
 import torch
@@ -15,7 +16,7 @@ from dstransformer.config import DecodingConfig
 from dstransformer.corpus import EOS_ID
 from dstransformer.decoding.batch_size import GPU_FACTOR, SearchMemory, tokens_per_batch
 from dstransformer.decoding.beam import Constraint, Hypothesis, beam_search, output_limits
-from dstransformer.decoding.devices import choose_device, free_memory, memory_errors
+from dstransformer.decoding.devices import choose_device, decode_in_memory, free_memory, memory_errors
 from dstransformer.decoding.ensemble import Ensemble, check_vocabularies
 from dstransformer.decoding.sampling import Sampling, sample
 from dstransformer.errors import DataError, counted
@@ -154,7 +155,7 @@ class TorchEngine:
 
         self._check_lengths(src, prefixes, numbers)
         self._check_memory(src, prefixes, settings, numbers)
-        return self._decode(src, self.plan(src, settings), decode, numbers, progress)
+        return self._decode(src, self.plan(src, settings, prefixes), decode, numbers, progress)
 
     def sample(
         self,
@@ -195,7 +196,9 @@ class TorchEngine:
         batches = plan_batches([len(ids) for ids in src], tokens_per_batch(settings.batch_tokens, count))
         return self._decode(src, batches, decode, numbers, progress)
 
-    def plan(self, src: Sequence[Sequence[int]], settings: DecodingConfig) -> list[list[int]]:
+    def plan(
+        self, src: Sequence[Sequence[int]], settings: DecodingConfig, prefixes: Sequence[Sequence[int]] = ()
+    ) -> list[list[int]]:
         """The batches of a search, by the places of their sentences.
 
         A GPU takes more tokens at once, see :data:`GPU_FACTOR`, as far as its memory allows.
@@ -204,7 +207,8 @@ class TorchEngine:
         batch_tokens = tokens_per_batch(settings.batch_tokens, settings.beam_size)
         if device.type != "cuda":
             return plan_batches(lengths, batch_tokens)
-        most, free, memory = GPU_FACTOR * batch_tokens, free_memory(device), SearchMemory.of(self.ensemble, settings)
+        most, free = GPU_FACTOR * batch_tokens, free_memory(device)
+        memory = SearchMemory.of(self.ensemble, settings, longest_prefix=max(map(len, prefixes), default=0))
         return plan_batches(lengths, most, lambda tokens: memory.least_tokens(tokens, most, free))
 
     def _decode(
@@ -219,8 +223,8 @@ class TorchEngine:
         results = [[Hypothesis([], 0.0, 0.0)] for _ in src]
         nan_sentences: list[int] = []
         with _evaluating(self.ensemble), memory_errors():
-            for batch in batches:
-                for index, hypotheses in zip(batch, decode(batch), strict=True):
+            for batch, found in chain.from_iterable(decode_in_memory(decode, batch) for batch in batches):
+                for index, hypotheses in zip(batch, found, strict=True):
                     if hypotheses:
                         results[index] = hypotheses
                     elif self.keep_nan:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dstransformer.batching import PackedBatch, pack_pairs, plan_batches
 from dstransformer.corpus import Tokenizer
-from dstransformer.decoding.devices import choose_device, memory_errors
+from dstransformer.decoding.devices import choose_device, decode_in_memory, memory_errors
 from dstransformer.decoding.translator import BUFFER_LINES
 from dstransformer.errors import ConfigError, DataError, UserError, counted
 from dstransformer.io.text import is_same_file, iter_lines, writing_lines
@@ -142,6 +142,10 @@ class Scorer:
         self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], progress: Advance | None = None
     ) -> list[PairScore]:
         """As :meth:`score`, on token ids without begin and end on both sides."""
+
+        def score(batch: Sequence[int]) -> list[float]:
+            return self._score_batch([src[n] for n in batch], [tgt[n] for n in batch]).tolist()
+
         # plan_batches leaves out what is empty, so the lengths include the end.
         lengths = [max(len(source), len(target)) + 1 for source, target in zip(src, tgt, strict=True)]
         long = {n for n, length in enumerate(lengths) if self.max_tokens and length - 1 > self.max_tokens}
@@ -150,9 +154,9 @@ class Scorer:
             progress(len(long))
         planned = [0 if n in long else length for n, length in enumerate(lengths)]
         with memory_errors("score", "lower --batch-tokens or --max-tokens"):
-            for batch in plan_batches(planned, self.batch_tokens):
-                found = self._score_batch([src[n] for n in batch], [tgt[n] for n in batch])
-                for n, log_probability in zip(batch, found.tolist(), strict=True):
+            batches = plan_batches(planned, self.batch_tokens)
+            for batch, found in chain.from_iterable(decode_in_memory(score, batch) for batch in batches):
+                for n, log_probability in zip(batch, found, strict=True):
                     scores[n] = scores[n]._replace(log_probability=log_probability)
                 if progress is not None:
                     progress(len(batch))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,6 +15,7 @@ from dstransformer.config import load_config
 from dstransformer.corpus import EOS_ID
 from dstransformer.decoding import Ensemble, beam, beam_search
 from dstransformer.decoding.batch_size import MEMORY_SHARE, SearchMemory
+from dstransformer.decoding.devices import decode_in_memory
 from dstransformer.model import Transformer
 from dstransformer.model.ops import reference
 
@@ -29,6 +32,12 @@ def test_the_bytes_follow_from_the_shapes() -> None:
     # 14 + 50 positions fit into 64, 15 + 50 need 128
     assert BASE.sentence_bytes(14) == 12_288 * (14 + 4 * 64) + 4 * 370_000
     assert BASE.sentence_bytes(15) == 12_288 * (15 + 4 * 128) + 4 * 370_000
+
+
+def test_a_long_prefix_takes_memory_as_a_long_output_does() -> None:
+    given = replace(BASE, longest_prefix=299)  # 300 positions need 512
+    assert given.sentence_bytes(14) == 12_288 * (14 + 4 * 512) + 4 * 370_000
+    assert replace(BASE, longest_prefix=63).sentence_bytes(14) == BASE.sentence_bytes(14)
 
 
 @pytest.mark.parametrize("free", [1 << 30, 8 << 30, 80 << 30])
@@ -51,6 +60,28 @@ def test_memory_or_the_limit_of_tokens_fills_a_batch(free: int, sentences: int) 
 
 def test_a_sentence_that_does_not_fit_is_a_batch_of_one() -> None:
     assert plan_batches([9, 9], 100, lambda _: 1000) == [[0], [1]]
+
+
+def test_what_does_not_fit_in_memory_is_decoded_in_halves(caplog: pytest.LogCaptureFixture) -> None:
+    def decode(batch: Sequence[int]) -> list[int]:
+        if len(batch) > 2:
+            torch.empty(1 << 60)  # the allocator's own error
+        return [10 * index for index in batch]
+
+    found = list(decode_in_memory(decode, range(9)))
+    assert [list(batch) for batch, _ in found] == [[0, 1], [2, 3], [4, 5], [6], [7, 8]]
+    assert [result for _, results in found for result in results] == [10 * index for index in range(9)]
+    assert "a batch of 9 sentences did not fit in memory: it is decoded in halves" in caplog.text
+
+
+def test_other_failures_and_a_sentence_that_does_not_fit_are_raised() -> None:
+    def fail(batch: Sequence[int]) -> list[int]:
+        raise RuntimeError(f"a fault with {len(batch)} sentences")
+
+    with pytest.raises(RuntimeError, match="a fault with 4 sentences"):
+        list(decode_in_memory(fail, range(4)))
+    with pytest.raises(RuntimeError, match="allocate"):
+        list(decode_in_memory(lambda batch: [torch.empty(1 << 60) for _ in batch], range(4)))
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from support.models.packed import pack
 from dstransformer.config import Config
 from dstransformer.corpus import EOS_ID
 from dstransformer.decoding import Ensemble, Output, Sampling, TorchEngine, Translator, beam_search
+from dstransformer.decoding import engine as engine_module
 from dstransformer.decoding.devices import choose_device, memory_errors
 from dstransformer.errors import ConfigError, DataError, DstError
-from dstransformer.model import Transformer
+from dstransformer.model import Packing, Transformer
 
 SENTENCES = [TEXT[0], "", "dog", *TEXT[1:], "   ", "The lazy dog jumps.", "fox fox fox"]
 
@@ -236,3 +238,17 @@ def test_running_out_of_memory_is_reported_with_advice(error: Exception) -> None
         exhaust()
     with pytest.raises(RuntimeError, match="something else"), memory_errors():
         raise RuntimeError("something else")
+
+
+def test_batches_that_do_not_fit_in_memory_change_no_translation(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = translator.translate(SENTENCES)
+
+    def small_memory(models: Ensemble, src: torch.Tensor, packing: Packing, *args: Any, **kwargs: Any) -> Any:
+        if packing.sentences > 1:
+            torch.empty(1 << 60)
+        return beam_search(models, src, packing, *args, **kwargs)
+
+    monkeypatch.setattr(engine_module, "beam_search", small_memory)
+    assert translator.translate(SENTENCES) == expected
