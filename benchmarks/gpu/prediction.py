@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.changes import CHANGES, replay_graphs
 from benchmarks.gpu.counts import LAYOUTS, VOCABULARY, Counted, Counts, load_counts
-from benchmarks.gpu.roofline import (
-    KERNEL_SECONDS,
-    LAUNCH_SECONDS,
-    TRITON_SECONDS,
-    WAIT_SECONDS,
-    Prediction,
-    Work,
-    predict,
-)
+from benchmarks.gpu.roofline import KERNEL_SECONDS, Work, predict
 from benchmarks.gpu.search_prediction import predict_search
 from benchmarks.gpu.text import build_updates
 from benchmarks.lib.tables import format_table
@@ -23,10 +15,7 @@ from dstransformer.batching import build_budget
 from dstransformer.config import Config, load_config
 from dstransformer.model import parameter_count, training_flops
 from dstransformer.training.devices import SHEETS, Sheet
-
-#: By ZeRO stage, the bytes that one of many GPUs sends per byte of the weights: gradients are reduced to all GPUs,
-#: which counts twice; ZeRO 1 gathers the weights too.
-_TRAFFIC = {0: 2, 1: 3}
+from dstransformer.training.speed import LAUNCH_SECONDS, TRITON_SECONDS, WAIT_SECONDS, UpdateTime, link_bytes
 
 #: Source tokens of a batch of sentences to translate: as shipped, and more.
 _BATCH_TOKENS = (4096, 16_384, 32_768, 65_536)
@@ -44,12 +33,13 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Row:
-    """A predicted layout of training."""
+    """A predicted layout of training; ``layout`` is None if it was not counted, but changed."""
 
     model: str
     what: str
+    layout: Counted | None
     work: Work
-    time: Prediction
+    time: UpdateTime
     tgt_tokens: float
     model_flops: float
     gpus: int
@@ -123,11 +113,11 @@ def predict_training(model: str, sheet: Sheet, gpus: int) -> list[Row]:
     flops, tgt_tokens = _model_work(config)
     rows = []
 
-    def add(what: str, work: Work) -> None:
-        rows.append(Row(model, what, work, predict(work, sheet), tgt_tokens, flops, gpus))
+    def add(what: str, work: Work, layout: Counted | None = None) -> None:
+        rows.append(Row(model, what, layout, work, predict(work, sheet), tgt_tokens, flops, gpus))
 
     for what, layout in layouts:
-        add(what, _work(config, layout, found[layout]))
+        add(what, _work(config, layout, found[layout]), layout)
     work = rows[-1].work
     for name, change in CHANGES:
         if change is replay_graphs and gpus == 1:
@@ -170,8 +160,8 @@ def describe_beside(predicted: float | None, peak_bytes: float | None = None) ->
 
 
 def _work(config: Config, layout: Counted, counts: Counts) -> Work:
-    weights, gpus = 4 * parameter_count(config.model, VOCABULARY), layout.gpus
-    traffic = _TRAFFIC[layout.stage] * (gpus - 1) / gpus * weights
+    parameters, gpus = parameter_count(config.model, VOCABULARY), layout.gpus
+    traffic = link_bytes(layout.stage, gpus, max(1, layout.micro_batches // gpus), parameters)
     return Work(counts.operators, counts.waits, _attention_flops(config) / gpus, traffic)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dstransformer.training.devices import Sheet
+from dstransformer.training.speed import LAUNCH_SECONDS, TRITON_SECONDS, WAIT_SECONDS, UpdateTime
 
 
 class Operator(NamedTuple):
@@ -26,15 +27,6 @@ class Operator(NamedTuple):
     moved: int
     flops: int
 
-
-#: Seconds of the host per operator in eager mode, autograd and Python included.
-LAUNCH_SECONDS = 10e-6
-
-#: Seconds of the host per operator that launches a Triton kernel, which is written in Python.
-TRITON_SECONDS = 50e-6
-
-#: Seconds that the device is idle after the host has waited for it, until the host is ahead again.
-WAIT_SECONDS = 100e-6
 
 #: The shortest time of a kernel.
 KERNEL_SECONDS = 2e-6
@@ -77,36 +69,7 @@ class Work:
         return sum(operator.calls * operator.moved for operator in self.operators if not operator.flops)
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """The time of some work, by term, in seconds.
-
-    Attributes:
-        products: Of the device, in matrix products.
-        memory: Of the device, in all other operators.
-        host: Of the host, to launch everything.
-        waits: Of the device, idle after waits.
-        links: Between the GPUs.
-    """
-
-    products: float
-    memory: float
-    host: float
-    waits: float
-    links: float
-
-    @property
-    def device(self) -> float:
-        """Seconds in which the device computes."""
-        return self.products + self.memory
-
-    @property
-    def total(self) -> float:
-        """Host and device work side by side, so the longer of the two counts; the rest comes on top."""
-        return max(self.device, self.host) + self.waits + self.links
-
-
-def predict(work: Work, sheet: Sheet) -> Prediction:
+def predict(work: Work, sheet: Sheet) -> UpdateTime:
     """Predict the time of some work: each operator takes the longer of its operations and its bytes."""
     flops_rate, byte_rate = sheet.products * sheet.product_share, sheet.bandwidth * sheet.bandwidth_share
     products, memory, host = work.attention_flops / flops_rate, 0.0, 0.0
@@ -118,7 +81,7 @@ def predict(work: Work, sheet: Sheet) -> Prediction:
             memory += operator.calls * bound
         if operator.name in TRITON:
             host += operator.calls * (TRITON_SECONDS - LAUNCH_SECONDS)
-    return Prediction(
+    return UpdateTime(
         products=products,
         memory=memory,
         host=host + work.host_launches * LAUNCH_SECONDS,

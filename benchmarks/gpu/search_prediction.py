@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.gpu.counts import VOCABULARY
-from benchmarks.gpu.roofline import Operator, Prediction, Work, predict
+from benchmarks.gpu.roofline import Operator, Work, predict
 from benchmarks.gpu.text import MEAN_PIECES
 from dstransformer.config import Config, load_config
 from dstransformer.decoding.beam import CHECK_STEPS
 from dstransformer.training.devices import Sheet
+from dstransformer.training.speed import UpdateTime
 
 #: Operators of a layer, of the rest of a step, and of a look at what is done, as ``tests/unit/decoding`` counts them.
 _LAYER_OPERATORS, _STEP_OPERATORS, _LOOK_OPERATORS = 17, 40, 5
@@ -28,7 +29,7 @@ class Search:
     model: str
     sentences: int
     work: Work
-    time: Prediction
+    time: UpdateTime
 
     @property
     def tokens_per_second(self) -> float:

@@ -60,7 +60,9 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and estimates only")
     parser.add_argument(
-        "--device", choices=SHEETS, help="the GPU that a dry run plans the memory of an update for (this machine's)"
+        "--device",
+        choices=SHEETS,
+        help="the GPU whose memory and time for an update a dry run predicts",
     )
     parser.add_argument("--json", action="store_true", help="print the outcome or the dry run as JSON")
     parser.set_defaults(handler=run)
@@ -78,7 +80,7 @@ def run(options: argparse.Namespace) -> CommandResult:
     is_rank0 = read_processes(os.environ, require_rank=not options.dry_run).rank == 0
     if options.dry_run:
         planned = dry_run(request, options.device)
-        text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned)
+        text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned, options.device)
         return CommandResult(text if is_rank0 else "")
     with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed prints to stdout, which is reserved for the result
         outcome = train(request)
@@ -111,7 +113,7 @@ def _tags(given: Sequence[tuple[str, str]]) -> dict[str, str]:
     return tags
 
 
-def _describe_dry_run(planned: DryRun) -> str:
+def _describe_dry_run(planned: DryRun, device: str | None) -> str:
     from dstransformer.config import dump_config
 
     setup, figures = planned.setup, planned.estimate
@@ -135,6 +137,8 @@ def _describe_dry_run(planned: DryRun) -> str:
         for stage, gib in figures.model_state_gib.items()
     ]
     lines.append(_describe_peak_memory(figures.peak_memory_gib, planned.usable_gib))
+    if device is not None:
+        lines.append(_describe_time(planned, SHEETS[device].name))
     lines += [f"warning: {warning}" for warning in planned.warnings]
     return "\n".join(lines)
 
@@ -149,6 +153,19 @@ def _describe_peak_memory(gib: float | None, usable: float | None) -> str:
     return (
         f"peak memory        {gib:>14.3f}   GiB of tensors per GPU with activations, by a formula for the attention "
         f"backend varlen{fits}"
+    )
+
+
+def _describe_time(planned: DryRun, device: str) -> str:
+    time = planned.update_time
+    if time is None:
+        return "update time        not estimated: only with peak memory, below ZeRO stage 3, on the GPUs of a node"
+    speed = planned.estimate.tgt_tokens_per_update / time.total
+    return (
+        f"update time        {time.total:>14.4f}   seconds, {speed:,.0f} target tokens/s: predicted for "
+        f"{planned.setup.world_size} x {device}, measured on none. Products take {time.products:.4f} s and then other "
+        f"operators {time.memory:.4f} s, beside the host's {time.host:.4f} s; waits {time.waits:.4f} s, links "
+        f"{time.links:.4f} s"
     )
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from dstransformer.config import zero_stage
 from dstransformer.distributed.launcher import check_environment, read_processes, single_process_warning
-from dstransformer.training.devices import SHEETS
+from dstransformer.training.devices import SHEETS, Sheet
 from dstransformer.training.estimate import Estimate, estimate, plan_warnings
 from dstransformer.training.micro_batches import (
     choose_micro_batches,
@@ -28,6 +29,7 @@ from dstransformer.training.setup import (
     machine_memory,
     resolve_setup,
 )
+from dstransformer.training.speed import UpdateTime, predict_update
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,15 @@ class DryRun:
         setup: The experiment.
         estimate: Its plan and its memory.
         usable_gib: GiB that an update may take on a GPU; None without one.
+        update_time: The predicted time of an update on the GPU that was named; None without one, and for what
+            :func:`dstransformer.training.speed.predict_update` or ``estimate.peak_memory_gib`` does not cover.
         warnings: What is probably a mistake.
     """
 
     setup: Setup
     estimate: Estimate
     usable_gib: float | None
+    update_time: UpdateTime | None
     warnings: Sequence[str]
 
     def to_json(self) -> dict[str, Any]:
@@ -55,6 +60,7 @@ class DryRun:
             "micro_batches_from": self.setup.micro_batches_from,
             "estimate": asdict(self.estimate),
             "usable_memory_gib": self.usable_gib,
+            "update_seconds": None if self.update_time is None else asdict(self.update_time),
             "warnings": list(self.warnings),
         }
 
@@ -66,6 +72,22 @@ def _usable_bytes(device: str | None) -> int | None:
     if os.environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available():
         return None
     return usable_bytes(torch.device("cuda", 0))
+
+
+def _update_time(setup: Setup, estimated: Estimate, sheet: Sheet) -> UpdateTime | None:
+    if estimated.peak_memory_gib is None:
+        return None
+    return predict_update(
+        setup.config,
+        zero_stage(setup.ds_config),
+        setup.world_size,
+        sheet,
+        parameters=estimated.parameters,
+        rows=setup.config.model.embedding_rows(setup.corpus.tokenizer.vocab_size),
+        src_tokens=estimated.src_tokens_per_update,
+        tgt_tokens=estimated.tgt_tokens_per_update,
+        flops=estimated.flops_per_update,
+    )
 
 
 def dry_run(request: TrainRequest, device: str | None = None) -> DryRun:
@@ -91,4 +113,5 @@ def dry_run(request: TrainRequest, device: str | None = None) -> DryRun:
     warnings = plan_warnings(setup.config, estimated.updates_per_epoch)
     if (warning := single_process_warning(os.environ)) is not None:
         warnings.append(warning)
-    return DryRun(setup, estimated, usable / GIB if usable else None, warnings)
+    time = None if device is None else _update_time(setup, estimated, SHEETS[device])
+    return DryRun(setup, estimated, usable / GIB if usable else None, time, warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,23 @@ def test_the_command_says_whether_an_update_fits_the_named_gpu(run: Path, capsys
     assert "; does not fit: 70.1 GiB" in capsys.readouterr().out
     assert main(command) == 2
     assert "--device h100 is for a dry run: add --dry-run" in capsys.readouterr().err
+
+
+def test_the_command_predicts_the_time_of_an_update_on_the_named_gpu(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = str(run.parent / "new")
+    command = ["train", "base", "--corpus", str(run.parent / "corpus"), "--run", new, "--dry-run"]
+    assert main([*command, "--device", "h100"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("update time"))
+    assert "predicted for 1 x H100 SXM, measured on none" in line
+    times = {}
+    for device in ("a100", "h100"):
+        assert main([*command, "--device", device, "--json", "--ds", "zero1", "bf16"]) == 0
+        times[device] = json.loads(capsys.readouterr().out)["update_seconds"]
+    assert times["a100"]["products"] > 2 * times["h100"]["products"] > 0
+    assert times["a100"]["host"] == times["h100"]["host"] > 0
+    assert main([*command, "--device", "h100", "--ds", "zero3", "bf16"]) == 0
+    assert "update time        not estimated: only with peak memory, below ZeRO stage 3" in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["update_seconds"] is None
