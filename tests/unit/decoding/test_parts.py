@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,11 @@ def expect(text: str, tmp_path: Path, translator: Translator, request: Request) 
     return out.read_text(encoding="utf-8")
 
 
+def rounded(text: str) -> str:
+    """The text, without the last digits of its scores: some sums depend on the batch in PyTorch 2.11."""
+    return re.sub(r"-?[0-9]+\.[0-9]+", lambda number: f"{float(number[0]):.3f}", text)
+
+
 @pytest.mark.parametrize("request_", [
     Request(),
     Request(n_best=2, format="jsonl"),
@@ -55,7 +61,7 @@ def test_the_parts_of_all_processes_make_one_file(
         )
         assert done == len(LINES)
         assert sum(counted) == len(LINES) if rank == 0 else 0 < sum(counted) < len(LINES)
-    assert out.read_text(encoding="utf-8") == expect(text, tmp_path, translator, request_)
+    assert rounded(out.read_text(encoding="utf-8")) == rounded(expect(text, tmp_path, translator, request_))
     assert not Path(f"{out}.parts").exists()
 
 
