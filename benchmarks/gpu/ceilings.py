@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.gpu.device import datasheet_peak, describe
 from benchmarks.lib.limits import measure_copy, measure_product, synchronize
-from dstransformer.training.speed import LAUNCH_SECONDS, WAIT_SECONDS
+from dstransformer.training.devices import LAUNCH_SECONDS, WAIT_SECONDS
 
 _PACKAGES = ("torch", "triton", "deepspeed", "numpy")
 _LAUNCHES = 2000

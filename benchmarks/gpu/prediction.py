@@ -14,8 +14,8 @@ from benchmarks.lib.tables import format_table
 from dstransformer.batching import build_budget
 from dstransformer.config import Config, load_config
 from dstransformer.model import parameter_count, training_flops
-from dstransformer.training.devices import SHEETS, Sheet
-from dstransformer.training.speed import LAUNCH_SECONDS, TRITON_SECONDS, WAIT_SECONDS, UpdateTime, link_bytes
+from dstransformer.training.devices import LAUNCH_SECONDS, SHEETS, TRITON_SECONDS, WAIT_SECONDS, Sheet, UpdateTime
+from dstransformer.training.speed import link_bytes
 
 #: Source tokens of a batch of sentences to translate: as shipped, and more.
 _BATCH_TOKENS = (4096, 16_384, 32_768, 65_536)
@@ -176,5 +176,5 @@ def _attention_flops(config: Config) -> float:
     """Operations of the products inside attention: two forward, five backward, as flash attention repeats one."""
     (update,) = build_updates(build_budget(config.batch), 1, VOCABULARY)
     sums, model = update.sums, config.model
-    seen = sums.src_src + sums.tgt_tgt + sums.tgt_src
-    return 7.0 * model.num_layers * model.num_heads * (model.d_k + model.d_v) * seen
+    seen = model.encoder_depth * sums.src_src + model.decoder_depth * (sums.tgt_tgt + sums.tgt_src)
+    return 7.0 * model.num_heads * (model.d_k + model.d_v) * seen

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dstransformer.training.devices import Sheet
-from dstransformer.training.speed import LAUNCH_SECONDS, TRITON_SECONDS, WAIT_SECONDS, UpdateTime
+from dstransformer.training.devices import LAUNCH_SECONDS, TRITON_SECONDS, WAIT_SECONDS, Sheet, UpdateTime
 
 
 class Operator(NamedTuple):

@@ -9,8 +9,7 @@ from benchmarks.gpu.roofline import Operator, Work, predict
 from benchmarks.gpu.text import MEAN_PIECES
 from dstransformer.config import Config, load_config
 from dstransformer.decoding.beam import CHECK_STEPS
-from dstransformer.training.devices import Sheet
-from dstransformer.training.speed import UpdateTime
+from dstransformer.training.devices import Sheet, UpdateTime
 
 #: Operators of a layer, of the rest of a step, and of a look at what is done, as ``tests/unit/decoding`` counts them.
 _LAYER_OPERATORS, _STEP_OPERATORS, _LOOK_OPERATORS = 17, 40, 5
@@ -45,8 +44,8 @@ def predict_search(model: str, sheet: Sheet, batch_tokens: int) -> Search:
     hypotheses = sentences * config.decoding.beam_size
     weights = _decoder_weights(config)
     heads = config.model.num_heads * (config.model.d_k + config.model.d_v)
-    earlier = hypotheses * length / 2 * heads * config.model.num_layers * 2 * _CACHE_USES
-    memory = sentences * length * heads * config.model.num_layers * 2
+    earlier = hypotheses * length / 2 * heads * config.model.decoder_depth * 2 * _CACHE_USES
+    memory = sentences * length * heads * config.model.decoder_depth * 2
     logits = hypotheses * VOCABULARY * _LOGIT_BYTES
     launches = count_step(model)
     operators = [
@@ -59,7 +58,7 @@ def predict_search(model: str, sheet: Sheet, batch_tokens: int) -> Search:
 
 def count_step(model: str) -> float:
     """Operators of a step, as counted on a faked device."""
-    return _LAYER_OPERATORS * load_config(model).model.num_layers + _STEP_OPERATORS + _LOOK_OPERATORS / CHECK_STEPS
+    return _LAYER_OPERATORS * load_config(model).model.decoder_depth + _STEP_OPERATORS + _LOOK_OPERATORS / CHECK_STEPS
 
 
 def _decoder_weights(config: Config) -> int:
@@ -67,4 +66,4 @@ def _decoder_weights(config: Config) -> int:
     model = config.model
     keys, values = model.num_heads * model.d_k, model.num_heads * model.d_v
     layer = model.d_model * (2 * keys + values + values + keys + values + 2 * model.d_ff)
-    return model.num_layers * layer + model.embedding_rows(VOCABULARY) * model.d_model
+    return model.decoder_depth * layer + model.embedding_rows(VOCABULARY) * model.d_model

@@ -138,5 +138,8 @@ def decoding_flops(model: ModelConfig, vocabulary: int, src_tokens: int, tgt_tok
     """
     # A source token also passes the key and value projections of the attention over the memory, a target token the
     # other two.
-    weights = model.num_layers * (6 * model.d_model + 2 * model.d_ff) * model.d_model
-    return 2.0 * (weights * src_tokens + beam_size * (weights + vocabulary * model.d_model) * tgt_tokens)
+    projection = model.d_model**2
+    layer, of_memory = 4 * projection + 2 * model.d_ff * model.d_model, 2 * projection
+    src_weights = model.encoder_depth * layer + model.decoder_depth * of_memory
+    tgt_weights = model.decoder_depth * (layer + of_memory)
+    return 2.0 * (src_weights * src_tokens + beam_size * (tgt_weights + vocabulary * model.d_model) * tgt_tokens)

@@ -24,10 +24,15 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+Layers = Annotated[int, Field(ge=1, le=1_000)]
+
+
 class ModelConfig(Section):
     """The architecture (paper, section 3)."""
 
-    num_layers: Annotated[int, Field(ge=1, le=1_000)]
+    num_layers: Layers
+    encoder_layers: Layers | None
+    decoder_layers: Layers | None
     d_model: Annotated[int, Field(ge=2, le=2**20, multiple_of=2)]
     d_ff: Width
     num_heads: Annotated[int, Field(ge=1, le=2**16)]
@@ -42,6 +47,16 @@ class ModelConfig(Section):
     max_positions: Annotated[int, Field(ge=1, le=2**26)]
     tie_embeddings: Literal["all", "target", "none"]
     vocab_multiple: Width
+
+    @property
+    def encoder_depth(self) -> int:
+        """Layers of the encoder: ``encoder_layers``, or the paper's N."""
+        return self.num_layers if self.encoder_layers is None else self.encoder_layers
+
+    @property
+    def decoder_depth(self) -> int:
+        """Layers of the decoder: ``decoder_layers``, or the paper's N."""
+        return self.num_layers if self.decoder_layers is None else self.decoder_layers
 
     def embedding_rows(self, vocab_size: int) -> int:
         """The rows of an embedding matrix: ``vocab_size`` rounded up to a multiple of ``vocab_multiple``."""

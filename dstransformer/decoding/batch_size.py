@@ -51,7 +51,7 @@ class SearchMemory:
         # The logits, in fp32 if they are not, and their logarithms; an ensemble stacks and sums those of its models.
         logit_bytes = size + (4 if size < 4 else 0) + 4 if len(shapes) == 1 else 20 * len(shapes)
         return cls(
-            position_bytes=size * sum(one.num_layers * one.num_heads * (one.d_k + one.d_v) for one in shapes),
+            position_bytes=size * sum(one.decoder_depth * one.num_heads * (one.d_k + one.d_v) for one in shapes),
             row_bytes=logit_bytes * max(len(model.softmax_weight) for model in models.members),
             beam_size=settings.beam_size,
             extra_tokens=max(settings.max_extra_tokens, settings.min_tokens),

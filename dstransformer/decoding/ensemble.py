@@ -57,7 +57,7 @@ class Ensemble(nn.Module):
     def bytes_per_token(self) -> int:
         """Memory that a token of a hypothesis takes in the caches of all models."""
         shapes = [model.config for model in self.members]
-        values = sum(shape.num_layers * shape.num_heads * (2 * shape.d_k + shape.d_v) for shape in shapes)
+        values = sum(shape.decoder_depth * shape.num_heads * (2 * shape.d_k + shape.d_v) for shape in shapes)
         return values * self.members[0].softmax_weight.element_size()
 
     def start(self, src: Tensor, packing: Packing, beam_size: int) -> Decoder:

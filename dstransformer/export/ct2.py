@@ -143,13 +143,12 @@ def build_spec(bundle: Bundle, weights: Weights) -> Any:
     model = bundle.model
     width = head_width(model)
     options = {
-        "num_layers": model.num_layers,
         "num_heads": model.num_heads,
         "pre_norm": model.norm == "pre",
         **({"head_dim": width} if width * model.num_heads != model.d_model else {}),
     }
-    encoder = transformer_spec.TransformerEncoderSpec(**options)
-    decoder = transformer_spec.TransformerDecoderSpec(**options)
+    encoder = transformer_spec.TransformerEncoderSpec(num_layers=model.encoder_depth, **options)
+    decoder = transformer_spec.TransformerDecoderSpec(num_layers=model.decoder_depth, **options)
     spec = transformer_spec.TransformerSpec(encoder, decoder)
     special = bundle.tokenizer.pieces([UNK_ID, BOS_ID, EOS_ID])
     spec.register_source_vocabulary(vocabulary(bundle, bundle.tokenizer.src))

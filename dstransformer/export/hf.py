@@ -114,9 +114,9 @@ def marian_config(bundle: Bundle) -> dict[str, Any]:
     version = JOINT_FORMAT_VERSION if tokenizer.is_joint else FORMAT_VERSION
     sides = {
         f"{side}_{name}": value
-        for side in ("encoder", "decoder")
+        for side, depth in (("encoder", model.encoder_depth), ("decoder", model.decoder_depth))
         for name, value in (
-            ("layers", model.num_layers),
+            ("layers", depth),
             ("ffn_dim", model.d_ff),
             ("attention_heads", model.num_heads),
             ("layerdrop", 0.0),
@@ -128,7 +128,7 @@ def marian_config(bundle: Bundle) -> dict[str, Any]:
         "is_encoder_decoder": True,
         "d_model": model.d_model,
         **sides,
-        "num_hidden_layers": model.num_layers,
+        "num_hidden_layers": model.encoder_depth,
         "activation_function": "relu",
         "dropout": model.dropout,
         "attention_dropout": model.attention_dropout,

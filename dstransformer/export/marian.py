@@ -62,18 +62,18 @@ def marian_weights(weights: Weights, config: ModelConfig) -> dict[str, Tensor]:
     """
     exact = {name: weight.double() for name, weight in weights.items()}
     state = dict(_embeddings(exact, config))
-    for side, sublayers in (
-        ("encoder", (("self_attention", "self_attn"),)),
-        ("decoder", (("self_attention", "self_attn"), ("memory_attention", "encoder_attn"))),
+    for side, depth, sublayers in (
+        ("encoder", config.encoder_depth, (("self_attention", "self_attn"),)),
+        ("decoder", config.decoder_depth, (("self_attention", "self_attn"), ("memory_attention", "encoder_attn"))),
     ):
-        for number in range(config.num_layers):
+        for number in range(depth):
             ours, theirs = f"{side}.{number}", f"model.{side}.layers.{number}"
             before = 1.0 if number == 0 else SCALE
             for ours_name, theirs_name in sublayers:
                 names = (f"{ours}.{ours_name}", f"{theirs}.{theirs_name}")
                 state.update(_attention(exact, config, *names, before))
                 before = SCALE
-            after = 1.0 if number == config.num_layers - 1 else SCALE
+            after = 1.0 if number == depth - 1 else SCALE
             state.update(_feed_forward(exact, config, ours, theirs, after))
     return {name: weight.float().contiguous() for name, weight in state.items()}
 

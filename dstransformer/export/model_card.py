@@ -188,7 +188,7 @@ def _architecture(bundle: Bundle) -> dict[str, object]:
     model, tokenizer = bundle.model, bundle.tokenizer
     ties = {"all": "source, target and softmax", "target": "target and softmax", "none": "none"}
     return {
-        "layers": f"{model.num_layers} + {model.num_layers}, norm after each sub-layer",
+        "layers": f"{model.encoder_depth} + {model.decoder_depth}, norm after each sub-layer",
         "width": f"{model.d_model}, feed-forward {model.d_ff}",
         "heads": f"{model.num_heads} of {model.d_k} (values {model.d_v})",
         "parameters": f"{parameter_count(model, tokenizer.vocab_size, tokenizer.src.vocab_size):,}",

@@ -78,8 +78,9 @@ def forward_flops(config: ModelConfig, rows: int, sums: LengthSums) -> int:
     queries_and_out = config.d_model * (keys + values)
     keys_and_values = config.d_model * (keys + values)
     feed_forward = 2 * config.d_model * config.d_ff
-    src_weights = (queries_and_out + keys_and_values + feed_forward) + keys_and_values  # encoder; of the memory
-    tgt_weights = (queries_and_out + keys_and_values + feed_forward) + queries_and_out
-    seen = sums.src_src + sums.tgt_tgt + sums.tgt_src
-    layer = src_weights * sums.src_tokens + tgt_weights * sums.tgt_tokens + (keys + values) * seen
-    return _MULTIPLY_ADD * (config.num_layers * layer + rows * config.d_model * sums.tgt_tokens)
+    layer = queries_and_out + keys_and_values + feed_forward
+    encoder = layer * sums.src_tokens + (keys + values) * sums.src_src
+    decoder = (layer + queries_and_out) * sums.tgt_tokens + keys_and_values * sums.src_tokens  # and of the memory
+    decoder += (keys + values) * (sums.tgt_tgt + sums.tgt_src)
+    layers = config.encoder_depth * encoder + config.decoder_depth * decoder
+    return _MULTIPLY_ADD * (layers + rows * config.d_model * sums.tgt_tokens)

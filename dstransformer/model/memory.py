@@ -34,12 +34,14 @@ def activation_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int, *, r
         recompute: Whether only the input of each layer is kept.
     """
     width = config.d_model
-    src = tgt = width * _HALF
+    encoder, decoder = config.encoder_depth, config.decoder_depth
+    src, tgt = encoder * width * _HALF, decoder * width * _HALF
     if not recompute:
-        src, tgt = _layer_bytes(config, src_tokens, 0) + _memory_bytes(config), _layer_bytes(config, tgt_tokens, 1)
+        src = encoder * _layer_bytes(config, src_tokens, 0) + decoder * _memory_bytes(config)
+        tgt = decoder * _layer_bytes(config, tgt_tokens, 1)
     norm = width * _HALF + 2 * _SINGLE if config.norm == "pre" else 0
     embedded = width * _HALF + (width * _MASK if config.dropout else 0) + norm
-    return (config.num_layers * src + embedded) * src_tokens + (config.num_layers * tgt + embedded) * tgt_tokens
+    return (src + embedded) * src_tokens + (tgt + embedded) * tgt_tokens
 
 
 def recomputed_bytes(config: ModelConfig, src_tokens: int, tgt_tokens: int) -> int:

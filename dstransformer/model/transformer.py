@@ -80,8 +80,8 @@ class Transformer(nn.Module):
         self.softmax = nn.Embedding(rows, width) if config.tie_embeddings == "none" else None  # the matrix before it
         self.src_input = PositionedEmbedding(config)
         self.tgt_input = PositionedEmbedding(config)
-        self.encoder = nn.ModuleList(EncoderLayer(config, backend) for _ in range(config.num_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(config, backend) for _ in range(config.num_layers))
+        self.encoder = nn.ModuleList(EncoderLayer(config, backend) for _ in range(config.encoder_depth))
+        self.decoder = nn.ModuleList(DecoderLayer(config, backend) for _ in range(config.decoder_depth))
         pre_norm = config.norm == "pre"
         self.encoder_norm = LayerNorm(width) if pre_norm else None
         self.decoder_norm = LayerNorm(width) if pre_norm else None

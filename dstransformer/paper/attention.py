@@ -144,7 +144,7 @@ def draw_attention(
         full="make room, or choose another folder",
     )
     empty = tuple(kind for kind, view in drawn.items() if view.chosen == ())
-    return Drawing(source, translation, layer, bundle.model.num_layers, heads, pictures, empty)
+    return Drawing(source, translation, layer, _depth(selection, bundle.model), heads, pictures, empty)
 
 
 def read_weights(
@@ -180,13 +180,25 @@ def _is_result(folder: Path) -> bool:
     return all((folder / name).is_file() for name in (PAGE, WEIGHTS))
 
 
+def _depth(selection: Selection, model: ModelConfig) -> int:
+    """The number of layers of which all chosen kinds have attention."""
+    return min(model.encoder_depth if kind == "encoder" else model.decoder_depth for kind in selection.kinds)
+
+
+def _of_side(selection: Selection, model: ModelConfig) -> str:
+    if model.encoder_depth == model.decoder_depth:
+        return ""
+    return " in its encoder" if _depth(selection, model) == model.encoder_depth else " in its decoder"
+
+
 def _check_selection(selection: Selection, model: ModelConfig) -> tuple[int, tuple[int, ...]]:
     """The layer and the heads, checked against the model."""
-    layers, count = model.num_layers, model.num_heads
+    layers, count = _depth(selection, model), model.num_heads
     layer = layers if selection.layer is None else selection.layer
     if not 1 <= layer <= layers:
         raise DataError(
-            f"--layer {layer}: the model has {counted(layers, 'layer')}, numbered from 1: give {_range(layers)}"
+            f"--layer {layer}: the model has {counted(layers, 'layer')}{_of_side(selection, model)}, numbered from 1: "
+            f"give {_range(layers)}"
         )
     if missing := [head for head in selection.heads if not 1 <= head <= count]:
         raise DataError(

@@ -259,17 +259,17 @@ def render_page(
     """The page as HTML.
 
     Args:
-        views: The kinds of attention that it offers, of the same layers and heads.
+        views: The kinds of attention that it offers, of the same heads.
         facts: Facts for the header of the page: ``source``, ``target`` and ``model``.
         kind: The kind that it opens with.
         layer: The layer that it opens with, from 1.
         heads: The heads that it opens with, from 1.
         whole_words: Whether the pieces of words are merged.
     """
-    layers, count = views[0].weights.shape[:2]
+    count = views[0].weights.shape[1]
+    layers = " + ".join(str(depth) for depth in dict.fromkeys(len(view.weights) for view in views))
     data = {
         "kinds": {view.kind: _describe(view) for view in views},
-        "layers": layers,
         "colours": [head_colour(head) for head in range(1, count + 1)],
         "minWeight": MIN_WEIGHT,
         "scale": SCALE,
@@ -288,6 +288,7 @@ def render_page(
 def _describe(view: View) -> dict[str, Any]:
     return {
         "title": view.title,
+        "layers": len(view.weights),
         "sides": view.sides,
         "queries": view.queries,
         "keys": view.keys,

@@ -1,10 +1,19 @@
-"""GPUs by name: what their data sheets say, for estimates where none is at hand."""
+"""GPUs by name: what their data sheets say, and what work on them costs, for predictions where none is at hand."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 _GIB = 2**30
+
+#: Seconds of the host per operator in eager mode, autograd and Python included.
+LAUNCH_SECONDS = 10e-6
+
+#: Seconds of the host per operator that launches a Triton kernel, which is written in Python.
+TRITON_SECONDS = 50e-6
+
+#: Seconds that the device is idle after the host has waited for it, until the host is ahead again.
+WAIT_SECONDS = 100e-6
 
 
 @dataclass(frozen=True)
@@ -39,3 +48,32 @@ SHEETS = {
     "h200": Sheet("H200 SXM", 989e12, 4.8e12, 450e9, 139 * _GIB, product_share=0.6),
     "a100": Sheet("A100 SXM 80 GB", 312e12, 2.04e12, 300e9, 79 * _GIB, product_share=0.7),
 }
+
+
+@dataclass(frozen=True)
+class UpdateTime:
+    """The predicted time of an update, or of other work, by term, in seconds.
+
+    Attributes:
+        products: Of the device, in matrix products.
+        memory: Of the device, in all other operators.
+        host: Of the host, to launch everything.
+        waits: Of the device, idle after waits.
+        links: Between the GPUs.
+    """
+
+    products: float
+    memory: float
+    host: float
+    waits: float
+    links: float
+
+    @property
+    def device(self) -> float:
+        """Seconds in which the device computes."""
+        return self.products + self.memory
+
+    @property
+    def total(self) -> float:
+        """Host and device work side by side, so the longer of the two counts; the rest comes on top."""
+        return max(self.device, self.host) + self.waits + self.links

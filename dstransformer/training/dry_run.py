@@ -11,7 +11,7 @@ import torch
 
 from dstransformer.config import zero_stage
 from dstransformer.distributed.launcher import check_environment, read_processes, single_process_warning
-from dstransformer.training.devices import SHEETS, Sheet
+from dstransformer.training.devices import SHEETS, Sheet, UpdateTime
 from dstransformer.training.estimate import Estimate, estimate, plan_warnings
 from dstransformer.training.micro_batches import (
     choose_micro_batches,
@@ -29,7 +29,7 @@ from dstransformer.training.setup import (
     machine_memory,
     resolve_setup,
 )
-from dstransformer.training.speed import UpdateTime, predict_update
+from dstransformer.training.speed import predict_update
 
 
 @dataclass(frozen=True)

@@ -7,56 +7,16 @@ in ZeRO stages 0 to 2 on the GPUs of a node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dstransformer.config import Config, accumulation_steps
 from dstransformer.model import activation_bytes
 from dstransformer.model.ops.gpu_library import MIN_ELEMENTS
-from dstransformer.training.devices import Sheet
-
-#: Seconds of the host per operator in eager mode, autograd and Python included.
-LAUNCH_SECONDS = 10e-6
-
-#: Seconds of the host per operator that launches a Triton kernel, which is written in Python.
-TRITON_SECONDS = 50e-6
-
-#: Seconds that the device is idle after the host has waited for it, until the host is ahead again.
-WAIT_SECONDS = 100e-6
+from dstransformer.training.devices import LAUNCH_SECONDS, TRITON_SECONDS, WAIT_SECONDS, Sheet, UpdateTime
 
 #: Seconds that an operator takes on the device beyond its bytes, on average: the shortest kernel takes 2 µs.
 _SHORT_SECONDS = 0.7e-6
 
 #: GPUs of a node.
 NODE_GPUS = 8
-
-
-@dataclass(frozen=True)
-class UpdateTime:
-    """The predicted time of an update, or of other work, by term, in seconds.
-
-    Attributes:
-        products: Of the device, in matrix products.
-        memory: Of the device, in all other operators.
-        host: Of the host, to launch everything.
-        waits: Of the device, idle after waits.
-        links: Between the GPUs.
-    """
-
-    products: float
-    memory: float
-    host: float
-    waits: float
-    links: float
-
-    @property
-    def device(self) -> float:
-        """Seconds in which the device computes."""
-        return self.products + self.memory
-
-    @property
-    def total(self) -> float:
-        """Host and device work side by side, so the longer of the two counts; the rest comes on top."""
-        return max(self.device, self.host) + self.waits + self.links
 
 
 def predict_update(
@@ -91,12 +51,13 @@ def predict_update(
         return None
     steps = accumulation_steps(config.batch.micro_batch_count, world_size)
     src, tgt = round(src_tokens / world_size), round(tgt_tokens / world_size)
-    launches = _launches(config.model.num_layers, stage, world_size, steps)
+    encoder, decoder = config.model.encoder_depth, config.model.decoder_depth
+    launches = _launches((2 * encoder + 3 * decoder) / 5, stage, world_size, steps)
     recomputed = 4 / 3 if config.training.activation_checkpointing else 1.0  # a forward pass more
     moved = _weight_bytes(stage, world_size, steps, parameters, rows * config.model.d_model)
     moved += recomputed * (5.3 * activation_bytes(config.model, src, tgt) + 4.65 * 2 * rows * tgt)
     fused = min(src, tgt) // steps * config.model.d_model >= MIN_ELEMENTS
-    kernels = steps * (10 * config.model.num_layers + 7 if fused else 1)
+    kernels = steps * (4 * encoder + 6 * decoder + 7 if fused else 1)
     return UpdateTime(
         products=recomputed * flops / world_size / (sheet.products * sheet.product_share),
         memory=moved / (sheet.bandwidth * sheet.bandwidth_share) + launches * _SHORT_SECONDS,
@@ -116,14 +77,15 @@ def link_bytes(stage: int, world_size: int, steps: int, parameters: int) -> floa
     return times * (world_size - 1) / world_size * 4 * parameters
 
 
-def _launches(layers: int, stage: int, world_size: int, steps: int) -> int:
+def _launches(pairs: float, stage: int, world_size: int, steps: int) -> float:
     """Operators of an update: those of its micro-batches, and those of its end.
 
-    One process in stages 1 and 2 takes the norm of each gradient by itself.
+    ``pairs`` are pairs of an encoder layer with 2 sub-layers and a decoder layer with 3. One process in stages 1 and 2
+    takes the norm of each gradient by itself.
     """
-    end = 134 + 55 * layers if stage and world_size == 1 else 60 + 10 * layers
-    again = (50 + 25 * layers) * (steps - 1) if stage == 2 and world_size == 1 else 0
-    return steps * (40 + 122 * layers) + end + again
+    end = 134 + 55 * pairs if stage and world_size == 1 else 60 + 10 * pairs
+    again = (50 + 25 * pairs) * (steps - 1) if stage == 2 and world_size == 1 else 0
+    return steps * (40 + 122 * pairs) + end + again
 
 
 def _weight_bytes(stage: int, world_size: int, steps: int, parameters: int, matrix: int) -> float:

@@ -9,6 +9,7 @@ for (const view of Object.values(data.kinds)) {
 
 const ROW = 24, TOP = 26, SPACE = 8, SHARE = 38; // pixels: a row, above the rows, around words, beside words for percentages
 const heads = data.colours.map((_, index) => index + 1);
+const layers = Math.max(...Object.values(data.kinds).map((view) => view.layers));
 const picture = document.getElementById("picture");
 const state = { kind: "", layer: 0, heads: new Set(), kept: new Set(), pointed: null };
 
@@ -148,9 +149,11 @@ function drawCell(side, number, place, head, share) {
 function choose(change) {
   const keepWords = change.kind === undefined || change.kind === state.kind;
   Object.assign(state, change, { pointed: null });
+  state.layer = Math.min(state.layer, currentView().layers);
   if (!keepWords) state.kept = new Set(currentView().chosen.map((number) => `query-${number}`));
   for (const input of document.querySelectorAll("nav input")) {
     const value = { kind: state.kind, layer: String(state.layer) }[input.name];
+    input.disabled = input.name === "layer" && Number(input.value) > currentView().layers;
     input.checked = input.name === "head" ? state.heads.has(Number(input.value)) : input.value === value;
   }
   const chosen = [...state.heads].sort((one, other) => one - other).join(",");
@@ -178,7 +181,7 @@ function addChoices() {
   for (const [kind, view] of Object.entries(data.kinds)) {
     addChoice("kinds", "radio", "kind", kind, view.title.replace(" attention", "")).input.onchange = () => choose({ kind });
   }
-  for (let layer = 1; layer <= data.layers; layer++) {
+  for (let layer = 1; layer <= layers; layer++) {
     addChoice("layers", "radio", "layer", layer, layer).input.onchange = () => choose({ layer });
   }
   for (const head of heads) {
@@ -199,7 +202,7 @@ function readAddress() {
   const [kind, layer, chosen] = decodeURIComponent(location.hash.slice(1)).split("/");
   const opening = { ...data.opening };
   if (kind in data.kinds) opening.kind = kind;
-  if (Number(layer) >= 1 && Number(layer) <= data.layers) opening.layer = Math.floor(Number(layer));
+  if (Number(layer) >= 1 && Number(layer) <= layers) opening.layer = Math.floor(Number(layer));
   if (chosen !== undefined) opening.heads = chosen.split(",").map(Number).filter((head) => heads.includes(head));
   choose({ ...opening, heads: new Set(opening.heads) });
 }

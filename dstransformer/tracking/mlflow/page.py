@@ -308,8 +308,8 @@ def _format_facts(run: RunStart, run_folder: Path) -> str:
     hardware = {name: tags.pop(name) for name in names if name in tags}
     revision = tags.pop("git_revision", "unknown")
     rows = {
-        "preset": f"{tags.pop('preset', '')}: {model.num_layers} layers, d_model {model.d_model}, d_ff {model.d_ff}, "
-        f"{model.num_heads} heads",
+        "preset": f"{tags.pop('preset', '')}: {model.encoder_depth} + {model.decoder_depth} layers, d_model "
+        f"{model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads",
         "corpus": f"`{run.corpus.absolute()}`, {_languages(manifest)}, vocabulary {manifest.vocabulary}; "
         + ", ".join(f"{name} {split.pairs:,} pairs" for name, split in manifest.splits.items()),
         **({"mixture": mixture} if (mixture := describe_mixture(manifest.parts, run.config.training.mixture)) else {}),

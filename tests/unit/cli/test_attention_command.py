@@ -14,7 +14,7 @@ from support.models.attention import save_tiny_bundle
 from dstransformer.cli import main
 from dstransformer.decoding import Translator
 from dstransformer.model import attention_weights
-from dstransformer.paper.attention import FILES
+from dstransformer.paper.attention import FILES, WEIGHTS
 
 SENTENCE = "The quick brown fox jumps over the lazy dog."
 TARGET = "Zwölf Boxkämpfer jagen Viktor."
@@ -38,6 +38,12 @@ def short_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle with learned positions for 24 pieces, and at most 9 pieces of input."""
     folder = tmp_path_factory.mktemp("model") / "short"
     return save_tiny_bundle(folder, ("decoding.max_input_tokens=9",), positions="learned", max_positions=24)
+
+
+@pytest.fixture(scope="module")
+def uneven_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with 3 layers in its encoder and 1 in its decoder."""
+    return save_tiny_bundle(tmp_path_factory.mktemp("model") / "uneven", decoder_layers=1)
 
 
 def names(folder: Path) -> set[str]:
@@ -194,3 +200,13 @@ def test_a_model_with_nan_weights_is_refused(tmp_path: Path, capsys: pytest.Capt
     command = [str(broken), SENTENCE, "--target", TARGET, "--out", str(tmp_path / "out")]
     assert "the model's attention has NaN for this sentence in float32; try another" in refused(capsys, *command)
     assert not (tmp_path / "out").exists()
+
+
+def test_layers_are_those_of_the_side(uneven_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [str(uneven_bundle), SENTENCE, "--target", TARGET, "--out", str(tmp_path / "out")]
+    message = refused(capsys, *command, "--layer", "2")
+    assert "--layer 2: the model has 1 layer in its decoder, numbered from 1: give 1" in message
+    assert main(["attention", *command, "--kind", "encoder", "--layer", "3"]) == 0
+    assert "4 pictures of layer 3 of 3" in capsys.readouterr().out
+    with np.load(tmp_path / "out" / WEIGHTS) as arrays:
+        assert (len(arrays["encoder"]), len(arrays["decoder"]), len(arrays["cross"])) == (3, 1, 1)

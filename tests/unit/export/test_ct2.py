@@ -85,6 +85,7 @@ def test_the_search_finds_what_ours_does(trained: Path, exported: Path, learned:
     {"norm": "pre"},
     {"positions": "learned", "max_positions": 128, "tie_embeddings": "none", "attention_bias": True},
     {"d_k": 8, "d_v": 24},
+    {"encoder_layers": 3, "decoder_layers": 1},
 ])  # fmt: skip
 @pytest.mark.extended
 def test_other_architectures_translate_alike(

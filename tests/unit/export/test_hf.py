@@ -76,6 +76,7 @@ def test_a_trained_model_has_the_same_logits(trained: Path, exported: Path, lear
     {"tie_embeddings": "none", "attention_bias": True},
     {"d_k": 4, "d_v": 6},
     {"num_layers": 1},
+    {"encoder_layers": 3, "decoder_layers": 1},
 ])  # fmt: skip
 def test_other_architectures_have_the_same_logits(tmp_path: Path, changes: dict[str, Any]) -> None:
     bundle = random_bundle(tmp_path / "bundle", **changes)

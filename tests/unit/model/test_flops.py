@@ -31,6 +31,7 @@ def lengths(*values: int) -> np.ndarray:
     ["model.tie_embeddings=target", "model.d_k=16", "model.d_v=16"],
     ["model.dropout=0.1", "model.attention_dropout=0.1", "model.activation_dropout=0.1", "model.num_layers=1"],
     ["model.vocab_multiple=64", "model.num_heads=3"],
+    ["model.encoder_layers=4", "model.decoder_layers=1"],
 ])  # fmt: skip
 def test_the_formula_equals_what_pytorch_counts(changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The forward and backward pass of the model, whose products PyTorch counts one by one."""
@@ -48,7 +49,7 @@ def test_the_formula_equals_what_pytorch_counts(changes: list[str], monkeypatch:
     assert model.softmax_weight.shape[0] == rows
     # PyTorch also computes what the causal mask hides, which does not count as work of the model.
     hidden = SENTENCES * (TGT * TGT - TGT * (TGT + 1) // 2)
-    masked = 3 * 2 * config.num_layers * config.num_heads * (config.d_k + config.d_v) * hidden
+    masked = 3 * 2 * config.decoder_depth * config.num_heads * (config.d_k + config.d_v) * hidden
     counted = training_flops(config, rows, LengthSums.of(src + 1, tgt + 1))
     assert counted == counter.get_total_flops() - masked
 

@@ -56,7 +56,7 @@ def reference_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> 
     """The same logits, from ``torch.nn.Transformer`` on a padded batch."""
     config = model.config
     reference = nn.Transformer(
-        config.d_model, config.num_heads, config.num_layers, config.num_layers, config.d_ff,
+        config.d_model, config.num_heads, config.encoder_depth, config.decoder_depth, config.d_ff,
         dropout=0.0, batch_first=True, norm_first=config.norm == "pre", layer_norm_eps=1e-6,
     ).eval()  # fmt: skip
     copy_into_reference(model, reference)
@@ -90,6 +90,7 @@ def reference_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> 
     {"positions": "learned", "max_positions": 16},
     {"tie_embeddings": "target"},
     {"tie_embeddings": "none"},
+    {"encoder_layers": 3, "decoder_layers": 1},
 ], ids=lambda changes: "-".join(map(str, changes.values())) or "paper")  # fmt: skip
 def test_logits_equal_pytorchs_transformer(changes: dict[str, Any]) -> None:
     pairs = draw_pairs()
@@ -131,7 +132,9 @@ def test_bf16_logits_are_close_to_fp32() -> None:
 
 
 @pytest.mark.parametrize("kernels", ["1", "0"])
-@pytest.mark.parametrize("changes", [{}, {"norm": "pre", "d_k": 6, "d_v": 10, "attention_bias": True}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm": "pre", "d_k": 6, "d_v": 10, "attention_bias": True}, {"decoder_layers": 1}]
+)
 def test_incremental_decoding_equals_the_packed_decoder(
     changes: dict[str, Any], kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -112,3 +113,19 @@ def test_chosen_words_stay_selected_until_escape(page: Path, tmp_path: Path) -> 
     assert drawn(dom) == {line for line in every if line[1] == 1}
     escape = 'document.dispatchEvent(new KeyboardEvent("keydown", {key: "Escape"}));'
     assert drawn(open_page(page, tmp_path, address="#encoder/1/1,2,3", then=escape)) == every
+
+
+def test_a_layer_that_a_kind_lacks_cannot_be_chosen(tmp_path: Path) -> None:
+    encoder = random_view(SRC, SRC, kind="encoder", chosen=())
+    cross = replace(VIEWS["cross"], weights=VIEWS["cross"].weights[:1])
+    facts = {"source": "a", "target": "b", "model": "runs/student"}
+    text = render_page([encoder, cross], facts, kind="encoder", layer=2, heads=[1], whole_words=False)
+    assert "runs/student: 2 + 1 layers, 3 heads" in text
+    path = tmp_path / "uneven.html"
+    path.write_text(text, encoding="utf-8")
+    dom = open_page(path, tmp_path)
+    assert drawn(dom) == lines_of(encoder, 2, (1,))
+    assert not [one for one in elements(dom, "input") if "disabled" in one]
+    dom = open_page(path, tmp_path, then="document.querySelector('[value=cross]').click();")
+    assert drawn(dom) == lines_of(cross, 1, (1,))
+    assert [one["value"] for one in elements(dom, "input") if "disabled" in one] == ["2"]

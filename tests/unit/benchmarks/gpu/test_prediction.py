@@ -18,8 +18,8 @@ from benchmarks.gpu.roofline import Work as DeviceWork
 from benchmarks.gpu.search_prediction import count_step
 from dstransformer.config import load_config
 from dstransformer.model import parameter_count
-from dstransformer.training.devices import SHEETS
-from dstransformer.training.speed import LAUNCH_SECONDS, WAIT_SECONDS, predict_update
+from dstransformer.training.devices import LAUNCH_SECONDS, SHEETS, WAIT_SECONDS
+from dstransformer.training.speed import predict_update
 
 SHEET = replace(SHEETS["h100"], products=1e12, bandwidth=1e9, link=1e9, product_share=1.0)
 SHEET = replace(SHEET, bandwidth_share=1.0, link_share=1.0)
