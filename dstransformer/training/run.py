@@ -93,7 +93,7 @@ def train(request: TrainRequest) -> Outcome:
             with closing(trainer.data), session.reporting_failure(lambda error: _report_failure(trainer, error)):
                 finished = trainer.fit()
                 cost = trainer.cost.total
-                trainer.tracker.emit(CostTotal(trainer.state.step, cost.metrics()))
+                trainer.tracker.emit(CostTotal(trainer.state.step, trainer.cost.totals))
                 final = make_final_bundle(trainer) if finished else None
             session.enter("the end of the run")
             trainer.tracker.emit(RunEnd("killed" if final is None else "finished"))
