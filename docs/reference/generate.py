@@ -67,7 +67,7 @@ def command_line() -> str:
         "Defaults stand in parentheses. Results go to standard output, messages and progress to standard error. "
         "An error is one line: what is wrong, its value, where, and what to do.\n"
     )
-    for program, parser in (("dst-prep", dst_prep._build_parser()), ("dst", build_parser())):
+    for program, parser in (("dst-prep", dst_prep.build_parser()), ("dst", build_parser())):
         text += f"\n## {program}\n" + "".join(f"\n{section}" for section in _describe_program(program, parser))
     return f"{text}\n{EXIT_STATUSES}"
 
