@@ -24,12 +24,12 @@ import torch
 
 from benchmarks.gpu.cases import SMOKE, Case, Choice, Work, build_cases
 from benchmarks.gpu.counts import count_all
-from benchmarks.gpu.device import datasheet_peak, describe, find_sheet
+from benchmarks.gpu.device import describe, find_sheet
 from benchmarks.gpu.prediction import describe as describe_predictions
 from benchmarks.gpu.prediction import describe_beside, predict_case, predict_peak
 from benchmarks.gpu.report import describe_profile, format_limits, format_tables, summarise
 from benchmarks.lib.machine import ROOT, format_header
-from dstransformer.training.devices import SHEETS, Sheet
+from dstransformer.training.devices import SHEETS, Sheet, datasheet_peak
 
 #: Minimum seconds left to start another case.
 MIN_SECONDS = 15.0

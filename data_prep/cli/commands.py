@@ -1,11 +1,11 @@
 """The commands of ``dst-prep``. Handlers import what they need, so that ``--help`` is fast."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-from data_prep.cli import arguments as options
 from dstransformer import __version__
 from dstransformer.errors import DataError, UserError
 from dstransformer.terminal.command import CommandParser, printing
@@ -30,7 +30,7 @@ def run(words: Sequence[str]) -> None:
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the command line. The recipe may follow options, which argparse supports only since Python 3.13."""
-    parser = _build_parser()
+    parser = build_parser(words)
     arguments, rest = parser.parse_known_args(words)
     if len(rest) == 1 and not rest[0].startswith("-") and getattr(arguments, "recipe", "") is None:
         arguments.recipe = rest.pop()
@@ -39,80 +39,114 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def _build_parser() -> argparse.ArgumentParser:
+def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """Build the parser of ``dst-prep``.
+
+    Args:
+        words: The command line. Only the commands that it names get their options, which import pydantic and the
+            recipes' models; None gives all commands theirs.
+    """
     parser = CommandParser(prog="dst-prep", description="Turn parallel text into a sharded, encoded corpus.")
     parser.add_argument("--version", action="version", version=f"dst-prep {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    build = _add_command(commands, "build", _build, "all stages: text in, corpus out")
-    options.add_recipe(build)
-    options.add_source(build, required=False)
-    for name in ("clean", "vocab", "encode"):
-        options.add_stage(build, name)
-    options.add_out(build)
-    options.add_workers(build)
-    options.add_work(build, "folder for unfinished work (default: OUT.work)", required=False)
-
-    read = _add_command(commands, "read", _read, "stage one: read the source into a work folder")
-    clean = _add_command(commands, "clean", _clean, "stage two: normalise and filter the training text")
-    vocab = _add_command(commands, "vocab", _vocab, "stage three: train a tokenizer, or use an existing one")
-    encode = _add_command(commands, "encode", _encode, "stage four: write the corpus")
-    for stage in (read, clean, vocab, encode):
-        options.add_work(stage, "folder shared by the stages", required=True)
-        options.add_workers(stage)
-    options.add_source(read)
-    options.add_stage(clean, "clean")
-    options.add_stage(vocab, "vocab")
-    options.add_stage(encode, "encode")
-    options.add_out(encode)
-
-    _add_corpus_commands(commands)
+    for command in _COMMANDS:
+        own: CommandParser = commands.add_parser(command.name, help=command.summary, description=command.summary)
+        own.set_defaults(handler=command.handler)
+        if words is None or command.name in words:
+            command.add_options(own)
     return parser
 
 
-def _add_corpus_commands(commands: Any) -> None:
-    """Add the commands that show and check a corpus, and list the recipes of the package."""
-    info = _add_command(commands, "info", _info, "show what a corpus holds")
-    options.add_corpus(info)
-    info.add_argument("--json", action="store_true", help="print the manifest")
-    _add_command(commands, "recipes", _recipes, "list the recipes of the package")
-    verify = _add_command(commands, "verify", _verify, "check every checksum and count of a corpus")
-    options.add_corpus(verify)
-    verify.add_argument(
+def _add_build(parser: CommandParser) -> None:
+    from data_prep.cli import arguments as options
+
+    options.add_recipe(parser)
+    options.add_source(parser, required=False)
+    for name in ("clean", "vocab", "encode"):
+        options.add_stage(parser, name)
+    options.add_out(parser)
+    options.add_workers(parser)
+    options.add_work(parser, "folder for unfinished work (default: OUT.work)", required=False)
+
+
+def _add_shared(parser: CommandParser) -> None:
+    """Add the options that all stages have."""
+    from data_prep.cli import arguments as options
+
+    options.add_work(parser, "folder shared by the stages", required=True)
+    options.add_workers(parser)
+
+
+def _add_read(parser: CommandParser) -> None:
+    from data_prep.cli import arguments as options
+
+    _add_shared(parser)
+    options.add_source(parser)
+
+
+def _add_stage(name: str, parser: CommandParser) -> None:
+    from data_prep.cli import arguments as options
+
+    _add_shared(parser)
+    options.add_stage(parser, name)
+
+
+def _add_encode(parser: CommandParser) -> None:
+    from data_prep.cli import arguments as options
+
+    _add_stage("encode", parser)
+    options.add_out(parser)
+
+
+def _add_info(parser: CommandParser) -> None:
+    from data_prep.cli import arguments as options
+
+    options.add_corpus(parser)
+    parser.add_argument("--json", action="store_true", help="print the manifest")
+
+
+def _add_verify(parser: CommandParser) -> None:
+    from data_prep.cli import arguments as options
+
+    options.add_corpus(parser)
+    parser.add_argument(
         "--inputs",
         nargs="+",
         type=options.read_path,
         metavar="PATH",
         help="also compare the files it was made from, which are or lie in PATH, with their hashes and sizes",
     )
-    report = _add_command(commands, "report", _report, "draw a page: lengths, vocabulary, what cleaning dropped")
-    options.add_corpus(report)
-    report.add_argument("--out", required=True, type=options.read_path, metavar="FILE", help="the page, an .html file")
-    report.add_argument("--overwrite", action="store_true", help="replace an existing file")
-    text = _add_command(commands, "text", _text, "write the raw text of a held-out split to two files")
-    options.add_corpus(text)
-    text.add_argument("--split", default="test", metavar="NAME", help="validation or test (default: test)")
-    text.add_argument(
+
+
+def _add_report(parser: CommandParser) -> None:
+    from data_prep.cli import arguments as options
+
+    options.add_corpus(parser)
+    parser.add_argument("--out", required=True, type=options.read_path, metavar="FILE", help="the page, an .html file")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+
+
+def _add_text(parser: CommandParser) -> None:
+    from data_prep.cli import arguments as options
+
+    options.add_corpus(parser)
+    parser.add_argument("--split", default="test", metavar="NAME", help="validation or test (default: test)")
+    parser.add_argument(
         "--src",
         required=True,
         type=options.read_path,
         metavar="FILE",
         help="source text, one sentence per line (-: standard output)",
     )
-    text.add_argument(
+    parser.add_argument(
         "--tgt", required=True, type=options.read_path, metavar="FILE", help="its translation, line by line"
     )
-    text.add_argument("--overwrite", action="store_true", help="replace existing files")
-
-
-def _add_command(commands: Any, name: str, handler: Any, help_text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
-    parser.set_defaults(handler=handler)
-    return parser
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
 
 
 def _build(arguments: argparse.Namespace) -> None:
     from data_prep.build import build
+    from data_prep.cli import arguments as options
     from data_prep.cli.tables import show_manifest
     from data_prep.recipe.loading import identify_recipe
     from data_prep.store.output import resolve_output
@@ -167,6 +201,7 @@ def _recipes(_: argparse.Namespace) -> None:
 
 
 def _read(arguments: argparse.Namespace) -> None:
+    from data_prep.cli import arguments as options
     from data_prep.sources.opening import open_parts
     from data_prep.stages.read import Read
 
@@ -176,6 +211,7 @@ def _read(arguments: argparse.Namespace) -> None:
 
 
 def _clean(arguments: argparse.Namespace) -> None:
+    from data_prep.cli import arguments as options
     from data_prep.cli.tables import show_cleaning
     from data_prep.recipe.options import CleanOptions
     from data_prep.stages.clean import Clean
@@ -191,6 +227,7 @@ def _clean(arguments: argparse.Namespace) -> None:
 
 
 def _vocab(arguments: argparse.Namespace) -> None:
+    from data_prep.cli import arguments as options
     from data_prep.recipe.options import VocabOptions
     from data_prep.stages.clean import Clean
     from data_prep.stages.read import Read
@@ -203,6 +240,7 @@ def _vocab(arguments: argparse.Namespace) -> None:
 
 def _encode(arguments: argparse.Namespace) -> None:
     from data_prep.build import run_encode
+    from data_prep.cli import arguments as options
     from data_prep.cli.tables import show_manifest
     from data_prep.recipe.options import EncodeOptions
     from data_prep.stages.read import Read
@@ -293,3 +331,26 @@ def _text(arguments: argparse.Namespace) -> None:
     texts = {arguments.src: split.src_texts(), arguments.tgt: split.tgt_texts()}
     corpus.verify(arguments.split)
     write_text_files(texts, overwrite=arguments.overwrite)
+
+
+class _Command(NamedTuple):
+    """A command: its name, what it does, its handler, and what adds its options."""
+
+    name: str
+    summary: str
+    handler: Callable[[argparse.Namespace], None]
+    add_options: Callable[[CommandParser], None]
+
+
+_COMMANDS = (
+    _Command("build", "all stages: text in, corpus out", _build, _add_build),
+    _Command("read", "stage one: read the source into a work folder", _read, _add_read),
+    _Command("clean", "stage two: normalise and filter the training text", _clean, partial(_add_stage, "clean")),
+    _Command("vocab", "stage three: train a tokenizer, or use an existing one", _vocab, partial(_add_stage, "vocab")),
+    _Command("encode", "stage four: write the corpus", _encode, _add_encode),
+    _Command("info", "show what a corpus holds", _info, _add_info),
+    _Command("recipes", "list the recipes of the package", _recipes, lambda _: None),
+    _Command("verify", "check every checksum and count of a corpus", _verify, _add_verify),
+    _Command("report", "draw a page: lengths, vocabulary, what cleaning dropped", _report, _add_report),
+    _Command("text", "write the raw text of a held-out split to two files", _text, _add_text),
+)

@@ -18,7 +18,7 @@ import yaml
 from data_prep.cli import commands as dst_prep
 from dstransformer.cli.program import build_parser
 from dstransformer.config import preset_names, preset_summary
-from dstransformer.config.deepspeed_json import fragment_names
+from dstransformer.config.deepspeed_json import AUTO_PRECISION, fragment_names
 
 HERE = Path(__file__).parent
 PRESETS = HERE.parents[1] / "dstransformer" / "config" / "presets"
@@ -67,7 +67,7 @@ def command_line() -> str:
         "Defaults stand in parentheses. Results go to standard output, messages and progress to standard error. "
         "An error is one line: what is wrong, its value, where, and what to do.\n"
     )
-    for program, parser in (("dst-prep", dst_prep._build_parser()), ("dst", build_parser())):
+    for program, parser in (("dst-prep", dst_prep.build_parser()), ("dst", build_parser())):
         text += f"\n## {program}\n" + "".join(f"\n{section}" for section in _describe_program(program, parser))
     return f"{text}\n{EXIT_STATUSES}"
 
@@ -98,7 +98,8 @@ def configuration() -> str:
     text += f"| {_link('table3/…', 'table3')} | the rows of the paper's Table 3, and a small base for them |\n"
     fragments = ", ".join(f"`{name}`" for name in fragment_names())
     return (
-        f"{text}\n## DeepSpeed fragments\n\n{fragments}: the files of [`ds_configs/`](../../ds_configs). "
+        f"{text}\n## DeepSpeed fragments\n\n{fragments}: the files of [`ds_configs/`](../../ds_configs); and "
+        f"`{AUTO_PRECISION}`, which becomes `bf16` or `fp32` when a run starts. "
         "[DeepSpeed](../guide/deepspeed.md) says what each does.\n"
     )
 

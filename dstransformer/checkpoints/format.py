@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dstransformer.batching import Position
 from dstransformer.checkpoints.shards import Shard
-from dstransformer.config import precision_of, zero_stage
+from dstransformer.config import Precision, precision_of, zero_stage
 from dstransformer.corpus import Manifest
 from dstransformer.errors import DataError, shown
 from dstransformer.evaluation import Score
@@ -156,7 +156,7 @@ class TrainState:
     position: Position
     world_size: int
     zero_stage: int
-    precision: str
+    precision: Precision
     corpus: str
     cost: Cost = field(default_factory=Cost, compare=False)
     early_stopping: EarlyStoppingState = field(default_factory=EarlyStoppingState)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, Commands, add_experiment
 from dstransformer.errors import UserError
 from dstransformer.terminal.command import CommandParser
+
+if TYPE_CHECKING:
+    from dstransformer.config import Config
 
 
 def add_parser(commands: Commands[CommandParser]) -> None:
@@ -28,7 +32,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
 
 def run(options: argparse.Namespace) -> CommandResult:
     """Compose or convert the DeepSpeed JSON."""
-    from dstransformer.config import compose, load_config
+    from dstransformer.config import AUTO_PRECISION, compose, load_config
 
     if options.source is not None:
         if options.preset is not None or options.overrides or options.ds:
@@ -40,7 +44,19 @@ def run(options: argparse.Namespace) -> CommandResult:
             "--from FILE"
         )
     config = load_config(options.preset, options.overrides, options.ds)
-    return CommandResult(json.dumps(compose(config, options.world_size), indent=2))
+    composed = compose(config, options.world_size)
+    if AUTO_PRECISION in config.deepspeed:
+        composed = compose(_with_own_precision(config), options.world_size)
+    return CommandResult(json.dumps(composed, indent=2))
+
+
+def _with_own_precision(config: Config) -> Config:
+    """Give ``auto_precision`` what it is for a new run on this machine, and say so on standard error."""
+    from dstransformer.training.precision import choose, native_precisions, own_device, with_precision
+
+    precision, reason = choose(None, native_precisions(own_device()))
+    print(f"note: the precision is {precision}, {reason}", file=sys.stderr)
+    return with_precision(config, precision)
 
 
 def _convert(path: str) -> str:

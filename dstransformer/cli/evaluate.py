@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from dstransformer.cli.evaluate_options import INTERVAL, add_options, check_options
 from dstransformer.cli.options import CommandResult, Commands, add_decoding, load_parser, load_translator
 from dstransformer.errors import DataError, UserError, counted
-from dstransformer.io.compression import without_ending
 from dstransformer.terminal.command import CommandParser, exit_on_sigterm, print_text
 
 if TYPE_CHECKING:
@@ -262,6 +261,8 @@ def _parse_and_score(options: argparse.Namespace) -> CommandResult:
 
 
 def _warn_of_swapped_sides(options: argparse.Namespace, bundles: Sequence[Bundle]) -> None:
+    from dstransformer.io.compression import without_ending
+
     for bundle in bundles[:1]:
         languages = (f".{bundle.tgt_lang}", f".{bundle.src_lang}")
         for src, ref in zip(options.src or [], options.ref or [], strict=False):

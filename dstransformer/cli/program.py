@@ -129,11 +129,11 @@ def _reports_errors(arguments: Sequence[str]) -> bool:
 
     Only these commands run in several processes. Others ignore launcher variables.
     """
-    from dstransformer.distributed.launcher import LauncherError, read_processes
-
     shared = ("train", "table3", "translate", "parse")
     if next((argument for argument in arguments if not argument.startswith("-")), None) not in shared:
         return True
+    from dstransformer.distributed.launcher import LauncherError, read_processes
+
     try:
         return read_processes(os.environ, require_rank=False).rank == 0
     except LauncherError:

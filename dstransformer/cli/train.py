@@ -130,6 +130,8 @@ def _describe_dry_run(planned: DryRun, device: str | None) -> str:
         f"parameters         {figures.parameters:>14,}",
         f"FLOPs per update   {figures.flops_per_update:>14.3e}   total {figures.flops:.3e}",
     ]
+    if setup.precision_from is not None:
+        lines.append(f"precision          {setup.precision:>14}   {setup.precision_from}")
     if setup.micro_batches_from is not None:
         lines.append(f"micro-batches      {setup.config.batch.micro_batches:>14,}   {setup.micro_batches_from}")
     lines += [

@@ -20,7 +20,6 @@ from dstransformer.cli.options import (
     utf8,
 )
 from dstransformer.errors import DataError, UserError
-from dstransformer.io.products import is_ct2_export
 from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
@@ -94,6 +93,8 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
         UserError: The engine does not support a given option.
     """
     if options.engine == "torch":
+        from dstransformer.io.products import is_ct2_export
+
         if is_ct2_export(options.bundle):
             raise UserError(f"{options.bundle} is an export for CTranslate2, not a bundle: add --engine ct2")
         return load_translator(options, options.bundle)

@@ -1,6 +1,7 @@
 """Frozen, typed experiment configuration; presets; composition of the DeepSpeed JSON. Does not import torch."""
 
 from dstransformer.config.deepspeed_json import (
+    AUTO_PRECISION,
     Precision,
     accumulation_steps,
     compose,
@@ -42,6 +43,7 @@ from dstransformer.config.schema import (
 )
 
 __all__ = [
+    "AUTO_PRECISION",
     "BatchConfig",
     "CaseChange",
     "CheckpointConfig",

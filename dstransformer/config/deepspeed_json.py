@@ -20,6 +20,10 @@ _HERE = Path(__file__).parent
 _PACKAGED = _HERE / "ds_configs"  # in a wheel
 _CHECKOUT = _HERE.parents[1] / "ds_configs"  # in a checkout
 
+#: In place of the name of a precision: bf16 where every device has its instructions, else fp32. Settled when a run
+#: starts, see :mod:`dstransformer.training.precision`.
+AUTO_PRECISION = "auto_precision"
+
 #: Maximum number of processes; catches typos.
 MAX_WORLD_SIZE = 1_000_000
 
@@ -42,7 +46,8 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
 
     Merges the fragments listed in ``config.deepspeed``, then adds the keys derived from the experiment. To DeepSpeed a
     packed micro-batch is one sample, so ``train_batch_size`` is the number of micro-batches; for ``auto`` it is the
-    smallest, one for each process. DeepSpeed's throughput timer is off unless a fragment states it.
+    smallest, one for each process, and ``auto_precision`` is fp32, which every device has. DeepSpeed's throughput timer
+    is off unless a fragment states it.
 
     Raises:
         ConfigError: A fragment is unknown; two fragments state the same key; a fragment states a derived key or
@@ -54,7 +59,7 @@ def compose(config: Config, world_size: int) -> dict[str, Any]:
     for position, name in enumerate(config.deepspeed):
         if name in config.deepspeed[:position]:
             raise ConfigError(f"the DeepSpeed fragment {shown(name)} is named twice: name it once")
-        fragment, origin = read_fragment(name)
+        fragment, origin = _read_or_default(name)
         check_fragment(fragment, origin)
         for path, value in iter_values(fragment):
             _add_value(merged, stated_by, path, value, origin)
@@ -113,6 +118,12 @@ def _is_enabled(ds_config: Mapping[str, Any], precision: str) -> bool:
     return bool(ds_config.get(precision, {}).get("enabled", False))
 
 
+def _read_or_default(name: str) -> tuple[dict[str, Any], str]:
+    if name == AUTO_PRECISION:
+        return read_fragment("fp32")[0], f"fragment {name!r}"
+    return read_fragment(name)
+
+
 def read_fragment(name: str) -> tuple[dict[str, Any], str]:
     """Read a fragment.
 
@@ -134,14 +145,13 @@ def read_fragment(name: str) -> tuple[dict[str, Any], str]:
     if not os.path.lexists(path):
         if is_path:
             raise ConfigError(f"DeepSpeed JSON {shown(name, quote=False, limit=200)} does not exist")
-        several = re.split(r"[,+]", name)
-        if set(several) <= set(fragment_names()):
+        known, several = [*fragment_names(), AUTO_PRECISION], re.split(r"[,+]", name)
+        if set(several) <= set(known):
             raise ConfigError(f"--ds {name}: separate fragments by spaces, --ds {' '.join(several)}")
-        near = get_close_matches(name, fragment_names(), n=1)
+        near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
-            f"unknown DeepSpeed fragment {shown(name)}: {hint}known: {', '.join(fragment_names())}, "
-            "or the path of a .json file"
+            f"unknown DeepSpeed fragment {shown(name)}: {hint}known: {', '.join(known)}, or the path of a .json file"
         )
     try:
         with path.open("rb") as file:  # may be a pipe
@@ -162,7 +172,7 @@ def _check_merged(merged: Mapping[str, Any], names: Sequence[str]) -> None:
     if "stage" not in merged.get("zero_optimization", {}):
         raise ConfigError(f"{fragments} state no ZeRO stage: add one of zero0, zero1, zero2, zero3")
     if not any("enabled" in merged.get(name, {}) for name in ("bf16", "fp16")):
-        raise ConfigError(f"{fragments} state no precision: add one of fp32, bf16, fp16")
+        raise ConfigError(f"{fragments} state no precision: add one of fp32, bf16, fp16, auto_precision")
     if _is_enabled(merged, "bf16") and _is_enabled(merged, "fp16"):
         raise ConfigError(f"{fragments} enable both bf16 and fp16: choose one")
     for part, min_stage in OFFLOAD_STAGES.items():

@@ -14,6 +14,7 @@ from dstransformer.errors import counted
 from dstransformer.tracking.events import (
     BundleSaved,
     CheckpointSaved,
+    CostTotal,
     EvaluationDone,
     Event,
     Message,
@@ -52,6 +53,7 @@ class ConsoleProgress(Tracker):
         )
         self._task: TaskID | None = None
         self._score = ""
+        self._overall_speed: float | None = None
         self._first_step = 0
         self._start_time = time.monotonic()
 
@@ -64,6 +66,8 @@ class ConsoleProgress(Tracker):
                 self._show_progress(event)
             case EvaluationDone():
                 self._print_evaluation(event)
+            case CostTotal(_, totals):
+                self._overall_speed = totals.get("overall_tokens_per_second")
             case NonfiniteUpdate():
                 self._print_nonfinite_update(event)
             case Rollback():
@@ -141,7 +145,9 @@ class ConsoleProgress(Tracker):
         if self._task is not None:
             self._progress.stop()
         ended = "interrupted" if end.status == "killed" else end.status
-        self.print(f"training {ended} after {_format_time(self._elapsed())}")
+        speed = self._overall_speed
+        overall = "" if speed is None else f", {speed:,.0f} tokens/s with validation and checkpoints"
+        self.print(f"training {ended} after {_format_time(self._elapsed())}{overall}")
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._start_time
@@ -155,7 +161,13 @@ class ConsoleProgress(Tracker):
 
 def _format_train_metrics(metrics: Mapping[str, float]) -> list[str]:
     parts = [f"epoch {metrics['epoch'] + 1:.0f}"] if "epoch" in metrics else []  # counted from 0, shown from 1
-    formats = {"loss": "loss {:.4f}", "lr": "lr {:.2e}", "tokens_per_second": "{:,.0f} tokens/s"}
+    formats = {
+        "loss": "loss {:.4f}",
+        "lr": "lr {:.2e}",
+        "tokens_per_second": "{:,.0f} tokens/s in updates",
+        "memory_gib": "GPU memory {:.1f} GiB",
+        "mfu": "MFU {:.1%}",
+    }
     return parts + [text.format(metrics[name]) for name, text in formats.items() if name in metrics]
 
 

@@ -60,7 +60,7 @@ class EvaluationDone:
 
 @dataclass(frozen=True)
 class CostTotal:
-    """The cost of all updates so far: ``flops``, ``pflop_days``, ``device_hours``."""
+    """The cost of all updates so far: ``flops``, ``pflop_days``, ``device_hours``, ``overall_tokens_per_second``."""
 
     step: int
     totals: Mapping[str, float]

@@ -12,6 +12,7 @@ from dstransformer.distributed.supervision.session import Session
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator
 from dstransformer.tracking import Tracker
+from dstransformer.training.device_use import DeviceUse
 from dstransformer.training.early_stopping import EarlyStopping
 from dstransformer.training.engine import Engine
 from dstransformer.training.metrics import CostMeter, TrainingMetrics
@@ -57,7 +58,7 @@ def build_trainer(
         checkpoints=checkpoints,
         recovery=Recovery(config.training, setup.precision, checkpoints, session, tracker),
         early_stopping=EarlyStopping(config.validation),
-        metrics=TrainingMetrics(world),
+        metrics=TrainingMetrics(world, DeviceUse(config, corpus.tokenizer.vocab_size, setup.precision, world)),
         cost=CostMeter(config, corpus.tokenizer.vocab_size, world.world_size),
         tracker=tracker,
         session=session,

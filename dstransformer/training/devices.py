@@ -1,4 +1,4 @@
-"""GPUs by name: what their data sheets say, and what work on them costs, for predictions where none is at hand."""
+"""GPUs by name: what their data sheets say, and what work on them costs, for predictions and to compare runs with."""
 
 from __future__ import annotations
 
@@ -48,6 +48,30 @@ SHEETS = {
     "h200": Sheet("H200 SXM", 989e12, 4.8e12, 450e9, 139 * _GIB, product_share=0.6),
     "a100": Sheet("A100 SXM 80 GB", 312e12, 2.04e12, 300e9, 79 * _GIB, product_share=0.7),
 }
+
+#: Peak FLOP/s of dense bf16 and fp16 matrix products with fp32 accumulation. NVIDIA's data sheets often state twice as
+#: much, for sparse matrices. The first name contained in the device's name counts.
+DENSE_PEAKS = {
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "H200 NVL": 835e12,
+    "H200": 989e12,
+    "H800": 989e12,
+    "H20": 148e12,
+    "B200": 2250e12,
+    "A100": 312e12,
+    "A800": 312e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L4": 121e12,
+    "RTX 4090": 165e12,
+}
+
+
+def datasheet_peak(name: str) -> float | None:
+    """Peak FLOP/s of dense bf16 products of the device with this name; None if unknown."""
+    return next((peak for part, peak in DENSE_PEAKS.items() if part in name), None)
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
 from dstransformer.config import zero_stage
 from dstransformer.distributed.launcher import check_environment, read_processes, single_process_warning
+from dstransformer.training.automatic import settle_for
 from dstransformer.training.devices import SHEETS, Sheet, UpdateTime
 from dstransformer.training.estimate import Estimate, estimate, plan_warnings
-from dstransformer.training.micro_batches import (
-    choose_micro_batches,
-    find_stored_micro_batches,
-    usable_bytes,
-    usable_of,
-)
 from dstransformer.training.setup import (
     GIB,
     Setup,
@@ -57,21 +50,14 @@ class DryRun:
             "config": self.setup.config.without_secrets().model_dump(),
             "ds_config": dict(self.setup.ds_config),
             "world_size": self.setup.world_size,
+            "precision": self.setup.precision,
+            "precision_from": self.setup.precision_from,
             "micro_batches_from": self.setup.micro_batches_from,
             "estimate": asdict(self.estimate),
             "usable_memory_gib": self.usable_gib,
             "update_seconds": None if self.update_time is None else asdict(self.update_time),
             "warnings": list(self.warnings),
         }
-
-
-def _usable_bytes(device: str | None) -> int | None:
-    """Bytes that an update may take on a GPU of this name, or on the first of this machine; see ``usable_bytes``."""
-    if device is not None:
-        return usable_of(SHEETS[device].memory)
-    if os.environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available():
-        return None
-    return usable_bytes(torch.device("cuda", 0))
 
 
 def _update_time(setup: Setup, estimated: Estimate, sheet: Sheet) -> UpdateTime | None:
@@ -103,15 +89,12 @@ def dry_run(request: TrainRequest, device: str | None = None) -> DryRun:
     """
     check_environment(os.environ)
     setup = resolve_setup(request, read_processes(os.environ, require_rank=False))
-    stored = find_stored_micro_batches(setup, request.resume)
-    usable = _usable_bytes(device)
-    setup = choose_micro_batches(setup, stored, usable)
+    setup, usable, emulated = settle_for(setup, request.resume, device)
     check_corpus(setup, verify=True)
     check_memory(setup, 1, machine_memory(), weights=False)
     find_resume_checkpoint(request, setup)
     estimated = estimate(setup)
     warnings = plan_warnings(setup.config, estimated.updates_per_epoch)
-    if (warning := single_process_warning(os.environ)) is not None:
-        warnings.append(warning)
+    warnings += filter(None, [single_process_warning(os.environ), emulated])
     time = None if device is None else _update_time(setup, estimated, SHEETS[device])
     return DryRun(setup, estimated, usable / GIB if usable else None, time, warnings)

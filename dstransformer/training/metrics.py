@@ -12,15 +12,22 @@ from dstransformer.batching import Update
 from dstransformer.checkpoints.format import Cost
 from dstransformer.config import Config
 from dstransformer.distributed.world import World
-from dstransformer.model import LengthSums, training_flops
+from dstransformer.model import LengthSums
+from dstransformer.training.device_use import DeviceUse, update_flops
 from dstransformer.training.engine import Engine, Step
 
 
 class TrainingMetrics:
-    """Accumulates losses, token counts and time. Waits for the device only to make a record."""
+    """Accumulates losses, token counts and time. Waits for the device only to make a record.
 
-    def __init__(self, world: World) -> None:
+    Args:
+        world: The process group.
+        device_use: Says how much of the device the updates use.
+    """
+
+    def __init__(self, world: World, device_use: DeviceUse) -> None:
         self._world = world
+        self._device_use = device_use
         self._skipped = 0
         self._began = self._last = time.monotonic()
         self._clear()
@@ -44,6 +51,7 @@ class TrainingMetrics:
         if not nonfinite:
             self._losses.append(torch.stack((result.losses.loss, result.losses.nll)))
             self._loss_tokens += update.tgt_tokens
+        self._device_use.add(update.sums)
         self._updates += 1
         self._src_tokens += update.src_tokens
         self._tgt_tokens += update.tgt_tokens
@@ -70,6 +78,7 @@ class TrainingMetrics:
             "src_tokens_per_second": self._src_tokens / seconds,
             "tgt_tokens_per_second": self._tgt_tokens / seconds,
             "tokens_per_second": (self._src_tokens + self._tgt_tokens) / seconds,
+            **self._device_use.metrics(seconds),
         }
         self._skipped = skipped
         self._clear()
@@ -83,6 +92,7 @@ class TrainingMetrics:
         return loss / self._loss_tokens, nll / self._loss_tokens
 
     def _clear(self) -> None:
+        self._device_use.clear()
         self._losses: list[torch.Tensor] = []
         self._loss_tokens = 0
         self._updates = 0
@@ -93,7 +103,9 @@ class TrainingMetrics:
 
 
 class CostMeter:
-    """Adds up the cost of a run. It needs no messages between ranks, as every rank knows the lengths of an update.
+    """Adds up the cost of a run, and the tokens that this process has seen.
+
+    It needs no messages between ranks, as every rank knows the lengths of an update.
 
     Args:
         config: The experiment.
@@ -107,6 +119,7 @@ class CostMeter:
         self._devices = devices
         self._spent = Cost()
         self._flops = 0
+        self._tokens = 0
         self._began: float | None = None
 
     def resume(self, spent: Cost) -> None:
@@ -119,14 +132,27 @@ class CostMeter:
 
     def add(self, sums: LengthSums) -> None:
         """Count an update with these sentences, over all ranks."""
-        self._flops += self._config.loss.passes * training_flops(self._config.model, self._rows, sums)
+        self._flops += update_flops(self._config, self._rows, sums)
+        self._tokens += sums.src_tokens + sums.tgt_tokens
 
     @property
     def total(self) -> Cost:
         """The cost up to now. On ranks other than 0 the time may differ a little; rank 0's is the one on record."""
-        seconds = 0.0 if self._began is None else time.monotonic() - self._began
         return replace(
             self._spent,
             flops=self._spent.flops + self._flops,
-            device_seconds=self._spent.device_seconds + seconds * self._devices,
+            device_seconds=self._spent.device_seconds + self._seconds * self._devices,
         )
+
+    @property
+    def totals(self) -> dict[str, float]:
+        """The cost by name, and ``overall_tokens_per_second`` since the run started or resumed.
+
+        That covers the whole time, with validation and checkpoints.
+        """
+        totals, seconds = self.total.metrics(), self._seconds
+        return totals | ({"overall_tokens_per_second": self._tokens / seconds} if self._tokens else {})
+
+    @property
+    def _seconds(self) -> float:
+        return 0.0 if self._began is None else time.monotonic() - self._began

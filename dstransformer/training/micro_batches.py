@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
-from dstransformer.checkpoints.format import read_checkpoint
 from dstransformer.config import compose
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import open_bundle
 from dstransformer.model.ops import gpu_kernels_name
 from dstransformer.training.estimate import setup_peak_bytes
-from dstransformer.training.setup import GIB, Setup
+from dstransformer.training.setup import GIB, Setup, iter_stored
 
 #: Share of a GPU's memory that the predicted peak may take. The rest is for the error of the prediction, which is at
 #: most 10%, and for fragmentation.
@@ -131,16 +129,12 @@ def usable_of(memory: int) -> int:
 
 
 def find_stored_micro_batches(setup: Setup, resume: str) -> int | None:
-    """The micro-batches of the checkpoint that a run with ``auto`` resumes from; None for a new run.
-
-    Files are not verified: :func:`dstransformer.training.setup.find_resume_checkpoint` does that.
-    """
-    if setup.config.batch.micro_batches != "auto" or resume == "never":
+    """The micro-batches of the checkpoint that a run with ``auto`` resumes from; None for a new run."""
+    if setup.config.batch.micro_batches != "auto":
         return None
-    folders = reversed(setup.checkpoints.folders()) if resume == "auto" else [Path(resume)]
-    for folder in folders:
+    for checkpoint in iter_stored(setup, resume):
         with suppress(ConfigError, DataError):
-            return open_bundle(read_checkpoint(folder).bundle).training_config().batch.micro_batch_count
+            return open_bundle(checkpoint.bundle).training_config().batch.micro_batch_count
     return None
 
 

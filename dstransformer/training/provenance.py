@@ -107,6 +107,8 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
         f"corpus    {corpus.path}: {info.src_lang}-{info.tgt_lang}, {train.pairs:,} pairs, vocabulary {info.vocabulary}"
     )
     yield f"model     {parameters:,} parameters, {setup.precision}, ZeRO stage {setup.zero_stage}"
+    if setup.precision_from is not None:
+        yield f"precision {setup.precision}, {setup.precision_from}"
     if setup.pretrained is not None:
         yield f"init      {setup.pretrained.describe()}"
     if mixture := describe_mixture(info.parts, config.training.mixture):

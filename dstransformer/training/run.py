@@ -18,8 +18,8 @@ from dstransformer.distributed.supervision.session import Session, supervise
 from dstransformer.errors import RUN_AGAIN
 from dstransformer.evaluation import Evaluation
 from dstransformer.tracking import CostTotal, Message, RunEnd, build_tracker
+from dstransformer.training.automatic import settle
 from dstransformer.training.final import Choice, make_final_bundle
-from dstransformer.training.micro_batches import settle_micro_batches
 from dstransformer.training.provenance import describe_provenance, describe_run, describe_start
 from dstransformer.training.setup import Setup, TrainRequest, check_setup, find_resume_checkpoint, resolve_setup
 
@@ -82,7 +82,7 @@ def train(request: TrainRequest) -> Outcome:
     # Join even if this rank's request is invalid, so that every rank raises the error.
     config = load_config("base") if isinstance(resolved, Exception) else resolved.config
     with supervise(processes, config, request.run) as session:
-        setup = settle_micro_batches(session.agree_on(resolved), request.resume, session.world)
+        setup = settle(session.agree_on(resolved), request.resume, session.world)
         check_setup(setup, session.world)
         find = partial(find_resume_checkpoint, request, setup)
         checkpoint, seen = session.world.compute_on_rank0(find)
@@ -93,7 +93,7 @@ def train(request: TrainRequest) -> Outcome:
             with closing(trainer.data), session.reporting_failure(lambda error: _report_failure(trainer, error)):
                 finished = trainer.fit()
                 cost = trainer.cost.total
-                trainer.tracker.emit(CostTotal(trainer.state.step, cost.metrics()))
+                trainer.tracker.emit(CostTotal(trainer.state.step, trainer.cost.totals))
                 final = make_final_bundle(trainer) if finished else None
             session.enter("the end of the run")
             trainer.tracker.emit(RunEnd("killed" if final is None else "finished"))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.cpp_extension import get_default_build_root
 
-from dstransformer.config import offloads_optimizer, precision_of
+from dstransformer.config import offloads_optimizer
 from dstransformer.distributed.world import World
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,6 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", _operator_folder())
     import deepspeed
-    from deepspeed.accelerator import get_accelerator
     from deepspeed.utils import logger as deepspeed_logger
 
     deepspeed_logger.setLevel(logging.WARNING)
@@ -81,8 +80,6 @@ def import_deepspeed(ds_config: Mapping[str, Any], world: World) -> Any:
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
     if offloads_optimizer(ds_config):
         _prepare_operator_build(world, Path(os.environ["TORCH_EXTENSIONS_DIR"]))
-    if world.device.type == "cpu" and precision_of(ds_config) == "fp16" and not get_accelerator().is_fp16_supported():
-        logger.warning("this CPU has no fp16 instructions: PyTorch computes fp16 in software, slowly; bf16 is faster")
     return deepspeed
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from dstransformer.batching import (
     plan_memory,
 )
 from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
-from dstransformer.checkpoints.format import Checkpoint, TrainState
+from dstransformer.checkpoints.format import Checkpoint, TrainState, read_checkpoint
 from dstransformer.checkpoints.resume import find_checkpoint
 from dstransformer.config import Config, ModelConfig, Precision, compose, load_config, precision_of, zero_stage
 from dstransformer.corpus import Corpus
@@ -77,6 +78,7 @@ class Setup:
         world_size: Number of processes.
         pretrained: The bundle that training starts from; None for random weights, or if the run resumes and it is gone.
         micro_batches_from: What ``batch.micro_batches: auto`` took its number from, in words; None if it was given.
+        precision_from: Why ``auto_precision`` became the precision it is, in words; None if a precision was given.
     """
 
     config: Config
@@ -86,6 +88,7 @@ class Setup:
     world_size: int
     pretrained: Pretrained | None = None
     micro_batches_from: str | None = None
+    precision_from: str | None = None
 
     @property
     def precision(self) -> Precision:
@@ -153,6 +156,18 @@ def _open_pretrained(request: TrainRequest, config: Config, corpus: Corpus) -> P
     if request.init is None or (request.resume != "never" and not request.init.exists()):
         return None
     return open_pretrained(request.init, config.model, corpus.tokenizer)
+
+
+def iter_stored(setup: Setup, resume: str) -> Iterator[Checkpoint]:
+    """The readable checkpoints that a run may resume from, the first choice first; none for a new run.
+
+    Files are not verified: :func:`find_resume_checkpoint` does that.
+    """
+    if resume == "never":
+        return
+    for folder in reversed(setup.checkpoints.folders()) if resume == "auto" else [Path(resume)]:
+        with suppress(ConfigError, DataError):
+            yield read_checkpoint(folder)
 
 
 def find_resume_checkpoint(request: TrainRequest, setup: Setup) -> tuple[Checkpoint | None, list[Path]]:

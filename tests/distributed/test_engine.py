@@ -283,6 +283,37 @@ def test_any_layout_of_ranks_and_accumulation_gives_the_same_trace(
 
 
 @pytest.mark.slow
+def test_from_the_same_weights_two_layouts_compute_the_same_update_however_steep_the_warm_up(
+    train: Callable[[int, list[Case]], Path],
+) -> None:
+    """Two ranks take up a run of one rank before some of its updates, and compute one each.
+
+    By induction, traces that part over many updates do so by rounding, which Adam's first steps magnify. The bound: an
+    update sums four micro-batches and scales the sum twice, five roundings of at most 2^-24 each, and the parts of a
+    gradient cancel to a third of their size or more.
+    """
+    steep = ("schedule.warmup_steps=20", "training.max_updates=10", "checkpoint.every_updates=1")
+    one = train(1, [case("steep", *steep, "checkpoint.keep_last=10")])
+    expected, updates = trace(one / "steep"), (3, 5, 8, 10)
+    cases = [
+        case(
+            f"update-{update}",
+            "schedule.warmup_steps=20",
+            f"training.max_updates={update}",
+            resume=str(one / "steep" / "checkpoints" / f"step-{update - 1:08}"),
+        )
+        for update in updates
+    ]
+    two = train(2, cases)
+    for update in updates:
+        (line,) = trace(two / f"update-{update}")
+        wanted = expected[update - 1]
+        assert (line["step"], line["lr"], line["tgt_tokens"]) == (update, wanted["lr"], wanted["tgt_tokens"])
+        for name in ("loss", "grad_norm"):
+            assert line[name] == pytest.approx(wanted[name], rel=3 * 5 * 2**-24), (update, name)
+
+
+@pytest.mark.slow
 @pytest.mark.extended
 def test_a_resumed_run_equals_an_uninterrupted_one(train: Callable[[int, list[Case]], Path]) -> None:
     cases = []

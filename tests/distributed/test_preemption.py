@@ -130,6 +130,28 @@ def test_a_checkpoint_that_cannot_be_complete_in_time_is_abandoned(toy_corpus: P
 
 
 @pytest.mark.slow
+def test_sigterm_to_the_deepspeed_launcher_is_said_in_one_line_with_one_cause(toy_corpus: Path, tmp_path: Path) -> None:
+    run, printed = tmp_path / "run", tmp_path / "printed"
+    command = launcher(2, "--module", "dstransformer", *train_arguments(toy_corpus, run))
+    with printed.open("w") as file, started(command, stdout=file, stderr=subprocess.STDOUT) as program:
+        wait_until(lambda: has_logged(run, 5), program)
+        (node,) = psutil.Process(program.pid).children()
+        program.terminate()
+        finish(program)
+        psutil.wait_procs([node])
+    lines = printed.read_text().splitlines()
+    said = [line for line in lines if "the run stops" in line or "SIGTERM" in line]
+    assert said == [
+        f"dst: the launcher (process {node.pid} or {program.pid}) was killed: the run stops after this update and "
+        "writes a checkpoint if all its processes still run; again stops it at once"
+    ]
+    assert "" not in lines[lines.index(said[0]) - 1 :]
+    stopped = assert_stopped_cleanly(run, after=4)
+    assert f"stopped by the end of the launcher at step {stopped}; run the same command to resume" in lines
+    assert any("[ERROR]" in line and "exits with return code = 143" in line for line in lines), "as the guide says"
+
+
+@pytest.mark.slow
 def test_ctrl_c_writes_a_checkpoint(toy_corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with forked(["-m", "dstransformer", *train_arguments(toy_corpus, run)]) as program:

@@ -76,7 +76,7 @@ class TestEnd:
         assert "nrefs:1" in final["bleu_first_4_signature"]
 
     def test_german_has_compound_split_bleu_and_the_cost_is_reported(self, trained: tuple[Path, str, str]) -> None:
-        run, printed, _ = trained
+        run, printed, progress = trained
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         for kind in ("final_validation", "final_test"):
             (final,) = (line for line in lines if line["kind"] == kind)
@@ -92,6 +92,8 @@ class TestEnd:
         hours = [line["device_hours"] for line in costs]
         assert hours == sorted(hours)
         assert f"training cost: {flops[-1]:.3g} FLOPs (" in printed
+        overall = f"{costs[-1]['overall_tokens_per_second']:,.0f} tokens/s with validation and checkpoints"
+        assert overall in progress
         told = run_dst("table2", str(run), "--json")
         assert told.returncode == 0, told.stderr
         (found,) = json.loads(told.stdout)["runs"]

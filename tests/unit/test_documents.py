@@ -73,7 +73,7 @@ def test_readme_has_at_most_800_words() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_commands_have_the_options_that_documents_show(document: Path) -> None:
-    known = {"dst": options(build_parser()), "dst-prep": options(dst_prep._build_parser())}
+    known = {"dst": options(build_parser()), "dst-prep": options(dst_prep.build_parser())}
     wrong = []
     for program, command, given in iter_commands(document.read_text(encoding="utf-8")):
         options_of_command = known[program].get(command)

@@ -15,8 +15,10 @@ from support.models.numerics import LAYOUT_TOLERANCE
 #: How far losses may differ after a change of the number of processes, as a share; see docs/guide/resuming.md.
 TOLERANCE = LAYOUT_TOLERANCE
 
-#: What depends on the clock.
-_TIMED = ("kind", "step", "time", "src_tokens_per_second", "tgt_tokens_per_second", "tokens_per_second")
+#: What depends on the clock, or on other processes.
+_TIMED = (
+    "kind", "step", "time", "src_tokens_per_second", "tgt_tokens_per_second", "tokens_per_second", "memory_gib", "mfu",
+)  # fmt: skip
 
 Floats = NDArray[np.float32]
 

@@ -228,7 +228,7 @@ def supervise(processes: Processes, config: Config, run: Path) -> Iterator[Sessi
         session = Session(world, stop, monitor, exit_status)
         with (
             stop,
-            stop_if_launcher_dies(os.environ, lambda: stop.received is not None),
+            stop_if_launcher_dies(os.environ, stop),
             session._leaving_world(),
             session._watching_peers(),
         ):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import logging
 import math
 import os
 import select
@@ -26,8 +25,6 @@ from dstransformer.errors import RUN_AGAIN
 
 if TYPE_CHECKING:
     from dstransformer.distributed.world import World
-
-logger = logging.getLogger(__name__)
 
 #: Signals within this many seconds of the first are the same request: launchers and shells signal a whole group of
 #: processes, and then each of them.
@@ -91,7 +88,7 @@ class StopRequest:
         before_exit: Called before the process is ended.
 
     Attributes:
-        received: Name of the last signal received; None if there was none.
+        received: Name of the last signal received, or the cause that this process gave; None if there was none.
     """
 
     def __init__(
@@ -105,6 +102,7 @@ class StopRequest:
         self.received: str | None = None
         self._before_exit = before_exit
         self._announce = announce
+        self._own_cause: tuple[str, str] | None = None
         self._processes = processes
         self._seconds = seconds
         self._handled = _Requests()  # by the main thread
@@ -133,6 +131,16 @@ class StopRequest:
         self._watcher.join()
         os.close(self._arrivals)
 
+    def request(self, cause: str, event: str) -> None:
+        """Ask this process to stop, by SIGTERM.
+
+        Args:
+            cause: What the run is stopped by: ``received`` from then on.
+            event: The same as the start of the line that is printed.
+        """
+        self._own_cause = cause, event
+        os.kill(os.getpid(), signal.SIGTERM)
+
     def share_deadline(self, world: World) -> None:
         """Count the seconds on every process from the first signal that any of them received. Collective."""
         if not self._seconds:
@@ -151,12 +159,13 @@ class StopRequest:
             if number == signal.SIGINT and self._handled.interrupts > 1:
                 signal.default_int_handler(number, frame)
             self._exit("stopped at the second signal")
-        first, self.received = self.received is None, signal.Signals(number).name
+        name, first = signal.Signals(number).name, self.received is None
+        self.received, event = self._own_cause or (name, name)
         if first and self._announce:
             limit = f", within {self._seconds:g} s" if self._seconds else ""
             condition = " if all its processes still run" if self._processes > 1 else ""
             _print(
-                f"\ndst: {self.received}: the run stops after this update and writes a checkpoint{limit}{condition}; "
+                f"dst: {event}: the run stops after this update and writes a checkpoint{limit}{condition}; "
                 "again stops it at once\n"
             )
 
@@ -205,32 +214,34 @@ class StopRequest:
         _thread.start_new_thread(prepare, ())  # not threading, whose locks the signal may have interrupted
         done.acquire(timeout=_EXIT_SECONDS)
         if self._announce:
-            _print(f"\ndst: {reason}; the same command resumes from the last complete checkpoint\n")
+            _print(f"dst: {reason}; the same command resumes from the last complete checkpoint\n")
         os._exit(RUN_AGAIN)
 
 
 def _print(text: str) -> None:
     """Print to standard error, not with ``print``, which the signal may have interrupted."""
     with contextlib.suppress(OSError):  # standard error is closed
+        if os.isatty(2):  # the progress bar is on the line
+            text = f"\n{text}"
         os.write(2, text.encode())
 
 
 @contextlib.contextmanager
 def stop_if_launcher_dies(
-    environment: Mapping[str, str], is_stopping: Callable[[], bool], interval: float = LAUNCHER_INTERVAL
+    environment: Mapping[str, str], stop: StopRequest, interval: float = LAUNCHER_INTERVAL
 ) -> Iterator[None]:
-    """In the block, send this process SIGTERM once a process of its launcher is gone.
+    """In the block, ask this process to stop once a process of its launcher is gone.
 
     Args:
         environment: The environment variables, which say what the launcher was.
-        is_stopping: Whether the run has been asked to stop. Then nothing is sent, as a second request would end it.
+        stop: Is asked, unless it has been before, as a second request would end the process.
         interval: Seconds between two checks.
     """
     launcher = launcher_processes(environment)
     ended = threading.Event()
     if launcher:
         threading.Thread(
-            target=watch_launcher, args=(launcher, is_stopping, ended, interval), name="launcher watch", daemon=True
+            target=watch_launcher, args=(launcher, stop, ended, interval), name="launcher watch", daemon=True
         ).start()
     try:
         yield
@@ -247,14 +258,12 @@ def launcher_processes(environment: Mapping[str, str]) -> list[int]:
     return list(takewhile(lambda process: process > 1, _ancestors(count)))
 
 
-def watch_launcher(
-    launcher: list[int], is_stopping: Callable[[], bool], ended: threading.Event, interval: float
-) -> None:
-    """Send this process SIGTERM once its nearest ancestors are not ``launcher``; see :func:`stop_if_launcher_dies`."""
-    while not ended.wait(interval) and not is_stopping():
+def watch_launcher(launcher: list[int], stop: StopRequest, ended: threading.Event, interval: float) -> None:
+    """Ask this process to stop once its nearest ancestors are not ``launcher``; see :func:`stop_if_launcher_dies`."""
+    while not ended.wait(interval) and stop.received is None:
         if _ancestors(len(launcher)) != launcher:
-            logger.warning("the launcher (process %s) was killed: the run stops", " or ".join(map(str, launcher)))
-            os.kill(os.getpid(), signal.SIGTERM)
+            numbers = " or ".join(map(str, launcher))
+            stop.request("the end of the launcher", f"the launcher (process {numbers}) was killed")
             return
 
 

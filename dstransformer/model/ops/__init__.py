@@ -22,7 +22,13 @@ from dstransformer.model.ops.dispatch import (
     weight_gradient,
 )
 from dstransformer.model.ops.gpu_library import gpu_kernels_name
-from dstransformer.model.ops.library import DTYPES, kernels_fingerprint, precision_name, processor_name
+from dstransformer.model.ops.library import (
+    DTYPES,
+    kernels_fingerprint,
+    precision_name,
+    processor_flags,
+    processor_name,
+)
 from dstransformer.model.ops.reference import HeadShape, dropout
 from dstransformer.model.ops.rounding import RoundedWeights, rounded
 from dstransformer.model.ops.varlen import Backend, check_backend
@@ -44,6 +50,7 @@ __all__ = [
     "linear",
     "precision_name",
     "prepare_linear",
+    "processor_flags",
     "processor_name",
     "r_drop_cross_entropy",
     "residual_norm",

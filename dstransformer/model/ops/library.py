@@ -198,6 +198,11 @@ def processor_name() -> str:
     return ", ".join(names) or platform.processor() or platform.machine()
 
 
+def processor_flags() -> frozenset[str]:
+    """The instruction sets of this machine's CPU by Linux's names, such as ``avx512_bf16``; empty where unknown."""
+    return frozenset(flag for line in _cpuinfo("flags", "Features") for flag in line.partition(":")[2].split())
+
+
 def _cpuinfo(*names: str) -> list[str]:
     """The different lines of ``/proc/cpuinfo`` that start with one of these names."""
     path = Path("/proc/cpuinfo")

@@ -190,19 +190,22 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
     )
     sample = Sample("[bold]A dog.", "Ein Hund.", "Hund.")
     progress.emit(EvaluationDone("valid", 150, evaluation_of(loss=3.5, bleu=21.456, samples=[sample])))
-    progress.emit(TrainingProgress(175, {"loss": 3.0}))
+    progress.emit(TrainingProgress(175, {"loss": 3.0, "tokens_per_second": 9.0, "memory_gib": 41.25, "mfu": 0.3816}))
+    progress.emit(CostTotal(175, {"flops": 1e15, "overall_tokens_per_second": 2345.6}))
     progress.emit(CheckpointSaved(Path("checkpoints/step-00000175"), "0" * 64, 175, 21.456))
     progress.emit(RunEnd("killed"))
     assert text.getvalue().splitlines() == [
         "resumed at update 100",
-        "update 150/200 (75.0%)  epoch 2  loss 3.2500  lr 7.00e-04  12,346 tokens/s  elapsed 0:00:00  ETA 0:00:00",
+        "update 150/200 (75.0%)  epoch 2  loss 3.2500  lr 7.00e-04  12,346 tokens/s in updates  elapsed 0:00:00  "
+        "ETA 0:00:00",
         "update 150  valid  loss 3.5000  bleu 21.46",
         "  source       [bold]A dog.",
         "  reference    Ein Hund.",
         "  translation  Hund.",
-        "update 175/200 (87.5%)  loss 3.0000  BLEU 21.46 @150  elapsed 0:00:00  ETA 0:00:00",
+        "update 175/200 (87.5%)  loss 3.0000  9 tokens/s in updates  GPU memory 41.2 GiB  MFU 38.2%  BLEU 21.46 @150  "
+        "elapsed 0:00:00  ETA 0:00:00",
         "update 175  checkpoint checkpoints/step-00000175  score 21.46",
-        "training interrupted after 0:00:00",
+        "training interrupted after 0:00:00, 2,346 tokens/s with validation and checkpoints",
     ]
 
 

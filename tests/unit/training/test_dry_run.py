@@ -100,6 +100,44 @@ def test_auto_keeps_the_micro_batches_of_the_checkpoint(
     assert caplog.messages == ["from update 5 on batch.micro_batches is 3; it was 4"]
 
 
+def test_auto_precision_keeps_the_precision_of_the_checkpoint(
+    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def plan_auto(folder: Path, device: str | None = None, resume: str = "auto") -> DryRun:
+        settings = [*TINY, "batch.micro_batches=4"]
+        request = TrainRequest("toy", run.parent / "corpus", folder, settings, ["zero1", "auto_precision"], resume)
+        return dry_run(request, device)
+
+    monkeypatch.setattr("dstransformer.training.precision.processor_flags", lambda: frozenset({"amx_bf16"}))
+    kept = plan_auto(run)
+    assert kept.setup.precision == kept.to_json()["precision"] == "fp32"
+    assert kept.setup.config.deepspeed == ["zero1", "fp32"]
+    assert kept.to_json()["precision_from"] == "as its checkpoint has; a new run would take bf16 here (auto_precision)"
+    assert plan_auto(run, resume=str(run / "checkpoints" / "step-00000004")).setup.precision == "fp32"
+    assert plan_auto(run.parent / "new").setup.precision == "bf16"
+    assert caplog.messages == [], "nothing changes"
+
+
+def test_a_dry_run_resolves_auto_precision_for_the_named_gpu_and_warns_of_emulation(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dstransformer.training.precision.processor_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr("dstransformer.training.precision.measure_slowdown", lambda *_: 12.3)
+    command = ["train", "base", "--corpus", str(run.parent / "corpus"), "--run", str(run.parent / "new"), "--dry-run"]
+
+    def printed(*more: str) -> str:
+        assert main([*command, *more]) == 0
+        return capsys.readouterr().out
+
+    slow = "bf16 is emulated, and a layer takes about 12 times as long as in fp32"
+    assert slow in printed()
+    assert slow not in printed("--device", "h100")
+    auto = printed("--ds", "zero1", "auto_precision")
+    assert "precision                    fp32   as not every device here has instructions for bf16" in auto
+    assert slow not in auto
+    assert "precision                    bf16   which" in printed("--ds", "zero1", "auto_precision", "--device", "h100")
+
+
 def test_another_number_of_micro_batches_is_refused(run: Path) -> None:
     with pytest.raises(UserError, match=r"set batch\.micro_batches=4 to resume"):
         plan(run, "batch.micro_batches=2")

@@ -39,6 +39,20 @@ def test_a_resumed_run_continues_counting(monkeypatch: pytest.MonkeyPatch) -> No
     assert meter.total == Cost(10**18 + training_flops(MODEL, 400, SUMS), 66.0, uncounted_updates=5)
 
 
+def test_the_overall_speed_covers_what_the_run_does_beside_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 5.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    meter = CostMeter(CONFIG, 400, devices=2)
+    meter.resume(Cost(flops=10**18, device_seconds=60.0))
+    meter.start_clock()
+    now = 7.0  # a validation before the first update
+    assert "overall_tokens_per_second" not in meter.totals
+    meter.add(SUMS)
+    meter.add(SUMS)
+    now = 13.0
+    assert meter.totals == {**meter.total.metrics(), "overall_tokens_per_second": 2 * 24 / 8.0}
+
+
 def test_both_passes_of_r_drop_count() -> None:
     meter = CostMeter(load_config("toy", ["loss.r_drop=5"]), 400, devices=1)
     meter.add(SUMS)

@@ -11,13 +11,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.__main__ import main
 from benchmarks.gpu.cases import SMOKE, Case
-from benchmarks.gpu.device import datasheet_peak
 from benchmarks.gpu.static import common_shape, fill, fill_updates
 from benchmarks.gpu.text import build_updates, draw_text
 from benchmarks.gpu.training import compile_layers, update_flops
 from benchmarks.lib.bare import BareStepper
 from dstransformer.batching import Budget, PackedBatch, Update
 from dstransformer.model import Transformer
+from dstransformer.training.devices import datasheet_peak
 
 
 def draw_updates(micro_batches: int = 4) -> list[Update]:

@@ -56,7 +56,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     if module == "dstransformer":
         return build_parser().parse_args(split_values(rest))
     assert module == "data_prep"
-    return prep._build_parser().parse_args(rest)
+    return prep.build_parser().parse_args(rest)
 
 
 @pytest.mark.parametrize("script", ["1", "2", "3"])

@@ -45,7 +45,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 
 def test_every_option_has_help() -> None:
-    for parser in parsers(commands._build_parser()):
+    for parser in parsers(commands.build_parser()):
         for action in parser._actions:
             assert action.help or isinstance(action, argparse._SubParsersAction), (parser.prog, action.dest)
 

@@ -24,7 +24,7 @@ def test_the_first_interrupt_requests_a_stop_and_the_second_raises(capfd: pytest
         signal.raise_signal(signal.SIGINT)
         assert stop.received == "SIGINT"
         assert capfd.readouterr().err == (
-            "\ndst: SIGINT: the run stops after this update and writes a checkpoint; again stops it at once\n"
+            "dst: SIGINT: the run stops after this update and writes a checkpoint; again stops it at once\n"
         )
         signal.raise_signal(signal.SIGTERM)  # a launcher passes the interrupt on
         with pytest.raises(KeyboardInterrupt):
@@ -36,7 +36,7 @@ def test_with_several_processes_a_checkpoint_needs_all_of_them(capfd: pytest.Cap
     with StopRequest(announce=True, processes=2):
         signal.raise_signal(signal.SIGTERM)
     assert capfd.readouterr().err == (
-        "\ndst: SIGTERM: the run stops after this update and writes a checkpoint if all its processes still run; again "
+        "dst: SIGTERM: the run stops after this update and writes a checkpoint if all its processes still run; again "
         "stops it at once\n"
     )
 
@@ -98,7 +98,7 @@ def test_a_hanging_process_leaves_at_its_deadline_or_at_the_second_signal(
         _, errors = process.communicate()
     assert process.returncode == RUN_AGAIN
     # The main thread announces the first signal if it comes before the wait.
-    assert errors.endswith(f"\ndst: {reason}; the same command resumes from the last complete checkpoint\n")
+    assert errors.endswith(f"dst: {reason}; the same command resumes from the last complete checkpoint\n")
     assert left.read_text() == "left"
 
 
@@ -130,15 +130,14 @@ def test_a_hangup_stays_ignored_under_nohup() -> None:
 
 #: A launcher in two processes, as deepspeed's, and a rank that says when it is asked to stop.
 RANK = """
-import os, signal, threading
-from dstransformer.distributed.supervision.stop_signals import stop_if_launcher_dies
-stopped = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-with stop_if_launcher_dies(os.environ, lambda: False, interval=0.05):
-    print("running", flush=True)
-    while not stopped.wait(0.05):
-        pass
-print("stopped", flush=True)
+import os, time
+from dstransformer.distributed.supervision.stop_signals import StopRequest, stop_if_launcher_dies
+with StopRequest(announce=True) as stop, stop_if_launcher_dies(os.environ, stop, interval=0.05):
+    print(os.getppid(), flush=True)
+    while stop.received is None:
+        time.sleep(0.05)
+    time.sleep(0.5)  # nothing more is printed
+print("stopped by", stop.received, flush=True)
 """
 NODE = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
 CALLED = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', *sys.argv[1:]]))"
@@ -147,17 +146,25 @@ CALLED = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c'
 def test_a_rank_stops_when_the_process_above_its_launcher_is_killed() -> None:
     command = [sys.executable, "-c", CALLED, NODE, RANK]
     environment = {**os.environ, "CROSS_RANK": "0"}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as program:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as program:
         assert program.stdout is not None
-        assert program.stdout.readline() == "running\n"
+        assert program.stderr is not None
+        node = program.stdout.readline().strip()
         program.send_signal(signal.SIGKILL)
-        assert program.stdout.readline() == "stopped\n"
+        assert program.stdout.readline() == "stopped by the end of the launcher\n"
+        assert program.stderr.read() == (
+            f"dst: the launcher (process {node} or {program.pid}) was killed: the run stops after this update and "
+            "writes a checkpoint; again stops it at once\n"
+        )
 
 
 def test_a_run_that_is_stopping_is_not_asked_again() -> None:
-    watch_launcher([-1, -1], lambda: True, threading.Event(), 0.0)
+    stop = StopRequest()
+    stop.received = "SIGUSR1"
+    watch_launcher([-1, -1], stop, threading.Event(), 0.0)
     with pytest.raises(Stopped), stopped_by_signals():
-        watch_launcher([-1, -1], lambda: False, threading.Event(), 0.0)
+        watch_launcher([-1, -1], StopRequest(), threading.Event(), 0.0)
 
 
 def test_without_a_launcher_nobody_is_watched() -> None:
