@@ -62,7 +62,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
     test_sets = read_test_sets(options.src or [], options.ref or [])
     with _writing_output(options) as write, contextlib.ExitStack() as held:
         bundles = [open_bundle(path) for path in options.bundle]
-        test_sets += _cached_sets(options, bundles)
+        test_sets += _named_sets(options, bundles)
         _check_systems(options, test_sets)
         systems = [
             (path, read_translations(path, test_set), test_set)
@@ -90,8 +90,9 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
     return _report(options, results, comparisons)
 
 
-def _cached_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list[TestSet]:
+def _named_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list[TestSet]:
     """The test sets of ``--test-set``."""
+    from dstransformer.evaluation.published_sets import is_published, published_test_set
     from dstransformer.evaluation.testset import cached_test_set
 
     if options.test_set is None:
@@ -104,7 +105,10 @@ def _cached_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list
     if languages is None:
         raise UserError("--test-set needs the languages: --langpair en-de, for example")
     names = [name.strip() for name in options.test_set.split(",")]
-    return [cached_test_set(name, languages) for name in dict.fromkeys(names)]
+    return [
+        published_test_set(name, languages) if is_published(name) else cached_test_set(name, languages)
+        for name in dict.fromkeys(names)
+    ]
 
 
 def _check_systems(options: argparse.Namespace, test_sets: Sequence[TestSet]) -> None:
@@ -205,7 +209,7 @@ def _follow(options: argparse.Namespace) -> CommandResult:
         bundle = find_bundle(run, interval, say=_note)
     if options.track and not (run / "tracking.json").is_file():
         raise DataError(f"--track: {run} is not tracked in MLflow")
-    test_sets += _cached_sets(options, [] if bundle is None else [bundle])
+    test_sets += _named_sets(options, [] if bundle is None else [bundle])
     if not test_sets and bundle is not None:
         test_sets = [validation_set(bundle)]
     if options.track:  # also results of earlier calls that were not logged

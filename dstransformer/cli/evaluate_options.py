@@ -67,7 +67,10 @@ def _add_texts(parser: CommandParser) -> None:
         help="reference translations, line by line; may be repeated",
     )
     parser.add_argument(
-        "--test-set", metavar="NAME,…", help="test sets of sacrebleu's, by name, if they are in its cache: wmt14,wmt13"
+        "--test-set",
+        metavar="NAME,…",
+        help="test sets by name: sacrebleu's, if in its cache (wmt14,wmt13), or from a folder in the layout in "
+        "which they are published (flores200:DIR, flores200/dev:DIR, ntrex:DIR, wmt24pp:DIR)",
     )
     parser.add_argument(
         "--langpair", metavar="SRC-TGT", help="languages of --test-set, such as en-de (those of the first BUNDLE)"
