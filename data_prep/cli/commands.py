@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from data_prep.cli import arguments as options
+from data_prep.recipe.options import MONO_CLEANING
 from dstransformer import __version__
 from dstransformer.errors import DataError, UserError
 from dstransformer.terminal.command import CommandParser, printing
@@ -65,6 +66,11 @@ def _build_parser() -> argparse.ArgumentParser:
     options.add_stage(vocab, "vocab")
     options.add_stage(encode, "encode")
     options.add_out(encode)
+
+    mono = _add_command(commands, "mono", _mono, "clean text of one language, for back-translation and distillation")
+    options.add_mono(mono, MONO_CLEANING)
+    options.add_workers(mono)
+    options.add_work(mono, "folder for unfinished work (default: OUT.work)", required=False)
 
     _add_corpus_commands(commands)
     return parser
@@ -135,6 +141,23 @@ def _build(arguments: argparse.Namespace) -> None:
     )
     with printing(f"; the corpus {arguments.out} is complete"):
         show_manifest(arguments.out, manifest)
+
+
+def _mono(arguments: argparse.Namespace) -> None:
+    from data_prep.cli.tables import show_counts_of_rules
+    from data_prep.mono import clean_mono, record_path
+    from data_prep.workers.cluster import open_workers
+    from dstransformer.terminal.progress import build_progress
+
+    text, cleaning = options.read_mono(arguments)
+    out = arguments.out
+    work = (arguments.work or out.with_name(f"{out.name}.work")).absolute()
+    progress = build_progress()
+    workers = open_workers(arguments.workers, arguments.cluster, work, progress)
+    record = clean_mono(text, cleaning, out, work, workers=workers, overwrite=arguments.overwrite, progress=progress)
+    with printing(f"; the text {out} is complete"):
+        print(f"{out}: {record.kept:,} sentences in {record.lang}; {record_path(out)} says what they were made from")
+        show_counts_of_rules("lines", record.read, record.dropped, record.kept)
 
 
 @contextmanager

@@ -75,7 +75,7 @@ class Recipe(Options):
         return sources
 
 
-def record_sources(sources: Mapping[str, SourceOptions]) -> dict[str, Option]:
+def record_sources(sources: Mapping[str, Options]) -> dict[str, Option]:
     """Return the options of all sources for the manifest and the stage's key.
 
     What several sources have in common has a plain name; what differs is named ``sources.NAME.option``. ``source`` is

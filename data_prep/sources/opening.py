@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from data_prep.recipe.options import FilesOptions, SourceOptions, ToyOptions, TreesOptions
+from data_prep.recipe.options import FilesOptions, MonoOptions, SourceOptions, ToyOptions, TreesOptions
 from data_prep.sources import Source
 from dstransformer.errors import UserError
 from dstransformer.terminal.progress import Progress
@@ -14,7 +14,7 @@ class Part:
     """A source of a recipe by its name, opened."""
 
     name: str
-    options: SourceOptions
+    options: SourceOptions | MonoOptions
     source: Source
 
 
@@ -45,7 +45,7 @@ def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None =
     return parts
 
 
-def held_out_sizes(options: SourceOptions) -> dict[str, int]:
+def held_out_sizes(options: SourceOptions | MonoOptions) -> dict[str, int]:
     """The sizes of the splits that are to be held out of a source's training text, by their names."""
     if not isinstance(options, FilesOptions):
         return {}

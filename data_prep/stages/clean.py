@@ -58,7 +58,7 @@ from data_prep.store.pairs import (
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers.pool import Workers, list_results, run_tasks
 from dstransformer.corpus import CleaningReport, Overlap, WordCounts
-from dstransformer.errors import DataError, UserError, counted
+from dstransformer.errors import DataError, UserError
 from dstransformer.terminal.progress import Progress
 
 # Maximum share of held-out sentences in the training text without a warning.
@@ -313,7 +313,7 @@ def _nothing_left(counts: Counts, total: int) -> DataError:
     dropped = {name: count for name, count in zip(RULE_NAMES, counts.sum(axis=0).tolist(), strict=False) if count}
     reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items())
     advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
-    return DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
+    return DataError(f"cleaning left nothing of {total:,} ({reasons}): {advice}")
 
 
 def _filter_chunk(context: _Context, chunk: Chunk) -> _Filtered:
