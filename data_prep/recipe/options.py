@@ -166,8 +166,8 @@ class FilesOptions(_SourceOptions):
     """Files: for each split two line-aligned texts, or files with both sides, such as TSV, JSON lines, Parquet, TMX."""
 
     model_config = ConfigDict(
-        title="source files: per split two texts, line by line, or one .tsv, .jsonl, .tmx, .xml, .parquet or .arrow; "
-        "text may be compressed, and a FILE an address"
+        title="source files: per split two texts, line by line, or one .tsv, .jsonl, .tmx, .xml, .parquet or .arrow, "
+        "OPUS's .txt.zip, or a folder of mtdata; text may be compressed, and a FILE an address"
     )
     _unrecorded: ClassVar[frozenset[str]] = frozenset({"cache_dir", "offline"})
 

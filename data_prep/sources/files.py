@@ -12,6 +12,7 @@ import pyarrow as pa
 from data_prep.recipe.options import FilesOptions
 from data_prep.sources import Source
 from data_prep.sources.finding import Finder, Names, Stats, Stream, identify, read_unchanged
+from data_prep.sources.packed import is_packed, open_packed
 from data_prep.sources.records import pair_of_record, read_arrow, read_parquet
 from data_prep.sources.texts import Text, check_no_archive, iter_sentences, local_text
 from data_prep.store.pairs import text_table
@@ -45,7 +46,7 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
     splits: dict[str, Stream] = {}
     for name, split in _files_by_split(options).items():
         streams: list[Stream] = []
-        for texts in find.groups(split.sides()):
+        for texts in _unpacked(find.groups(split.sides()), name, options):
             split.check(texts)
             stats: Stats = {}
             inputs += [identify(text, stats) for text in texts]
@@ -63,6 +64,15 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
         if name in splits and size:
             raise UserError(f"--{flag}-size {size} holds pairs out of the training text, but a {name} set is given too")
     return Source(info=SourceInfo(name="files", revision=None, inputs=tuple(inputs)), splits=splits)
+
+
+def _unpacked(groups: list[tuple[Text, ...]], split: str, options: FilesOptions) -> Iterator[tuple[Text, ...]]:
+    """The texts of a split, with both sides in place of each archive of OPUS and each folder of mtdata."""
+    for texts in groups:
+        if len(texts) == 1 and is_packed(texts[0]):
+            yield from open_packed(texts[0], split, options.src_lang, options.tgt_lang)
+        else:
+            yield texts
 
 
 class _SplitFiles:

@@ -178,6 +178,9 @@ def make_sources(folder: Path) -> None:
     lines("a.jsonl", *pairs, {"translation": pairs[0]})(folder)
     text("b.tsv", "".join(f"{pair['en']}\t{pair['de']}\n" for pair in pairs))(folder)
     pq.write_table(pa.Table.from_pylist(pairs), folder / "c.parquet")
+    with zipfile.ZipFile(folder / "d.txt.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for side in ("en", "de"):
+            archive.writestr(f"Dogs.de-en.{side}", "".join(f"{pair[side]}\n" for pair in pairs))
 
 
 def read_sources(folder: Path) -> None:
