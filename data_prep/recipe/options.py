@@ -136,7 +136,9 @@ class _SourceOptions(Options):
         1.0, description="how often its pairs are used in an epoch of training", json_schema_extra=RECIPE_ONLY
     )
     tag: Annotated[str, AfterValidator(check_tag)] | None = Field(
-        None, description="a piece that its source sentences begin with, such as <bt>", json_schema_extra=RECIPE_ONLY
+        None,
+        description="a piece that its source sentences begin with, such as <bt> or >>deu<<",
+        json_schema_extra=RECIPE_ONLY,
     )
     held_out: bool = Field(
         True, description="whether its validation and test sets are used", json_schema_extra=RECIPE_ONLY

@@ -17,6 +17,12 @@ class Part:
     options: SourceOptions | MonoOptions
     source: Source
 
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The codes of both languages."""
+        record = self.options.record()
+        return str(record["src_lang"]), str(record["tgt_lang"])
+
 
 def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None = None) -> list[Part]:
     """Check that all sources of a recipe exist, and that their held-out sets go together.
@@ -31,12 +37,14 @@ def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None =
     """
     parts = [Part(name, options, open_source(options, progress)) for name, options in sources.items()]
     for split in ("validation", "test"):
-        having = [part.name for part in parts if split in {*part.source.splits, *held_out_sizes(part.options)}]
-        if len(having) > 1:
-            raise UserError(
-                f"the sources {having[0]!r} and {having[1]!r} both have a {split} set, and a corpus has one: set "
-                f"sources.{having[1]}.held_out to false"
-            )
+        having = [part for part in parts if split in {*part.source.splits, *held_out_sizes(part.options)}]
+        first: dict[tuple[str, str], str] = {}
+        for part in having:
+            if (before := first.setdefault(part.languages, part.name)) != part.name:
+                raise UserError(
+                    f"the sources {before!r} and {part.name!r} both have a {split} set, and a corpus has one for each "
+                    f"direction: set sources.{part.name}.held_out to false"
+                )
         if split == "validation" and not having and any(isinstance(part.options, FilesOptions) for part in parts):
             raise UserError(
                 "no validation text: give --valid-src and --valid-tgt, or --valid, "

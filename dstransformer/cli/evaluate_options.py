@@ -120,7 +120,7 @@ def _add_following(parser: CommandParser) -> None:
 
 
 _TEXTS = {"src", "ref", "test_set", "langpair", "systems", "significance", "resamples", "seed", "track"}
-_TEXTS |= {"comet", "comet_python"}
+_TEXTS |= {"comet", "comet_python", "to"}
 _TAKEN = {
     "translation": {"bundle", "output", "follow", "interval"} | _TEXTS,
     "parsing": {"bundle", "gold", "trees", "tags", "output"},

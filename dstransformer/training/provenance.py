@@ -48,6 +48,7 @@ def describe_provenance(
         "sources": [source.name for source in manifest.sources],
         "src_lang": manifest.src_lang,
         "tgt_lang": manifest.tgt_lang,
+        "directions": [asdict(direction) for direction in manifest.directions],
         "trees": None if manifest.trees is None else asdict(manifest.trees),
         "tokenizer_sha256": manifest.tokenizer.sha256,
         "src_tokenizer_sha256": None if manifest.src_tokenizer is None else manifest.src_tokenizer.sha256,

@@ -41,8 +41,7 @@ def clean(
         folder / "read",
         folder / "clean",
         CleanOptions(**options),
-        languages,
-        parts=1,
+        [languages],
         workers=workers,
         progress=LineProgress(),
     )
