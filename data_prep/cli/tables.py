@@ -20,7 +20,7 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
     console = build_console()
     several = len(manifest.parts) > 1
     sources = ", ".join(part.name for part in manifest.parts) if several else manifest.sources[0].name
-    console.print(f"{path}: {manifest.src_lang}-{manifest.tgt_lang} from {sources}", soft_wrap=True)
+    console.print(f"{path}: {manifest.languages} from {sources}", soft_wrap=True)
     if manifest.src_tokenizer is not None:
         console.print(_describe("source tokenizer", manifest.src_tokenizer))
     console.print(_describe("tokenizer" if manifest.src_tokenizer is None else "target tokenizer", manifest.tokenizer))

@@ -293,6 +293,12 @@ class Manifest(_Section):
         return read_record(path, build, newest=FORMAT_VERSION, advice="restore it or build the corpus again")
 
     @property
+    def languages(self) -> str:
+        """The languages: ``en-de``; of several directions ``en-de, de-en``."""
+        names = dict.fromkeys(direction.name for direction in self.directions)
+        return ", ".join(names) or f"{self.src_lang}-{self.tgt_lang}"
+
+    @property
     def vocabulary(self) -> str:
         """The number of pieces in words; of both sides if each has its own vocabulary."""
         tgt = f"{self.tokenizer.vocab_size:,}"

@@ -104,9 +104,7 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
     epochs = approximate_epochs(setup)
     machines = ", ".join(f"{name} {value}" for name, value in hardware.items())
     yield f"run       {run.absolute().name} in {run.absolute()}"
-    yield (
-        f"corpus    {corpus.path}: {info.src_lang}-{info.tgt_lang}, {train.pairs:,} pairs, vocabulary {info.vocabulary}"
-    )
+    yield (f"corpus    {corpus.path}: {info.languages}, {train.pairs:,} pairs, vocabulary {info.vocabulary}")
     yield f"model     {parameters:,} parameters, {setup.precision}, ZeRO stage {setup.zero_stage}"
     if setup.pretrained is not None:
         yield f"init      {setup.pretrained.describe()}"
