@@ -106,8 +106,7 @@ def _inputs(recipe: Recipe) -> list[Path | None]:
         if isinstance(source, Wmt14Options):
             inputs.append(source.hub_path)
         else:
-            texts = [one for _, value in source if isinstance(value, tuple) for one in value]
-            inputs += [path for path in (file_of(one) for one in texts if isinstance(one, Path)) if path.exists()]
-            single = [file_of(value) for _, value in source if isinstance(value, Path)]
-            inputs += [path for path in single if path.is_file()]
+            given = [one for _, value in source for one in (value if isinstance(value, tuple) else (value,))]
+            paths = [file_of(value) for value in given if isinstance(value, Path)]
+            inputs += [path for path in paths if path.is_file()]
     return inputs
