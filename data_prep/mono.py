@@ -5,12 +5,11 @@ interrupted command resumes, and the rules are those of pairs. Then the sentence
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from data_prep.recipe.options import MONO_CLEANING, CleanOptions, MonoOptions
@@ -104,22 +103,19 @@ def clean_mono(
         for stage in (read, clean):
             workspace.run(stage, executor)
         workspace.verify(Clean)
-        found = workspace.report(Clean).cleaning
-        digest = hashlib.sha256()
+        report = workspace.report(Clean)
         with writing_files([out, record_path(out)], overwrite=overwrite, inputs=inputs) as (write, write_record):
-            for sentence in _sentences(workspace.folder / Clean.name / "train.arrow"):
-                digest.update(f"{sentence}\n".encode())
-                write(sentence)
+            sha256 = _write_sentences(workspace.folder / Clean.name / "train.arrow", write)
             record = MonoRecord(
                 lang=options.lang,
-                text_sha256=digest.hexdigest(),
+                text_sha256=sha256,
                 inputs=part.source.info.inputs,
-                read=found.read,
-                kept=found.kept,
-                dropped={rule: count for rule, count in found.dropped.items() if rule not in _OF_TWO_SIDES},
-                examples={rule: tuple(src for src, _ in pairs) for rule, pairs in found.examples.items()},
+                read=report.cleaning.read,
+                kept=report.cleaning.kept,
+                dropped={name: n for name, n in report.cleaning.dropped.items() if name not in _OF_TWO_SIDES},
+                examples={name: tuple(src for src, _ in pairs) for name, pairs in report.cleaning.examples.items()},
                 options=_record(options, cleaning),
-                versions=_versions(read, workspace.report(Clean).packages),
+                versions=_versions(read, report.packages),
             )
             write_record(record.model_dump_json(indent=2))
         workspace.clear()
@@ -138,10 +134,14 @@ def _check_output(out: Path, inputs: list[Path], overwrite: bool) -> None:
             raise already_exists(path)
 
 
-def _sentences(path: Path) -> Iterator[str]:
-    batch: pa.RecordBatch
+def _write_sentences(path: Path, write: Callable[[str], None]) -> str:
+    """Write the sentences of a file of pairs; returns the hash of their lines, each ending in LF."""
+    digest = hashlib.sha256()
     for batch in iter_pairs(path):
-        yield from batch["src"].to_pylist()
+        for sentence in batch["src"].to_pylist():
+            digest.update(f"{sentence}\n".encode())
+            write(sentence)
+    return digest.hexdigest()
 
 
 def _record(options: MonoOptions, cleaning: CleanOptions) -> dict[str, Option]:
