@@ -329,19 +329,21 @@ def _format_usage(bundle: Path, manifest: Manifest) -> str:
             f"dst evaluate {folder} --task parsing --gold test.mrg",
         ]
         return "\n".join(["Use the bundle:", "", "```", *commands, "```"])
+    first = next((direction for direction in manifest.directions if direction.tag), None)
+    to, tag = ("", "") if first is None else (f" --to {first.tgt_lang}", f"{first.tag} ")
     return "\n".join(
         [
             "Use the bundle:",
             "",
             "```",
-            f"dst translate {folder} input.txt --output output.txt",
-            f"dst evaluate {folder} --src test.src --ref test.tgt",
+            f"dst translate {folder} input.txt{to} --output output.txt",
+            f"dst evaluate {folder}{to} --src test.src --ref test.tgt",
             "```",
             "",
             "```python",
             "from dstransformer.decoding import Translator",
             "",
-            f"Translator.load({str(bundle.absolute())!r}).translate(['A sentence.'])",
+            f"Translator.load({str(bundle.absolute())!r}).translate(['{tag}A sentence.'])",
             "```",
         ]
     )
