@@ -26,6 +26,7 @@ _SEARCH = (
     "prune",
     "device",
     "precision",
+    "to",
 )
 
 
