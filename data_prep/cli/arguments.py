@@ -5,7 +5,7 @@ Each value is checked when it is parsed, so that the error names its flag, and a
 
 import argparse
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -18,7 +18,9 @@ from data_prep.recipe.options import (
     RECIPE_ONLY,
     SOURCES,
     STAGES,
+    CleanOptions,
     Folder,
+    MonoOptions,
     OneText,
     Placeholder,
     SourceOptions,
@@ -62,11 +64,44 @@ def add_source(parser: argparse.ArgumentParser, *, required: bool = True) -> Non
         _add_option(shared if len(fields) > 1 else groups[source], name, field, _describe_by_source(fields))
 
 
-def add_stage(parser: argparse.ArgumentParser, stage: str) -> None:
-    """Add the options of a stage: ``clean``, ``vocab`` or ``encode``."""
+def add_mono(parser: argparse.ArgumentParser, cleaning: Container[str]) -> None:
+    """Add the options of ``dst-prep mono``: text of one language, where it goes, and those options of cleaning."""
+    fields = MonoOptions.model_fields
+    for flag, name in (("--in", "text"), ("--held-out", "held_out_text")):
+        parser.add_argument(
+            flag,
+            dest=name,
+            type=read_as(OneText),
+            nargs="+",
+            action=_Once,
+            required=fields[name].is_required(),
+            metavar="FILE",
+            help=fields[name].description,
+        )
+    for name in ("lang", "cache_dir", "offline"):
+        _add_option(parser, name, fields[name], str(fields[name].description))
+    parser.add_argument(
+        "--out",
+        type=read_path,
+        action=StoreOnce,
+        required=True,
+        metavar="FILE",
+        help="the text to write, gzipped if it ends in .gz; its record is written to FILE.json",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing text")
+    add_stage(parser, "clean", cleaning)
+
+
+def add_stage(parser: argparse.ArgumentParser, stage: str, only: Container[str] | None = None) -> None:
+    """Add the options of a stage, ``clean``, ``vocab`` or ``encode``, or ``only`` those with these names."""
     model, by_source = STAGES[stage], SOURCE_DEFAULTS[stage]
-    group = parser.add_argument_group(model.model_config.get("title"))
+    if only is None:
+        group = parser.add_argument_group(model.model_config.get("title"))
+    else:
+        group = parser.add_argument_group("cleaning", "Each sentence is taken as a pair of the text with itself.")
     for name, field in model.model_fields.items():
+        if only is not None and name not in only:
+            continue
         defaults = [f"default: {words}"] if (words := _default_text(field)) else []
         defaults += [f"for {source}: {_words(own[name])}" for source, own in by_source.items() if name in own]
         _add_option(group, name, field, _with_note(field.description, defaults))
@@ -167,6 +202,19 @@ def read_stage(arguments: argparse.Namespace, kind: type[Model], stage: str, rea
     """
     given = _given(arguments, kind.model_fields)
     return _validate(kind, with_source_defaults(given, stage, str(read["source"]), read.get("pair")))
+
+
+def read_mono(arguments: argparse.Namespace) -> tuple[MonoOptions, CleanOptions]:
+    """Build the options of ``dst-prep mono``: the text, and how it is cleaned.
+
+    Raises:
+        UserError: Options are missing or do not go together.
+    """
+    if arguments.lang is None:
+        raise UserError(f"--lang is missing: {MonoOptions.model_fields['lang'].description}")
+    text = _validate(MonoOptions, _given(arguments, ("text", "held_out_text", "lang", "cache_dir", "offline")))
+    cleaning = _given(arguments, [name for name in CleanOptions.model_fields if name in arguments])
+    return text, _validate(CleanOptions, cleaning | ({"near_text": "src"} if "near_duplicates" in cleaning else {}))
 
 
 class _Once(argparse.Action):

@@ -98,6 +98,15 @@ def _add_encode(parser: CommandParser) -> None:
     options.add_out(parser)
 
 
+def _add_mono(parser: CommandParser) -> None:
+    from data_prep.cli import arguments as options
+    from data_prep.recipe.options import MONO_CLEANING
+
+    options.add_mono(parser, MONO_CLEANING)
+    options.add_workers(parser)
+    options.add_work(parser, "folder for unfinished work (default: OUT.work)", required=False)
+
+
 def _add_info(parser: CommandParser) -> None:
     from data_prep.cli import arguments as options
 
@@ -169,6 +178,24 @@ def _build(arguments: argparse.Namespace) -> None:
     )
     with printing(f"; the corpus {arguments.out} is complete"):
         show_manifest(arguments.out, manifest)
+
+
+def _mono(arguments: argparse.Namespace) -> None:
+    from data_prep.cli import arguments as options
+    from data_prep.cli.tables import show_counts_of_rules
+    from data_prep.mono import clean_mono, record_path
+    from data_prep.workers.cluster import open_workers
+    from dstransformer.terminal.progress import build_progress
+
+    text, cleaning = options.read_mono(arguments)
+    out = arguments.out
+    work = (arguments.work or out.with_name(f"{out.name}.work")).absolute()
+    progress = build_progress()
+    workers = open_workers(arguments.workers, arguments.cluster, work, progress)
+    record = clean_mono(text, cleaning, out, work, workers=workers, overwrite=arguments.overwrite, progress=progress)
+    with printing(f"; the text {out} is complete"):
+        print(f"{out}: {record.kept:,} sentences in {record.lang}; {record_path(out)} says what they were made from")
+        show_counts_of_rules("lines", record.read, record.dropped, record.kept)
 
 
 @contextmanager
@@ -348,6 +375,7 @@ _COMMANDS = (
     _Command("clean", "stage two: normalise and filter the training text", _clean, partial(_add_stage, "clean")),
     _Command("vocab", "stage three: train a tokenizer, or use an existing one", _vocab, partial(_add_stage, "vocab")),
     _Command("encode", "stage four: write the corpus", _encode, _add_encode),
+    _Command("mono", "clean text of one language, for back-translation and distillation", _mono, _add_mono),
     _Command("info", "show what a corpus holds", _info, _add_info),
     _Command("recipes", "list the recipes of the package", _recipes, lambda _: None),
     _Command("verify", "check every checksum and count of a corpus", _verify, _add_verify),

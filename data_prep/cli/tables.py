@@ -1,7 +1,7 @@
 """Prints tables about a corpus."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -20,7 +20,7 @@ def show_manifest(path: Path, manifest: Manifest) -> None:
     console = build_console()
     several = len(manifest.parts) > 1
     sources = ", ".join(part.name for part in manifest.parts) if several else manifest.sources[0].name
-    console.print(f"{path}: {manifest.src_lang}-{manifest.tgt_lang} from {sources}", soft_wrap=True)
+    console.print(f"{path}: {manifest.languages} from {sources}", soft_wrap=True)
     if manifest.src_tokenizer is not None:
         console.print(_describe("source tokenizer", manifest.src_tokenizer))
     console.print(_describe("tokenizer" if manifest.src_tokenizer is None else "target tokenizer", manifest.tokenizer))
@@ -67,13 +67,18 @@ def _describe_overlap(name: str, overlap: Overlap, size: int) -> str:
 
 def show_cleaning(report: CleaningReport) -> None:
     """Print the number of training pairs that each rule dropped."""
+    show_counts_of_rules("pairs", report.read, report.dropped, report.kept)
+
+
+def show_counts_of_rules(what: str, read: int, dropped: Mapping[str, int], kept: int) -> None:
+    """Print how many pairs or lines, as ``what`` says, were read, dropped by each rule, and kept."""
     table = Table(box=None, pad_edge=False)
     table.add_column("cleaning")
-    table.add_column("pairs", justify="right")
+    table.add_column(what, justify="right")
     table.add_column("share", justify="right")
-    rows = {"read": report.read, **{f"dropped: {rule}": n for rule, n in report.dropped.items()}, "kept": report.kept}
+    rows = {"read": read, **{f"dropped: {rule}": n for rule, n in dropped.items()}, "kept": kept}
     for name, count in rows.items():
-        table.add_row(name, f"{count:,}", f"{count / report.read:.2%}")
+        table.add_row(name, f"{count:,}", f"{count / read:.2%}")
     build_console().print(table)
 
 

@@ -15,7 +15,7 @@ from dstransformer.errors import shown, without_secrets
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://")
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*")
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-_TAG = re.compile(r"<[A-Za-z0-9][A-Za-z0-9_-]{0,38}>")
+_TAG = re.compile(r"<[A-Za-z0-9][A-Za-z0-9_-]{0,38}>|>>[A-Za-z0-9][A-Za-z0-9_-]{0,36}<<")
 
 #: Texts of the pieces that every tokenizer has, bytes included.
 _TAKEN = re.compile(r"<(?:/s|s|unk|pad|0x[0-9A-Fa-f]{2})>")
@@ -56,7 +56,9 @@ def check_tag(tag: str) -> str:
         ValueError: The tag is not in angle brackets, or is the name of a special piece.
     """
     if not _TAG.fullmatch(tag) or _TAKEN.fullmatch(tag):
-        raise ValueError(f"{tag[:40]!r} is not a tag such as <bt>: letters, digits, - and _ in angle brackets")
+        raise ValueError(
+            f"{tag[:40]!r} is not a tag such as <bt> or >>deu<<: letters, digits, - and _ in angle brackets"
+        )
     return tag
 
 

@@ -136,7 +136,9 @@ class _SourceOptions(Options):
         1.0, description="how often its pairs are used in an epoch of training", json_schema_extra=RECIPE_ONLY
     )
     tag: Annotated[str, AfterValidator(check_tag)] | None = Field(
-        None, description="a piece that its source sentences begin with, such as <bt>", json_schema_extra=RECIPE_ONLY
+        None,
+        description="a piece that its source sentences begin with, such as <bt> or >>deu<<",
+        json_schema_extra=RECIPE_ONLY,
     )
     held_out: bool = Field(
         True, description="whether its validation and test sets are used", json_schema_extra=RECIPE_ONLY
@@ -166,8 +168,8 @@ class FilesOptions(_SourceOptions):
     """Files: for each split two line-aligned texts, or files with both sides, such as TSV, JSON lines, Parquet, TMX."""
 
     model_config = ConfigDict(
-        title="source files: per split two texts, line by line, or one .tsv, .jsonl, .tmx, .xml, .parquet or .arrow; "
-        "text may be compressed, and a FILE an address"
+        title="source files: per split two texts, line by line, or one .tsv, .jsonl, .tmx, .xml, .parquet or .arrow, "
+        "OPUS's .txt.zip, or a folder of mtdata; text may be compressed, and a FILE an address"
     )
     _unrecorded: ClassVar[frozenset[str]] = frozenset({"cache_dir", "offline"})
 
@@ -204,6 +206,25 @@ class FilesOptions(_SourceOptions):
         if not self.held_out and (size := self.valid_size or self.test_size):
             raise ValueError(f"held_out is false, but {size} pairs are to be held out: leave one of them out")
         return self
+
+
+class MonoOptions(_SourceOptions):
+    """Text of one language, without a translation, and held-out text that it must not have."""
+
+    model_config = ConfigDict(title="text")
+    _unrecorded: ClassVar[frozenset[str]] = frozenset({"cache_dir", "offline"})
+
+    source: Literal["mono"] = "mono"
+    lang: Language = Field(description="language code of the text, for example de")
+    text: Texts = Field(description="one sentence a line; several files, or a pattern in quotes, follow each other")
+    held_out_text: Texts | None = Field(None, description="drop the sentences of these files, such as a test set")
+    cache_dir: Folder | None = Field(None, description="where downloads are kept")
+    offline: bool = Field(False, description="use the cache only")
+
+    def record(self) -> dict[str, Option]:
+        """Return the options that decide what the text holds. Each sentence is taken as a pair with itself."""
+        record = super().record()
+        return record | {"src_lang": self.lang, "tgt_lang": self.lang}
 
 
 class Wmt14Options(_SourceOptions):
@@ -275,6 +296,7 @@ class CleanOptions(Options):
 
     normalise: Literal["nfkc", "none"] = Field("nfkc", description="Unicode form")
     max_words: PositiveCount = Field(250, description="drop pairs with more words on either side")
+    min_words: PositiveCount | None = Field(None, description="drop pairs with fewer words on either side")
     max_ratio: Annotated[FiniteFloat, Field(ge=1), Placeholder("R")] = Field(
         4.0, description="drop pairs whose longer side has more than R times the words of the shorter"
     )
@@ -317,6 +339,22 @@ class CleanOptions(Options):
         """Return the options that decide what the corpus holds; of near duplicates only if they are dropped."""
         record = super().record()
         return {k: v for k, v in record.items() if self.near_duplicates is not None or k not in _NEAR_DETAILS}
+
+
+#: The options of cleaning that mean something for text of one language.
+MONO_CLEANING = (
+    "normalise",
+    "max_words",
+    "min_words",
+    "punctuation",
+    "min_script",
+    "min_language",
+    "dedup",
+    "near_duplicates",
+    "near_shingles",
+    "near_size",
+    "near_seed",
+)
 
 
 class VocabOptions(Options):

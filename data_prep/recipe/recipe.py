@@ -65,17 +65,37 @@ class Recipe(Options):
     def _go_together(cls, sources: dict[str, SourceOptions]) -> dict[str, SourceOptions]:
         (first, one), *others = sources.items()
         for name, other in others:
-            for option in ("src_lang", "tgt_lang", "tags", "closing"):
+            for option in ("tags", "closing"):
                 values = getattr(one, option, None), getattr(other, option, None)
                 if values[0] != values[1]:
                     raise ValueError(
                         f"{option} is {values[0]} for the source {first!r} and {values[1]} for {name!r}: the sources "
                         "of a corpus have it in common"
                     )
+        _check_directions(sources)
         return sources
 
 
-def record_sources(sources: Mapping[str, SourceOptions]) -> dict[str, Option]:
+def _check_directions(sources: Mapping[str, SourceOptions]) -> None:
+    """Check that the tag of a source sentence tells its target language.
+
+    Raises:
+        ValueError: Two sources have the same tag, or none, and different target languages; or a parser's corpus has
+            several languages.
+    """
+    first: dict[str | None, tuple[str, str]] = {}
+    for name, options in sources.items():
+        languages = str(options.src_lang), str(options.tgt_lang)
+        before, tgt_lang = first.setdefault(options.tag, (name, languages[1]))
+        if tgt_lang != languages[1]:
+            has = f"the tag {options.tag}" if options.tag else "no tag"
+            raise ValueError(
+                f"the sources {before!r} and {name!r} have {has}, but translate into {tgt_lang} and {languages[1]}: "
+                "give each target language its own tag, such as >>deu<<"
+            )
+
+
+def record_sources(sources: Mapping[str, Options]) -> dict[str, Option]:
     """Return the options of all sources for the manifest and the stage's key.
 
     What several sources have in common has a plain name; what differs is named ``sources.NAME.option``. ``source`` is

@@ -1,40 +1,28 @@
 """Files, here or on a server: line-aligned texts, or files with both sides (TSV, JSON lines, Parquet, Arrow, XML)."""
 
-import glob
 import math
-import os
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 
 import pyarrow as pa
 
-from data_prep.recipe.names import Address
 from data_prep.recipe.options import FilesOptions
 from data_prep.sources import Source
+from data_prep.sources.finding import Finder, Names, Stats, Stream, identify, read_unchanged
+from data_prep.sources.packed import is_packed, open_packed
 from data_prep.sources.records import pair_of_record, read_arrow, read_parquet
-from data_prep.sources.texts import SEPARATOR, Text, iter_sentences, local_text
+from data_prep.sources.texts import Text, check_no_archive, iter_sentences, local_text
 from data_prep.store.pairs import text_table
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError, counted, shown
-from dstransformer.io.files import file_sha256
 from dstransformer.io.json_text import JsonError, parse_json
 from dstransformer.io.text import is_same_file
 from dstransformer.terminal.progress import LineProgress, Progress
 
 _BATCH_LINES = 10_000
-
-Stream = Callable[[], Iterator[pa.Table]]
-Names = tuple[Path | Address, ...]
-
-#: Files with their status before they were hashed.
-Stats = dict[Path, os.stat_result]
-
-#: The endings of archives, without that of a compression.
-_ARCHIVES = (".tar", ".tgz", ".tbz2", ".txz", ".zip")
 
 #: Maximum lines of both sides that are compared with each other.
 _MAX_COMPARED_LINES = 100
@@ -53,22 +41,22 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
     """
     if options.src_lang == options.tgt_lang:
         raise UserError(f"--src-lang and --tgt-lang are both {options.src_lang!r}; a corpus needs two languages")
-    find = _Finder(options, progress or LineProgress())
+    find = Finder(options.cache_dir, progress or LineProgress(), offline=options.offline)
     inputs: list[InputFile] = []
     splits: dict[str, Stream] = {}
     for name, split in _files_by_split(options).items():
         streams: list[Stream] = []
-        for texts in find.groups(split.sides()):
+        for texts in _unpacked(find.groups(split.sides()), name, options):
             split.check(texts)
             stats: Stats = {}
-            inputs += [_identify(text, stats) for text in texts]
+            inputs += [identify(text, stats) for text in texts]
             streams.append(partial(read_unchanged, partial(_read, texts, options.src_lang, options.tgt_lang), stats))
         if streams:
             splits[name] = partial(_chain, streams)
     if options.scores and options.min_score is not None and "train" in splits:
         scores = find.texts(options.scores)
         stats = {}
-        inputs += [_identify(text, stats) for text in scores]
+        inputs += [identify(text, stats) for text in scores]
         splits["train"] = partial(read_unchanged, partial(_mark_low, splits["train"], scores, options.min_score), stats)
     if "train" not in splits:
         raise UserError("no training text: give --src FILE and --tgt FILE, or --train FILE")
@@ -76,6 +64,15 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
         if name in splits and size:
             raise UserError(f"--{flag}-size {size} holds pairs out of the training text, but a {name} set is given too")
     return Source(info=SourceInfo(name="files", revision=None, inputs=tuple(inputs)), splits=splits)
+
+
+def _unpacked(groups: list[tuple[Text, ...]], split: str, options: FilesOptions) -> Iterator[tuple[Text, ...]]:
+    """The texts of a split, with both sides in place of each archive of OPUS and each folder of mtdata."""
+    for texts in groups:
+        if len(texts) == 1 and is_packed(texts[0]):
+            yield from open_packed(texts[0], split, options.src_lang, options.tgt_lang)
+        else:
+            yield texts
 
 
 class _SplitFiles:
@@ -106,8 +103,7 @@ class _SplitFiles:
             DataError: An ending is wrong.
         """
         for text in texts:
-            if not text.member and text.ending in _ARCHIVES:
-                raise DataError(f"{text} is an archive: name the member to read, {text}{SEPARATOR}MEMBER")
+            check_no_archive(text)
         if len(texts) == 1 and texts[0].ending not in _READERS:
             endings = f"{', '.join(list(_READERS)[:-1])} or {list(_READERS)[-1]}"
             raise DataError(f"{texts[0]}: {texts[0].ending or 'no ending'} is not {endings}; rename or convert it")
@@ -125,54 +121,6 @@ def _files_by_split(options: FilesOptions) -> dict[str, _SplitFiles]:
         "validation": _SplitFiles("valid-", options.valid_src, options.valid_tgt, "--valid", options.valid),
         "test": _SplitFiles("test-", options.test_src, options.test_tgt, "--test", options.test),
     }
-
-
-class _Finder:
-    """Finds the texts that names stand for."""
-
-    def __init__(self, options: FilesOptions, progress: Progress) -> None:
-        self._options, self._progress = options, progress
-
-    def groups(self, sides: Sequence[Names]) -> list[tuple[Text, ...]]:
-        """The texts of all sides, with those that translate each other beside each other.
-
-        Raises:
-            DataError: A pattern fits no file, or the sides have different numbers of files.
-        """
-        found = [self.texts(side) for side in sides]
-        if len({len(texts) for texts in found}) > 1:
-            counts = " and ".join(
-                f"{' '.join(map(str, names))} {len(t)}" for names, t in zip(sides, found, strict=True)
-            )
-            raise DataError(
-                f"the sides have different numbers of files ({counts}): file n of one must translate file n"
-            )
-        return list(zip(*found, strict=True))
-
-    def texts(self, names: Names) -> list[Text]:
-        """The texts that names, patterns such as ``part-*.en.gz`` and addresses stand for.
-
-        Raises:
-            DataError: A pattern fits no file, or a file cannot be downloaded.
-        """
-        return [text for name in names for text in self._texts(name)]
-
-    def _texts(self, name: Path | Address) -> list[Text]:
-        if isinstance(name, Path):
-            return [local_text(path) for path in _matches(name)]
-        from data_prep.sources.remote import default_cache, fetch_texts
-
-        cache = self._options.cache_dir or default_cache()
-        return fetch_texts(name, cache, self._progress, offline=self._options.offline)
-
-
-def _matches(path: Path) -> list[Path]:
-    """The files that a pattern fits, in alphabetical order."""
-    if path.exists() or not glob.has_magic(str(path)):
-        return [path]
-    if found := sorted(Path(name) for name in glob.glob(str(path), recursive=True) if not Path(name).is_dir()):  # noqa: PTH207
-        return found
-    raise DataError(f"no file fits {path}")
 
 
 def swapped_sides(options: FilesOptions) -> str | None:
@@ -243,52 +191,6 @@ def _read_scores(text: Text) -> Iterator[float]:
         if math.isnan(score):
             raise DataError(f"{text}, line {number}: {shown(line)} is not a number")
         yield score
-
-
-def _identify(text: Text, stats: Stats) -> InputFile:
-    """Return a file's name and hash. Its status before it was hashed goes into ``stats``."""
-    try:
-        found = text.path.stat()
-        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-            if stat.S_ISSOCK(found.st_mode):
-                raise DataError(f"{text} is a socket: name a file")
-            raise DataError(f"{text} is a pipe or a device, but is read more than once: save it to a file first")
-        sha256 = _hash(text.path, found.st_mtime_ns, found.st_size)
-        identified = InputFile(name=text.label, sha256=sha256, size=found.st_size)
-    except OSError as error:
-        if str(text.path) == "-":
-            raise DataError("standard input is not read here: name a file") from None
-        raise DataError(f"cannot read {text}: {error.strerror}") from None
-    if not found.st_size:
-        raise DataError(f"{text} is empty")
-    stats[text.path] = found
-    return identified
-
-
-@lru_cache
-def _hash(path: Path, _: int, __: int) -> str:
-    """The hash of a file, computed once for all members of an archive as long as its time and size stay."""
-    return file_sha256(path)
-
-
-def read_unchanged(stream: Stream, stats: Stats) -> Iterator[pa.Table]:
-    """Yield from a stream of pairs, then check that no file has changed.
-
-    Args:
-        stream: The stream.
-        stats: Its files with their status before they were hashed.
-
-    Raises:
-        DataError: A file was changed or removed while the stream was read.
-    """
-    yield from stream()
-    for path, before in stats.items():
-        try:
-            now = path.stat()
-        except OSError as error:
-            raise DataError(f"{path} vanished while it was read: {error.strerror}") from None
-        if (now.st_ino, now.st_size, now.st_mtime_ns) != (before.st_ino, before.st_size, before.st_mtime_ns):
-            raise DataError(f"{path} changed while it was read: run the command again when it is complete")
 
 
 def _read(texts: tuple[Text, ...], src_lang: str, tgt_lang: str) -> Iterator[pa.Table]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from data_prep.recipe.options import FilesOptions, SourceOptions, ToyOptions, TreesOptions
+from data_prep.recipe.options import FilesOptions, MonoOptions, SourceOptions, ToyOptions, TreesOptions
 from data_prep.sources import Source
 from dstransformer.errors import UserError
 from dstransformer.terminal.progress import Progress
@@ -14,8 +14,14 @@ class Part:
     """A source of a recipe by its name, opened."""
 
     name: str
-    options: SourceOptions
+    options: SourceOptions | MonoOptions
     source: Source
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The codes of both languages."""
+        record = self.options.record()
+        return str(record["src_lang"]), str(record["tgt_lang"])
 
 
 def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None = None) -> list[Part]:
@@ -31,12 +37,14 @@ def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None =
     """
     parts = [Part(name, options, open_source(options, progress)) for name, options in sources.items()]
     for split in ("validation", "test"):
-        having = [part.name for part in parts if split in {*part.source.splits, *held_out_sizes(part.options)}]
-        if len(having) > 1:
-            raise UserError(
-                f"the sources {having[0]!r} and {having[1]!r} both have a {split} set, and a corpus has one: set "
-                f"sources.{having[1]}.held_out to false"
-            )
+        having = [part for part in parts if split in {*part.source.splits, *held_out_sizes(part.options)}]
+        first: dict[tuple[str, str], str] = {}
+        for part in having:
+            if (before := first.setdefault(part.languages, part.name)) != part.name:
+                raise UserError(
+                    f"the sources {before!r} and {part.name!r} both have a {split} set, and a corpus has one for each "
+                    f"direction: set sources.{part.name}.held_out to false"
+                )
         if split == "validation" and not having and any(isinstance(part.options, FilesOptions) for part in parts):
             raise UserError(
                 "no validation text: give --valid-src and --valid-tgt, or --valid, "
@@ -45,7 +53,7 @@ def open_parts(sources: Mapping[str, SourceOptions], progress: Progress | None =
     return parts
 
 
-def held_out_sizes(options: SourceOptions) -> dict[str, int]:
+def held_out_sizes(options: SourceOptions | MonoOptions) -> dict[str, int]:
     """The sizes of the splits that are to be held out of a source's training text, by their names."""
     if not isinstance(options, FilesOptions):
         return {}

@@ -24,6 +24,9 @@ from dstransformer.io.text import iter_text
 #: Separates the name of an archive from that of its member.
 SEPARATOR = "::"
 
+#: The endings of archives, without that of a compression.
+_ARCHIVES = (".tar", ".tgz", ".tbz2", ".txz", ".zip")
+
 _ZIP_MAGIC = b"PK\x03\x04"
 
 #: Errors of the readers of archives on damaged ones.
@@ -80,6 +83,16 @@ def local_text(path: Path) -> Text:
 def file_of(path: Path) -> Path:
     """The file that is read: the archive of a member, any other file itself."""
     return local_text(path).path
+
+
+def check_no_archive(text: Text) -> None:
+    """Refuse an archive without the name of a member.
+
+    Raises:
+        DataError: The text is an archive.
+    """
+    if not text.member and text.ending in _ARCHIVES:
+        raise DataError(f"{text} is an archive: name the member to read, {text}{SEPARATOR}MEMBER")
 
 
 def iter_sentences(text: Text) -> Iterator[str]:

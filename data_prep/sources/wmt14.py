@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from data_prep.recipe.options import Wmt14Options, printable_name
 from data_prep.sources import Source
-from data_prep.sources.files import Stats, read_unchanged
+from data_prep.sources.finding import Stats, read_unchanged
 from data_prep.sources.records import pairs_of_table
 from dstransformer.corpus import InputFile, SourceInfo
 from dstransformer.errors import DataError, UserError

@@ -4,7 +4,7 @@ A rule for single pairs is added in :mod:`data_prep.stages.rules`.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
@@ -58,7 +58,7 @@ from data_prep.store.pairs import (
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers.pool import Workers, list_results, run_tasks
 from dstransformer.corpus import CleaningReport, Overlap, WordCounts
-from dstransformer.errors import DataError, UserError, counted
+from dstransformer.errors import DataError, UserError
 from dstransformer.terminal.progress import Progress
 
 # Maximum share of held-out sentences in the training text without a warning.
@@ -78,6 +78,10 @@ _ADVICE = {
     **{rule.name: rule.advice for rule in RULES},
     "overlap": "leave out --drop-overlap",
 }
+
+
+#: The codes of the source and the target language.
+Languages = tuple[str, str]
 
 
 class CleanReport(Report):
@@ -128,16 +132,9 @@ class Clean(StoredStage[CleanReport]):
 
     def write(self, work: Workspace, folder: Path, workers: Workers) -> CleanReport:
         """See ``StoredStage``."""
-        read = work.finished(Read).options
-        return clean_text(
-            work.folder / Read.name,
-            folder,
-            self.options,
-            (str(read["src_lang"]), str(read["tgt_lang"])),
-            len(work.report(Read).parts),
-            workers,
-            work.progress,
-        )
+        parts = work.report(Read).parts
+        languages = [(str(part.src_lang), str(part.tgt_lang)) for part in parts]
+        return clean_text(work.folder / Read.name, folder, self.options, languages, workers, work.progress)
 
     def warn(self, work: Workspace) -> None:
         """Warn of held-out sentences that are in the training text."""
@@ -214,8 +211,7 @@ class _Context:
     held_out: str
     root: Path
     options: CleanOptions
-    languages: tuple[str, str]
-    parts: int
+    languages: Sequence[Languages]
     bits: int
 
 
@@ -223,22 +219,30 @@ def clean_text(
     read: Path,
     folder: Path,
     options: CleanOptions,
-    languages: tuple[str, str],
-    parts: int,
+    languages: Sequence[Languages],
     workers: Workers,
     progress: Progress,
 ) -> CleanReport:
     """Write the pairs of ``read/train.arrow`` that pass every rule to ``folder/train.arrow``.
 
+    Args:
+        read: The folder of the stage before.
+        folder: The folder of this stage.
+        options: The rules.
+        languages: Those of each part.
+        workers: Where the tasks run; the result does not depend on it.
+        progress: Shows what is done.
+
     Raises:
         DataError: No pair is left.
         ConfigError: A rule needs a package that is not installed.
     """
+    parts = len(languages)
     root = open_chunks(folder)
     chunks = cut_pairs(read / "train.arrow")
     total = sum(chunk.rows for chunk in chunks)
     held_out = held_out_hash(read)
-    context = _Context(read, held_out, root, options, languages, parts, bucket_bits(total))
+    context = _Context(read, held_out, root, options, languages, bucket_bits(total))
     found = _Found.nothing(parts)
     with (
         progress.task("clean train", total) as advance,
@@ -270,9 +274,9 @@ def clean_text(
     return described.model_copy(update={"packages": rule_versions(options)})
 
 
-def _active_rules(options: CleanOptions, languages: tuple[str, str]) -> set[str]:
+def _active_rules(options: CleanOptions, languages: Sequence[Languages]) -> set[str]:
     """The rules that these options turn on. Scores belong to the text."""
-    active = {rule.name for rule in RULES if rule.build(options, *languages)} | {"duplicate"}
+    active = {rule.name for rule in RULES if any(rule.build(options, *pair) for pair in languages)} | {"duplicate"}
     active |= {"overlap"} if options.drop_overlap else set()
     return active | ({"near_duplicate"} if options.near_duplicates is not None else set())
 
@@ -313,7 +317,7 @@ def _nothing_left(counts: Counts, total: int) -> DataError:
     dropped = {name: count for name, count in zip(RULE_NAMES, counts.sum(axis=0).tolist(), strict=False) if count}
     reasons = ", ".join(f"{rule} {count}" for rule, count in dropped.items())
     advice = _ADVICE[max(dropped, key=lambda rule: dropped[rule])]
-    return DataError(f"cleaning left none of {counted(total, 'training pair')} ({reasons}): {advice}")
+    return DataError(f"cleaning left nothing of {total:,} ({reasons}): {advice}")
 
 
 def _filter_chunk(context: _Context, chunk: Chunk) -> _Filtered:
@@ -323,12 +327,12 @@ def _filter_chunk(context: _Context, chunk: Chunk) -> _Filtered:
 
 def _write_filtered(context: _Context, chunk: Chunk, folder: Path) -> _Filtered:
     held_out = load_held_out(context.read, context.held_out)
-    counts, words = np.zeros((context.parts, _KEPT + 1), dtype=np.int64), no_words()
+    counts, words = np.zeros((len(context.languages), _KEPT + 1), dtype=np.int64), no_words()
     examples: dict[str, list[tuple[str, str]]] = {}
     left: dict[str, list[npt.NDArray[Any]]] = {"key": [], "src_key": [], "pair_key": []}
     with PairsWriter(folder / _PAIRS, durable=False) as writer:
-        for batch in iter_chunk(chunk):
-            table = filter_pairs(batch, context.options, context.languages)
+        for batch, languages in _by_languages(iter_chunk(chunk), context.languages):
+            table = filter_pairs(batch, context.options, languages)
             rules = table["rule"].to_numpy()
             if context.options.drop_overlap:
                 drops = held_out.contains(table["src_key"].to_numpy())
@@ -351,6 +355,18 @@ def _write_filtered(context: _Context, chunk: Chunk, folder: Path) -> _Filtered:
         pairs=pairs.tolist(),
         buckets=write_keys(folder, key, context.bits),
     )
+
+
+def _by_languages(batches: Iterable[pa.Table], languages: Sequence[Languages]) -> Iterator[tuple[pa.Table, Languages]]:
+    """Batches with their languages, in their order; a batch with parts in several languages is cut between them."""
+    for batch in batches:
+        parts = batch["part"].to_numpy()
+        begin = 0
+        for end in [*(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(parts)]:
+            own = languages[parts[begin]] if len(parts) else languages[0]
+            if end == len(parts) or languages[parts[end]] != own:
+                yield batch.slice(begin, end - begin), own
+                begin = end
 
 
 def _drop_repeated(
@@ -394,7 +410,7 @@ def _keep_first(parts: int, rows: Rows) -> Kept:
     return write_chunk(_kept_chunk(rows), Kept, write)
 
 
-def filter_pairs(table: pa.Table, options: CleanOptions, languages: tuple[str, str]) -> pa.Table:
+def filter_pairs(table: pa.Table, options: CleanOptions, languages: Languages) -> pa.Table:
     """Normalise pairs, find the rule that drops each, and hash them.
 
     Returns:

@@ -39,6 +39,7 @@ from dstransformer.corpus import (
     Tokenizer,
     WordCounts,
 )
+from dstransformer.corpus.directions import common_language
 from dstransformer.errors import DataError
 from dstransformer.parsing.linearise import Linearisation
 from dstransformer.parsing.trees import parse_tree
@@ -95,6 +96,7 @@ class Encode(Stage):
             for split in work.report(Read).pairs:
                 if split != "train":
                     splits[split] = encoder.encode_held_out(work.folder / Read.name / f"{split}.arrow")
+        splits = _with_directions(splits, work.report(Read))
         manifest = self._manifest(work, splits, training, command, tuple(recipes))
         writer.close(manifest)
         _warn(manifest, work.progress)
@@ -116,8 +118,8 @@ class Encode(Stage):
         return Manifest(
             format_version=FORMAT_VERSION,
             build_key=self.key,
-            src_lang=str(options["src_lang"]),
-            tgt_lang=str(options["tgt_lang"]),
+            src_lang=common_language(str(part.src_lang) for part in read.parts),
+            tgt_lang=common_language(str(part.tgt_lang) for part in read.parts),
             tokenizer=vocab.tokenizer,
             src_tokenizer=vocab.src_tokenizer,
             trees=text_format(work).trees,
@@ -138,6 +140,15 @@ class Encode(Stage):
             command=command or _command_line(options),
             versions=_package_versions() | clean.packages,
         )
+
+
+def _with_directions(splits: Mapping[str, SplitInfo], read: ReadReport) -> dict[str, SplitInfo]:
+    """The splits; held-out ones with the pairs of each direction if the corpus has several."""
+    names = [f"{part.src_lang}-{part.tgt_lang}" for part in read.parts]
+    if len(set(names)) == 1:
+        return dict(splits)
+    sizes = {split: {names[number]: pairs for number, pairs in found} for split, found in read.held_out.items()}
+    return {name: info.model_copy(update={"directions": sizes.get(name)}) for name, info in splits.items()}
 
 
 def _parts(read: ReadReport, cleaned: CleanReport, kept: Sequence[int]) -> tuple[PartInfo, ...]:
@@ -186,12 +197,15 @@ def _warn(manifest: Manifest, progress: Progress) -> None:
 
 def unknown_shares(manifest: Manifest) -> dict[tuple[str, str], float]:
     """Return the share of UNK tokens by split and language; empty if the corpus was made before they were counted."""
+    src, tgt = manifest.src_lang, manifest.tgt_lang
+    if src == tgt:  # several languages on both sides
+        src, tgt = "source", "target"
     return {
         (name, language): unknown / max(tokens, 1)
         for name, info in manifest.splits.items()
         for language, unknown, tokens in (
-            (manifest.src_lang, info.src_unknown, info.src_tokens),
-            (manifest.tgt_lang, info.tgt_unknown, info.tgt_tokens),
+            (src, info.src_unknown, info.src_tokens),
+            (tgt, info.tgt_unknown, info.tgt_tokens),
         )
         if unknown is not None
     }

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from data_prep.stages.dedup import (
     Rows,
@@ -35,6 +36,7 @@ from data_prep.store.pairs import (
     cut_pairs,
     index_pairs,
     iter_chunk,
+    iter_pairs,
     join_pairs,
     take_pairs,
     write_kept,
@@ -79,7 +81,7 @@ def hold_out(
     """Move random pairs of a part out of ``folder/train.arrow``, and drop all that share their source sentences.
 
     Args:
-        folder: Gets a file of pairs for each split.
+        folder: Gets a file of pairs for each split; they follow those of other parts that it has.
         part: The part.
         parts: Number of parts of the training text.
         sizes: The pairs of each split.
@@ -115,13 +117,21 @@ def hold_out(
     join_pairs((_kept_chunk(root, chunk.number) / _PAIRS for chunk in chunks), train)
     begin = 0
     for split, numbers in chosen.items():
-        with PairsWriter(folder / f"{split}.arrow") as writer:
-            writer.write(take_pairs(whole, np.sort(rows[begin : begin + len(numbers)]), index))
+        taken = take_pairs(whole, np.sort(rows[begin : begin + len(numbers)]), index)
+        _append(folder / f"{split}.arrow", taken)
         begin += len(numbers)
     shutil.rmtree(root)
     whole.unlink()
     left: Counts = np.sum([report.parts for report in kept], axis=0, dtype=np.int64)
     return left
+
+
+def _append(path: Path, table: pa.Table) -> None:
+    """Add pairs to a held-out split, which other parts may have begun."""
+    earlier = [pa.Table.from_batches([batch]) for batch in iter_pairs(path)] if path.exists() else []
+    with PairsWriter(path) as writer:
+        for part in (*earlier, table):
+            writer.write(part)
 
 
 def _choose(distinct: int, sizes: Mapping[str, int], seed: int) -> dict[str, npt.NDArray[np.int64]]:

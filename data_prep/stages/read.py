@@ -32,11 +32,15 @@ from dstransformer.terminal.progress import Advance, Progress
 
 
 class ReadReport(Report):
-    """The sources, the number of pairs in each split, and the training pairs of each source without held-out ones."""
+    """The sources, the number of pairs in each split, and the training pairs of each source without held-out ones.
+
+    ``held_out`` lists, for each held-out split, the numbers of the sources in it and how many pairs each has, in order.
+    """
 
     sources: tuple[SourceInfo, ...]
     pairs: dict[str, int]
     parts: tuple[PartInfo, ...]
+    held_out: dict[str, tuple[tuple[int, int], ...]]
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,8 @@ def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: P
         DataError: A text cannot be used.
         UserError: The training text is too small for the held-out sets.
     """
-    pairs = {}
+    pairs: dict[str, int] = {}
+    held_out: dict[str, list[tuple[int, int]]] = {"validation": [], "test": []}
     counts = np.zeros(len(parts), dtype=np.int64)
     for split in ("train", "validation", "test"):
         if not any(split in part.source.splits for part in parts):
@@ -112,13 +117,19 @@ def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: P
                 if split in part.source.splits:
                     before = writer.rows
                     _copy(part, split, number, writer, advance)
-                    counts[number] += (writer.rows - before) * (split == "train")
+                    if split == "train":
+                        counts[number] = writer.rows - before
+                    else:
+                        held_out[split].append((number, writer.rows - before))
         pairs[split] = writer.rows
     whole = counts
     for number, part in enumerate(parts):
         if isinstance(part.options, FilesOptions) and (sizes := held_out_sizes(part.options)):
             counts = hold_out(folder, number, len(parts), sizes, part.options.seed, workers, progress)
-            pairs |= {"train": int(counts.sum())} | sizes
+            pairs["train"] = int(counts.sum())
+            for split, size in sizes.items():
+                pairs[split] = pairs.get(split, 0) + size
+                held_out[split].append((number, size))
     if (folder / CHUNKS).exists():
         shutil.rmtree(folder / CHUNKS)
     order = [split for split in ("train", "validation", "test") if split in pairs]
@@ -128,6 +139,8 @@ def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: P
         parts=tuple(
             PartInfo(
                 name=part.name,
+                src_lang=part.languages[0],
+                tgt_lang=part.languages[1],
                 weight=part.options.weight,
                 tag=part.options.tag,
                 read=count,
@@ -136,6 +149,7 @@ def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: P
             )
             for part, before, count in zip(parts, whole.tolist(), counts.tolist(), strict=True)
         ),
+        held_out={split: tuple(found) for split, found in held_out.items() if found},
     )
 
 

@@ -68,6 +68,13 @@ def _too_long(options: CleanOptions, _: str, __: str) -> Drops:
     return lambda src, tgt: src.count(" ") > spaces or tgt.count(" ") > spaces
 
 
+def _too_short(options: CleanOptions, _: str, __: str) -> Drops | None:
+    if options.min_words is None:
+        return None
+    spaces = options.min_words - 1
+    return lambda src, tgt: src.count(" ") < spaces or tgt.count(" ") < spaces
+
+
 def _length_ratio(options: CleanOptions, _: str, __: str) -> Drops:
     limit = options.max_ratio
 
@@ -104,12 +111,15 @@ def _language(options: CleanOptions, src_lang: str, tgt_lang: str) -> Drops | No
         return None
     detect = load_detector()
     src, tgt = (language.partition("_")[0].partition("-")[0].lower() for language in (src_lang, tgt_lang))
+    if src_lang == tgt_lang:  # text of one language, each sentence of which is a pair with itself
+        return lambda source, _: detect(source, src) < threshold
     return lambda source, target: detect(source, src) < threshold or detect(target, tgt) < threshold
 
 
 RULES = (
-    Rule("empty", "", _empty, "check that both files hold text"),
+    Rule("empty", "", _empty, "check that the files hold text"),
     Rule("too_long", "--max-words", _too_long, "raise --max-words"),
+    Rule("too_short", "--min-words", _too_short, "lower --min-words"),
     Rule(
         "length_ratio",
         "--max-ratio",
@@ -117,9 +127,9 @@ RULES = (
         "check that line n of one file translates line n of the other, or raise --max-ratio",
     ),
     Rule("identical", "--drop-identical", _identical, "check that the sides are two languages"),
-    Rule("script", "--min-script", _script, "check --src-lang and --tgt-lang, or lower --min-script"),
+    Rule("script", "--min-script", _script, "check the language codes, or lower --min-script"),
     Rule("numbers", "--drop-numbers", _numbers, "check that line n of one file translates line n of the other"),
-    Rule("language", "--min-language", _language, "check --src-lang and --tgt-lang, or lower --min-language"),
+    Rule("language", "--min-language", _language, "check the language codes, or lower --min-language"),
 )
 
 

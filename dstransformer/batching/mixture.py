@@ -109,13 +109,20 @@ def build_mixture(parts: Sequence[PartInfo], stages: Sequence[MixtureStage]) -> 
     return Mixture(tuple(sizes.values()), tuple(starts[:-1]), tuple(rows))
 
 
-def _stage_weights(stage: MixtureStage, sizes: dict[str, int]) -> tuple[float, ...]:
+def temperature_weights(sizes: Sequence[int], temperature: float) -> tuple[float, ...]:
+    """The weights with which the share of a source of ``n`` pairs in an epoch is proportional to n^(1/temperature).
+
+    The largest is used once in an epoch (Arivazhagan et al., 2019, *Massively Multilingual Neural Machine Translation
+    in the Wild*; there 5).
+    """
+    largest = max(sizes, default=0)
+    return tuple((size / largest) ** (1 / temperature - 1) if size else 0.0 for size in sizes)
+
+
+def _stage_weights(stage: MixtureStage, sizes: Mapping[str, int]) -> tuple[float, ...]:
     if stage.weights is not None:
         return tuple(stage.weights.get(name, 0.0) for name in sizes)
-    # The share of a source is proportional to its size ** (1 / temperature); the largest is used once in an epoch.
-    largest = max(sizes.values(), default=0)
-    exponent = 1 / (stage.temperature or 1.0) - 1
-    return tuple((size / largest) ** exponent if size else 0.0 for size in sizes.values())
+    return temperature_weights(list(sizes.values()), stage.temperature or 1.0)
 
 
 def describe_mixture(parts: Sequence[PartInfo], stages: Sequence[MixtureStage]) -> str:
@@ -128,9 +135,12 @@ def describe_mixture(parts: Sequence[PartInfo], stages: Sequence[MixtureStage]) 
     if not stages:
         return _describe_weights({part.name: part.weight for part in parts}) if len(parts) > 1 else ""
     described = []
+    sizes = {part.name: part.pairs for part in parts}
     for stage in stages:
         epochs = "" if stage.epochs is None else f"{counted(stage.epochs, 'epoch')} of "
-        weights = f"temperature {stage.temperature:g}" if stage.weights is None else _describe_weights(stage.weights)
+        weights = _describe_weights(dict(zip(sizes, _stage_weights(stage, sizes), strict=True)))
+        if stage.weights is None:
+            weights = f"temperature {stage.temperature:g} ({weights})"
         described.append(epochs + weights)
     return ", then ".join(described)
 

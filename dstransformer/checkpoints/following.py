@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from dstransformer.corpus import Corpus
 from dstransformer.decoding import Translator
 from dstransformer.errors import ConfigError, DataError, StorageError, UnreadableError, UserError, check_format_version
+from dstransformer.evaluation.directions import covered_rows
 from dstransformer.evaluation.systems import FORMAT_VERSION, SystemResult, bundle_facts, evaluate_bundle
 from dstransformer.evaluation.testset import TestSet
 from dstransformer.io.files import read_error
@@ -155,8 +156,8 @@ def copy_weights(model: Transformer) -> None:
         parameter.data = parameter.data.clone()
 
 
-def validation_set(bundle: Bundle) -> TestSet:
-    """The validation split of the corpus that a model was trained on.
+def validation_sets(bundle: Bundle) -> list[TestSet]:
+    """The validation split of the corpus that a model was trained on; of several directions, a set for each.
 
     Raises:
         DataError: The corpus is not where the provenance says, or has no text.
@@ -167,7 +168,12 @@ def validation_set(bundle: Bundle) -> TestSet:
             f"the corpus of {bundle.path} no longer exists ({recorded}): name a test set with --src and --ref"
         )
     split = Corpus.open(recorded, verify=False).split("validation")
-    return TestSet("validation", tuple(split.src_texts()), tuple(split.tgt_texts()), recorded, recorded)
+    sources, references = split.src_texts(), split.tgt_texts()
+    return [
+        TestSet(f"validation {name}".rstrip(), tuple(sources[rows.start : rows.stop]),
+                tuple(references[rows.start : rows.stop]), recorded, recorded)
+        for name, rows in covered_rows(split, 0).items()
+    ]  # fmt: skip
 
 
 def is_finished(run: Path) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dstransformer.cli.evaluate_options import INTERVAL, add_options, check_options
-from dstransformer.cli.options import CommandResult, Commands, add_decoding, load_parser, load_translator
+from dstransformer.cli.options import CommandResult, Commands, add_decoding, add_target, load_parser, load_translator
 from dstransformer.errors import DataError, UserError, counted
 from dstransformer.terminal.command import CommandParser, exit_on_sigterm, print_text
 
@@ -33,6 +33,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         "evaluate", help="translate test sets and score them with sacrebleu, or parse one and score its brackets"
     )
     add_decoding(parser, required=False)
+    add_target(parser)
     add_options(parser)
     parser.set_defaults(handler=run)
 
@@ -61,7 +62,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
     test_sets = read_test_sets(options.src or [], options.ref or [])
     with _writing_output(options) as write, contextlib.ExitStack() as held:
         bundles = [open_bundle(path) for path in options.bundle]
-        test_sets += _cached_sets(options, bundles)
+        test_sets += _named_sets(options, bundles)
         _check_systems(options, test_sets)
         systems = [
             (path, read_translations(path, test_set), test_set)
@@ -89,8 +90,9 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
     return _report(options, results, comparisons)
 
 
-def _cached_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list[TestSet]:
+def _named_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list[TestSet]:
     """The test sets of ``--test-set``."""
+    from dstransformer.evaluation.published_sets import is_published, published_test_set
     from dstransformer.evaluation.testset import cached_test_set
 
     if options.test_set is None:
@@ -98,12 +100,17 @@ def _cached_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list
             raise UserError("--langpair is for --test-set")
         return []
     languages = options.langpair
-    if languages is None and bundles and bundles[0].src_lang and bundles[0].tgt_lang:
+    if languages is not None and options.to is None and any(bundle.directions for bundle in bundles):
+        options.to = languages.partition("-")[2]
+    if languages is None and bundles and not bundles[0].directions and bundles[0].src_lang and bundles[0].tgt_lang:
         languages = f"{bundles[0].src_lang}-{bundles[0].tgt_lang}"
     if languages is None:
         raise UserError("--test-set needs the languages: --langpair en-de, for example")
     names = [name.strip() for name in options.test_set.split(",")]
-    return [cached_test_set(name, languages) for name in dict.fromkeys(names)]
+    return [
+        published_test_set(name, languages) if is_published(name) else cached_test_set(name, languages)
+        for name in dict.fromkeys(names)
+    ]
 
 
 def _check_systems(options: argparse.Namespace, test_sets: Sequence[TestSet]) -> None:
@@ -189,7 +196,7 @@ def _report(
 
 
 def _follow(options: argparse.Namespace) -> CommandResult:
-    from dstransformer.checkpoints.following import Results, evaluate_run, find_bundle, validation_set
+    from dstransformer.checkpoints.following import Results, evaluate_run, find_bundle, validation_sets
     from dstransformer.evaluation.systems import format_line
     from dstransformer.evaluation.testset import read_test_sets
     from dstransformer.tracking import log_evaluation, logged_evaluations, send_evaluations
@@ -204,9 +211,9 @@ def _follow(options: argparse.Namespace) -> CommandResult:
         bundle = find_bundle(run, interval, say=_note)
     if options.track and not (run / "tracking.json").is_file():
         raise DataError(f"--track: {run} is not tracked in MLflow")
-    test_sets += _cached_sets(options, [] if bundle is None else [bundle])
+    test_sets += _named_sets(options, [] if bundle is None else [bundle])
     if not test_sets and bundle is not None:
-        test_sets = [validation_set(bundle)]
+        test_sets = validation_sets(bundle)
     if options.track:  # also results of earlier calls that were not logged
         for unlogged in Results(run).missing_in(logged_evaluations(run), test_sets):
             log_evaluation(run, unlogged)

@@ -26,6 +26,7 @@ _SEARCH = (
     "prune",
     "device",
     "precision",
+    "to",
 )
 
 
@@ -67,7 +68,10 @@ def _add_texts(parser: CommandParser) -> None:
         help="reference translations, line by line; may be repeated",
     )
     parser.add_argument(
-        "--test-set", metavar="NAME,…", help="test sets of sacrebleu's, by name, if they are in its cache: wmt14,wmt13"
+        "--test-set",
+        metavar="NAME,…",
+        help="test sets by name: sacrebleu's, if in its cache (wmt14,wmt13), or from a folder in the layout in "
+        "which they are published (flores200:DIR, flores200/dev:DIR, ntrex:DIR, wmt24pp:DIR)",
     )
     parser.add_argument(
         "--langpair", metavar="SRC-TGT", help="languages of --test-set, such as en-de (those of the first BUNDLE)"
@@ -117,7 +121,7 @@ def _add_following(parser: CommandParser) -> None:
 
 
 _TEXTS = {"src", "ref", "test_set", "langpair", "systems", "significance", "resamples", "seed", "track"}
-_TEXTS |= {"comet", "comet_python"}
+_TEXTS |= {"comet", "comet_python", "to"}
 _TAKEN = {
     "translation": {"bundle", "output", "follow", "interval"} | _TEXTS,
     "parsing": {"bundle", "gold", "trees", "tags", "output"},

@@ -176,6 +176,16 @@ def add_decoding(parser: CommandParser, *, output: str | None = "--output", requ
     add_device(parser)
 
 
+def add_target(parser: CommandParser) -> None:
+    """Add the option of commands that translate with models of several directions."""
+    parser.add_argument(
+        "--to",
+        type=utf8,
+        metavar="LANG",
+        help="target language, or tag, of a model of several directions; without it each sentence begins with its tag",
+    )
+
+
 def add_device(parser: CommandParser) -> None:
     """Add the options of commands that compute with a bundle: device and precision."""
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (a GPU if there is one)")
@@ -298,6 +308,7 @@ def _load(options: argparse.Namespace, bundle: Path | Bundle, kind: type[Decoder
         device=options.device,
         precision=options.precision,
         keep_nan=False,
+        to=vars(options).get("to"),
         **search_settings(options),
     )
 

@@ -114,6 +114,7 @@ def _load(options: argparse.Namespace) -> Model:
             Translator,
             others=(),
             keep_nan=True,
+            to=None,
             device=options.device,
             precision=options.precision,
             **search_settings(options),

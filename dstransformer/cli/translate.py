@@ -11,6 +11,7 @@ from dstransformer.cli.options import (
     Commands,
     add_decoding,
     add_lines,
+    add_target,
     decode_lines,
     file,
     folder,
@@ -31,6 +32,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst translate``."""
     parser = commands.add_parser("translate", help="translate text, one sentence per line")
     add_decoding(parser)
+    add_target(parser)
     add_lines(parser, "translations")
     parser.add_argument(
         "--ensemble",
@@ -104,6 +106,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
         "--prune": options.prune,
         "--ensemble": options.ensemble,
         "--sample": request.sampling,
+        "--to": options.to,
     }
     for option, given in lacking.items():
         if given:

@@ -1,5 +1,6 @@
 """The sharded corpus: token ids in memory-mapped Arrow shards, a SentencePiece tokenizer and a manifest. No torch."""
 
+from dstransformer.corpus.directions import Direction
 from dstransformer.corpus.manifest import (
     FORMAT_VERSION,
     MAX_WORDS,
@@ -30,6 +31,7 @@ __all__ = [
     "CleaningReport",
     "Corpus",
     "CorpusWriter",
+    "Direction",
     "InputFile",
     "LengthStats",
     "Manifest",

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from dstransformer.corpus.directions import Direction
 from dstransformer.corpus.tokenizer import TOKENIZER_NAME
 from dstransformer.errors import DataError, shown
 from dstransformer.io.files import is_plain_name
@@ -24,8 +25,9 @@ from dstransformer.parsing.linearise import Linearisation
 
 #: 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's. 3: ``sources``
 #: in place of ``source``. 4: ``trees``. 5: ``parts``. 6: ``recipes``, sizes of inputs, what each part lost, and
-#: ``src_tokenizer``. 7: ``before`` and ``after``, the words of sentences. A version reads every one before it.
-FORMAT_VERSION = 7
+#: ``src_tokenizer``. 7: ``before`` and ``after``, the words of sentences. 8: languages of parts, and ``directions``.
+#: A version reads every one before it.
+FORMAT_VERSION = 8
 MANIFEST_NAME = "manifest.json"
 
 #: Sentences with this many words or more are counted together.
@@ -73,6 +75,8 @@ class SplitInfo(_Section):
     """A split's size. ``has_text`` tells whether it also holds the raw text, for BLEU.
 
     ``src_unknown`` and ``tgt_unknown`` count UNK tokens; they are None in corpora of versions that did not count them.
+    ``directions`` has the pairs of each direction, ``en-de``, of a held-out split of several, in their order; otherwise
+    it is None.
     """
 
     pairs: PositiveInt
@@ -83,6 +87,7 @@ class SplitInfo(_Section):
     src_unknown: NonNegativeInt | None = None
     tgt_unknown: NonNegativeInt | None = None
     has_text: bool
+    directions: dict[str, PositiveInt] | None = None
     shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -92,6 +97,8 @@ class SplitInfo(_Section):
             raise ValueError(f"pairs is {self.pairs}, but the rows of its shards add up to {rows}")
         if len({shard.name for shard in self.shards}) != len(self.shards):
             raise ValueError("shards names a file twice")
+        if self.directions is not None and sum(self.directions.values()) != self.pairs:
+            raise ValueError(f"pairs is {self.pairs}, but those of its directions add up to another number")
         for side in ("src", "tgt"):
             lengths, tokens = getattr(self, f"{side}_lengths"), getattr(self, f"{side}_tokens")
             if (getattr(self, f"{side}_unknown") or 0) > tokens:
@@ -134,10 +141,12 @@ class PartInfo(_Section):
     ``weight`` is how often they are used in an epoch, ``tag`` the piece that their source sentences begin with,
     ``read`` the number of pairs before cleaning, ``pairs`` after it. ``dropped`` counts those that each rule dropped,
     ``held_out`` those removed before cleaning, for held-out sets or because they share a source sentence with one. Both
-    are None in corpora of format versions before 6.
+    are None in corpora of format versions before 6, ``src_lang`` and ``tgt_lang`` in those before 8.
     """
 
     name: str
+    src_lang: str | None = None
+    tgt_lang: str | None = None
     weight: Annotated[FiniteFloat, Field(ge=0)]
     tag: str | None
     read: NonNegativeInt
@@ -212,7 +221,7 @@ class Manifest(_Section):
     trees of a corpus for a parser are written as tokens; it is None if the target side is text. ``parts`` is empty in
     corpora of format versions before 5, which have one source. ``recipes`` are the files of the recipe and of those
     that it extends, if there was one. ``src_tokenizer`` is that of the source side; it is None if ``tokenizer`` is for
-    both sides.
+    both sides. ``src_lang`` and ``tgt_lang`` are ``mul`` where the parts have several languages.
     """
 
     format_version: int
@@ -249,6 +258,14 @@ class Manifest(_Section):
                 raise ValueError(f"overlap.{name} names an unknown split or counts more pairs than the split has")
         return self
 
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """The different directions and tags of the parts, if there are several directions."""
+        found = [
+            Direction(part.src_lang, part.tgt_lang, part.tag) for part in self.parts if part.src_lang and part.tgt_lang
+        ]
+        return tuple(dict.fromkeys(found)) if len({direction.name for direction in found}) > 1 else ()
+
     def _check_parts(self) -> None:
         """Check that the pairs dropped from the parts add up to those that cleaning dropped."""
         dropped = [part.dropped for part in self.parts if part.dropped is not None]
@@ -274,6 +291,12 @@ class Manifest(_Section):
             return cls.model_validate_json(json.dumps(_upgrade(record)), strict=True)
 
         return read_record(path, build, newest=FORMAT_VERSION, advice="restore it or build the corpus again")
+
+    @property
+    def languages(self) -> str:
+        """The languages: ``en-de``; of several directions ``en-de, de-en``."""
+        names = dict.fromkeys(direction.name for direction in self.directions)
+        return ", ".join(names) or f"{self.src_lang}-{self.tgt_lang}"
 
     @property
     def vocabulary(self) -> str:

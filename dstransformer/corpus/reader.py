@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,13 @@ class Split:
 
     def __len__(self) -> int:
         return self.info.pairs
+
+    @property
+    def directions(self) -> dict[str, range]:
+        """The rows of each direction of a held-out split of several, by name; empty if there is one."""
+        sizes = self.info.directions or {}
+        ends = accumulate(sizes.values())
+        return {name: range(end - sizes[name], end) for name, end in zip(sizes, ends, strict=True)}
 
     def verify(self, vocab_size: int, src_vocab_size: int) -> None:
         """Check ids against the vocabulary, and lengths, token counts and unknown tokens against the manifest.

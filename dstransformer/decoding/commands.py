@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dstransformer.config import DecodingConfig, complete_config
+from dstransformer.corpus import Direction
+from dstransformer.corpus.directions import Tags
 from dstransformer.decoding.formats import Request, warn_of_prefixes_left
 from dstransformer.decoding.translator import TextDecoder, Translator
 from dstransformer.errors import ConfigError, DataError
@@ -28,6 +30,7 @@ def load_translator(
     device: str | None = None,
     precision: str | None = None,
     keep_nan: bool = False,
+    to: str | None = None,
     **settings: float | str | None,
 ) -> Decoder:
     """The translator of a bundle, or its parser if that is the ``kind``.
@@ -39,9 +42,12 @@ def load_translator(
         device: See :meth:`TextDecoder.load`.
         precision: ``fp32``, ``bf16`` or ``fp16``; None as in :meth:`TextDecoder.load`.
         keep_nan: See :class:`TorchEngine`.
+        to: The target language of a translator, or its tag; None if the model has one, or the sentences begin with
+            their tags.
         settings: Settings of the search, see :class:`DecodingConfig`. None keeps the bundle's own.
 
     Raises:
+        UserError: The model does not translate into that language.
         DataError: The folder is not a valid bundle, or one of the other kind.
         ConfigError: A setting is out of bounds, or the precision or the device does not exist.
     """
@@ -49,7 +55,8 @@ def load_translator(
         raise ConfigError(f"unknown precision {precision!r}: choose one of {', '.join(DTYPES)}")
     dtype = None if precision is None else DTYPES[precision]
     opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
-    return kind.load(
+    tags = None if to is None else Tags(opened.directions or _only_direction(opened), to)
+    loaded = kind.load(
         opened,
         others=others,
         device=device,
@@ -57,6 +64,13 @@ def load_translator(
         settings=override_settings(opened.decoding, settings),
         keep_nan=keep_nan,
     )
+    if isinstance(loaded, Translator) and opened.directions and tags is not None:
+        loaded.tags = tags
+    return loaded
+
+
+def _only_direction(bundle: Bundle) -> tuple[Direction, ...]:
+    return (Direction(bundle.src_lang, bundle.tgt_lang, None),) if bundle.src_lang and bundle.tgt_lang else ()
 
 
 def translate_files(

@@ -14,6 +14,7 @@ import torch
 
 from dstransformer.config import DecodingConfig
 from dstransformer.corpus import Tokenizer
+from dstransformer.corpus.directions import Tags
 from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.decoding.beam import Hypothesis
 from dstransformer.decoding.engine import SearchEngine, TorchEngine
@@ -188,7 +189,13 @@ class TextDecoder(ABC):
 
 
 class Translator(TextDecoder):
-    """Translates sentences."""
+    """Translates sentences.
+
+    Attributes:
+        tags: What tells the directions of a model of several apart; None where sentences are taken as they are.
+    """
+
+    tags: Tags | None = None
 
     @classmethod
     def from_bundle(cls, opened: Bundle, engine: TorchEngine, settings: DecodingConfig) -> Self:
@@ -199,7 +206,14 @@ class Translator(TextDecoder):
         """
         if opened.trees is not None:
             raise DataError(f"{opened.path} is a parser: use `dst parse`, or name the bundle of a translation model")
-        return cls(engine, opened.tokenizer, settings)
+        translator = cls(engine, opened.tokenizer, settings)
+        translator.tags = Tags(opened.directions) if opened.directions else None
+        return translator
+
+    def describe(self) -> dict[str, Any]:
+        """See :meth:`TextDecoder.describe`; with the language that :attr:`tags` chooses, if there is one."""
+        target = self.tags.target if self.tags is not None else None
+        return super().describe() | ({"to": target} if target is not None else {})
 
     @property
     def model(self) -> Transformer:
@@ -233,11 +247,7 @@ class Translator(TextDecoder):
         self._check_request(n_best, prefixes, sampling)
         if sampling is not None and not isinstance(self.engine, TorchEngine):
             raise ConfigError("this engine cannot sample: leave out --sample, or use --engine torch")
-        texts, owners = list(sentences), list(range(len(sentences)))
-        src = self.tokenizer.src.encode(texts)
-        if self.settings.long_inputs == "split":
-            texts, owners = split_long(texts, src, self.max_input_tokens, self.tokenizer.src)
-            src = self.tokenizer.src.encode(texts)
+        src, owners = self._encode(sentences, first)
         found = self.search_ids(
             src,
             n_best=n_best,
@@ -248,6 +258,17 @@ class Translator(TextDecoder):
         )
         outputs = self._outputs(found)
         return outputs if len(outputs) == len(sentences) else join_outputs(outputs, owners)
+
+    def _encode(self, sentences: Sequence[str], first: int) -> tuple[list[list[int]], list[int]]:
+        """The tokens of the sentences, or of their parts if long ones are split, and the sentence of each."""
+        texts, owners, limit = list(sentences), list(range(len(sentences))), self.max_input_tokens
+        begins = [""] * len(texts)
+        if self.tags is not None:
+            begins, texts = self.tags.split(sentences, first)
+            limit -= bool(limit)  # the tag is a token
+        if self.settings.long_inputs == "split":
+            texts, owners = split_long(texts, self.tokenizer.src.encode(texts), limit, self.tokenizer.src)
+        return self.tokenizer.src.encode([begins[o] + text for o, text in zip(owners, texts, strict=True)]), owners
 
     def _outputs(self, found: Sequence[Sequence[Hypothesis]]) -> list[list[Output]]:
         """The outputs with their texts. A call of SentencePiece for all of them; one for each costs 2% of the time."""

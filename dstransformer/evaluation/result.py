@@ -25,7 +25,8 @@ class Score:
     """A corpus-level score, from 0 to 100; higher is better, except of ``ter``, which can exceed 100.
 
     Attributes:
-        name: Name of the metric in logs: ``bleu``, ``chrf``; ``bleu_first_500`` covers the first 500 sentences only.
+        name: Name of the metric in logs: ``bleu``, ``chrf``; ``bleu_first_500`` covers the first 500 sentences only,
+            ``bleu_en-de`` one of several directions.
         value: The score.
         signature: How it was computed. Only scores with equal signatures are comparable.
     """
@@ -37,8 +38,11 @@ class Score:
     @property
     def metric(self) -> str:
         """The metric for display, without the number of sentences: ``BLEU``, ``F1``."""
-        metric = self.name.partition("_first_")[0]
-        return _LABELS.get(metric, metric)
+        name = self.name.partition("_first_")[0]
+        metric, _, direction = name.partition("_")
+        if name in _LABELS or metric not in _LABELS:
+            return _LABELS.get(name, name)
+        return f"{_LABELS[metric]} {direction}"
 
     @property
     def label(self) -> str:

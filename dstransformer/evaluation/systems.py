@@ -94,7 +94,7 @@ def evaluate_bundle(
             test_set.sources,
             test_set.references,
             translator,
-            language=bundle.tgt_lang,
+            language=bundle.tgt_lang if translator.tags is None else translator.tags.target,
             write=write,
             progress=progress,
         )

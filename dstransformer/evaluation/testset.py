@@ -131,7 +131,10 @@ def cached_test_set(name: str, languages: str) -> TestSet:
     from sacrebleu.dataset import DATASETS
 
     if (dataset := DATASETS.get(name)) is None:
-        raise UserError(f"--test-set {shown(name)}: sacrebleu has no such test set; `sacrebleu --list` names all")
+        raise UserError(
+            f"--test-set {shown(name)}: sacrebleu has no such test set; `sacrebleu --list` names all, and "
+            "flores200:DIR, ntrex:DIR and wmt24pp:DIR are read from folders"
+        )
     if languages not in dataset.langpairs:
         raise UserError(f"--test-set {name} has no {languages}, only {', '.join(dataset.langpairs)}")
     fields = dataset.fieldnames(languages)

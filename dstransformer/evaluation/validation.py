@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -18,6 +18,7 @@ from dstransformer.config import Config, Precision
 from dstransformer.corpus import Split, Tokenizer
 from dstransformer.distributed.world import World
 from dstransformer.evaluation.bleu import compound_split_bleu
+from dstransformer.evaluation.directions import covered_rows, interleaved, largest_direction, score_directions
 from dstransformer.evaluation.result import Evaluation, Sample
 from dstransformer.evaluation.task import Task
 from dstransformer.model import DTYPES, Transformer
@@ -45,7 +46,7 @@ def add_paper_bleu(evaluation: Evaluation, split: Split, language: str) -> Evalu
         split: What was evaluated.
         language: Code of the target language.
     """
-    if language.partition("-")[0].lower() != "de" or evaluation.paper_bleu is not None:
+    if language.partition("-")[0].lower() != "de" or evaluation.paper_bleu is not None or split.directions:
         return evaluation
     count = evaluation.sentences
     found = compound_split_bleu(evaluation.translations, split.tgt_texts()[:count], language)
@@ -90,32 +91,34 @@ class Validator:
 
     def score_name(self, split: Split, sentences: int) -> str:
         """The name of the score that ranks checkpoints, over the first ``sentences`` of a split; 0 means all."""
-        return score_name(self._task.metric, sentences, len(split))
+        return score_name(self._task.metric, sentences, largest_direction(split))
 
     def evaluate(self, split: Split, sentences: int) -> Evaluation:
         """Evaluate the weights loaded last. Collective; all ranks return the same result.
 
         Args:
             split: A split of the corpus, with raw text.
-            sentences: How many sentences, from the first, to translate for the scores; 0 means all.
+            sentences: How many sentences of each direction, from the first, to translate for the scores; 0 means all.
         """
         loss, nll, tokens = self._world.all_reduce(self._loss_sums(split)).tolist()
-        count = min(sentences, len(split)) or len(split)
+        rows = covered_rows(split, sentences)
+        sources, references = (
+            [texts[row] for own in rows.values() for row in own] for texts in (split.src_texts(), split.tgt_texts())
+        )
         began = time.perf_counter()
-        translations = self._translate(split, count)
+        translations = self._translate(sources)
         seconds = time.perf_counter() - began
-        references = split.tgt_texts()[:count]
-        sentences_shown = zip(split.src_texts(), references, translations, strict=False)
+        shown = ((sources[place], references[place], translations[place]) for place in interleaved(rows))
         return Evaluation(
             scores=tuple(
-                replace(found, name=score_name(found.name, sentences, len(split)))
-                for found in self._task.score(translations, references)
+                replace(found, name=score_name(found.name, sentences, largest_direction(split)))
+                for found in score_directions(self._task.score, rows, translations, references)
             ),
-            sentences=count,
+            sentences=len(sources),
             seconds=seconds,
             loss=loss / tokens,
             perplexity=math.exp(min(nll / tokens, 700.0)),
-            samples=tuple(Sample(*sample) for sample in islice(sentences_shown, self._config.validation.samples)),
+            samples=tuple(Sample(*sample) for sample in islice(shown, self._config.validation.samples)),
             are_trees=self._task.trees is not None,
             digest=split.text_digest,
             translations=tuple(translations),
@@ -138,8 +141,9 @@ class Validator:
         for batch in plan_batches(tgt_lengths[own].tolist(), self._config.decoding.batch_tokens):
             yield own[batch]
 
-    def _translate(self, split: Split, count: int) -> list[str]:
-        """Translate the raw text of the first sentences, as ``dst translate`` does. Collective."""
-        sources = split.src_texts()[:count]
+    def _translate(self, sources: Sequence[str]) -> list[str]:
+        """Translate raw text as ``dst translate`` does. Collective."""
         shares = self._world.gather(self._translator.translate(sources[self._world.rank :: self._world.world_size]))
-        return [shares[index % self._world.world_size][index // self._world.world_size] for index in range(count)]
+        return [
+            shares[index % self._world.world_size][index // self._world.world_size] for index in range(len(sources))
+        ]

@@ -141,11 +141,18 @@ def _recorded_scores(records: dict[str, dict[str, Any]]) -> Iterator[Score]:
 
 
 def _title(bundle: Bundle) -> str:
+    pairs = dict.fromkeys(direction.name for direction in bundle.directions)
     pair = "-".join(code for code in (bundle.src_lang, bundle.tgt_lang) if code)
-    return f"Transformer {pair}".strip()
+    return f"Transformer {', '.join(pairs) or pair}".strip()
 
 
 def _direction(bundle: Bundle) -> str:
+    if bundle.directions:
+        named = (
+            f"`{one.src_lang}` to `{one.tgt_lang}`" + (f" (`{one.tag}`)" if one.tag else "")
+            for one in bundle.directions
+        )
+        return f"{', '.join(named)}, each named by its tag at the start of the sentence"
     if bundle.src_lang and bundle.tgt_lang:
         return f"`{bundle.src_lang}` to `{bundle.tgt_lang}`"
     return "from one language to another"
@@ -156,7 +163,8 @@ def _sources(bundle: Bundle) -> str:
 
 
 def _front_matter(bundle: Bundle, scores: list[Score]) -> dict[str, Any]:
-    languages = list(dict.fromkeys(code for code in (bundle.src_lang, bundle.tgt_lang) if code))
+    codes = [code for one in bundle.directions for code in (one.src_lang, one.tgt_lang)]
+    languages = list(dict.fromkeys(code for code in codes or (bundle.src_lang, bundle.tgt_lang) if code))
     front: dict[str, Any] = {
         **({"language": languages} if languages else {}),
         "library_name": "transformers",

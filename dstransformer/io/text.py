@@ -369,7 +369,7 @@ def check_output_file(path: str | Path, inputs: Iterable[str | Path | int] = ())
     if not target.parent.is_dir():
         raise StorageError(f"cannot write {path}: {target.parent} is not a folder; make it first, or give another name")
     if any(_is_same(source, target) for source in inputs):
-        raise UserError(f"{path} is an input of this command and would be replaced: give --output another name")
+        raise UserError(f"{path} is an input of this command and would be replaced: give another name")
     return target
 
 

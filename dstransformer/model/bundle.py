@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dstransformer.config import Config, DecodingConfig, ModelConfig, complete_config, read_yaml
-from dstransformer.corpus import Tokenizer
+from dstransformer.corpus import Direction, Tokenizer
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME as SRC_TOKENIZER
 from dstransformer.corpus.tokenizer import TOKENIZER_NAME as TOKENIZER
 from dstransformer.errors import ConfigError, DataError, check_format_version, shown
@@ -40,9 +40,12 @@ WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.yaml", "provenance.js
 _DAMAGED = "if the file is damaged, restore it or copy the bundle again"
 
 #: 1: ``config.yaml`` is the configuration of the training, without a version. 2: it holds what using the model takes,
-#: and the provenance has the configuration of the training. 3: ``trees``. 4: ``joint_vocabulary``. A version reads
-#: every one before it.
-FORMAT_VERSION = 4
+#: and the provenance has the configuration of the training. 3: ``trees``. 4: ``joint_vocabulary``. 5: ``directions``,
+#: stated only by models of several directions. A version reads every one before it.
+FORMAT_VERSION = 5
+
+#: The version of the bundles of models of one direction, which programs that read version 4 open.
+_ONE_DIRECTION = 4
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Bundle:
         src_lang: Code of the source language, None if it is not recorded.
         tgt_lang: Code of the target language, None if it is not recorded.
         trees: How the model writes trees, if it is a parser; None if it translates.
+        directions: The directions that it translates in, with their tags; empty if there is one.
         provenance: The record of how the model was trained.
     """
 
@@ -67,6 +71,7 @@ class Bundle:
     src_lang: str | None
     tgt_lang: str | None
     trees: Linearisation | None
+    directions: tuple[Direction, ...]
     provenance: dict[str, Any]
 
     def training_config(self) -> Config:
@@ -220,6 +225,7 @@ def open_bundle(path: str | Path) -> Bundle:
     if version > 1 and not {"files", "weights_sha256", "tokenizer_sha256"} & provenance.keys():
         raise DataError(f"{folder / PROVENANCE} is damaged (it has no hashes): restore it or copy the bundle again")
     trees, joint = None, True
+    directions: tuple[Direction, ...] = ()
     if version == 1:
         recorded = {"model": provenance["model"]} if "model" in provenance else {}
         languages = (provenance.get("src_lang"), provenance.get("tgt_lang"))
@@ -228,6 +234,7 @@ def open_bundle(path: str | Path) -> Bundle:
     else:
         languages = (content.pop("src_lang", None), content.pop("tgt_lang", None))
         trees = _read_trees(content.pop("trees", None), folder / CONFIG)
+        directions = _read_directions(content.pop("directions", None), folder / CONFIG)
         joint = content.pop("joint_vocabulary", True)
         if not isinstance(joint, bool):
             raise DataError(f"{folder / CONFIG}: joint_vocabulary is {shown(joint)}, not true or false; {_DAMAGED}")
@@ -235,7 +242,7 @@ def open_bundle(path: str | Path) -> Bundle:
     _check_model(config.model, provenance, folder / CONFIG)
     src_lang, tgt_lang = (code if isinstance(code, str) else None for code in languages)
     tokenizer = _open_tokenizer(folder, provenance, config.model, joint=joint)
-    return Bundle(folder, config.model, config.decoding, tokenizer, src_lang, tgt_lang, trees, provenance)
+    return Bundle(folder, config.model, config.decoding, tokenizer, src_lang, tgt_lang, trees, directions, provenance)
 
 
 def _open_tokenizer(folder: Path, provenance: Mapping[str, Any], model: ModelConfig, *, joint: bool) -> Tokenizer:
@@ -259,6 +266,13 @@ def _read_trees(stored: object, path: Path) -> Linearisation | None:
         return TypeAdapter(Linearisation | None).validate_python(stored)
     except ValidationError:
         raise DataError(f"{path}: trees is {shown(stored)}, not tags and closing; {_DAMAGED}") from None
+
+
+def _read_directions(stored: object, path: Path) -> tuple[Direction, ...]:
+    try:
+        return TypeAdapter(tuple[Direction, ...]).validate_python(stored or ())
+    except ValidationError:
+        raise DataError(f"{path}: directions is {shown(stored)}, not src_lang, tgt_lang and tag; {_DAMAGED}") from None
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -295,12 +309,14 @@ def save_bundle(
     """
     folder.mkdir(parents=True)
     save_weights(folder / WEIGHTS, weights)
+    directions = provenance.get("directions")
     stored = {
-        "format_version": FORMAT_VERSION,
+        "format_version": FORMAT_VERSION if directions else _ONE_DIRECTION,
         "src_lang": provenance.get("src_lang"),
         "tgt_lang": provenance.get("tgt_lang"),
         "trees": provenance.get("trees"),
         "joint_vocabulary": tokenizer.is_joint,
+        **({"directions": directions} if directions else {}),
         "model": config.model.model_dump(),
         "decoding": config.decoding.model_dump(),
     }

@@ -31,6 +31,7 @@ class LoadedModel:
 
     def __init__(self, bundle: Bundle, translator: Translator) -> None:
         self._translator = translator
+        translator.tags = None  # a text begins with its tag; one without must not stop the others of its batch
         self.info = ModelInfo(
             path=bundle.path,
             architecture=bundle.model,

@@ -48,6 +48,7 @@ def describe_provenance(
         "sources": [source.name for source in manifest.sources],
         "src_lang": manifest.src_lang,
         "tgt_lang": manifest.tgt_lang,
+        "directions": [asdict(direction) for direction in manifest.directions],
         "trees": None if manifest.trees is None else asdict(manifest.trees),
         "tokenizer_sha256": manifest.tokenizer.sha256,
         "src_tokenizer_sha256": None if manifest.src_tokenizer is None else manifest.src_tokenizer.sha256,
@@ -103,9 +104,7 @@ def describe_run(setup: Setup, hardware: Mapping[str, str]) -> Iterator[str]:
     epochs = approximate_epochs(setup)
     machines = ", ".join(f"{name} {value}" for name, value in hardware.items())
     yield f"run       {run.absolute().name} in {run.absolute()}"
-    yield (
-        f"corpus    {corpus.path}: {info.src_lang}-{info.tgt_lang}, {train.pairs:,} pairs, vocabulary {info.vocabulary}"
-    )
+    yield (f"corpus    {corpus.path}: {info.languages}, {train.pairs:,} pairs, vocabulary {info.vocabulary}")
     yield f"model     {parameters:,} parameters, {setup.precision}, ZeRO stage {setup.zero_stage}"
     if setup.precision_from is not None:
         yield f"precision {setup.precision}, {setup.precision_from}"

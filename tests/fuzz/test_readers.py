@@ -41,6 +41,7 @@ from dstransformer.checkpoints.shards import KINDS, ShardReader
 from dstransformer.config import compose, load_config, read_config
 from dstransformer.corpus import Corpus, Tokenizer
 from dstransformer.decoding.parts import _read_job
+from dstransformer.evaluation.published_sets import published_test_set
 from dstransformer.evaluation.reranking import iter_nbest
 from dstransformer.io.files import file_sha256
 from dstransformer.io.products import product_of
@@ -154,11 +155,32 @@ def make_texts(folder: Path) -> None:
         (folder / f"b.txt.{ending}").write_bytes(compress(b"One line.\n" * 20))
 
 
+def make_test_sets(folder: Path) -> None:
+    """FLORES+ in both layouts, and WMT24++."""
+    (folder / "dev").mkdir()
+    (folder / "devtest").mkdir()
+    rows = [{"id": number, "text": text} for number, text in enumerate(("One.", "Two.", "Three."))]
+    for code in ("eng_Latn", "deu_Latn"):
+        pq.write_table(pa.Table.from_pylist(rows), folder / "dev" / f"{code}.parquet")
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "devtest" / f"{code}.jsonl").write_text(lines, encoding="utf-8")
+    record = {"source": "One.", "target": "Eins.", "is_bad_source": False}
+    (folder / "en-de_DE.jsonl").write_text(f"{json.dumps(record)}\n" * 3, encoding="utf-8")
+
+
+def read_test_sets(folder: Path) -> None:
+    for kind in ("flores200", "flores200/dev", "wmt24pp"):
+        published_test_set(f"{kind}:{folder}", "en-de")
+
+
 def make_sources(folder: Path) -> None:
     pairs = [{"en": f"Dog {n}.", "de": f"Hund {n}."} for n in range(5)]
     lines("a.jsonl", *pairs, {"translation": pairs[0]})(folder)
     text("b.tsv", "".join(f"{pair['en']}\t{pair['de']}\n" for pair in pairs))(folder)
     pq.write_table(pa.Table.from_pylist(pairs), folder / "c.parquet")
+    with zipfile.ZipFile(folder / "d.txt.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for side in ("en", "de"):
+            archive.writestr(f"Dogs.de-en.{side}", "".join(f"{pair[side]}\n" for pair in pairs))
 
 
 def read_sources(folder: Path) -> None:
@@ -325,6 +347,7 @@ TARGETS = [
     Target("n-best", lines("list.jsonl", HYPOTHESIS, HYPOTHESIS | {"line": 2}),
            lambda folder: list(iter_nbest(str(folder / "list.jsonl")))),
     Target("sources", make_sources, read_sources),
+    Target("test-sets", make_test_sets, read_test_sets),
     Target("memories", make_memories, read_sources),
     Target("arrow", make_arrows, read_sources),
     Target("archives", make_archives, read_archives),

@@ -5,7 +5,8 @@ of format version 1, and a corpus of format version 2. ``tests/data/formats/2`` 
 2, written by commit d807e0e, and a checkpoint of format version 2, written by commit 558e429. ``tests/data/formats/3``
 holds a run like the first with a checkpoint and a bundle of format version 3, and a corpus of format version 4, written
 by commit 1a71624. ``tests/data/formats/4`` holds a corpus of format version 6 of two sources with a vocabulary for each
-language, written by commit 480d097. ``tests/data/formats/1/ct2`` and ``hf`` are the bundle of version 1 as exports of
+language, written by commit 480d097. ``tests/data/formats/5`` holds a corpus of format version 7, written by commit
+c029a82. ``tests/data/formats/1/ct2`` and ``hf`` are the bundle of version 1 as exports of
 format version 1: for CTranslate2, and for Hugging Face, written by commit 830c7b3.
 """
 
@@ -115,6 +116,14 @@ def test_a_corpus_of_version_6_opens_with_its_parts_and_vocabularies() -> None:
     check_held_out(corpus)
     assert (corpus.manifest.cleaning.before, corpus.manifest.cleaning.after) == (None, None)
     assert "before and after" not in render_report(corpus, "stored")
+
+
+def test_a_corpus_of_version_7_opens_with_one_direction() -> None:
+    corpus = Corpus.open(STORED.parent / "5" / "corpus")
+    (part,) = corpus.manifest.parts
+    assert (part.pairs, part.src_lang, part.tgt_lang) == (60, None, None)
+    assert (corpus.manifest.directions, corpus.split("validation").directions) == ((), {})
+    check_held_out(corpus)
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -40,7 +40,7 @@ def spoil_missing(folder: Path) -> str:
 def spoil_everything(folder: Path) -> str:
     for side in ("src", "tgt"):
         (folder / f"{side}.txt").write_text(" \n" * 5)
-    return "cleaning left none of 5 training pairs (empty 5)"
+    return "cleaning left nothing of 5 (empty 5)"
 
 
 @pytest.mark.parametrize("spoil", [spoil_length, spoil_encoding, spoil_empty, spoil_missing, spoil_everything])

@@ -82,12 +82,12 @@ def default_run_name(run: RunStart, run_folder: Path) -> str:
 
 def dataset_name(run: RunStart) -> str:
     """The dataset name: ``data/wmt14 (en-de)``. With the parent folder, because many corpora are named ``corpus``."""
-    return f"{_last_two_parts(run.corpus)} ({_languages(run.manifest)})"
+    return f"{_last_two_parts(run.corpus)} ({run.manifest.languages})"
 
 
 def model_name(run: RunStart, run_folder: Path) -> str:
     """The model name: ``base en-de``. The run's name or folder, with characters that MLflow forbids replaced."""
-    name = f"{run.run_name or run_folder.absolute().name} {_languages(run.manifest)}"
+    name = f"{run.run_name or run_folder.absolute().name} {run.manifest.languages}"
     return "".join("-" if character in FORBIDDEN_IN_MODEL_NAMES else character for character in name)
 
 
@@ -168,7 +168,7 @@ def _source_digest(part: PartInfo, source: SourceInfo) -> str:
 def _corpus_profile(manifest: Manifest) -> dict[str, Any]:
     """The sizes that MLflow shows for a corpus."""
     return {
-        "languages": f"{manifest.src_lang}-{manifest.tgt_lang}",
+        "languages": manifest.languages,
         "vocab_size": manifest.tokenizer.vocab_size,
         **({} if manifest.src_tokenizer is None else {"src_vocab_size": manifest.src_tokenizer.vocab_size}),
         "pairs": {name: split.pairs for name, split in manifest.splits.items()},
@@ -310,7 +310,7 @@ def _format_facts(run: RunStart, run_folder: Path) -> str:
     rows = {
         "preset": f"{tags.pop('preset', '')}: {model.encoder_depth} + {model.decoder_depth} layers, d_model "
         f"{model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads",
-        "corpus": f"`{run.corpus.absolute()}`, {_languages(manifest)}, vocabulary {manifest.vocabulary}; "
+        "corpus": f"`{run.corpus.absolute()}`, {manifest.languages}, vocabulary {manifest.vocabulary}; "
         + ", ".join(f"{name} {split.pairs:,} pairs" for name, split in manifest.splits.items()),
         **({"mixture": mixture} if (mixture := describe_mixture(manifest.parts, run.config.training.mixture)) else {}),
         **({"augmentation": describe_augmentation(augment)} if (augment := run.config.training.augment) else {}),
@@ -329,26 +329,24 @@ def _format_usage(bundle: Path, manifest: Manifest) -> str:
             f"dst evaluate {folder} --task parsing --gold test.mrg",
         ]
         return "\n".join(["Use the bundle:", "", "```", *commands, "```"])
+    first = next((direction for direction in manifest.directions if direction.tag), None)
+    to, tag = ("", "") if first is None else (f" --to {first.tgt_lang}", f"{first.tag} ")
     return "\n".join(
         [
             "Use the bundle:",
             "",
             "```",
-            f"dst translate {folder} input.txt --output output.txt",
-            f"dst evaluate {folder} --src test.src --ref test.tgt",
+            f"dst translate {folder} input.txt{to} --output output.txt",
+            f"dst evaluate {folder}{to} --src test.src --ref test.tgt",
             "```",
             "",
             "```python",
             "from dstransformer.decoding import Translator",
             "",
-            f"Translator.load({str(bundle.absolute())!r}).translate(['A sentence.'])",
+            f"Translator.load({str(bundle.absolute())!r}).translate(['{tag}A sentence.'])",
             "```",
         ]
     )
-
-
-def _languages(manifest: Manifest) -> str:
-    return f"{manifest.src_lang}-{manifest.tgt_lang}"
 
 
 def _last_two_parts(folder: Path) -> str:

@@ -89,7 +89,7 @@ class Recorder:
         tags = {name: run.tags[name] for name in FILTER_TAGS if name in run.tags}
         if "git_revision" in tags:
             tags["mlflow.source.git.commit"] = tags["git_revision"]
-        tags["languages"] = f"{run.manifest.src_lang}-{run.manifest.tgt_lang}"
+        tags["languages"] = run.manifest.languages
         self._put(
             "start",
             run_name=run.run_name,

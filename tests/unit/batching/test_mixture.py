@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dstransformer.batching import Budget, Mixture, build_mixture, describe_mixture, plan_epoch
+from dstransformer.batching.mixture import temperature_weights
 from dstransformer.config import MixtureStage, load_config
 from dstransformer.corpus import PartInfo
 from dstransformer.errors import ConfigError
@@ -77,6 +78,15 @@ def test_stages_follow_each_other() -> None:
     ]  # fmt: skip
 
 
+@given(st.lists(st.integers(1, 10**8), min_size=1, max_size=9), st.floats(1, 100))
+def test_shares_by_temperature_are_those_of_the_formula(sizes: list[int], temperature: float) -> None:
+    weights = temperature_weights(sizes, temperature)
+    pairs = [weight * size for weight, size in zip(weights, sizes, strict=True)]
+    wanted = [size ** (1 / temperature) for size in sizes]
+    assert [one / sum(pairs) for one in pairs] == pytest.approx([one / sum(wanted) for one in wanted])
+    assert weights[sizes.index(max(sizes))] == 1
+
+
 @pytest.mark.parametrize(("temperature", "share"), [(1.0, 10 / 110), (5.0, 10**0.2 / (10**0.2 + 100**0.2))])
 def test_a_temperature_raises_the_share_of_small_sources(temperature: float, share: float) -> None:
     mixture = build_mixture(PARTS, [MixtureStage(temperature=temperature)])
@@ -105,6 +115,8 @@ def test_mixtures_that_do_not_fit_are_refused(stages: str, message: str) -> None
 def test_a_mixture_in_a_line() -> None:
     stages = [MixtureStage(epochs=3, weights={"a": 1, "b": 0}), MixtureStage(epochs=1, temperature=5)]
     last = MixtureStage(weights={"a": 0.5, "b": 2})
-    assert describe_mixture(PARTS, [*stages, last]) == "3 epochs of a 1, then 1 epoch of temperature 5, then a 0.5, b 2"
+    assert describe_mixture(PARTS, [*stages, last]) == (
+        "3 epochs of a 1, then 1 epoch of temperature 5 (a 1, b 6.30957), then a 0.5, b 2"
+    )
     assert describe_mixture(PARTS, []) == "a 1, b 1"
     assert describe_mixture(PARTS[:1], []) == ""

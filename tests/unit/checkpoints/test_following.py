@@ -13,7 +13,7 @@ import torch
 from support.data.corpora import small_tokenizer
 
 from dstransformer.checkpoints import following
-from dstransformer.checkpoints.following import RETRIES, Results, find_bundle, follow, is_finished, validation_set
+from dstransformer.checkpoints.following import RETRIES, Results, find_bundle, follow, is_finished, validation_sets
 from dstransformer.config import load_config
 from dstransformer.errors import DataError, NewerFormatError
 from dstransformer.evaluation.testset import TestSet
@@ -235,4 +235,4 @@ def test_results_of_a_newer_format_are_refused(run: Path) -> None:
 def test_a_corpus_that_is_gone_is_named(run: Path) -> None:
     bundle = open_bundle(write(run, "bundle"))
     with pytest.raises(DataError, match=r"the corpus of .* no longer exists .*: name a test set with --src"):
-        validation_set(bundle)
+        validation_sets(bundle)

@@ -147,6 +147,8 @@ def test_slips_are_found_before_anything_is_translated(
     ("bundle --src a.en --ref a.de --seed 0", "--seed is for --significance"),
     ("bundle --src a.en --ref a.de --interval 3", "--interval is for --follow"),
     ("bundle --src a.en --ref a.de --langpair en-de", "--langpair is for --test-set"),
+    ("--ref a.de --systems a.good --to de", "--to is for a BUNDLE: files of translations are only scored"),
+    ("bundle --src a.en --ref a.de --to fr", "--to 'fr': the model translates into de; its tags are none"),
     ("bundle --src a.en --ref a.de --src b.en --ref b.de --systems a.good", "given 1 times for 2 test sets"),
     ("--ref a.de --ref b.de --systems a.good a.bad --systems b.bad", "--systems names 2 and 1 files: name the same"),
     ("--ref a.de --systems b.good", "b.good has 3 lines but a.de has 4"),

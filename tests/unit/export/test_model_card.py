@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dstransformer.corpus import Direction
 from dstransformer.export.model_card import final_scores, model_card
 from dstransformer.model import open_bundle
 
@@ -65,3 +67,11 @@ def test_without_the_records_of_its_run_a_bundle_has_the_score_it_was_chosen_by(
         assert [(one.split, one.value, one.signature) for one in final_scores(open_bundle(run))] == [
             ("validation", 31.5, None)
         ]
+
+
+def test_the_directions_of_a_model_of_several_are_named(run: Path) -> None:
+    directions = Direction("en", "de", ">>deu<<"), Direction("de", "en", ">>eng<<")
+    bundle = replace(open_bundle(run / "bundle"), src_lang="mul", tgt_lang="mul", directions=directions)
+    card = model_card(bundle)
+    assert "translates `en` to `de` (`>>deu<<`), `de` to `en` (`>>eng<<`), each named by its tag" in card
+    assert "mul" not in card

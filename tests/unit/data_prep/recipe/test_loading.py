@@ -158,7 +158,10 @@ def test_the_recipes_of_the_package_load(capsys: pytest.CaptureFixture[str]) -> 
         ({"sources": {"a b": {"source": "toy"}}}, "'a b' is not a name"),
         ({"tgt_lang": False}, "sources.parallel.tgt_lang = False: an unquoted no, off, yes or on is not text in YAML"),
         ({"sources": {"back": 3}}, "no sources: write"),
-        ({"sources": {"x": {"source": "toy", "tgt_lang": "fr"}}}, "tgt_lang is de for the source 'parallel' and fr"),
+        (
+            {"sources": {"x": {"source": "toy", "tgt_lang": "fr"}}},
+            "the sources 'parallel' and 'x' have no tag, but translate into de and fr: give each target",
+        ),
         ({"sources": {"back": {"valid_size": 3}}}, "'parallel' and 'back' both have a validation set"),
         ({"clean": {"dedupp": True}}, "unknown key 'clean.dedupp', did you mean 'dedup'?"),
         ({"clean": 3}, "clean = 3: it is a section"),

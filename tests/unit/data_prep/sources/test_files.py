@@ -203,7 +203,8 @@ def test_parquet_without_usable_columns_is_refused(tmp_path: Path, columns: dict
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.TGZ", "x.zip"])
 def test_an_archive_without_the_name_of_a_member_is_refused(tmp_path: Path, name: str) -> None:
     archive, text = write(tmp_path / name, "content"), write(tmp_path / "x.de", "a\n")
-    for given in ({"train": archive}, {"src": archive, "tgt": text}, {"src": text, "tgt": archive}):
+    both = () if name == "x.zip" else ({"train": archive},)  # a zip may be one of OPUS
+    for given in (*both, {"src": archive, "tgt": text}, {"src": text, "tgt": archive}):
         with pytest.raises(DataError, match=rf"{name} is an archive: name the member to read, .*{name}::MEMBER"):
             read(**given)
 

@@ -41,8 +41,7 @@ def clean(
         folder / "read",
         folder / "clean",
         CleanOptions(**options),
-        languages,
-        parts=1,
+        [languages],
         workers=workers,
         progress=LineProgress(),
     )
@@ -100,7 +99,7 @@ def test_optional_rules_are_counted_only_when_they_are_on(tmp_path: Path) -> Non
 
 
 def test_cleaning_that_leaves_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none of 2 training pairs \(empty 1, too_long 1\)"):
+    with pytest.raises(DataError, match=r"cleaning left nothing of 2 \(empty 1, too_long 1\)"):
         clean(tmp_path, [("", ""), ("a a a a a a", "b")])
 
 

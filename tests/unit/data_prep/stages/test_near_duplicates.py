@@ -206,7 +206,7 @@ def test_cleaning_counts_them_keeps_examples_and_the_first_source_goes_first(tmp
     write_pairs(tmp_path / "read" / "validation.arrow", [pairs[0], (pairs[1][0], again[1][1])])
     (tmp_path / "clean").mkdir()
     options = CleanOptions(near_duplicates=0.7)
-    report = clean_text(tmp_path / "read", tmp_path / "clean", options, ("en", "de"), 2, 1, LineProgress())
+    report = clean_text(tmp_path / "read", tmp_path / "clean", options, [("en", "de")] * 2, 1, LineProgress())
     batches = list(iter_pairs(tmp_path / "clean" / "train.arrow"))
     kept = [pair for batch in batches for pair in zip(batch["src"].to_pylist(), batch["tgt"].to_pylist(), strict=True)]
     assert kept == pairs

@@ -80,4 +80,4 @@ def test_dropping_the_whole_training_text_is_refused(tmp_path: Path, capsys: pyt
     (tmp_path / "valid.src").write_text((tmp_path / "train.src").read_text())
     (tmp_path / "valid.tgt").write_text((tmp_path / "train.tgt").read_text())
     message = refuses(capsys, build(*options, "--drop-overlap", "--out", tmp_path / "corpus"))
-    assert "cleaning left none of 4500 training pairs (overlap 4500): leave out --drop-overlap" in message
+    assert "cleaning left nothing of 4,500 (overlap 4500): leave out --drop-overlap" in message

@@ -1,0 +1,114 @@
+"""Several translation directions in one model, told apart by a tag at the start of the source sentence.
+
+Johnson et al. (2017) introduced the tag; ``>>deu<<`` is OPUS-MT's way to write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dstransformer.corpus.languages import list_codes, matching_codes
+from dstransformer.errors import UserError, shown
+
+#: Stands for several languages on one side (ISO 639-2).
+MULTIPLE = "mul"
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A direction that a model translates in.
+
+    Attributes:
+        src_lang: Code of the source language.
+        tgt_lang: Code of the target language.
+        tag: What its source sentences begin with; None for nothing.
+    """
+
+    src_lang: str
+    tgt_lang: str
+    tag: str | None
+
+    @property
+    def name(self) -> str:
+        """The languages: ``en-de``."""
+        return f"{self.src_lang}-{self.tgt_lang}"
+
+
+def common_language(codes: Iterable[str]) -> str:
+    """The code that a side has in all directions, or ``mul``."""
+    distinct = set(codes)
+    return distinct.pop() if len(distinct) == 1 else MULTIPLE
+
+
+def choose_direction(directions: Sequence[Direction], to: str) -> Direction:
+    """The first direction into a language, which is given by a code of any kind or by its tag.
+
+    Raises:
+        UserError: There is none, or several languages are meant.
+    """
+    by_tag = [direction for direction in directions if direction.tag == to]
+    codes = list(dict.fromkeys(direction.tgt_lang for direction in directions))
+    found = matching_codes(to, codes)
+    if by_tag:
+        return by_tag[0]
+    if len(found) != 1:
+        tags = ", ".join(dict.fromkeys(direction.tag for direction in directions if direction.tag))
+        raise UserError(
+            f"--to {shown(to)}: the model translates into {list_codes(codes)}; its tags are {tags or 'none'}"
+        )
+    return next(direction for direction in directions if direction.tgt_lang == found[0])
+
+
+class Tags:
+    """The tags of a model, and the one that sentences without any get."""
+
+    def __init__(self, directions: Sequence[Direction], to: str | None = None) -> None:
+        """Take the direction ``to``; None if the sentences begin with their tags.
+
+        Raises:
+            UserError: See :func:`choose_direction`.
+        """
+        self._known = tuple(dict.fromkeys(direction.tag for direction in directions if direction.tag))
+        self._are_needed = bool(directions) and all(direction.tag for direction in directions)
+        self._chosen = choose_direction(directions, to) if to is not None else None
+
+    @property
+    def target(self) -> str | None:
+        """Code of the chosen target language."""
+        return None if self._chosen is None else self._chosen.tgt_lang
+
+    def split(self, sentences: Sequence[str], first: int) -> tuple[list[str], list[str]]:
+        """Divide sentences into what they begin with, a tag and a space or nothing, and the text.
+
+        Args:
+            sentences: The sentences. One without text gets no tag.
+            first: The number of the first one, for errors.
+
+        Raises:
+            UserError: A sentence begins with a tag that the model does not know, or with none although one is needed.
+        """
+        begins, texts = [], []
+        for number, sentence in enumerate(sentences, first):
+            word, _, rest = sentence.lstrip().partition(" ")
+            if word in self._known:
+                begins.append(f"{word} ")
+                texts.append(rest)
+                continue
+            if word.startswith(">>") and word.endswith("<<"):
+                raise UserError(
+                    f"sentence {number}: the model has no tag {shown(word)}; it has {', '.join(self._known)}"
+                )
+            begins.append(self._missing(number) if sentence.strip() else "")
+            texts.append(sentence)
+        return begins, texts
+
+    def _missing(self, number: int) -> str:
+        if self._chosen is not None:
+            return f"{self._chosen.tag} " if self._chosen.tag else ""
+        if self._are_needed:
+            raise UserError(
+                f"sentence {number} begins with no tag, and the model translates into several languages: name one with "
+                f"--to, or begin each sentence with one of {', '.join(self._known)}"
+            )
+        return ""

@@ -1,0 +1,200 @@
+"""Test sets in the layouts in which they are published, from a folder on this machine.
+
+FLORES-200 and FLORES+ (NLLB Team, 2022), NTREX-128 (Federmann et al., 2022) and WMT24++ (Deutsch et al., 2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dstransformer.corpus.languages import find_code, list_codes, matching_codes
+from dstransformer.errors import DataError, UserError, counted, shown
+from dstransformer.evaluation.testset import TestSet
+from dstransformer.io.json_text import JsonError, parse_json
+from dstransformer.io.text import iter_lines
+
+#: The splits of FLORES. The first is taken if none is named.
+_FLORES_SPLITS = ("devtest", "dev")
+
+_NTREX_SRC, _NTREX_REF = "newstest2019-src.", "newstest2019-ref."
+
+
+def is_published(name: str) -> bool:
+    """Whether a name of ``--test-set`` is that of a published set with its folder, as in ``ntrex:DIR``."""
+    return name.partition(":")[0].partition("/")[0] in _READERS and ":" in name
+
+
+def published_test_set(name: str, languages: str) -> TestSet:
+    """Read a test set from a folder.
+
+    Args:
+        name: ``flores200:DIR``, ``flores200/dev:DIR``, ``ntrex:DIR`` or ``wmt24pp:DIR``.
+        languages: Codes of any kind: ``en-de``, ``eng_Latn-deu_Latn``. The set's own codes name the result.
+
+    Raises:
+        UserError: The set has no such split, or the languages are not two codes.
+        DataError: The folder is missing or has another layout, lacks a language, or its files do not belong together.
+    """
+    kind, _, where = name.partition(":")
+    kind, _, split = kind.partition("/")
+    folder = Path(where)
+    if not where:
+        raise UserError(f"--test-set {name}: name the folder of the set, {kind}:DIR")
+    if not folder.is_dir():
+        raise DataError(f"--test-set {name}: {folder} is not a folder; download the set, and name its folder")
+    if split and (kind != "flores200" or split not in _FLORES_SPLITS):
+        raise UserError(f"--test-set {name}: {kind} has no split {shown(split)}{_splits(kind)}")
+    return _READERS[kind](folder, split, languages)
+
+
+def _splits(kind: str) -> str:
+    return f"; it has {' and '.join(_FLORES_SPLITS)}" if kind == "flores200" else ""
+
+
+def _read_flores(folder: Path, split: str, languages: str) -> TestSet:
+    split = split or _FLORES_SPLITS[0]
+    folder = folder if folder.name == split else folder / split
+    files: dict[str, Path] = {}
+    for ending in (f".{split}", ".jsonl", ".parquet") if folder.is_dir() else ():
+        files = {path.name.removesuffix(ending): path for path in _listed(folder) if path.name.endswith(ending)}
+        if files:
+            break
+    if not files:
+        raise DataError(
+            f"{folder} is not of FLORES-200: it has no file such as eng_Latn.{split}, eng_Latn.jsonl or "
+            "eng_Latn.parquet"
+        )
+    pair = _codes(languages, list(files), str(folder))
+    return _two_files("flores200" if split == _FLORES_SPLITS[0] else f"flores200/{split}", pair, files)
+
+
+def _read_ntrex(folder: Path, _: str, languages: str) -> TestSet:
+    folder = folder / "NTREX-128" if (folder / "NTREX-128").is_dir() else folder
+    files = {
+        path.name.removeprefix(begin).removesuffix(".txt"): path
+        for begin in (_NTREX_REF, _NTREX_SRC)
+        for path in _listed(folder)
+        if path.name.startswith(begin) and path.name.endswith(".txt")
+    }
+    if not files:
+        raise DataError(f"{folder} is not of NTREX-128: it has no file such as {_NTREX_SRC}eng.txt")
+    return _two_files("ntrex", _codes(languages, list(files), str(folder)), files)
+
+
+def _read_wmt24pp(folder: Path, _: str, languages: str) -> TestSet:
+    """Read a set from English; the sentences that its authors mark as bad sources are left out."""
+    files = {path.stem.partition("-")[2]: path for path in _listed(folder) if path.match("en-*.jsonl")}
+    if not files:
+        raise DataError(f"{folder} is not of WMT24++: it has no file such as en-de_DE.jsonl")
+    src, tgt = _codes(languages, ["en", *files], str(folder))
+    if src != "en":
+        raise DataError(f"{folder}: WMT24++ translates from en, not from {src}; into {list_codes(list(files))}")
+    path = files[tgt]
+    rows = [
+        (_text(record, "source", where), _text(record, "target", where))
+        for where, record in _records(path)
+        if not _is_bad(record, where)
+    ]
+    if not rows:
+        raise DataError(f"{path} has no sentence whose source is not marked as bad")
+    sources, references = zip(*rows, strict=True)
+    return TestSet(f"wmt24pp {src}-{tgt}", sources, references, str(path), str(path))
+
+
+_READERS: Mapping[str, Callable[[Path, str, str], TestSet]] = {
+    "flores200": _read_flores,
+    "ntrex": _read_ntrex,
+    "wmt24pp": _read_wmt24pp,
+}
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_file())
+    except OSError as error:
+        raise DataError(f"cannot read {folder}: {error.strerror or error}") from None
+
+
+def _codes(languages: str, codes: Sequence[str], where: str) -> tuple[str, str]:
+    """The codes of a set for two languages. A code may have a ``-``, so the one between them is found by trying.
+
+    Raises:
+        UserError: The languages are not two codes.
+        DataError: The set lacks one of them.
+    """
+    parts = languages.split("-")
+    cuts = [("-".join(parts[:cut]), "-".join(parts[cut:])) for cut in range(1, len(parts))]
+    if not cuts or not all(parts):
+        raise UserError(f"--langpair {shown(languages)}: name two languages, such as en-de")
+    known = [cut for cut in cuts if all(matching_codes(code, codes) for code in cut)]
+    src, tgt = (find_code(code, codes, where) for code in (known or cuts)[0])
+    if src == tgt:
+        raise UserError(f"--langpair {languages}: both are {src}; name two languages")
+    return src, tgt
+
+
+def _two_files(name: str, pair: tuple[str, str], files: Mapping[str, Path]) -> TestSet:
+    src, ref = (files[code] for code in pair)
+    sources, references = _sentences(src), _sentences(ref)
+    if len(sources) != len(references):
+        raise DataError(
+            f"{src} has {counted(len(sources), 'line')} but {ref} has {len(references)}: "
+            "line n of one must translate line n of the other"
+        )
+    return TestSet(f"{name} {'-'.join(pair)}", tuple(sources), tuple(references), str(src), str(ref))
+
+
+def _sentences(path: Path) -> list[str]:
+    """The sentences of a file: its lines, or ``text`` of its records in the order of their ``id``."""
+    if path.suffix == ".jsonl":
+        records = [(where, record) for where, record in _records(path)]
+    elif path.suffix == ".parquet":
+        records = [(f"{path}, row {row}", record) for row, record in enumerate(_rows(path), 1)]
+    else:
+        return list(iter_lines(path))
+    ids = [record.get("id") for _, record in records]
+    if not all(type(number) is int for number in ids) or len(set(ids)) < len(ids):
+        raise DataError(f"{path}: its records need an id each, a whole number that occurs once")
+    texts = {record["id"]: _text(record, "text", where) for where, record in records}
+    return [texts[number] for number in sorted(texts)]
+
+
+def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(iter_lines(path), 1):
+        where = f"{path}, line {number}"
+        try:
+            record = parse_json(line)
+        except JsonError as error:
+            raise DataError(f"{where}: not a JSON object ({error})") from None
+        if not isinstance(record, dict):
+            raise DataError(f"{where}: not a JSON object, but {shown(record)}")
+        yield where, record
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+        columns = [name for name in ("id", "text") if name in file.schema_arrow.names]
+        rows: list[dict[str, Any]] = file.read(columns=columns).to_pylist()
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise DataError(f"{path} cannot be read as Parquet ({shown(error, quote=False)}): copy it again") from None
+    return rows
+
+
+def _text(record: Mapping[str, Any], key: str, where: str) -> str:
+    text = record.get(key)
+    if not isinstance(text, str):
+        raise DataError(f"{where}: {key} is {shown(text)}, not a text")
+    return " ".join(text.splitlines())
+
+
+def _is_bad(record: Mapping[str, Any], where: str) -> bool:
+    is_bad = record.get("is_bad_source", False)
+    if not isinstance(is_bad, bool):
+        raise DataError(f"{where}: is_bad_source is {shown(is_bad)}, not true or false")
+    return is_bad

@@ -1,0 +1,146 @@
+"""A model of two directions, from the recipe of the package: trained, scored by direction, and used by its tags."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from support.data.prep import build
+from support.processes.launching import run_dst
+from support.training.runs import TINY
+
+from dstransformer.cli import main
+from dstransformer.corpus import Direction
+from dstransformer.decoding import Translator
+from dstransformer.decoding.commands import load_translator
+from dstransformer.errors import UserError
+from dstransformer.model import open_bundle
+
+pytestmark = pytest.mark.slow
+
+#: The scores of each direction and their means, of all sentences or of the first four.
+NAMES = [f"{score}{direction}" for direction in ("", "_en-de", "_de-en") for score in ("bleu", "chrf")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus and a run of two directions, tracked in MLflow."""
+    folder = tmp_path_factory.mktemp("directions")
+    sizes = [f"sources.{name}.{key}={size}" for name, pairs in (("en-de", 600), ("de-en", 200))
+             for key, size in (("pairs", pairs), ("valid_size", 12), ("test_size", 10))]  # fmt: skip
+    options = ["--set", *sizes, "vocab.vocab_size=500"]
+    assert build("toy_multilingual", *options, "--out", folder / "corpus") == 0
+    settings = [*TINY, "tracking.enabled=true", f"tracking.uri=sqlite:///{folder}/mlflow.db", "training.max_updates=20"]
+    settings += ["validation.every=10", "training.mixture=[{temperature: 5}]", "validation.final_sentences=0"]
+    command = [
+        "train",
+        "toy",
+        "--corpus",
+        str(folder / "corpus"),
+        "--run",
+        str(folder / "run"),
+        "--ds",
+        "zero0",
+        "fp32",
+    ]
+    done = run_dst(*command, "--set", *settings)
+    assert done.returncode == 0, done.stderr
+    (folder / "log").write_text(done.stdout + done.stderr, encoding="utf-8")
+    return folder
+
+
+def test_every_direction_has_its_bleu_in_the_log_and_in_mlflow(folder: Path) -> None:
+    log = (folder / "log").read_text(encoding="utf-8")
+    assert "mixture   temperature 5 (en-de 1, de-en 2.40822)" in log
+    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    by_kind = {kind: [record for record in records if record["kind"] == kind] for kind in ("valid", "final_test")}
+    assert [record["step"] for record in by_kind["valid"]] == [10, 20]
+    for record, ending in ((by_kind["valid"][0], "_first_4"), (by_kind["final_test"][0], "")):
+        scores = [name for name in record if name.startswith(("bleu", "chrf")) and not name.endswith("_signature")]
+        assert scores == [name + ending for name in NAMES]
+        mean = (record[f"bleu_en-de{ending}"] + record[f"bleu_de-en{ending}"]) / 2
+        assert record[f"bleu{ending}"] == pytest.approx(mean)
+    assert "bleu_de-en_first_4" in log
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    (run,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    assert {f"valid/{name}_first_4" for name in NAMES} | {f"final_test/{name}" for name in NAMES} <= set(
+        run.data.metrics
+    )
+    assert run.data.tags["languages"] == "en-de, de-en"
+    usage = run.data.tags["mlflow.note.content"].partition("Use the bundle:")[2]
+    assert "input.txt --to de --output" in usage
+    assert ".translate(['>>deu<< A sentence.'])" in usage
+
+
+def test_the_bundle_knows_its_directions(folder: Path) -> None:
+    bundle = open_bundle(folder / "run")
+    assert bundle.directions == (Direction("en", "de", ">>deu<<"), Direction("de", "en", ">>eng<<"))
+    tags = [f"▁{direction.tag}" for direction in bundle.directions]
+    assert all(tag in bundle.tokenizer.symbols for tag in tags)
+
+
+def test_the_target_language_is_an_option_or_begins_the_sentence(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, tagged = tmp_path / "plain", tmp_path / "tagged"
+    plain.write_text("The dog sees the cat.\n\nA man sleeps.\n", encoding="utf-8")
+    tagged.write_text(">>deu<< The dog sees the cat.\n\n>>deu<< A man sleeps.\n", encoding="utf-8")
+    found = {}
+    for name, command in (("to", [plain, "--to", "de"]), ("code", [plain, "--to", "deu"]), ("text", [tagged])):
+        assert main(["translate", str(folder / "run"), *map(str, command)]) == 0
+        found[name] = capsys.readouterr().out
+    assert found["to"] == found["code"] == found["text"]
+    assert found["to"].count("\n") == 3
+    for command, message in (
+        ([plain], "sentence 1 begins with no tag, and the model translates into several languages: name one with --to"),
+        ([plain, "--to", "fr"], "--to 'fr': the model translates into de, en; its tags are >>deu<<, >>eng<<"),
+        ([tagged, "--to", ">>fra<<"], "--to '>>fra<<': the model translates into de, en"),
+    ):
+        assert main(["translate", str(folder / "run"), *map(str, command)]) == 2
+        shown = capsys.readouterr().err.splitlines()
+        assert len(shown) == 1
+        assert message in shown[0]
+    tagged.write_text(">>deu<< The dog.\n>>fra<< The dog.\n", encoding="utf-8")
+    assert main(["translate", str(folder / "run"), str(tagged)]) == 2
+    assert "sentence 2: the model has no tag '>>fra<<'; it has >>deu<<, >>eng<<" in capsys.readouterr().err
+
+
+def test_long_texts_keep_their_tag_in_every_part(folder: Path) -> None:
+    translator = Translator.load(folder / "run")
+    first, second = ">>deu<< The dog sees the cat.", ">>deu<< A man sleeps in the house."
+    apart = translator.translate([first, second])
+    limit = max(len(ids) for ids in translator.tokenizer.encode([first, second]))
+    translator.settings = translator.settings.model_copy(update={"long_inputs": "split", "max_input_tokens": limit})
+    joined = translator.translate([f"{first} {second.removeprefix('>>deu<< ')}"])
+    assert joined == [" ".join(text for text in apart if text)]
+
+
+def test_a_model_of_one_direction_has_no_other() -> None:
+    stored = Path(__file__).parents[1] / "data" / "formats" / "3" / "run"
+    assert open_bundle(stored).directions == ()
+    assert load_translator(stored, to="deu").tags is None
+    with pytest.raises(UserError, match="--to 'fr': the model translates into de; its tags are none"):
+        load_translator(stored, to="fr")
+
+
+def test_each_direction_is_evaluated(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for code, lines in (("eng", "A dog.\nA cat.\n"), ("deu", "Ein Hund.\nEine Katze.\n")):
+        kind = "src" if code == "eng" else "ref"
+        (tmp_path / f"newstest2019-{kind}.{code}.txt").write_text(lines, encoding="utf-8")
+    for pair, target in (("en-de", "de"), ("de-en", "en")):
+        command = ["evaluate", str(folder / "run"), "--test-set", f"ntrex:{tmp_path}", "--langpair", pair, "--json"]
+        assert main(command) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["to"], found["sentences"]) == (target, 2)
+        assert "bleu_compound_split" in found["metrics"]
+    assert main(["evaluate", str(folder / "run"), "--test-set", f"ntrex:{tmp_path}"]) == 2
+    assert "--test-set needs the languages: --langpair en-de" in capsys.readouterr().err
+
+
+def test_following_scores_each_direction(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--follow", str(folder / "run"), "--interval", "1"]) == 0
+    scored = [line.split("  ")[1:3] for line in capsys.readouterr().out.splitlines()]
+    assert [words for words in scored if "validation en-de" in words]
+    assert [words for words in scored if "validation de-en" in words]
