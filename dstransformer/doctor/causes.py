@@ -110,12 +110,12 @@ def _explain_death(lost: Collection[RankRecord]) -> str:
 def killed_for_memory(log: Path = _KMSG) -> set[int]:
     """The processes that the kernel of this machine has killed because memory ran out, as far as its log tells."""
     killed: set[int] = set()
-    with suppress(OSError):
-        descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            with suppress(BlockingIOError):  # the end of the kernel's log
-                while line := os.read(descriptor, 8192):
-                    killed.update(int(number) for number in re.findall(rb"Killed process (\d+)", line))
-        finally:
-            os.close(descriptor)
+    with suppress(OSError), os.fdopen(os.open(log, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
+        line: bytes | None = b"-"
+        while line:  # None at the end of the kernel's log
+            try:
+                line = file.read(8192)
+            except BrokenPipeError:  # the kernel has overwritten the line
+                continue
+            killed.update(int(number) for number in re.findall(rb"Killed process (\d+)", line or b""))
     return killed

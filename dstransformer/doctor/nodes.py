@@ -209,7 +209,8 @@ def _is_ssh_alias(host: str) -> bool:
     with suppress(OSError, subprocess.SubprocessError):
         shown_config = subprocess.run(["ssh", "-G", host], capture_output=True, text=True, timeout=10, check=False)
         return any(
-            line.startswith("proxy") or (line.startswith("hostname ") and line.split()[1] != host.lower())
+            line.startswith(("proxyjump ", "proxycommand "))
+            or (line.startswith("hostname ") and line.split()[1] != host.lower())
             for line in shown_config.stdout.splitlines()
         )
     return False
