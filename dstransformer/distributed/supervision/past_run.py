@@ -145,8 +145,8 @@ def read_rank_log(text: str) -> RankRecord | None:
             _add(record, *match.groups())
         elif (verdict := _VERDICT.match(line)) is not None:
             record.verdict, record.is_over = verdict[1], True
-        elif record.is_over and not record.verdict and line and not line.startswith(" "):
-            record.error = line  # the last line of a traceback names the error
+        elif record.error.isidentifier() and re.match(rf"(\w+\.)*{record.error}\b", line):
+            record.error = line  # below its traceback
     return record
 
 
