@@ -133,8 +133,12 @@ def _driver_version() -> str:
 
 def check_compiler() -> Iterator[Finding]:
     """Whether a C++ compiler compiles: the CPU kernels and DeepSpeed's offloading need one."""
-    command = shlex.split(os.environ.get("CXX", "")) or ["g++"]
     loss = "without one, training on a CPU is slower and offloading to it fails"
+    try:
+        command = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    except ValueError as error:
+        yield Finding("compiler", f"CXX is {os.environ['CXX']!r}, no command ({error}); {loss}", "note", "unset CXX")
+        return
     if shutil.which(command[0]) is None:
         yield Finding("compiler", f"{command[0]} is not installed; {loss}", "note", "apt-get install g++, or set CXX")
         return
@@ -153,7 +157,10 @@ def check_compiler() -> Iterator[Finding]:
 
 def check_disk(runs: Path) -> Iterator[Finding]:
     """Whether the disk of the folder of runs takes what is written to it, and how much more it has room for."""
-    folder = next(place for place in (runs.absolute(), *runs.absolute().parents) if place.is_dir())
+    folder = next(place for place in (runs.absolute(), *runs.absolute().parents) if os.path.lexists(place))
+    if not folder.is_dir():
+        yield Finding("disk", f"{folder} is not a folder", "FAULT", "name the folder of runs with --runs")
+        return
     try:
         skew = _write_probe(folder)
     except OSError as error:

@@ -87,17 +87,24 @@ def read_run(path: Path) -> RunFolder:
         run.config = read_config(path / "config.yaml")
     except DstError as error:
         run.damage.append(str(error))
+    _read_metrics(run, path / METRICS_NAME)
+    return run
+
+
+def _read_metrics(run: RunFolder, path: Path) -> None:
+    if not os.path.lexists(path):
+        return  # the run ended before its first line
+    if not path.is_file():
+        run.damage.append(f"{path} is not a file")
+        return
     try:
-        run.lines = list(read_records(path / METRICS_NAME, skip_damaged=True))
-        for _ in read_records(path / METRICS_NAME, skip_damaged=False):
+        run.lines = list(read_records(path, skip_damaged=True))
+        for _ in read_records(path, skip_damaged=False):
             pass
     except DataError as error:
         run.damage.append(str(error))
-    except FileNotFoundError:
-        pass  # it ended before its first line
     except OSError as error:
-        run.damage.append(f"cannot read {path / METRICS_NAME}: {error.strerror}")
-    return run
+        run.damage.append(f"cannot read {path}: {error.strerror}")
 
 
 def _check_start(run: RunFolder) -> Iterator[Finding]:

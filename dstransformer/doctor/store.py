@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 from dstransformer.doctor.finding import Finding
-from dstransformer.errors import DstError, counted, shown, without_secrets
+from dstransformer.errors import DstError, counted, without_secrets
 from dstransformer.io.files import lock_owner
 from dstransformer.io.products import RUN_LOCK
 from dstransformer.tracking.mlflow.location import (
@@ -18,6 +19,7 @@ from dstransformer.tracking.mlflow.location import (
     sqlite_path,
 )
 from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox
+from dstransformer.tracking.mlflow.sender import prepare_mlflow, quiet_libraries, short_reason
 from dstransformer.tracking.mlflow.versions import UnusableStoreError
 
 #: Runs that a finding names at most.
@@ -45,11 +47,10 @@ def check_store(address: str) -> Finding:
     except UnusableStoreError as error:
         return Finding("mlflow store", str(error), "FAULT")
     except Exception as error:
-        reason = shown(getattr(error, "orig", None) or error, quote=False, limit=240)
-        return Finding(
-            "mlflow store", f"{place} cannot be used: {reason}", "FAULT",
-            "start the server or free the file; runs train on, and `dst track RUN` sends their records later",
-        )  # fmt: skip
+        advice = "start the server or free the file; runs train on, and `dst track RUN` sends their records later"
+        if isinstance(error, ModuleNotFoundError):
+            advice = f"pip install {error.name}, the driver of that database"
+        return Finding("mlflow store", f"{place} cannot be used: {short_reason(error)}", "FAULT", advice)
     if problem is not None:
         return Finding("mlflow store", problem, "FAULT")
     return Finding("mlflow store", f"{place} answers and fits")
@@ -72,8 +73,6 @@ def _find_problem(address: str, path: Path | None) -> str | None:
         return None
     if not address.startswith("http"):
         return None  # Databricks
-    from dstransformer.tracking.mlflow.sender import prepare_mlflow, quiet_libraries
-
     prepare_mlflow()
     with quiet_libraries():
         return describe_server(address, server_version(address))
@@ -124,6 +123,8 @@ def check_tracking(run: Path, *, in_training: bool) -> Iterator[Finding]:
 
 def _count(run: Path) -> int | str:
     """The number of pending records of a run, or why they cannot be counted."""
+    if os.path.lexists(run / OUTBOX_NAME) and not (run / OUTBOX_NAME).is_file():
+        return f"{run / OUTBOX_NAME} is not a file: move it away"
     try:
         outbox = Outbox(run, converts=False)
         pending, damaged = outbox.pending(), outbox.count_damaged()

@@ -272,7 +272,7 @@ def lock_owner(path: Path) -> str | None:
         OSError: The file cannot be read, or its file system has no locks.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # it may be a pipe
     except FileNotFoundError:
         return None
     try:

@@ -206,6 +206,17 @@ def test_files_that_end_in_the_middle_are_found(run: Path) -> None:
     assert "mlflow store" in faults(doctor(run)[1])
 
 
+def test_pipes_devices_and_folders_in_place_of_files_are_found(run: Path) -> None:
+    names = ["exit-status", "metrics.jsonl", "tracking-outbox.jsonl", "logs/rank-00000.log", "config.yaml"]
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), os.mkdir):
+        for path in (run / name for name in names):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            make(path)
+        status, found = doctor(run)
+        assert (status, faults(found)) == (1, ["end", "records", "files"])
+        assert "the check itself failed" not in json.dumps(found)
+
+
 @pytest.mark.parametrize("cut", [0, 1, 40, 2000])
 def test_no_cut_of_any_file_is_a_traceback(run: Path, cut: int) -> None:
     for path in [*run.glob("*"), *run.glob("logs/*"), *run.glob("checkpoints/*/*")]:

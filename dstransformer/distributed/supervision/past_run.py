@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 from dataclasses import dataclass, field
@@ -102,7 +103,7 @@ def read_exit_status(path: Path) -> tuple[int, float] | None:
         DataError: The file is damaged or cannot be read.
     """
     try:
-        text = path.read_bytes()[:100].decode(errors="replace")
+        text = _read_end(path, 100)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -172,11 +173,19 @@ def _seconds(text: str) -> float:
 def _read(path: Path, damage: list[str]) -> str:
     """The text of a file, or its end if it is long; empty if it is missing."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LIMIT))
-            return file.read(_LIMIT).decode(errors="replace")
+        return _read_end(path, _LIMIT)
     except FileNotFoundError:
         return ""
     except OSError as error:
         damage.append(f"cannot read {path}: {error.strerror}")
         return ""
+
+
+def _read_end(path: Path, limit: int) -> str:
+    """The last bytes of a file, at most ``limit``, as text. A pipe or a device is refused: it may have no end."""
+    size = path.stat().st_size
+    if not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
+    with path.open("rb") as file:
+        file.seek(max(0, size - limit))
+        return file.read(limit).decode(errors="replace")

@@ -91,11 +91,11 @@ class Sender:
         except Exception as error:
             if not store.accepts_writes():
                 self._store = None
-                raise StoreUnreachableError(_reason(error)) from error
+                raise StoreUnreachableError(short_reason(error)) from error
             if operation not in self._warned and not (batch.offsets and self._refused.issuperset(batch.offsets)):
                 logger.warning(
                     "the tracking server refused %r (kept in %s): %s",
-                    operation, self._run_folder / OUTBOX_NAME, _reason(error),
+                    operation, self._run_folder / OUTBOX_NAME, short_reason(error),
                 )  # fmt: skip
             self._warned.add(operation)
             self._refused.update(batch.offsets)
@@ -120,7 +120,7 @@ class Sender:
         try:
             store, lost = self._open()
         except Exception as error:
-            raise StoreUnreachableError(_reason(error)) from error
+            raise StoreUnreachableError(short_reason(error)) from error
         if lost and (count := self._outbox.rewind()):
             logger.warning(
                 "%s does not know run %s: sending all its %d records again",
@@ -184,7 +184,7 @@ def quiet_libraries() -> Iterator[None]:
             library.setLevel(level)
 
 
-def _reason(error: BaseException) -> str:
+def short_reason(error: BaseException) -> str:
     """A short reason, without passwords and the network libraries' details."""
     text = without_secrets(" ".join(str(error).split()) or repr(error))
     if known := re.search(r"\[Errno -?\d+\] ([\w ]+)", text):
