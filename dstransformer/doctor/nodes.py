@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -26,6 +25,7 @@ from dstransformer.doctor.finding import Finding
 from dstransformer.doctor.machine import DEFAULT_PORT, PACKAGES, is_free
 from dstransformer.errors import UserError, shown
 from dstransformer.io.files import read_bounded
+from dstransformer.io.json_text import JsonError, parse_json
 
 #: Seconds that a login and the check on a node may take.
 _LOGIN_SECONDS, _NODE_SECONDS = 10, 120
@@ -36,11 +36,12 @@ CLOCK_SECONDS = 2.0
 _MAX_BYTES = 2**20
 _HOST = re.compile(r"(\S+)\s+slots=(\d+)")
 
-#: Run on a node, with the names of all nodes, the address and the port of a listener here as JSON.
+#: Run on a node, with the names of packages, address and port of a listener here (or nothing), and the names of all
+#: nodes. Prints one line of JSON.
 _PROGRAM = """
 import json, platform, socket, sys
 from importlib.metadata import PackageNotFoundError, version
-names, packages, listener = json.loads(sys.argv[1])
+packages, listener, names = sys.argv[1].split(), sys.argv[2].split(), sys.argv[3:]
 found = {"host": platform.node(), "python": platform.python_version(), "unresolved": [], "unreachable": ""}
 for package in packages:
     try:
@@ -59,7 +60,7 @@ for name in names:
         found["unresolved"].append(name)
 if listener:
     try:
-        socket.create_connection(tuple(listener), 10).close()
+        socket.create_connection((listener[0], int(listener[1])), 10).close()
     except OSError as error:
         found["unreachable"] = str(error)
 print(json.dumps(found))
@@ -132,7 +133,7 @@ def check_nodes(hosts: Sequence[str], environment: Mapping[str, str]) -> Iterato
     yield from check_own_name(environment)
     port = environment.get("MASTER_PORT", "")
     with _listening(int(port) if port.isdecimal() else DEFAULT_PORT) as listener:
-        questions = json.dumps([list(hosts), list(PACKAGES), listener])
+        questions = shlex.join([" ".join(PACKAGES), "" if listener is None else "{} {}".format(*listener), *hosts])
         with ThreadPoolExecutor(min(32, len(hosts))) as pool:
             answers = list(pool.map(lambda host: ask(host, questions), hosts))
     for host, answer in zip(hosts, answers, strict=True):
@@ -179,7 +180,7 @@ def ask(host: str, questions: str) -> Answer:
     command = (
         f"date +%s.%N; cd {shlex.quote(os.getcwd())} && "  # noqa: PTH109 - the name that deepspeed gives
         f"PYTHONPATH={shlex.quote(os.environ.get('PYTHONPATH', ''))} "
-        f"{shlex.quote(sys.executable)} -c {shlex.quote(_PROGRAM)} {shlex.quote(questions)}"
+        f"{shlex.quote(sys.executable)} -c {shlex.quote(_PROGRAM)} {questions}"
     )
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_LOGIN_SECONDS}"]
     began = time.time()
@@ -193,15 +194,18 @@ def ask(host: str, questions: str) -> Answer:
         stated, read = login.stdout.readline().strip(), time.time()
         output, errors = login.communicate()
         timer.cancel()
-    if not re.fullmatch(r"\d+\.\d+", stated):
+    if (match := re.fullmatch(r"(\d+(?:\.\d+)?)\D*", stated)) is None:  # some systems have no %N
         return _explain_login(host, login.returncode, errors)
-    skew = float(stated) - min(max(float(stated), began), read)
-    try:
-        return Answer(report=json.loads(output.strip().splitlines()[-1]), skew=skew)
-    except (ValueError, IndexError):
-        reason = (errors.strip().splitlines() or [f"status {login.returncode}"])[-1]
-        where = f"{sys.executable} in {Path.cwd()}"
-        return Answer(f"{where} does not run there ({reason})", "put this checkout and its .venv under the same path")
+    clock = float(match[1])
+    skew = clock - min(max(clock, began), read)
+    report = None
+    with suppress(JsonError, IndexError):
+        report = parse_json(output.strip().splitlines()[-1])
+    if isinstance(report, dict):
+        return Answer(report=report, skew=skew)
+    reason = (errors.strip().splitlines() or [f"status {login.returncode}"])[-1]
+    where = f"{sys.executable} in {Path.cwd()}"
+    return Answer(f"{where} does not run there ({reason})", "put this checkout and its .venv under the same path")
 
 
 def _is_ssh_alias(host: str) -> bool:

@@ -59,6 +59,8 @@ def check_run(path: Path) -> list[Finding]:
     """
     if not path.is_dir() or not is_run(path):
         what = "is not the folder of a run" if path.exists() else "does not exist"
+        if (path / "table3.json").is_file():
+            what = "holds the runs of a table"
         raise UserError(f"{path} {what}: name a folder that `dst train --run` wrote")
     run = read_run(path)
     return collect(

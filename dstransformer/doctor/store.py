@@ -20,6 +20,7 @@ from dstransformer.tracking.mlflow.location import (
 )
 from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox
 from dstransformer.tracking.mlflow.sender import prepare_mlflow, quiet_libraries, short_reason
+from dstransformer.tracking.mlflow.tracked_run import lacks_end
 from dstransformer.tracking.mlflow.versions import UnusableStoreError
 
 #: Runs that a finding names at most.
@@ -117,6 +118,8 @@ def check_tracking(run: Path, *, in_training: bool) -> Iterator[Finding]:
         yield Finding("records", number, "FAULT")
     elif number and not in_training:
         yield Finding("records", f"{counted(number, 'record')} not in MLflow", "FAULT", f"dst track {run}")
+    elif not in_training and lacks_end(Outbox(run, converts=False)):
+        yield Finding("records", "MLflow takes the run for RUNNING", "note", f"dst track {run} marks it as FAILED")
     else:
         yield Finding("records", f"{number} to be sent by the training" if number else "MLflow has all")
 

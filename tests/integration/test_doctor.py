@@ -19,7 +19,7 @@ import pytest
 from support.processes.forks import environment
 from support.processes.launching import finish, free_port, run_command, run_dst, wait_until
 from support.processes.ranks import srun
-from support.services.mlflow_runs import make_tracker
+from support.services.mlflow_runs import make_tracker, pending
 from support.services.mlflow_server import MlflowServer, make_start
 from support.training.runs import TINY
 
@@ -262,6 +262,18 @@ def test_records_that_wait_are_found_and_stay_as_they_are(run_folder: Path) -> N
     assert {path: path.stat().st_mtime_ns for path in run_folder.iterdir()} == before
 
 
+def test_a_run_that_could_not_report_its_end_is_told_from_one_that_did(run_folder: Path, store: str) -> None:
+    tracker = make_tracker(run_folder, store)
+    tracker.emit(make_start())
+    wait_until(lambda: pending(run_folder) == 0)
+    (run_folder / "metrics.jsonl").touch()
+    _, found = doctor(run_folder)
+    assert found["records"]["text"] == "MLflow takes the run for RUNNING"
+    assert found["records"]["advice"] == f"dst track {run_folder} marks it as FAILED"
+    tracker.emit(RunEnd("finished"))
+    assert doctor(run_folder)[1]["records"]["text"] == "MLflow has all"
+
+
 def test_a_port_that_is_taken_is_found(healthy: Path) -> None:
     with socket.create_server(("127.0.0.1", free_port())) as listener:
         port = listener.getsockname()[1]
@@ -304,13 +316,12 @@ def test_a_full_disk_is_found(small_disk: Path) -> None:
 
 def test_little_shared_memory_is_found(healthy: Path) -> None:
     """In a mount namespace of its own, where /dev/shm is a tmpfs of 1 MiB."""
-    program = (
-        f"mount -t tmpfs -o size=1m tmpfs /dev/shm && exec {sys.executable} -m dstransformer doctor --json --runs $0"
-    )
+    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
+    if run_command(["unshare", "--mount", "sh", "-c", mount]).returncode != 0:
+        pytest.skip("mounting needs root")
+    program = f"{mount} && exec {sys.executable} -m dstransformer doctor --json --runs {healthy.parent}"
     variables = environment({"MASTER_PORT": str(free_port())})
-    done = run_command(["unshare", "--mount", "sh", "-c", program, str(healthy.parent)], env=variables)
-    if not done.stdout:
-        pytest.skip(f"mounting needs root: {done.stderr}")
+    done = run_command(["unshare", "--mount", "sh", "-c", program], env=variables)
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
     assert_fault((done.returncode, found), "/dev/shm", "1 of 1 MiB free", "docker run --shm-size=8g")
 
