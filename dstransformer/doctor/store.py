@@ -14,14 +14,21 @@ from dstransformer.io.products import RUN_LOCK
 from dstransformer.tracking.mlflow.location import (
     STATE_NAME,
     TrackingState,
+    check_secrets,
     is_database,
     resolve_tracking_uri,
     sqlite_path,
 )
 from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox
 from dstransformer.tracking.mlflow.sender import prepare_mlflow, quiet_libraries, short_reason
+from dstransformer.tracking.mlflow.sqlite_store import find_problem
 from dstransformer.tracking.mlflow.tracked_run import lacks_end
-from dstransformer.tracking.mlflow.versions import UnusableStoreError
+from dstransformer.tracking.mlflow.versions import (
+    UnusableStoreError,
+    check_database,
+    describe_server,
+    server_version,
+)
 
 #: Runs that a finding names at most.
 _MAX_NAMED = 3
@@ -60,14 +67,9 @@ def check_store(address: str) -> Finding:
 def _find_problem(address: str, path: Path | None) -> str | None:
     """What is wrong with a store; None if nothing is. Raises whatever the store raises."""
     if path is not None:
-        from dstransformer.tracking.mlflow.sqlite_store import find_problem
-
         if (problem := find_problem(path)) is None:
             return None
         return f"{path} is broken ({problem}): the next run keeps it under another name and fills a new one"
-    from dstransformer.tracking.mlflow.location import check_secrets
-    from dstransformer.tracking.mlflow.versions import check_database, describe_server, server_version
-
     check_secrets(address)
     if is_database(address):
         check_database(address)
