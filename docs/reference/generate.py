@@ -32,7 +32,8 @@ EXIT_STATUSES = """\
 | status | meaning |
 |--:|---|
 | 0 | done |
-| 1 | a disk or a file system refused, training diverged, another process of the job failed, or a bug |
+| 1 | a disk or a file system refused, training diverged, another process of the job failed, or a bug. Of \
+`dst doctor`: a check found a fault |
 | 2 | your input: an option, a configuration, a file. Of `dst-prep verify`: the corpus is damaged |
 | 129 | `dst-prep`: ended by SIGHUP |
 | 130 | ended by Ctrl-C; of `dst train`: by a second one, without a checkpoint |

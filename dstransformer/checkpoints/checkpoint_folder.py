@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from dstransformer.checkpoints.format import (
-    MANIFEST,
     RESUMABLE_VERSION,
     Checkpoint,
     TrainState,
@@ -18,6 +16,7 @@ from dstransformer.checkpoints.format import (
     open_checkpoint,
     read_checkpoint,
 )
+from dstransformer.checkpoints.integrity import MANIFEST, complete_checkpoints
 from dstransformer.checkpoints.selection import select_kept
 from dstransformer.errors import ConfigError, DataError, NewerFormatError, StorageError, UnreadableError, shown
 from dstransformer.evaluation import Score
@@ -25,8 +24,6 @@ from dstransformer.io.files import ROOM_ADVICE, replace_file, replacing, storage
 from dstransformer.model import open_bundle
 
 logger = logging.getLogger(__name__)
-
-_NAME_PATTERN = re.compile(r"step-\d{8,}")
 
 LATEST = "latest"
 
@@ -250,7 +247,7 @@ class CheckpointFolder:
 
     def folders(self) -> list[Path]:
         """The folders of complete checkpoints, oldest first, damaged ones included."""
-        return sorted(path for path in self.path.glob("step-*") if _NAME_PATTERN.fullmatch(path.name))
+        return complete_checkpoints(self.path)
 
     def _prune(self) -> None:
         """Delete the checkpoints that are no longer kept; log a warning for each that cannot be deleted."""

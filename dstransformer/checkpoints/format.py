@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -14,12 +13,13 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from dstransformer.batching import Position
+from dstransformer.checkpoints.integrity import MANIFEST, OWN_HASH, check_manifest, hash_manifest, verify_files
 from dstransformer.checkpoints.shards import Shard
 from dstransformer.config import Precision, precision_of, zero_stage
 from dstransformer.corpus import Manifest
-from dstransformer.errors import DataError, shown
+from dstransformer.errors import DataError
 from dstransformer.evaluation import Score
-from dstransformer.io.files import file_sha256, is_plain_name, read_error
+from dstransformer.io.files import file_sha256, read_error
 from dstransformer.io.json_text import read_record
 
 #: 1: the first format, without a version key. 2: adds ``format_version``, and the position in the data is a section of
@@ -28,10 +28,7 @@ from dstransformer.io.json_text import read_record
 FORMAT_VERSION = 4
 RESUMABLE_VERSION = 3
 
-MANIFEST, STATE, BUNDLE = "manifest.json", "state", "bundle"
-
-#: The key of the manifest for the hash of its other keys. Earlier versions wrote none, and ignore it.
-_OWN_HASH = "sha256"
+STATE, BUNDLE = "state", "bundle"
 
 #: Keys of the manifest that are not the names of the attributes they hold, and the reverse.
 _KEYS = {
@@ -279,18 +276,12 @@ def manifest_text(state: TrainState, score: Score | None, files: Mapping[str, st
         "interim": interim,
         "files": dict(sorted(files.items())),
     }
-    return json.dumps(manifest | {_OWN_HASH: _own_hash(manifest)}, indent=2) + "\n"
+    return json.dumps(manifest | {OWN_HASH: hash_manifest(manifest)}, indent=2) + "\n"
 
 
 def _rename(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """The values with other keys, in the same order. Keys without another name stay."""
     return {names.get(key, key): value for key, value in values.items()}
-
-
-def _own_hash(manifest: Mapping[str, Any]) -> str:
-    """The SHA-256 of a manifest without its own hash, as compact JSON with sorted keys."""
-    content = {name: value for name, value in manifest.items() if name != _OWN_HASH}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -314,8 +305,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     def check(content: dict[str, Any]) -> None:
         if "state" not in content and "splits" in content:
             raise DataError(f"{folder} is a corpus, not a checkpoint")
-        if _OWN_HASH in content and content[_OWN_HASH] != _own_hash(content):
-            raise DataError(f"{path} is damaged: its content does not match its hash")
+        check_manifest(path, content)
 
     def build(content: dict[str, Any]) -> Checkpoint:
         return _build_checkpoint(folder, content)
@@ -378,13 +368,4 @@ def verify_checkpoint(checkpoint: Checkpoint) -> None:
         DataError: A file is missing or damaged.
         UnreadableError: A file cannot be read now.
     """
-    for name, digest in checkpoint.files.items():
-        if not all(map(is_plain_name, name.split("/"))):
-            raise DataError(f"{checkpoint.path / MANIFEST} names {shown(name)}, which is no file of the checkpoint")
-        path = checkpoint.path / name
-        try:
-            is_damaged = not path.is_file() or file_sha256(path) != digest
-        except OSError as error:
-            raise read_error(path, error) from None
-        if is_damaged:
-            raise DataError(f"{path} is missing or damaged")
+    verify_files(checkpoint.path, checkpoint.files)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer.checkpoints.checkpoint_folder import CheckpointFolder
-from dstransformer.checkpoints.format import MANIFEST, RESUMABLE_VERSION, Checkpoint, read_checkpoint, verify_checkpoint
+from dstransformer.checkpoints.format import RESUMABLE_VERSION, Checkpoint, read_checkpoint, verify_checkpoint
+from dstransformer.checkpoints.integrity import MANIFEST
 from dstransformer.checkpoints.selection import rank_by_score
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.model import open_bundle

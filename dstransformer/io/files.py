@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import logging
 import os
@@ -260,6 +261,27 @@ def hold_lock(path: Path, busy: str, *, wait: float = 0.0, keep: bool = False) -
             with suppress(OSError):
                 path.unlink(missing_ok=True)
         lock.release()
+
+
+def lock_owner(path: Path) -> str | None:
+    """The process that holds a lock file; None if none does, or there is no file. Changes nothing.
+
+    For an instant the file is locked for reading.
+
+    Raises:
+        OSError: The file cannot be read, or its file system has no locks.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # it may be a pipe
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _owner(path)
+    finally:
+        os.close(descriptor)
+    return None
 
 
 def _owner(path: Path) -> str:

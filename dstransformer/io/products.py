@@ -11,8 +11,11 @@ from pathlib import Path
 from dstransformer.errors import UserError
 from dstransformer.io.json_text import read_json
 
+#: The lock file of a run. It is never deleted, and marks the folder as a run folder.
+RUN_LOCK = ".lock"
+
 #: Files that identify a run folder; one of them is enough.
-RUN_MARKERS = (".lock", "metrics.jsonl")
+RUN_MARKERS = (RUN_LOCK, "metrics.jsonl")
 
 #: All files that a run writes at the top of its folder.
 RUN_FILES = (

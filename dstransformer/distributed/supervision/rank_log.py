@@ -20,6 +20,9 @@ from dstransformer.distributed.launcher import Processes, launcher_name
 from dstransformer.errors import DstError
 from dstransformer.io.files import replace_file
 
+#: The folder of logs in a run folder.
+LOGS = "logs"
+
 #: A log of more bytes becomes ``rank-NNNNN.log.1``, in place of the one before.
 MAX_BYTES = 1_000_000
 

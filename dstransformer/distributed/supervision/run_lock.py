@@ -16,9 +16,7 @@ from dstransformer.corpus import Corpus
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError
 from dstransformer.io.files import hold_lock, replace_file, storage_errors
-
-#: The lock file of a run. It is never deleted, and marks the folder as a run folder.
-LOCK_NAME = ".lock"
+from dstransformer.io.products import RUN_LOCK
 
 
 @contextmanager
@@ -46,7 +44,7 @@ def lock_run_folder(
             if world.is_rank0:
                 with storage_errors(run):
                     run.mkdir(parents=True, exist_ok=True)
-                    stack.enter_context(hold_lock(run / LOCK_NAME, busy, keep=True))
+                    stack.enter_context(hold_lock(run / RUN_LOCK, busy, keep=True))
                     probe.touch()
         settings = json.dumps([__version__, config.model_dump(), ds_config], sort_keys=True)
         nodes = world.gather((platform.node(), probe.exists(), settings, corpus.manifest.build_key))

@@ -15,14 +15,11 @@ from dstransformer.corpus import Corpus
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.supervision.failure_detection import Limits
 from dstransformer.distributed.supervision.heartbeat import EXIT_STATUS, HeartbeatMonitor, prepare_logs
-from dstransformer.distributed.supervision.rank_log import ExitStatus, RankLog, record_collectives
+from dstransformer.distributed.supervision.rank_log import LOGS, ExitStatus, RankLog, record_collectives
 from dstransformer.distributed.supervision.run_lock import lock_run_folder
 from dstransformer.distributed.supervision.stop_signals import StopRequest, stop_if_launcher_dies
 from dstransformer.distributed.world import PeerError, World, join_world, leave_world, peer_errors
 from dstransformer.errors import RUN_AGAIN, DstError
-
-#: The folder of logs in a run folder.
-LOGS = "logs"
 
 #: The timeout of process groups if ``training.wait_seconds`` is 0, and of joining if ``join_seconds`` is. PyTorch
 #: cannot wait forever.

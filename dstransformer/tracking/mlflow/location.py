@@ -23,7 +23,8 @@ GROUP_LOCK_NAME = ".table3-mlflow.lock"
 _USER = re.compile(r"://[^/\s]*@")
 
 _START_OVER = "delete it, and the next `dst train` there tracks the run as a new one"
-SCHEMES = ("http", "https", "databricks", "sqlite", "postgresql", "mysql", "mssql")
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+SCHEMES = ("http", "https", "databricks", *DATABASES)
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,11 @@ def sqlite_path(tracking_uri: str) -> Path | None:
     scheme, _, rest = tracking_uri.partition(":///")
     name = rest.partition("?")[0]
     return Path(name).absolute() if _scheme(scheme) == "sqlite" and name not in ("", ":memory:") else None
+
+
+def is_database(tracking_uri: str) -> bool:
+    """Whether a store is a database that MLflow opens itself, not a server."""
+    return _scheme(tracking_uri) in DATABASES
 
 
 def artifact_location(tracking_uri: str) -> str | None:

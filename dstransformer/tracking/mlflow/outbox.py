@@ -96,13 +96,13 @@ class _Line:
 
 
 class Outbox:
-    """The outbox in a run folder."""
+    """The outbox in a run folder. One that only counts (``converts=False``) leaves records of old versions alone."""
 
-    def __init__(self, run_folder: Path) -> None:
+    def __init__(self, run_folder: Path, *, converts: bool = True) -> None:
         self._folder = run_folder
         self._path = run_folder / OUTBOX_NAME
         self._exists = False  # whether it was written here; if it is missing later, so is its disk
-        self._is_prepared = False
+        self._is_prepared = not converts
         self._loaded: _Cursor | None = None
         self._backlog: Backlog[Record] = Backlog(self._append, self._warn_of_refusal, self._warn_of_recovery)
         self._tried: dict[int, tuple[Record, bool]] = {}  # records sent from memory, by id, and whether accepted

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dstransformer.batching import describe_augmentation, describe_mixture
 from dstransformer.config import MixtureStage
 from dstransformer.corpus import Manifest, PartInfo, SourceInfo
 from dstransformer.errors import without_secrets
@@ -302,6 +301,8 @@ def _format_members(bundle: Path) -> str:
 
 
 def _format_facts(run: RunStart, run_folder: Path) -> str:
+    from dstransformer.batching import describe_augmentation, describe_mixture  # imports PyTorch
+
     model, manifest, tags = run.config.model, run.manifest, dict(run.tags)
     host = tags.pop("host", "")
     names = ("device", "world_size", "threads", "cpu_kernels", "gpu_kernels")

@@ -79,11 +79,12 @@ class Recorder:
         #: Steps of the checkpoints whose weights this process has known.
         self._checkpoints: set[int] = set() if run.resume_step is None else {run.resume_step}
 
-    def start(self, crashed: Record | None) -> None:
+    def start(self, crashed: Record | None, parent: Mapping[str, str] | None = None) -> None:
         """Record the start of the run and its description.
 
         Args:
             crashed: ID and last time of an earlier run in this folder that ended without a report; None if none did.
+            parent: The tag that names the parent run, if there is one. The user's own tags come first.
         """
         run = self._run
         tags = {name: run.tags[name] for name in FILTER_TAGS if name in run.tags}
@@ -97,7 +98,7 @@ class Recorder:
             resume=run.resume_step is not None,
             key=uuid.uuid4().hex,
             time=unix_ms(),
-            tags=tags | dict(run.user_tags),
+            tags={**tags, **(parent or {}), **run.user_tags},
             crashed=crashed,
         )
         self._put_description()

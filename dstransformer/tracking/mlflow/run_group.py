@@ -1,15 +1,16 @@
-"""A group of runs: their parent run in the MLflow store."""
+"""Runs within runs: the parent of a group of runs, and the run of ``mlflow run`` around a run or a group."""
 
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dstransformer.errors import without_secrets
 from dstransformer.tracking.events import RunStatus
-from dstransformer.tracking.mlflow.location import STATE_NAME, TrackingState
+from dstransformer.tracking.mlflow.location import STATE_NAME, TrackingState, is_same_store, sqlite_path
 from dstransformer.tracking.mlflow.outbox import Outbox, Record, unix_ms
 from dstransformer.tracking.mlflow.sender import Sender, StoreUnreachableError
 
@@ -68,7 +69,7 @@ class RunGroup:
             "resume": not self._is_new,
             "key": uuid.uuid4().hex,
             "time": unix_ms(),
-            "tags": {SOURCE_TAG: source},
+            "tags": {SOURCE_TAG: source, **parent_tags(self._tracking_uri)},
         }
         self._send(start, {"op": "params", "params": dict(params)})
 
@@ -103,6 +104,19 @@ class RunGroup:
                 self._folder,
                 error,
             )
+
+
+def parent_tags(tracking_uri: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The tag that shows a run below that of the ``mlflow run`` by which it was started; empty without one.
+
+    Args:
+        tracking_uri: The store of the run. A parent in another store does not count.
+        environment: The environment variables.
+    """
+    run_id, store = environment.get("MLFLOW_RUN_ID"), environment.get("MLFLOW_TRACKING_URI", "")
+    path = sqlite_path(store)
+    is_same = is_same_store(store, tracking_uri) if path is None else path == sqlite_path(tracking_uri)
+    return {PARENT_TAG: run_id} if run_id and is_same else {}
 
 
 def is_group(outbox: Outbox) -> bool:

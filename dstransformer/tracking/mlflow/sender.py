@@ -6,12 +6,12 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dstransformer.errors import without_secrets
-from dstransformer.tracking.mlflow.location import TrackingState, check_secrets, sqlite_path
+from dstransformer.tracking.mlflow.location import TrackingState, check_secrets, is_database, sqlite_path
 from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox, RecordBatch
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Sender:
         self._store: MlflowStore | None = None
         self._refused: set[int] = set()  # offsets of refused records
         self._warned: set[str] = set()  # operations of which a record was refused and none accepted since
+        self._is_server_checked = False
         #: The store does not know the run, and no records are left to create it again.
         self.lost = False
         #: The result of registering the bundle, as a line; None until that was sent.
@@ -90,11 +91,11 @@ class Sender:
         except Exception as error:
             if not store.accepts_writes():
                 self._store = None
-                raise StoreUnreachableError(_reason(error)) from error
+                raise StoreUnreachableError(short_reason(error)) from error
             if operation not in self._warned and not (batch.offsets and self._refused.issuperset(batch.offsets)):
                 logger.warning(
                     "the tracking server refused %r (kept in %s): %s",
-                    operation, self._run_folder / OUTBOX_NAME, _reason(error),
+                    operation, self._run_folder / OUTBOX_NAME, short_reason(error),
                 )  # fmt: skip
             self._warned.add(operation)
             self._refused.update(batch.offsets)
@@ -119,7 +120,7 @@ class Sender:
         try:
             store, lost = self._open()
         except Exception as error:
-            raise StoreUnreachableError(_reason(error)) from error
+            raise StoreUnreachableError(short_reason(error)) from error
         if lost and (count := self._outbox.rewind()):
             logger.warning(
                 "%s does not know run %s: sending all its %d records again",
@@ -130,8 +131,7 @@ class Sender:
 
     def _open(self) -> tuple[MlflowStore, bool]:
         """Open the store. Returns it, and whether it has lost the run."""
-        for name, value in MLFLOW_ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        prepare_mlflow()
         from dstransformer.tracking.mlflow.sqlite_store import prepare_store, update_artifact_paths
         from dstransformer.tracking.mlflow.store import MlflowStore
 
@@ -140,8 +140,34 @@ class Sender:
             if path := sqlite_path(self._state.tracking_uri):
                 prepare_store(path)
                 update_artifact_paths(path)
+            else:
+                self._check_version()
             store = MlflowStore(self._state, self._run_folder)
             return store, store.has_lost_run()
+
+    def _check_version(self) -> None:
+        """Refuse a database of another MLflow version; warn of a server that is.
+
+        Raises:
+            UnusableStoreError: The schema of the database is that of another MLflow.
+            Exception: The store cannot be reached.
+        """
+        from dstransformer.tracking.mlflow.versions import check_database, describe_server, server_version
+
+        address = self._state.tracking_uri
+        if is_database(address):
+            check_database(address)
+        elif address.startswith("http") and not self._is_server_checked:
+            with suppress(OSError):  # a proxy may not pass this request on
+                if (warning := describe_server(address, server_version(address))) is not None:
+                    logger.warning("%s", warning)
+            self._is_server_checked = True
+
+
+def prepare_mlflow() -> None:
+    """Set what MLflow reads from the environment, unless the user has set it."""
+    for name, value in MLFLOW_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 @contextmanager
@@ -158,7 +184,7 @@ def quiet_libraries() -> Iterator[None]:
             library.setLevel(level)
 
 
-def _reason(error: BaseException) -> str:
+def short_reason(error: BaseException) -> str:
     """A short reason, without passwords and the network libraries' details."""
     text = without_secrets(" ".join(str(error).split()) or repr(error))
     if known := re.search(r"\[Errno -?\d+\] ([\w ]+)", text):

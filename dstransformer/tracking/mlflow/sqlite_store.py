@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dstransformer.io.files import hold_lock, sync
 from dstransformer.tracking.mlflow.location import ARTIFACTS_FOLDER
+from dstransformer.tracking.mlflow.versions import UnusableStoreError, check_revisions
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +33,6 @@ PATH_COLUMNS = (
     ("model_versions", "storage_location"),
 )
 FILE_SUFFIXES = ("", "-journal", "-wal", "-shm")  # suffixes of the files that make up a SQLite database
-
-
-class UnusableStoreError(Exception):
-    """The file is intact but this MLflow cannot use it. The message says what to do."""
 
 
 def prepare_store(path: Path, *, settle_seconds: float = SETTLE_SECONDS) -> None:
@@ -95,29 +92,8 @@ def _find_schema_problem(path: Path, connection: sqlite3.Connection) -> str | No
         "SELECT 1 FROM experiments LIMIT 1"
     ).fetchone():  # MLflow inserts its default experiment last
         return "its creation was interrupted"
-    _check_revision(path, revisions)
+    check_revisions(f"sqlite:///{path}", revisions, "name another file with tracking.uri")
     return None
-
-
-def _check_revision(path: Path, revisions: list[str]) -> None:
-    import mlflow
-    from alembic.script import ScriptDirectory
-    from alembic.util import CommandError
-
-    scripts = ScriptDirectory(str(Path(mlflow.__file__).parent / "store" / "db_migrations"))
-    if revisions == scripts.get_heads():
-        return
-    try:
-        scripts.get_revisions(tuple(revisions))
-    except CommandError:
-        raise UnusableStoreError(
-            f"{path} was created by a newer MLflow than {mlflow.__version__}: install that version, "
-            "or name another file with tracking.uri"
-        ) from None
-    raise UnusableStoreError(
-        f"{path} has the schema of an older MLflow: stop all programs that use it, back it up, and run "
-        f"`mlflow db upgrade sqlite:///{path}`"
-    )
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 from dstransformer.errors import DataError, StorageError, UserError, without_secrets
 from dstransformer.io.files import hold_lock, storage_errors
 from dstransformer.io.json_text import parse_json
+from dstransformer.io.products import RUN_LOCK
 from dstransformer.tracking.metrics_log import METRICS_NAME, last_time
 from dstransformer.tracking.mlflow.location import (
     GROUP_LOCK_NAME,
@@ -73,7 +74,7 @@ def _send(run_folder: Path, register: str | None) -> tuple[int, str | None]:
     outbox = Outbox(run_folder)
     of_group = is_group(outbox)
     with hold_lock(
-        run_folder / (GROUP_LOCK_NAME if of_group else ".lock"),
+        run_folder / (GROUP_LOCK_NAME if of_group else RUN_LOCK),
         f"another process ({{owner}}) sends the records of {run_folder}, a training or `dst track`: wait for it",
         keep=True,
     ):

@@ -14,6 +14,7 @@ from dstransformer.tracking.metrics_log import METRICS_NAME, first_time
 from dstransformer.tracking.mlflow.location import TrackingState
 from dstransformer.tracking.mlflow.outbox import OUTBOX_NAME, Outbox
 from dstransformer.tracking.mlflow.records import Recorder
+from dstransformer.tracking.mlflow.run_group import parent_tags
 from dstransformer.tracking.mlflow.sender import Sender, StoreUnreachableError, quiet_libraries
 from dstransformer.tracking.mlflow.tracked_run import crashed_run
 
@@ -88,7 +89,7 @@ class MlflowTracker(Tracker):
             self._outbox.clear()
         self._state.save(self._run_folder)
         self._recorder = Recorder(run, self._run_folder, self._outbox.put_or_hold)
-        self._recorder.start(crashed)
+        self._recorder.start(crashed, parent_tags(self._state.tracking_uri))
         self._worker = threading.Thread(
             target=self._send_records, args=(self._recorder,), name="mlflow-sender", daemon=True
         )

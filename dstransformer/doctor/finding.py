@@ -1,0 +1,69 @@
+"""What a check found, and how a terminal shows it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dstransformer.errors import shown
+
+#: ``note``: to be known, but nothing fails because of it. ``FAULT``: something fails, or has failed.
+Level = Literal["ok", "note", "FAULT"]
+
+_NAME_WIDTH = 13
+_LIMIT = 600
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a check.
+
+    Attributes:
+        name: What was checked, in a word or two.
+        text: What was found.
+        level: How bad it is.
+        advice: What to do; empty if nothing, or if the text says it.
+    """
+
+    name: str
+    text: str
+    level: Level = "ok"
+    advice: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding as ``--json`` prints it."""
+        return {"name": self.name, "level": self.level, "text": self.text, "advice": self.advice}
+
+
+def collect(*checks: tuple[str, Callable[[], Iterable[Finding]]]) -> list[Finding]:
+    """Run checks, given with their names. A check that fails itself is a finding too."""
+    findings: list[Finding] = []
+    for name, check in checks:
+        try:
+            findings += check()
+        except Exception as error:
+            text = f"the check itself failed: {type(error).__name__}: {error}"
+            findings.append(Finding(name, text, "FAULT", "please report it"))
+    return findings
+
+
+def describe(findings: Sequence[Finding], width: int | None) -> str:
+    """One line for each finding.
+
+    Args:
+        findings: The findings.
+        width: Columns of the terminal, where longer lines continue below their text; None for lines of any length.
+    """
+    return "\n".join(_describe(finding, width) for finding in findings)
+
+
+def _describe(finding: Finding, width: int | None) -> str:
+    text = f"{finding.text}: {finding.advice}" if finding.advice else finding.text
+    head = f"{finding.level:<5}  {finding.name:<{_NAME_WIDTH}}  "
+    line = head + shown(text, quote=False, limit=_LIMIT)
+    if width is None:
+        return line
+    indent = " " * len(f"{'':<5}  {'':<{_NAME_WIDTH}}  ")
+    return textwrap.fill(line, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,353 @@
+"""Faults planted in runs, stores and machines, each of which ``dst doctor`` must find, and say what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes.forks import environment
+from support.processes.launching import finish, free_port, run_command, run_dst, wait_until
+from support.processes.ranks import srun
+from support.services.mlflow_runs import make_tracker, pending
+from support.services.mlflow_server import MlflowServer, make_start
+from support.training.runs import TINY
+
+from dstransformer.distributed.supervision.rank_log import LOGS
+from dstransformer.tracking import RunEnd
+
+Findings = dict[str, dict[str, Any]]
+
+
+def train_arguments(corpus: Path, run: Path, *overrides: str) -> list[str]:
+    return ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--set", *TINY, *overrides]
+
+
+def doctor(*arguments: str | Path, cwd: Path | None = None, **extra: str) -> tuple[int, Findings]:
+    """The exit status of the command, and its findings by name. It prints nothing else."""
+    done = run_dst("doctor", *map(str, arguments), "--json", cwd=cwd, extra=extra)
+    assert done.stderr == ""
+    return done.returncode, {finding["name"]: finding for finding in json.loads(done.stdout)}
+
+
+def faults(found: Findings) -> list[str]:
+    return [name for name, finding in found.items() if finding["level"] == "FAULT"]
+
+
+def assert_fault(outcome: tuple[int, Findings], name: str, *parts: str) -> None:
+    """Check that exactly this fault was found, and that its line has these parts."""
+    status, found = outcome
+    assert status == 1
+    assert faults(found) == [name], found
+    line = f"{found[name]['text']}: {found[name]['advice']}"
+    assert [part for part in parts if part not in line] == [], line
+
+
+@pytest.fixture(scope="module")
+def healthy(toy_corpus: Path, empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with three checkpoints, in MLflow."""
+    runs = tmp_path_factory.mktemp("healthy") / "runs"
+    runs.mkdir()
+    shutil.copy(empty_store, runs / "mlflow.db")
+    limits = ["training.max_updates=6", "checkpoint.every_updates=2", "tracking.system_metrics=false"]
+    done = run_dst(*train_arguments(toy_corpus, runs / "run", *limits, "tracking.enabled=true"))
+    assert done.returncode == 0, done.stderr
+    return runs / "run"
+
+
+@pytest.fixture
+def run(healthy: Path, tmp_path: Path) -> Path:
+    """A copy of that run and its store, for a fault."""
+    runs = tmp_path / "runs"
+    shutil.copytree(healthy.parent, runs)
+    state = (runs / "run" / "tracking.json").read_text()
+    (runs / "run" / "tracking.json").write_text(state.replace(str(healthy.parent), str(runs)))
+    return runs / "run"
+
+
+def test_a_healthy_run_has_no_fault(healthy: Path) -> None:
+    status, found = doctor(healthy)
+    assert (status, faults(found)) == (0, [])
+    assert list(found) == [
+        "run", "end", "updates", "numbers", "checkpoint", "disk", "mlflow store", "records", "warnings",
+    ]  # fmt: skip
+    assert found["end"]["text"].endswith(", finished")
+    assert found["updates"]["text"].startswith("6 of 6, loss ")
+    assert found["checkpoint"]["text"].startswith("step-00000006 is intact, ")
+
+
+def test_a_run_is_read_in_ten_lines_and_without_pytorch(healthy: Path) -> None:
+    program = "import sys; from dstransformer.cli import main; main(); sys.exit('torch' in sys.modules)"
+    done = run_command([sys.executable, "-c", program, "doctor", str(healthy)])
+    assert done.returncode == 0, done.stderr
+    assert 5 < done.stdout.count("\n") <= 10
+    assert all(line.startswith(("ok     ", "note   ")) for line in done.stdout.splitlines())
+
+
+def test_a_healthy_machine_has_no_fault(healthy: Path) -> None:
+    status, found = doctor("--runs", healthy.parent, MASTER_PORT=str(free_port()))
+    assert (status, faults(found)) == (0, []), found
+    assert found["torch"]["level"] == found["deepspeed"]["level"] == "ok"
+    assert found["records"]["text"] == f"none pending in {healthy.parent}"
+    assert {"python", "mlflow", "sentencepiece", "devices", "compiler", "disk", "/dev/shm", "port", "clock"} < set(
+        found
+    )
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_found_and_so_is_one_that_trains(toy_corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = train_arguments(toy_corpus, run, "training.max_updates=3000", "checkpoint.every_updates=0")
+    with srun(arguments) as (process,):
+        wait_until(lambda: (run / "metrics.jsonl").exists() or process.poll() is not None)
+        status, found = doctor(run)
+        assert (status, faults(found)) == (0, []), found
+        assert f"process {process.pid} on " in found["end"]["text"]
+        process.kill()
+        process.wait()
+    assert_fault(doctor(run), "end", "its process ended without a word, in update", "kill -9", "run the same command")
+
+
+@pytest.mark.slow
+def test_a_lost_rank_is_found(toy_corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = train_arguments(toy_corpus, run, "training.max_updates=3000", "checkpoint.every_updates=0")
+    with srun(arguments, arguments) as ranks:
+        wait_until(lambda: (run / "metrics.jsonl").exists() or ranks[0].poll() is not None)
+        ranks[1].kill()
+        finish(ranks[0])
+    outcome = doctor(run)
+    assert_fault(outcome, "end", "rank 1 on ", "has died or stopped; ", "dmesg -T", "run the same command again")
+    assert "2 processes on " in outcome[1]["run"]["text"]
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_is_found(toy_corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    limits = ["training.max_updates=40", "schedule.scale=1e30", "training.skip_budget=2", "training.max_rollbacks=0"]
+    done = run_dst(*train_arguments(toy_corpus, run, *limits))
+    assert done.returncode == 1, done.stderr
+    status, found = doctor(run)
+    assert (status, faults(found)) == (1, ["end", "numbers"])
+    assert "training diverged: the losses or gradients of 3 updates in a row" in found["end"]["text"]
+    assert "3 updates with a NaN or infinite loss or gradient, 0 rollbacks; the last at" in found["numbers"]["text"]
+    assert "schedule.scale" in found["numbers"]["advice"]
+
+
+MEMORY_PROGRAM = """
+import sys
+from pathlib import Path
+import torch
+from dstransformer.distributed.launcher import Processes
+from dstransformer.distributed.supervision.rank_log import RankLog
+with RankLog(Processes(0, 0, 1)) as log:
+    log.open(Path(sys.argv[1]))
+    log.enter(7, "update")
+    torch.ones(2**45)
+"""
+
+
+def test_a_process_without_memory_is_found(run: Path) -> None:
+    """The log is the project's, the error PyTorch's."""
+    (run / "exit-status").unlink()
+    done = run_command([sys.executable, "-c", MEMORY_PROGRAM, str(run / LOGS)])
+    assert "allocate memory" in done.stderr
+    assert_fault(doctor(run), "end", "allocate memory", "--ds zero2", "training.activation_checkpointing=true")
+
+
+@pytest.mark.cluster
+def test_a_process_that_the_kernel_killed_for_memory_is_found(run: Path) -> None:
+    group = Path("/sys/fs/cgroup/memory", f"dst-test-{os.getpid()}")
+    try:
+        Path("/dev/kmsg").open("rb").close()
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(200 * 2**20))
+    except OSError as error:
+        pytest.skip(f"no limit of memory can be set: {error}")
+    try:
+        program = MEMORY_PROGRAM.replace("2**45", "2**28")
+        shell = f"echo $$ > {group}/tasks && exec {sys.executable} -c '{program}' {run / LOGS}"
+        (run / "exit-status").unlink()
+        run_command(["sh", "-c", shell])
+        status, found = doctor(run)
+    finally:
+        group.rmdir()
+    assert_fault((status, found), "end", "the kernel killed it because this machine's memory ran out", "--ds zero2")
+
+
+def test_a_truncated_checkpoint_is_found(run: Path) -> None:
+    weights = run / "checkpoints" / "step-00000006" / "bundle" / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size // 2)
+    said = f"{weights} is missing or damaged; step-00000004 is intact"
+    assert_fault(doctor(run), "checkpoint", said, "the same command resumes from step-00000004")
+    for name in ("step-00000002", "step-00000004"):
+        (run / "checkpoints" / name / "manifest.json").write_text("{}")
+    assert_fault(doctor(run), "checkpoint", "all 3 are damaged", "restore one from a copy")
+
+
+def test_files_that_end_in_the_middle_are_found(run: Path) -> None:
+    for name, text in (("config.yaml", "model: ["), ("exit-status", "1"), ("metrics.jsonl", '{"kind": 1}\n')):
+        (run / name).write_text(text)
+    status, found = doctor(run)
+    assert status == 1
+    assert {"end", "files"} >= set(faults(found))
+    assert all(f"{run / name}" in found["files"]["text"] for name in ("config.yaml", "exit-status", "metrics.jsonl"))
+    (run / "tracking.json").write_text("{")
+    assert "mlflow store" in faults(doctor(run)[1])
+
+
+def test_pipes_devices_and_folders_in_place_of_files_are_found(run: Path) -> None:
+    names = ["exit-status", "metrics.jsonl", "tracking-outbox.jsonl", "logs/rank-00000.log", "config.yaml"]
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), os.mkdir):
+        for path in (run / name for name in names):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            make(path)
+        status, found = doctor(run)
+        assert (status, faults(found)) == (1, ["end", "records", "files"])
+        assert "the check itself failed" not in json.dumps(found)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 40, 2000])
+def test_no_cut_of_any_file_is_a_traceback(run: Path, cut: int) -> None:
+    for path in [*run.glob("*"), *run.glob("logs/*"), *run.glob("checkpoints/*/*")]:
+        if path.is_file():
+            os.truncate(path, min(cut, path.stat().st_size))
+    status, found = doctor(run)
+    assert status == 1
+    assert "the check itself failed" not in json.dumps(found)
+
+
+def set_schema(store: Path, revision: str) -> None:
+    with closing(sqlite3.connect(store)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+
+
+@pytest.mark.parametrize(
+    ("revision", "parts"),
+    [
+        ("451aebb31d03", ("older MLflow than 3.", "stop all programs", "back it up", "`mlflow db upgrade sqlite:////")),
+        ("ffffffffffff", ("newer MLflow than 3.", "install that version", "docs/guide/tracking.md")),
+    ],
+)
+def test_a_store_of_another_schema_is_found(run: Path, revision: str, parts: tuple[str, ...]) -> None:
+    set_schema(run.parent / "mlflow.db", revision)
+    assert_fault(doctor(run), "mlflow store", *parts)
+    assert_fault(doctor("--runs", run.parent, MASTER_PORT=str(free_port())), "mlflow store", *parts)
+
+
+def test_records_that_wait_are_found_and_stay_as_they_are(run_folder: Path) -> None:
+    tracker = make_tracker(run_folder, "http://127.0.0.1:9")  # nobody listens
+    tracker.emit(make_start())
+    tracker.emit(RunEnd("finished"))
+    (run_folder / "metrics.jsonl").touch()
+    (run_folder / "config.yaml").write_text("{}")
+    before = {path: path.stat().st_mtime_ns for path in run_folder.iterdir()}
+    _, found = doctor(run_folder)
+    assert {"mlflow store", "records"} <= set(faults(found))
+    assert "http://127.0.0.1:9 cannot be used" in found["mlflow store"]["text"]
+    assert found["records"]["text"].endswith(" records not in MLflow")
+    assert found["records"]["advice"] == f"dst track {run_folder}"
+    outcome = doctor("--runs", run_folder.parent, MASTER_PORT=str(free_port()))
+    assert_fault(outcome, "records", " of 1 run in ", f"once the store answers: dst track {run_folder}")
+    assert {path: path.stat().st_mtime_ns for path in run_folder.iterdir()} == before
+
+
+def test_a_run_that_could_not_report_its_end_is_told_from_one_that_did(run_folder: Path, store: str) -> None:
+    tracker = make_tracker(run_folder, store)
+    tracker.emit(make_start())
+    wait_until(lambda: pending(run_folder) == 0)
+    (run_folder / "metrics.jsonl").touch()
+    _, found = doctor(run_folder)
+    assert found["records"]["text"] == "MLflow takes the run for RUNNING"
+    assert found["records"]["advice"] == f"dst track {run_folder} marks it as FAILED"
+    tracker.emit(RunEnd("finished"))
+    assert doctor(run_folder)[1]["records"]["text"] == "MLflow has all"
+
+
+def test_a_port_that_is_taken_is_found(healthy: Path) -> None:
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        port = listener.getsockname()[1]
+        outcome = doctor("--runs", healthy.parent, MASTER_PORT=str(port))
+    assert_fault(
+        outcome, "port", f"{port}, where the processes of a run join, is in use", "--master_port 29", "MASTER_PORT="
+    )
+    assert f"by process {os.getpid()} (" in outcome[1]["port"]["text"]
+
+
+def test_a_missing_and_an_unfit_package_are_found(tmp_path: Path, healthy: Path) -> None:
+    """Metadata that Python finds first, as of a package that was installed into the wrong place."""
+    folder = tmp_path / "site" / "deepspeed-0.14.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.14.0\n")
+    path = os.pathsep.join([str(folder.parent), environment()["PYTHONPATH"]])
+    variables = environment({"MASTER_PORT": str(free_port())}) | {"PYTHONPATH": path}
+    command = [sys.executable, "-m", "dstransformer", "doctor", "--json", "--runs", str(healthy.parent)]
+    done = run_command(command, env=variables)
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert_fault((done.returncode, found), "deepspeed", "0.14.0, not >=0.19.8,<0.20", "pip install 'deepspeed")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_is_found(small_disk: Path) -> None:
+    outcome = doctor("--runs", small_disk / "runs", MASTER_PORT=str(free_port()))
+    assert_fault(outcome, "disk", f"{small_disk} cannot be written: No space left on device", "make room")
+    assert list(small_disk.iterdir()) == []
+
+
+def test_little_shared_memory_is_found(healthy: Path) -> None:
+    """In a mount namespace of its own, where /dev/shm is a tmpfs of 1 MiB."""
+    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
+    if run_command(["unshare", "--mount", "sh", "-c", mount]).returncode != 0:
+        pytest.skip("mounting needs root")
+    program = f"{mount} && exec {sys.executable} -m dstransformer doctor --json --runs {healthy.parent}"
+    variables = environment({"MASTER_PORT": str(free_port())})
+    done = run_command(["unshare", "--mount", "sh", "-c", program], env=variables)
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert_fault((done.returncode, found), "/dev/shm", "1 of 1 MiB free", "docker run --shm-size=8g")
+
+
+@pytest.mark.slow
+def test_a_server_that_answers_has_no_fault(tmp_path: Path, empty_store: Path, healthy: Path) -> None:
+    server = MlflowServer(tmp_path, empty_store)
+    try:
+        server.start()
+        status, found = doctor("--runs", healthy.parent, MASTER_PORT=str(free_port()), MLFLOW_TRACKING_URI=server.uri)
+    finally:
+        server.kill()
+    assert (status, found["mlflow store"]["text"]) == (0, f"{server.uri} answers and fits")
+
+
+def test_what_is_no_run_is_the_users_mistake(tmp_path: Path) -> None:
+    for path, said in ((tmp_path / "none", "does not exist"), (tmp_path, "is not the folder of a run")):
+        done = run_dst("doctor", str(path))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"{path} {said}: name a folder" in done.stderr
+
+
+def test_a_clock_of_long_ago_is_found() -> None:
+    from dstransformer.doctor.machine import check_clock
+
+    (finding,) = check_clock(86400.0)
+    assert (finding.level, finding.advice) == ("FAULT", "set it by NTP")
+    (finding,) = check_clock(time.time())
+    assert finding.level == "ok"
