@@ -74,7 +74,10 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
         raise UserError("no training text: give --src FILE and --tgt FILE, or --train FILE")
     for name, size, flag in (("validation", options.valid_size, "valid"), ("test", options.test_size, "test")):
         if name in splits and size:
-            raise UserError(f"--{flag}-size {size} holds pairs out of the training text, but a {name} set is given too")
+            raise UserError(
+                f"--{flag}-size {size} holds pairs out of the training text, but a {name} set is given too: leave one "
+                "out"
+            )
     return Source(info=SourceInfo(name="files", revision=None, inputs=tuple(inputs)), splits=splits)
 
 
@@ -172,7 +175,7 @@ def _matches(path: Path) -> list[Path]:
         return [path]
     if found := sorted(Path(name) for name in glob.glob(str(path), recursive=True) if not Path(name).is_dir()):  # noqa: PTH207
         return found
-    raise DataError(f"no file fits {path}")
+    raise DataError(f"no file fits {path}: check the pattern and its folder")
 
 
 def swapped_sides(options: FilesOptions) -> str | None:

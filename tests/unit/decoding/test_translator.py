@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,16 @@ def test_order_is_restored_and_empty_lines_stay_empty(translator: Translator) ->
     assert together == [translator.translate([sentence])[0] for sentence in SENTENCES]
     assert [place for place, text in enumerate(together) if not text] == [1, 6]
     assert len(set(together)) == len(SENTENCES) - 1, "the test needs a different output for every source"
+
+
+@pytest.mark.parametrize(("given", "complaint"), [
+    ("a dog", r"sentences is the string 'a dog': give a list of strings, \['a dog'\]"),
+    (["a dog", None], "number 2 of sentences is None, which is not text: give strings"),
+    (["\udcff"], r"number 1 of sentences is '\\udcff', which is not text"),
+])  # fmt: skip
+def test_what_is_no_list_of_strings_is_refused(translator: Translator, given: Any, complaint: str) -> None:
+    with pytest.raises(DataError, match=complaint):
+        translator.translate(given)
 
 
 def test_ids_are_those_of_the_best_hypothesis(translator: Translator) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -136,3 +137,10 @@ def test_the_command_says_whether_an_update_fits_the_named_gpu(run: Path, capsys
     assert "; does not fit: 70.1 GiB" in capsys.readouterr().out
     assert main(command) == 2
     assert "--device h100 is for a dry run: add --dry-run" in capsys.readouterr().err
+
+
+def test_a_request_takes_the_names_of_folders(run: Path) -> None:
+    names: Any = {"corpus": str(run.parent / "corpus"), "run": str(run), "init": str(run), "resume": run / "checkpoint"}
+    request = TrainRequest("toy", **names)
+    assert (request.corpus, request.run, request.init) == (run.parent / "corpus", run, run)
+    assert request.resume == str(run / "checkpoint")
