@@ -34,11 +34,11 @@ class _Loader(yaml.SafeLoader):
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         """Refuse an integer that has too many digits, or that YAML 1.1 reads in another base than its writer."""
-        _check_base(node)
         if len(node.value) > _MAX_DIGITS:
             raise yaml.constructor.ConstructorError(
                 None, None, f"a number has {len(node.value):,} digits, more than {_MAX_DIGITS}", node.start_mark
             )
+        _check_base(node)
         return int(super().construct_yaml_int(node))
 
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:

@@ -120,6 +120,7 @@ def raising(error: BaseException) -> int:
     (DataError("bad\ntext " + "x" * 5000), 2, "dst: error: bad text xxx"),
     (KeyboardInterrupt(), 130, "dst: interrupted\n"),
     (BrokenPipeError(), 141, ""),
+    (ImportError("x.so: failed to map segment from shared object"), 1, "dst: error: there is not enough memory to"),
     (MemoryError(), 1, "dst: error: there is not enough memory\n"),
     (PermissionError(13, "Permission denied", "/x"), 1, "dst: error: /x: Permission denied\n"),
 ])  # fmt: skip
