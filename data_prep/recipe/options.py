@@ -68,7 +68,7 @@ def _check_splits(how: str) -> str:
     if how.partition(":")[0] not in ("files", "random") or not all(0 <= n < 1 for n in shares) or sum(shares) >= 1:
         raise ValueError(
             f"{how[:40]!r} is none of wsj, files:DEV,TEST, random:DEV,TEST and none, with shares such as 0.05,0.1 (or "
-            "one for both)"
+            "one for both) that leave a part for training"
         )
     return how
 

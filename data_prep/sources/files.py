@@ -62,7 +62,10 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
         raise UserError("no training text: give --src FILE and --tgt FILE, or --train FILE")
     for name, size, flag in (("validation", options.valid_size, "valid"), ("test", options.test_size, "test")):
         if name in splits and size:
-            raise UserError(f"--{flag}-size {size} holds pairs out of the training text, but a {name} set is given too")
+            raise UserError(
+                f"--{flag}-size {size} holds pairs out of the training text, but a {name} set is given too: leave one "
+                "out"
+            )
     return Source(info=SourceInfo(name="files", revision=None, inputs=tuple(inputs)), splits=splits)
 
 

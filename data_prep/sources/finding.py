@@ -68,7 +68,7 @@ def _matches(path: Path) -> list[Path]:
         return [path]
     if found := sorted(Path(name) for name in glob.glob(str(path), recursive=True) if not Path(name).is_dir()):  # noqa: PTH207
         return found
-    raise DataError(f"no file fits {path}")
+    raise DataError(f"no file fits {path}: check the pattern and its folder")
 
 
 def identify(text: Text, stats: Stats) -> InputFile:

@@ -156,10 +156,13 @@ def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
         raise UserError(f"--task translation needs {', '.join(dict.fromkeys(missing))}; see `dst evaluate --help`")
     apart = {"bundle", "systems", "significance", "comet", "output"} if following else set()
     if several := sorted(map(_option, given & apart)):
-        raise UserError(f"--follow and {several[0]} do not go together")
+        raise UserError(f"--follow and {several[0]} do not go together: leave one out")
     systems = len(options.bundle or []) + len((options.systems or [[]])[0])
     if "interval" in given and not (following and 0 < options.interval <= MAX_INTERVAL):
-        raise UserError(f"--interval is for --follow, in seconds, more than 0 and at most {MAX_INTERVAL:,.0f}")
+        raise UserError(
+            f"--interval is for --follow, in seconds, more than 0 and at most {MAX_INTERVAL:,.0f}, not "
+            f"{options.interval:g}"
+        )
     if not following and "bundle" not in given and (useless := _search_options(options)):
         raise UserError(f"{_option(useless[0])} is for a BUNDLE: files of translations are only scored")
     if unused := sorted(given & {"resamples", "seed"} if "significance" not in given else ()):

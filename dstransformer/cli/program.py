@@ -94,6 +94,8 @@ def _improve(message: str, arguments: Sequence[str]) -> str:
     commands = {module.__name__.rpartition(".")[2].replace("_", "-") for module in COMMANDS}
     if arguments and arguments[0] in commands:
         message = message.replace("see `dst --help`", f"see `dst {arguments[0]} --help`")
+    if arguments[:1] == ["export"] and arguments[1:2] in (["hf"], ["ct2"]):
+        message = message.replace("see `dst export --help`", f"see `dst export {arguments[1]} --help`")
     if "arguments are required" in message and (unknown := _find_unknown_option(arguments)) is not None:
         return f"unrecognized arguments: {unknown}; see `dst {arguments[0]} --help`"
     for option in ("--set", "--ds"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     parser.add_argument(
         "--allow-host",
         action="append",
+        type=_host_name,
         default=[],
         metavar="NAME",
         help="a name by which the server is called, besides addresses and localhost; *: any",
@@ -50,6 +52,12 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     )
     parser.add_argument("--access-log", action="store_true", help="log every request")
     parser.set_defaults(handler=run)
+
+
+def _host_name(name: str) -> str:
+    if name != "*" and not re.fullmatch(r"[\w.-]+", name):
+        raise argparse.ArgumentTypeError(f"{name[:60]!r} is not a name: leave out scheme, port and path, or give *")
+    return name
 
 
 def run(options: argparse.Namespace) -> CommandResult:

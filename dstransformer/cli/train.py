@@ -25,6 +25,7 @@ from dstransformer.training.devices import SHEETS
 
 if TYPE_CHECKING:
     from dstransformer.training.dry_run import DryRun
+    from dstransformer.training.find_batch import FoundBatch
     from dstransformer.training.run import Outcome
     from dstransformer.training.setup import TrainRequest
 
@@ -41,7 +42,6 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     )
     parser.add_argument(
         "--resume",
-        default="auto",
         metavar="auto|never|PATH",
         help="resume from the latest checkpoint if any, never, or from PATH (auto)",
     )
@@ -64,7 +64,12 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         choices=SHEETS,
         help="the GPU whose memory and time for an update a dry run predicts",
     )
-    parser.add_argument("--json", action="store_true", help="print the outcome or the dry run as JSON")
+    parser.add_argument(
+        "--find-batch",
+        action="store_true",
+        help="find the largest update that fits the memory, by trial; train nothing and write nothing",
+    )
+    parser.add_argument("--json", action="store_true", help="print the outcome, the dry run or the batch as JSON")
     parser.set_defaults(handler=run)
 
 
@@ -78,6 +83,9 @@ def run(options: argparse.Namespace) -> CommandResult:
     if options.device is not None and not options.dry_run:
         raise UserError(f"--device {options.device} is for a dry run: add --dry-run, or leave it out")
     is_rank0 = read_processes(os.environ, require_rank=not options.dry_run).rank == 0
+    if options.find_batch:
+        text = _find_batch(options, request)
+        return CommandResult(text if is_rank0 else "")
     if options.dry_run:
         planned = dry_run(request, options.device)
         text = json.dumps(planned.to_json(), indent=2) if options.json else _describe_dry_run(planned, options.device)
@@ -97,7 +105,7 @@ def _request(options: argparse.Namespace) -> TrainRequest:
         run=options.run,
         overrides=options.overrides,
         fragments=options.ds,
-        resume=options.resume,
+        resume="auto" if options.resume is None else options.resume,
         name=options.name,
         tags=_tags(options.tags),
         register=options.register,
@@ -111,6 +119,30 @@ def _tags(given: Sequence[tuple[str, str]]) -> dict[str, str]:
         if tags[name] != value:
             raise UserError(f"--tag {name} is given twice, as {value!r} and {tags[name]!r}: choose one")
     return tags
+
+
+def _find_batch(options: argparse.Namespace, request: TrainRequest) -> str:
+    for option, given in (("--dry-run", options.dry_run), (f"--resume {options.resume}", options.resume is not None)):
+        if given:
+            raise UserError(f"--find-batch finds the batch of a new run, and trains nothing: leave out {option}")
+    from dstransformer.training.find_batch import find_batch
+
+    found = find_batch(request)
+    return json.dumps(found.to_json(), indent=2) if options.json else _describe_batch(found)
+
+
+def _describe_batch(found: FoundBatch) -> str:
+    processes = found.micro_batches
+    src, tgt = found.src_tokens // processes, found.tgt_tokens // processes
+    what = "an update of the whole training split fits" if found.holds_all else "the largest update that fits"
+    where = f"each of {processes} processes" if processes > 1 else "one process"
+    lines = [
+        f"{what}: a micro-batch of {src:,} source and {tgt:,} target tokens on {where}, which takes "
+        f"{found.peak_gib:,.2f} GiB of the {found.usable_gib:,.2f} GiB that it may use ({found.device})",
+        f"updates of the configured size fit with --set batch.micro_batches={found.configured}",
+        *(f"warning: {warning}" for warning in found.warnings),
+    ]
+    return "\n".join([*lines, found.overrides])
 
 
 def _describe_dry_run(planned: DryRun, device: str | None) -> str:

@@ -31,7 +31,7 @@ def preset_summary(name: str) -> str:
     return leading_comment((PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
-def load_config(preset: str, overrides: Sequence[str] = (), fragments: Sequence[str] = ()) -> Config:
+def load_config(preset: str | os.PathLike[str], overrides: Sequence[str] = (), fragments: Sequence[str] = ()) -> Config:
     """Load a preset and apply overrides.
 
     Args:
@@ -42,6 +42,10 @@ def load_config(preset: str, overrides: Sequence[str] = (), fragments: Sequence[
     Raises:
         ConfigError: The preset or a key is unknown, or a value has the wrong type or is out of bounds.
     """
+    preset = os.fspath(preset)
+    for name, given in (("overrides", overrides), ("fragments", fragments)):
+        if isinstance(given, str):
+            raise ConfigError(f"{name} is the string {shown(given)}: give a list of strings, [{shown(given)}]")
     tree = _resolve(preset)
     _check_complete(tree, preset)
     for override in overrides:
@@ -220,8 +224,10 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
         if not isinstance(node, dict):
             raise ConfigError(f"{given}: {'.'.join(keys[:depth])!r} is a value and has no keys; set it as a whole")
         if key not in node:
-            near = get_close_matches(key, list(node), n=1)
-            hint = f"did you mean {'.'.join([*keys[:depth], near[0]])!r}?" if near else f"known: {', '.join(node)}"
+            near = _elsewhere(key) or [
+                ".".join([*keys[:depth], name]) for name in get_close_matches(key, list(node), 1)
+            ]
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(node)}"
             raise ConfigError(f"{given}: there is no key {shown('.'.join(keys[: depth + 1]))}; {hint}")
         section, node = node, node[key]
     if isinstance(node, dict):
@@ -272,6 +278,11 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, float) and value.is_integer() and abs(value) < 1e15
 
 
+def _elsewhere(key: str) -> list[str]:
+    """The full names of a value that some section has: ``model.dropout`` for ``dropout``."""
+    return [f"{section}.{key}" for section, values in _base().items() if isinstance(values, dict) and key in values]
+
+
 def _suggest(location: Sequence[str | int]) -> str:
     *sections, key = map(str, location)
     if "." in key and not sections:
@@ -282,7 +293,7 @@ def _suggest(location: Sequence[str | int]) -> str:
         known = known.get(section) if isinstance(known, dict) else None
     if not isinstance(known, dict):  # inside a list
         return ""
-    near = get_close_matches(key, list(known), n=1)
+    near = _elsewhere(key) or get_close_matches(key, list(known), n=1)
     return f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
 
 

@@ -33,12 +33,18 @@ class _Loader(yaml.SafeLoader):
         return super().construct_document(node)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """Refuse an integer that has too many digits."""
+        """Refuse an integer that has too many digits, or that YAML 1.1 reads in another base than its writer."""
         if len(node.value) > _MAX_DIGITS:
             raise yaml.constructor.ConstructorError(
                 None, None, f"a number has {len(node.value):,} digits, more than {_MAX_DIGITS}", node.start_mark
             )
+        _check_base(node)
         return int(super().construct_yaml_int(node))
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        """Refuse a number in base 60."""
+        _check_base(node)
+        return float(super().construct_yaml_float(node))
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse a repeated key, of which PyYAML would silently keep the last value."""
@@ -52,11 +58,21 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+
+
+def _check_base(node: yaml.ScalarNode) -> None:
+    """Refuse ``1:30``, which is 90 in YAML 1.1, and ``017``, which is 15."""
+    digits = node.value.lstrip("-+").replace("_", "")
+    base = "60" if ":" in digits else "8" if re.fullmatch("0[0-9]+", digits) else None
+    if base is not None:
+        problem = f"{shown(node.value, quote=False)} is a number in base {base} to YAML; write it in decimal"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 def _count_values(node: yaml.Node, counted: dict[int, int]) -> int:
@@ -99,6 +115,8 @@ def parse_yaml(text: str, name: str) -> Any:
         problem = error.problem or error.context or "unreadable"
         if "'\\t'" in problem:
             problem = "a tab; indent with spaces"
+        if "found another document" in problem:
+            problem = "`---` begins a second document; keep one"
         if problem.startswith("repeated key"):
             raise ConfigError(f"{name}{where}: {shown(problem, quote=False)}: state it once") from None
         raise ConfigError(f"{name}{where} is not valid YAML: {shown(problem, quote=False)}") from None

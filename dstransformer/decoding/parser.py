@@ -12,7 +12,7 @@ from dstransformer.decoding.beam import Constraint
 from dstransformer.decoding.constraint import MIN_BRACKETS, SymbolTable, TreeConstraint
 from dstransformer.decoding.engine import TorchEngine
 from dstransformer.decoding.sampling import Sampling
-from dstransformer.decoding.translator import Output, TextDecoder
+from dstransformer.decoding.translator import Output, TextDecoder, check_strings
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import Bundle
 from dstransformer.parsing.linearise import Linearisation, is_symbol
@@ -99,7 +99,7 @@ class Parser(TextDecoder):
         if prefixes is not None or sampling is not None:
             raise ConfigError("a parser takes no prefix and draws no samples")
         self._check_request(n_best, prefixes, sampling)
-        words = list(map(self.split, sentences))
+        words = list(map(self.split, check_strings("sentences", sentences)))
         numbers = range(first, first + len(words))
         self._check_words(words, numbers)
         table = SymbolTable(self._symbols, self.engine.ensemble.device)

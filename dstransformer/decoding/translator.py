@@ -19,7 +19,7 @@ from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.decoding.beam import Hypothesis
 from dstransformer.decoding.engine import SearchEngine, TorchEngine
 from dstransformer.decoding.sampling import Sampling
-from dstransformer.errors import ConfigError, DataError
+from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.model import Bundle, Transformer, open_bundle
 from dstransformer.terminal.progress import Advance
 
@@ -188,6 +188,27 @@ class TextDecoder(ABC):
             raise ConfigError("--long split takes the best output of each part: leave out --n-best and prefixes")
 
 
+def check_strings(name: str, given: Iterable[str]) -> list[str]:
+    """A list of strings, from a caller in Python.
+
+    Args:
+        name: What they are.
+        given: The strings.
+
+    Raises:
+        DataError: It is one string, whose letters would be taken for sentences; or holds something else than text.
+    """
+    if isinstance(given, str):
+        raise DataError(f"{name} is the string {shown(given)}: give a list of strings, [{shown(given)}]")
+    texts = list(given)
+    for number, text in enumerate(texts, 1):
+        try:
+            text.encode()
+        except (AttributeError, UnicodeEncodeError):
+            raise DataError(f"number {number} of {name} is {shown(text)}, which is not text: give strings") from None
+    return texts
+
+
 class Translator(TextDecoder):
     """Translates sentences.
 
@@ -247,17 +268,19 @@ class Translator(TextDecoder):
         self._check_request(n_best, prefixes, sampling)
         if sampling is not None and not isinstance(self.engine, TorchEngine):
             raise ConfigError("this engine cannot sample: leave out --sample, or use --engine torch")
-        src, owners = self._encode(sentences, first)
+        texts = check_strings("sentences", sentences)
+        count = len(texts)
+        src, owners = self._encode(texts, first)
         found = self.search_ids(
             src,
             n_best=n_best,
-            prefixes=self.tokenizer.encode(prefixes) if prefixes is not None else (),
+            prefixes=self.tokenizer.encode(check_strings("prefixes", prefixes)) if prefixes is not None else (),
             sampling=sampling,
             progress=progress,
             numbers=[first + owner for owner in owners],
         )
         outputs = self._outputs(found)
-        return outputs if len(outputs) == len(sentences) else join_outputs(outputs, owners)
+        return outputs if len(outputs) == count else join_outputs(outputs, owners)
 
     def _encode(self, sentences: Sequence[str], first: int) -> tuple[list[list[int]], list[int]]:
         """The tokens of the sentences, or of their parts if long ones are split, and the sentence of each."""

@@ -235,7 +235,7 @@ def join_world(
     environment.setdefault("WORLD_SIZE", str(processes.world_size))
     address_given = "MASTER_ADDR" in environment
     environment.setdefault("MASTER_ADDR", "127.0.0.1")
-    environment.setdefault("MASTER_PORT", str(_free_port()) if processes.world_size == 1 else "29500")
+    environment.setdefault("MASTER_PORT", str(free_port()) if processes.world_size == 1 else "29500")
     device = _choose_device(processes, environment)
     _set_variables(environment, device)
     if device.type == "cuda":
@@ -458,7 +458,8 @@ def leave_world() -> None:
         dist.destroy_process_group()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that no program listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

@@ -85,6 +85,8 @@ def _iter_candidates(path: str) -> Iterator[Candidate]:
 
 
 def _parse_candidate(fields: dict[str, Any], where: str) -> Candidate:
+    if missing := [name for name in ("line", "source", "text", "log_probability", "tokens") if name not in fields]:
+        raise DataError(f"{where} has no {missing[0]!r}: `dst translate --n-best N --format jsonl` writes such lists")
     reverse = fields.get(REVERSE)
     return Candidate(
         line=_integer(fields, "line", 1, where),

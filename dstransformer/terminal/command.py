@@ -12,6 +12,7 @@ import sys
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -44,6 +45,7 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
     logging.basicConfig(level=logging.WARNING, format=f"{program}: %(message)s", stream=sys.stderr)
     status = 1
     try:
+        _check_working_folder()
         status = run()
     except DstError as error:
         _report_error(program, error, reports_errors=reports_errors)
@@ -62,10 +64,26 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
         place = f"{error.filename}: " if error.filename else ""
         _report_error(program, StorageError(f"{place}{error.strerror or error}"), reports_errors=True, cause=error)
     except Exception as error:
+        if _lacks_memory(error):
+            _report(f"{program}: error: there is not enough memory to load a library ({shown(error, quote=False)})")
+            return status
         traceback.print_exc()
         what = shown(error, quote=False, limit=200)
         _report(f"{program}: internal error: {type(error).__name__}: {what}; please report it with the lines above")
     return status
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether a library could not be loaded for lack of memory or address space (``ulimit -v``)."""
+    return isinstance(error, ImportError) and "failed to map segment" in str(error)
+
+
+def _check_working_folder() -> None:
+    """Refuse a working directory that has been deleted: no relative path leads anywhere, and libraries abort."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UserError("the working directory has been deleted: change to another one with `cd`") from None
 
 
 def exit_on_sigterm() -> None:

@@ -120,6 +120,13 @@ def setup_peak_bytes(setup: Setup, micro_batches: int) -> int | None:
     return peak_memory_bytes(config, setup.ds_config, setup.world_size, *_count_parameters(setup))
 
 
+def tokens_peak_bytes(setup: Setup, src_tokens: int, tgt_tokens: int) -> int | None:
+    """:func:`peak_memory_bytes` of an experiment, if its updates held so many tokens."""
+    batch = setup.config.batch.model_copy(update={"src_tokens": src_tokens, "tgt_tokens": tgt_tokens})
+    config = setup.config.model_copy(update={"batch": batch})
+    return peak_memory_bytes(config, setup.ds_config, setup.world_size, *_count_parameters(setup))
+
+
 def approximate_epochs(setup: Setup) -> float:
     """Estimate the epochs of a run from the manifest, without planning: a few percent too many."""
     batch, train, mixture = setup.config.batch, setup.corpus.manifest.splits["train"], setup.mixture

@@ -65,6 +65,12 @@ class TrainRequest:
     register: str | None = None
     init: Path | None = None
 
+    def __post_init__(self) -> None:
+        """Take the names of folders for paths, as a notebook gives them, and a path of ``resume`` for its name."""
+        paths = {name: Path(value) for name in ("corpus", "run", "init") if (value := getattr(self, name)) is not None}
+        for name, value in {**paths, "preset": os.fspath(self.preset), "resume": os.fspath(self.resume)}.items():
+            object.__setattr__(self, name, value)
+
 
 @dataclass(frozen=True)
 class Setup:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ from dstransformer.distributed.supervision.rank_log import LOGS, ExitStatus, Ran
 from dstransformer.distributed.supervision.run_lock import lock_run_folder
 from dstransformer.distributed.supervision.stop_signals import StopRequest, stop_if_launcher_dies
 from dstransformer.distributed.world import PeerError, World, join_world, leave_world, peer_errors
-from dstransformer.errors import RUN_AGAIN, DstError
+from dstransformer.errors import RUN_AGAIN, DstError, UserError
 
 #: The timeout of process groups if ``training.wait_seconds`` is 0, and of joining if ``join_seconds`` is. PyTorch
 #: cannot wait forever.
@@ -180,9 +182,18 @@ class Session:
                 leave_world()
             else:
                 error.rank = self.world.rank
+                self._leave_if_alone()
+            raise
+        except BaseException:
+            self._leave_if_alone()
             raise
         self._monitor.stop()
         leave_world()
+
+    def _leave_if_alone(self) -> None:
+        """Let the only process join again, in a notebook. One of several would wait for the others."""
+        if self.world.world_size == 1:
+            leave_world()
 
 
 @contextmanager
@@ -199,7 +210,9 @@ def supervise(processes: Processes, config: Config, run: Path) -> Iterator[Sessi
 
     Raises:
         DstError: The processes did not join.
+        UserError: This process has trained before, or this is not its main thread.
     """
+    _check_process()
     limits, exit_status = config.training, ExitStatus(processes.rank)
     timeouts = Limits.build(limits.hang_seconds, limits.wait_seconds, limits.silence_seconds)
     with (
@@ -230,6 +243,21 @@ def supervise(processes: Processes, config: Config, run: Path) -> Iterator[Sessi
             session._watching_peers(),
         ):
             yield session
+
+
+def _check_process() -> None:
+    """Refuse what a notebook may do and a command cannot: train twice in one process, or in another thread.
+
+    DeepSpeed keeps the process group of the first training for the life of the process, and Python handles signals in
+    the main thread only.
+    """
+    if getattr(sys.modules.get("deepspeed.comm.comm"), "cdb", None) is not None:
+        raise UserError(
+            "this process has already trained, and DeepSpeed's process group stays for its life: restart the kernel, "
+            "or train in a new process with `dst train`"
+        )
+    if threading.current_thread() is not threading.main_thread():
+        raise UserError("training handles signals, which Python does in the main thread only: call train there")
 
 
 def _timeout(seconds: float) -> timedelta:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dstransformer.errors import DataError, StorageError, UserError, without_secrets
+from dstransformer.errors import DataError, StorageError, UserError, counted, without_secrets
 from dstransformer.io.files import hold_lock, storage_errors
 from dstransformer.io.json_text import parse_json
 from dstransformer.io.products import RUN_LOCK
@@ -147,8 +147,8 @@ def _send_pending(state: TrackingState, run_folder: Path, outbox: Outbox, sender
         )
     if damaged := outbox.count_damaged():
         raise StorageError(
-            f"{run_folder}: {sent} records sent; {damaged} damaged lines of {OUTBOX_NAME} were skipped: restore the "
-            f"file from a copy, or delete these lines and {CURSOR_NAME}"
+            f"{run_folder}: {sent} records sent; skipped {counted(damaged, 'damaged line')} of {OUTBOX_NAME}: restore "
+            f"the file from a copy, or delete what is damaged and {CURSOR_NAME}"
         )
     return sent
 

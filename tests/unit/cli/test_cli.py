@@ -120,6 +120,7 @@ def raising(error: BaseException) -> int:
     (DataError("bad\ntext " + "x" * 5000), 2, "dst: error: bad text xxx"),
     (KeyboardInterrupt(), 130, "dst: interrupted\n"),
     (BrokenPipeError(), 141, ""),
+    (ImportError("x.so: failed to map segment from shared object"), 1, "dst: error: there is not enough memory to"),
     (MemoryError(), 1, "dst: error: there is not enough memory\n"),
     (PermissionError(13, "Permission denied", "/x"), 1, "dst: error: /x: Permission denied\n"),
 ])  # fmt: skip
@@ -220,8 +221,18 @@ def test_an_interrupt_during_imports_is_reported(
     (["translate", "bundle", ""], "the name is empty: is a variable unset?"),
     (["evaluate", "--task", "parsing", "--gold", "a", "--trees", "b", "--beam", "4"], "--trees and --beam do not go"),
     (["table3", "--corpus", "c", "--out", "o", "--rows", "c_layer_2"], "did you mean c_layers_2?"),
+    (["export", "hf", "bundle", "--out", "folder"], "unrecognized arguments: --out; see `dst export hf --help`"),
+    (["serve", "bundle", "--allow-host", "https://example.org/"], "'https://example.org/' is not a name: leave out"),
     (["train", "toy", "--corpus", "c", "--run", "r", "--tag", "a=1", "--tag", "a=2"], "--tag a is given twice, as '1'"),
 ])  # fmt: skip
 def test_slips_are_named(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_working_directory_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert "the working directory has been deleted: change to another one with `cd`" in refused(capsys, "presets")

@@ -197,6 +197,9 @@ def test_a_date_is_read_as_text(tmp_path: Path) -> None:
     ("extends: [base]\n", "extends = ['base']: name one preset or file"),
     ("extends: base\n1: 2\n", "unknown key '1'"),
     ("extends: base\nmodel: !!python/object:os.system {}\n", "is not valid YAML"),
+    ("extends: base\ncheckpoint:\n  every_minutes: 1:30\n", "line 3, column 18 is not valid YAML: 1:30 is a number"),
+    ("extends: base\n---\nextends: big\n", "is not valid YAML: `---` begins a second document; keep one"),
+    ("extends: base\ntraining:\n  dropout: 0.3\n", "unknown key 'training.dropout', did you mean 'model.dropout'?"),
     ("extends: base\nmodel:\n  d_ff: " + "x" * 9999, "model.d_ff = 'xxx"),
 ])  # fmt: skip
 def test_unusable_files_are_refused_in_one_line(
@@ -225,6 +228,9 @@ def test_unusable_files_are_refused_in_one_line(
     ("model.d_model={a: 1}", "model.d_model = {'a': 1}: input should be a valid integer"),
     ("tracking.uri=:::", "tracking.uri = {'::': None}: input should be a valid string"),
     ("training.seed={a: 1, a: 2}", "repeated key 'a'"),
+    ("training.seed=-017", "-017 is a number in base 8 to YAML; write it in decimal"),
+    ("checkpoint.every_minutes=1:30.5", "1:30.5 is a number in base 60 to YAML; write it in decimal"),
+    ("training.dropout=0.3", "there is no key 'training.dropout'; did you mean 'model.dropout'?"),
 ])  # fmt: skip
 def test_unusable_overrides_are_refused_in_one_line(override: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -255,3 +261,10 @@ def test_a_preset_that_cannot_be_found_is_answered_with_what_is_there(
     (tmp_path / "tab.yaml").write_text("model:\n\td_model: 8\n")
     with pytest.raises(ConfigError, match=message):
         load_config(preset)
+
+
+def test_a_notebook_may_give_a_path_and_must_give_lists(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: toy\n")
+    assert load_config(tmp_path / "mine.yaml") == load_config("toy")
+    with pytest.raises(ConfigError, match=r"overrides is the string 'a.b=1': give a list of strings, \['a.b=1'\]"):
+        load_config("toy", "a.b=1")

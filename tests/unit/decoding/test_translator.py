@@ -32,6 +32,16 @@ def test_order_is_restored_and_empty_lines_stay_empty(translator: Translator) ->
     assert len(set(together)) == len(SENTENCES) - 1, "the test needs a different output for every source"
 
 
+@pytest.mark.parametrize(("given", "complaint"), [
+    ("a dog", r"sentences is the string 'a dog': give a list of strings, \['a dog'\]"),
+    (["a dog", None], "number 2 of sentences is None, which is not text: give strings"),
+    (["\udcff"], r"number 1 of sentences is '\\udcff', which is not text"),
+])  # fmt: skip
+def test_what_is_no_list_of_strings_is_refused(translator: Translator, given: Any, complaint: str) -> None:
+    with pytest.raises(DataError, match=complaint):
+        translator.translate(given)
+
+
 def test_ids_are_those_of_the_best_hypothesis(translator: Translator) -> None:
     src = small_tokenizer().encode(TEXT)
     packed = pack([torch.tensor([*ids, EOS_ID]) for ids in src])

@@ -68,7 +68,7 @@ def test_a_process_announces_that_it_waits_for_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(world, "NOTICE_SECONDS", 0.0)
-    variables = {"MASTER_PORT": str(world._free_port()), "RANK": "1", "WORLD_SIZE": "2"}
+    variables = {"MASTER_PORT": str(world.free_port()), "RANK": "1", "WORLD_SIZE": "2"}
     for name, value in variables.items():
         os.environ[name] = value
     with pytest.raises(DstError, match=r"the 2 processes did not join .* where rank 0 should"):
@@ -80,7 +80,7 @@ def test_a_process_announces_that_it_waits_for_the_others(
 
 @pytest.mark.usefixtures("own_world")
 def test_the_processes_that_did_not_join_are_named() -> None:
-    variables = {"MASTER_PORT": str(world._free_port()), "RANK": "0", "WORLD_SIZE": "3"}
+    variables = {"MASTER_PORT": str(world.free_port()), "RANK": "0", "WORLD_SIZE": "3"}
     for name, value in variables.items():
         os.environ[name] = value
     with pytest.raises(DstError, match=r"^the 3 processes did not join at 127.0.0.1:\d+ in 1 s: rank 1, 2 is missing;"):
@@ -137,7 +137,7 @@ def test_variables_of_a_gpu_that_the_user_has_set_stay() -> None:
 
 
 def test_two_processes_on_one_gpu_are_refused_by_all() -> None:
-    port = str(world._free_port())
+    port = str(world.free_port())
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 
     def join(rank: int) -> str:

@@ -139,6 +139,7 @@ def test_the_command_tunes_and_applies(
 @pytest.mark.parametrize(("line", "complaint"), [
     ("[1]", r"line 2: '\[1\]' is not a JSON object \(a list\); `dst translate --n-best N --format jsonl`"),
     ("{", "line 2: '{' is not a JSON object"),
+    ('{"source": "a", "hypotheses": []}', "line 2 has no 'line': `dst translate --n-best N --format jsonl` writes"),
     (json.dumps(hypothesis(0, 1, "a", -1.0)), "line 2: line is 0, not a whole number of 1 or more"),
     (json.dumps(hypothesis(1, 1, "a", -1.0) | {"text": None}), "line 2: text is None, not a string"),
     (json.dumps(hypothesis(1, 1, "a", float("nan"))), "line 2: log_probability is nan, not a finite number"),

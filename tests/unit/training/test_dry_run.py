@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -195,3 +196,10 @@ def test_the_command_predicts_the_time_of_an_update_on_the_named_gpu(
     assert "update time        not estimated: only with peak memory, below ZeRO stage 3" in capsys.readouterr().out
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["update_seconds"] is None
+
+
+def test_a_request_takes_the_names_of_folders(run: Path) -> None:
+    names: Any = {"corpus": str(run.parent / "corpus"), "run": str(run), "init": str(run), "resume": run / "checkpoint"}
+    request = TrainRequest("toy", **names)
+    assert (request.corpus, request.run, request.init) == (run.parent / "corpus", run, run)
+    assert request.resume == str(run / "checkpoint")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from dstransformer.config import load_config
 from dstransformer.distributed.launcher import read_processes
-from dstransformer.distributed.supervision.session import Flags, Session
+from dstransformer.distributed.supervision.session import Flags, Session, supervise
 from dstransformer.distributed.supervision.stop_signals import StopRequest
 from dstransformer.distributed.world import World, join_world, leave_world
-from dstransformer.errors import ConfigError
+from dstransformer.errors import ConfigError, UserError
 
 
 @pytest.fixture
@@ -53,3 +58,30 @@ def test_a_failure_is_reported_once_and_success_not_at_all(world: World) -> None
     with pytest.raises(KeyboardInterrupt), session.reporting_failure(reported.append):
         raise error
     assert reported == [error]
+
+
+def test_what_a_notebook_cannot_do_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised = list[UserError]()
+
+    def start() -> None:
+        with pytest.raises(UserError) as error, supervise(read_processes({}), load_config("toy"), tmp_path):
+            pass
+        raised.append(error.value)
+
+    monkeypatch.setitem(sys.modules, "deepspeed.comm.comm", SimpleNamespace(cdb=None))
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    assert "in the main thread only: call train there" in str(raised[0])
+    monkeypatch.setitem(sys.modules, "deepspeed.comm.comm", SimpleNamespace(cdb=object()))
+    start()
+    assert "this process has already trained" in str(raised[1])
+    assert "restart the kernel" in str(raised[1])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_only_process_may_join_again_after_any_error(world: World) -> None:
+    with pytest.raises(ValueError, match="wrong"), Session(world)._leaving_world():
+        raise ValueError("wrong")
+    again = join_world(read_processes(os.environ))
+    assert again.gather(1) == [1]
