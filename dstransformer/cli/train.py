@@ -62,7 +62,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     parser.add_argument(
         "--device",
         choices=SHEETS,
-        help="the GPU whose memory and time for an update a dry run predicts",
+        help="the GPU whose memory and time for an update a dry run predicts (memory: this machine's)",
     )
     parser.add_argument(
         "--find-batch",
@@ -197,8 +197,8 @@ def _describe_time(planned: DryRun, device: str) -> str:
     speed = planned.estimate.tgt_tokens_per_update / time.total
     return (
         f"update time        {time.total:>14.4f}   seconds, {speed:,.0f} target tokens/s: predicted for "
-        f"{planned.setup.world_size} x {device}, measured on none. Products take {time.products:.4f} s and then other "
-        f"operators {time.memory:.4f} s, beside the host's {time.host:.4f} s; waits {time.waits:.4f} s, links "
+        f"{planned.setup.world_size} x {device}, measured on none. The device: products {time.products:.4f} s, other "
+        f"operators {time.memory:.4f} s; the host meanwhile {time.host:.4f} s; waits {time.waits:.4f} s, links "
         f"{time.links:.4f} s"
     )
 

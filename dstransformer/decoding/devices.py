@@ -54,7 +54,7 @@ def memory_errors(action: str = "translate", advice: str = "lower --batch-tokens
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not _is_memory_error(error):
+        if not is_memory_error(error):
             raise
         raise DstError(f"not enough memory to {action}: {advice}") from error
 
@@ -79,7 +79,7 @@ def decode_in_memory(
     try:
         results = decode(batch)
     except (RuntimeError, MemoryError) as error:
-        if len(batch) == 1 or not _is_memory_error(error):
+        if len(batch) == 1 or not is_memory_error(error):
             raise
     if results is not None:
         yield batch, results
@@ -93,9 +93,11 @@ def decode_in_memory(
     yield from decode_in_memory(decode, batch[middle:])
 
 
-def _is_memory_error(error: Exception) -> bool:
-    """Whether an allocation failed; on a CPU PyTorch raises a plain ``RuntimeError``."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate" in str(error)
+def is_memory_error(error: Exception) -> bool:
+    """Whether PyTorch, oneDNN or Python could not allocate memory; on a CPU PyTorch raises a plain ``RuntimeError``."""
+    text = str(error).lower()
+    parts = ("can't allocate memory", "cannot allocate", "bad_alloc", "out of memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(part in text for part in parts)
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import shlex
@@ -164,7 +165,7 @@ def check_disk(runs: Path) -> Iterator[Finding]:
     try:
         skew = _write_probe(folder)
     except OSError as error:
-        advice = "make room" if error.errno in (28, 122) else "check the path and its permissions"
+        advice = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the path and its permissions"
         yield Finding("disk", f"{folder} cannot be written: {error.strerror}", "FAULT", advice)
         return
     yield describe_room("disk", folder, LITTLE_DISK)

@@ -114,7 +114,7 @@ def read_hostfile(path: Path) -> tuple[list[str], list[Finding]]:
             hosts.append(match[1])
     if not hosts:
         raise UserError(f"--hostfile {path} names no host: write lines such as node-1 slots=8")
-    advice = "mend it, for deepspeed would refuse the file"
+    advice = "correct the line: deepspeed refuses the file as it is"
     return hosts, [Finding("hostfile", f"{path}: {'; '.join(wrong)}", "FAULT", advice)] if wrong else []
 
 
@@ -246,10 +246,10 @@ def judge(host: str, answer: Answer, listener: tuple[str, int] | None) -> Findin
     ]
     if others:
         return Finding(name, f"other versions: {', '.join(others)}", "FAULT", "install the same on all nodes")
-    if report["unresolved"]:
+    if report.get("unresolved"):
         names = ", ".join(map(str, report["unresolved"]))
         return Finding(name, f"does not resolve {names}", "FAULT", "add the name to DNS, or to /etc/hosts there")
-    if report["unreachable"] and listener is not None:
+    if report.get("unreachable") and listener is not None:
         return Finding(
             name, f"cannot connect to {listener[0]} port {listener[1]}, where processes join ({report['unreachable']})",
             "FAULT", "open the firewall between the nodes, or give deepspeed --master_addr",

@@ -14,7 +14,7 @@ from dstransformer.config import Config
 from dstransformer.config.loading import read_config
 from dstransformer.distributed.supervision.past_run import PastRun, read_past_run
 from dstransformer.doctor.causes import find_cause
-from dstransformer.doctor.finding import Finding, collect
+from dstransformer.doctor.finding import Finding, Level, collect
 from dstransformer.doctor.machine import GIB, describe_room
 from dstransformer.doctor.store import check_tracking
 from dstransformer.errors import DataError, DstError, UserError, counted
@@ -133,15 +133,15 @@ def _check_end(run: RunFolder) -> Iterator[Finding]:
     if run.past.status == 0 and not all((bundle / name).is_file() for name in BUNDLE_FILES):
         yield Finding("end", f"{when}finished, but {bundle} is not complete", "FAULT", _AGAIN)
     else:
-        level = "FAULT" if cause.is_fault else "note" if cause.advice else "ok"
-        yield Finding("end", f"{when}{cause.text}", level, cause.advice)  # type: ignore[arg-type]
+        level: Level = "FAULT" if cause.is_fault else "note" if cause.advice else "ok"
+        yield Finding("end", f"{when}{cause.text}", level, cause.advice)
 
 
 def _check_progress(run: RunFolder) -> Iterator[Finding]:
     latest, train = run.last("train", "cost"), run.last("train")
     if latest is None:
-        level = "ok" if run.owner is not None else "note"
-        yield Finding("updates", "none logged yet", level)  # type: ignore[arg-type]
+        level: Level = "ok" if run.owner is not None else "note"
+        yield Finding("updates", "none logged yet", level)
         return
     of = "" if run.config is None else f" of {run.config.training.max_updates:,}"
     text = f"{latest['step']:,}{of}"
@@ -178,8 +178,8 @@ def _check_checkpoint(run: RunFolder) -> Iterator[Finding]:
     folder = run.path / "checkpoints"
     paths = complete_checkpoints(folder) if folder.is_dir() else []
     if not paths:
-        level = "ok" if run.owner is not None else "note"
-        yield Finding("checkpoint", "none", level, "" if run.owner else "the same command starts over")  # type: ignore[arg-type]
+        level: Level = "ok" if run.owner is not None else "note"
+        yield Finding("checkpoint", "none", level, "" if run.owner else "the same command starts over")
         return
     damaged: list[str] = []
     for path in reversed(paths):

@@ -41,11 +41,14 @@ _DAMAGED = "if the file is damaged, restore it or copy the bundle again"
 
 #: 1: ``config.yaml`` is the configuration of the training, without a version. 2: it holds what using the model takes,
 #: and the provenance has the configuration of the training. 3: ``trees``. 4: ``joint_vocabulary``. 5: ``directions``,
-#: stated only by models of several directions. A version reads every one before it.
+#: ``encoder_layers`` and ``decoder_layers``, stated only by models that have them. A version reads every one before it.
 FORMAT_VERSION = 5
 
-#: The version of the bundles of models of one direction, which programs that read version 4 open.
-_ONE_DIRECTION = 4
+#: The version of the bundles of all other models, which programs that read version 4 open.
+_WITHOUT_NEWER_KEYS = 4
+
+#: Keys of the architecture that are stated only if they have a value.
+_DEPTHS = {"encoder_layers", "decoder_layers"}
 
 
 @dataclass(frozen=True)
@@ -310,14 +313,15 @@ def save_bundle(
     folder.mkdir(parents=True)
     save_weights(folder / WEIGHTS, weights)
     directions = provenance.get("directions")
+    depths = {name for name in _DEPTHS if getattr(config.model, name) is not None}
     stored = {
-        "format_version": FORMAT_VERSION if directions else _ONE_DIRECTION,
+        "format_version": FORMAT_VERSION if directions or depths else _WITHOUT_NEWER_KEYS,
         "src_lang": provenance.get("src_lang"),
         "tgt_lang": provenance.get("tgt_lang"),
         "trees": provenance.get("trees"),
         "joint_vocabulary": tokenizer.is_joint,
         **({"directions": directions} if directions else {}),
-        "model": config.model.model_dump(),
+        "model": config.model.model_dump(exclude=_DEPTHS - depths),
         "decoding": config.decoding.model_dump(),
     }
     (folder / CONFIG).write_text(yaml.safe_dump(stored, sort_keys=False), encoding="utf-8")

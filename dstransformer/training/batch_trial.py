@@ -23,6 +23,7 @@ import torch
 from dstransformer.batching import Position, Update
 from dstransformer.batching.batch import pack_pairs
 from dstransformer.batching.plan import Lengths
+from dstransformer.decoding.devices import is_memory_error
 from dstransformer.distributed.launcher import Processes, read_processes
 from dstransformer.distributed.world import PeerError, World, join_world
 from dstransformer.errors import DstError
@@ -38,6 +39,7 @@ from dstransformer.training.available_memory import (
 from dstransformer.training.engine import Engine
 from dstransformer.training.estimate import tokens_peak_bytes
 from dstransformer.training.micro_batches import SHARE, choose_micro_batches, usable_bytes
+from dstransformer.training.precision import settle_precision
 from dstransformer.training.setup import Setup, TrainRequest, resolve_setup
 
 #: Sizes closer than this share of each other are the same.
@@ -251,24 +253,16 @@ def run_trials(parent: int) -> None:
     except DstError as error:
         tell(end="error", message=str(error), user=error.exit_code == 2)
     except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+        if not is_memory_error(error):
             raise
         tell(end="memory")
     printed.flush()
     os._exit(0)  # the others may be gone: leaving the process group would wait for them
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether PyTorch, oneDNN or Python could not allocate memory."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error).lower()
-    return any(part in text for part in ("can't allocate memory", "bad_alloc", "out of memory", "cannot allocate"))
-
-
 def _run(request: TrainRequest, limit: int | None, processes: Processes, tell: Callable[..., None]) -> None:
     world = join_world(processes)
-    setup = choose_micro_batches(resolve_setup(request, processes), None, None)
+    setup = choose_micro_batches(settle_precision(resolve_setup(request, processes), "never", world), None, None)
     trial = Trial(setup, world)
     tell(usable=trial.usable, device=world.device.type)
     trial.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 _GIB = 2**30
@@ -50,7 +51,7 @@ SHEETS = {
 }
 
 #: Peak FLOP/s of dense bf16 and fp16 matrix products with fp32 accumulation. NVIDIA's data sheets often state twice as
-#: much, for sparse matrices. The first name contained in the device's name counts.
+#: much, for sparse matrices. The first name that is a word of the device's name counts.
 DENSE_PEAKS = {
     "H100 PCIe": 756e12,
     "H100 NVL": 835e12,
@@ -58,6 +59,7 @@ DENSE_PEAKS = {
     "H200 NVL": 835e12,
     "H200": 989e12,
     "H800": 989e12,
+    "GH200": 989e12,
     "H20": 148e12,
     "B200": 2250e12,
     "A100": 312e12,
@@ -71,7 +73,7 @@ DENSE_PEAKS = {
 
 def datasheet_peak(name: str) -> float | None:
     """Peak FLOP/s of dense bf16 products of the device with this name; None if unknown."""
-    return next((peak for part, peak in DENSE_PEAKS.items() if part in name), None)
+    return next((peak for part, peak in DENSE_PEAKS.items() if re.search(rf"\b{part}\b", name)), None)
 
 
 @dataclass(frozen=True)

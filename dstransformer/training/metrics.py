@@ -148,7 +148,7 @@ class CostMeter:
     def totals(self) -> dict[str, float]:
         """The cost by name, and ``overall_tokens_per_second`` since the run started or resumed.
 
-        That covers the whole time, with validation and checkpoints.
+        That covers the training loop, with validation and checkpoints.
         """
         totals, seconds = self.total.metrics(), self._seconds
         return totals | ({"overall_tokens_per_second": self._tokens / seconds} if self._tokens else {})

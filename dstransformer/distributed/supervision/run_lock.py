@@ -18,6 +18,9 @@ from dstransformer.errors import ConfigError
 from dstransformer.io.files import hold_lock, replace_file, storage_errors
 from dstransformer.io.products import RUN_LOCK
 
+#: Seconds to wait for the lock of a run folder, which whoever asks for its holder takes for an instant.
+_LOCK_SECONDS = 0.5
+
 
 @contextmanager
 def lock_run_folder(
@@ -44,7 +47,7 @@ def lock_run_folder(
             if world.is_rank0:
                 with storage_errors(run):
                     run.mkdir(parents=True, exist_ok=True)
-                    stack.enter_context(hold_lock(run / RUN_LOCK, busy, keep=True))
+                    stack.enter_context(hold_lock(run / RUN_LOCK, busy, wait=_LOCK_SECONDS, keep=True))
                     probe.touch()
         settings = json.dumps([__version__, config.model_dump(), ds_config], sort_keys=True)
         nodes = world.gather((platform.node(), probe.exists(), settings, corpus.manifest.build_key))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from support.processes.launching import run_command
 
 from dstransformer.checkpoints.averaging import average_weights
@@ -47,6 +48,19 @@ def test_a_bundle_holds_the_model_and_its_provenance(tmp_path: Path, toy_corpus:
     expected = Transformer(bundle.model, bundle.tokenizer.vocab_size).state_dict()
     torch.testing.assert_close(dict(bundle.build_model().state_dict()), dict(expected), rtol=0, atol=0)
     assert not bundle.build_model().training
+
+
+def test_only_what_needs_a_newer_version_states_it(tmp_path: Path, toy_corpus: Path) -> None:
+    """So that a program that reads version 4 and refuses keys that it does not know opens all other bundles."""
+    plain = yaml.safe_load((write(tmp_path / "plain", toy_corpus, 1) / "config.yaml").read_text())
+    assert plain["format_version"] == 4
+    assert not {"encoder_layers", "decoder_layers", "directions"} & {*plain, *plain["model"]}
+    deep = write(tmp_path / "deep", toy_corpus, 1, "model.encoder_layers=2")
+    stored = yaml.safe_load((deep / "config.yaml").read_text())
+    assert stored["format_version"] == 5
+    assert (stored["model"]["encoder_layers"], "decoder_layers" in stored["model"]) == (2, False)
+    model = open_bundle(deep).build_model()
+    assert (len(model.encoder), len(model.decoder)) == (2, 1)
 
 
 def test_a_run_folder_opens_as_its_bundle(tmp_path: Path, toy_corpus: Path) -> None:

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from dstransformer.cli import main
+from dstransformer.decoding.devices import is_memory_error
 from dstransformer.errors import ConfigError, DstError
 from dstransformer.training import available_memory, find_batch
-from dstransformer.training.batch_trial import CLOSE, Sizes, grow, is_out_of_memory, worst_update
+from dstransformer.training.batch_trial import CLOSE, Sizes, grow, worst_update
 
 SIZES = Sizes(1.0, 0.5, longest=(40, 20), smallest=40, largest=1_000_000)
 
@@ -103,8 +104,8 @@ def test_failures_are_told_from_lack_of_memory(monkeypatch: pytest.MonkeyPatch, 
     assert find_batch._explain(-9, tmp_path / "stderr")[0] == "memory"
     with pytest.raises(RuntimeError) as refused:
         torch.empty(2**60, dtype=torch.uint8)
-    assert is_out_of_memory(refused.value)
-    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+    assert is_memory_error(refused.value)
+    assert not is_memory_error(RuntimeError("shapes do not match"))
 
 
 def test_limits_of_groups_and_processes_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,6 +169,8 @@ def test_compiled_layers_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> No
         ("NVIDIA A100-SXM4-80GB", 312e12),
         ("NVIDIA L40S", 362e12),
         ("NVIDIA L4", 121e12),
+        ("NVIDIA GH200 480GB", 989e12),
+        ("NVIDIA RTX A1000", None),
         ("Some other card", None),
     ],
 )
