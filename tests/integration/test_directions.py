@@ -118,8 +118,18 @@ def test_long_texts_keep_their_tag_in_every_part(folder: Path) -> None:
     apart = translator.translate([first, second])
     limit = max(len(ids) for ids in translator.tokenizer.encode([first, second]))
     translator.settings = translator.settings.model_copy(update={"long_inputs": "split", "max_input_tokens": limit})
-    joined = translator.translate([f"{first} {second.removeprefix('>>deu<< ')}"])
-    assert joined == [" ".join(text for text in apart if text)]
+    for tags in (translator.tags, None):  # None as with CTranslate2 and in the server
+        translator.tags = tags
+        text = f"{first} {second.removeprefix('>>deu<< ')}"
+        assert translator._encode([text], 1)[0] == translator.tokenizer.encode([first, second])
+        joined = translator.translate([text])
+        assert joined == [" ".join(text for text in apart if text)]
+
+
+def test_a_limit_of_one_token_divides_text_too(folder: Path) -> None:
+    translator = Translator.load(folder / "run")
+    translator.settings = translator.settings.model_copy(update={"long_inputs": "split", "max_input_tokens": 1})
+    assert translator._encode([">>deu<< The dog. The cat."], 1)[1] == [0, 0]
 
 
 def test_a_model_of_one_direction_has_no_other() -> None:
