@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from dstransformer.batching import Augmentation, BpeDropout, describe_augmentation
+from dstransformer.batching.augment import TextPart
 from dstransformer.batching.subwords import Pairs
 from dstransformer.config import Modifier, compose, load_config
 from dstransformer.corpus import Corpus
@@ -59,8 +60,9 @@ def main(options: argparse.Namespace) -> None:
 
 
 def measure_loader(corpus: Corpus, modifiers: list[Modifier]) -> None:
-    split, languages = corpus.split("train"), (corpus.manifest.src_lang, corpus.manifest.tgt_lang)
-    augmentation = Augmentation(corpus.tokenizer, modifiers, 1, languages, MAX_TOKENS)
+    split = corpus.split("train")
+    parts = [TextPart(len(split), corpus.manifest.src_lang, corpus.manifest.tgt_lang)]
+    augmentation = Augmentation(corpus.tokenizer, modifiers, 1, parts, MAX_TOKENS)
     dropout = BpeDropout(corpus.tokenizer, 0.1, 1, None)
     stored = int(split.src_lengths.sum() + split.tgt_lengths.sum())
     ways: dict[str, Callable[[Pairs, np.ndarray], Pairs]] = {

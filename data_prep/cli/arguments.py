@@ -79,7 +79,7 @@ def add_mono(parser: argparse.ArgumentParser, cleaning: Container[str]) -> None:
             help=fields[name].description,
         )
     for name in ("lang", "cache_dir", "offline"):
-        _add_option(parser, name, fields[name], str(fields[name].description))
+        _add_option(parser, name, fields[name], str(fields[name].description), required=fields[name].is_required())
     parser.add_argument(
         "--out",
         type=read_path,
@@ -208,10 +208,8 @@ def read_mono(arguments: argparse.Namespace) -> tuple[MonoOptions, CleanOptions]
     """Build the options of ``dst-prep mono``: the text, and how it is cleaned.
 
     Raises:
-        UserError: Options are missing or do not go together.
+        UserError: Options do not go together.
     """
-    if arguments.lang is None:
-        raise UserError(f"--lang is missing: {MonoOptions.model_fields['lang'].description}")
     text = _validate(MonoOptions, _given(arguments, ("text", "held_out_text", "lang", "cache_dir", "offline")))
     cleaning = _given(arguments, [name for name in CleanOptions.model_fields if name in arguments])
     return text, _validate(CleanOptions, cleaning | ({"near_text": "src"} if "near_duplicates" in cleaning else {}))
@@ -227,7 +225,7 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def _add_option(group: Any, name: str, field: FieldInfo, text: str) -> None:
+def _add_option(group: Any, name: str, field: FieldInfo, text: str, *, required: bool = False) -> None:
     """Add one option. It is None unless given, because the model holds the default."""
     flag = f"--{name.replace('_', '-')}"
     kind = option_kind(field)
@@ -248,6 +246,7 @@ def _add_option(group: Any, name: str, field: FieldInfo, text: str) -> None:
         nargs="+" if several else None,
         action=_Once if several else "store",
         choices=choices,
+        required=required,
         metavar=placeholder,
         help=text,
     )

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from data_prep.stages.text import Counts, shortened
 from dstransformer.corpus import Corpus, Manifest, Split, Tokenizer
+from dstransformer.corpus.directions import MULTIPLE
 
 #: Maximum training pairs whose pieces, and whose words, are counted.
 _MAX_COUNTED_PAIRS = 200_000
@@ -60,7 +61,7 @@ def render_report(corpus: Corpus, name: str) -> str:
         name: Its name on the page.
     """
     manifest, train = corpus.manifest, corpus.split("train")
-    languages = (manifest.src_lang, manifest.tgt_lang)
+    languages = _side_names(manifest)
     environment = Environment(
         loader=PackageLoader("data_prep.cli"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -68,6 +69,7 @@ def render_report(corpus: Corpus, name: str) -> str:
     return environment.get_template("report.html").render(
         name=name,
         manifest=manifest,
+        languages=languages,
         cleaned=_words_before_and_after(manifest),
         histograms=[
             _histogram(f"{language}, in tokens", "tokens", np.bincount(lengths))
@@ -81,13 +83,20 @@ def render_report(corpus: Corpus, name: str) -> str:
     )
 
 
+def _side_names(manifest: Manifest) -> tuple[str, str]:
+    """The languages of source and target, or the names of the sides if one has several languages."""
+    names = manifest.src_lang, manifest.tgt_lang
+    return ("source", "target") if MULTIPLE in names else names
+
+
 def _words_before_and_after(manifest: Manifest) -> list[Histogram]:
     """The words of the sentences that cleaning read, and what it kept of them; nothing for trees and older corpora."""
     before, after = manifest.cleaning.before, manifest.cleaning.after
     if before is None or after is None or manifest.trees:
         return []
-    sides = ((manifest.src_lang, before.src, after.src), (manifest.tgt_lang, before.tgt, after.tgt))
-    return [_histogram(f"{language}, in words", "words", np.array(old), np.array(new)) for language, old, new in sides]
+    src, tgt = _side_names(manifest)
+    sides = ((src, before.src, after.src), (tgt, before.tgt, after.tgt))
+    return [_histogram(f"{name}, in words", "words", np.array(old), np.array(new)) for name, old, new in sides]
 
 
 def _histogram(name: str, unit: str, lengths: Counts, kept: Counts | None = None) -> Histogram:

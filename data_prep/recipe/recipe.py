@@ -80,8 +80,7 @@ def _check_directions(sources: Mapping[str, SourceOptions]) -> None:
     """Check that the tag of a source sentence tells its target language.
 
     Raises:
-        ValueError: Two sources have the same tag, or none, and different target languages; or a parser's corpus has
-            several languages.
+        ValueError: Two sources have the same tag, or none, and different target languages.
     """
     first: dict[str | None, tuple[str, str]] = {}
     for name, options in sources.items():

@@ -6,10 +6,12 @@ The modifiers are those that OpusTrainer (Bogoychev et al., 2023) has for text w
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from random import Random
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -44,6 +46,14 @@ _NOISE_LETTERS = 5
 _END_MARKS = (".。．।۔", "!！", "?？؟")
 
 
+class TextPart(NamedTuple):
+    """Pairs of the training split in the same languages: their number, and the codes of source and target."""
+
+    pairs: int
+    src_lang: str
+    tgt_lang: str
+
+
 class Augmentation:
     """Changes the text of some sentence pairs.
 
@@ -59,7 +69,7 @@ class Augmentation:
         tokenizer: That of the corpus.
         modifiers: Applied one after the other, each with its probability (``training.augment``).
         seed: The seed of the experiment.
-        languages: The codes of source and target language.
+        parts: The parts of the training split, in order.
         max_pieces: Maximum pieces of a changed sentence.
     """
 
@@ -68,13 +78,14 @@ class Augmentation:
         tokenizer: Tokenizer,
         modifiers: Sequence[Modifier],
         seed: int,
-        languages: tuple[str, str],
+        parts: Sequence[TextPart],
         max_pieces: int,
     ) -> None:
         self._tokenizers = (tokenizer.src, tokenizer)
         self._modifiers = modifiers
         self._seed = seed
-        self._languages = languages
+        self._languages = [(part.src_lang, part.tgt_lang) for part in parts]
+        self._ends = list(accumulate(part.pairs for part in parts))
         self._max_pieces = max_pieces
         symbols = {symbol.replace("▁", " ").strip() for one in self._tokenizers for symbol in one.symbols}
         by_length = sorted(filter(None, symbols), key=lambda symbol: (-len(symbol), symbol))
@@ -99,8 +110,8 @@ class Augmentation:
         stored = [_take(*side, places) for side in sides]
         texts = [tokenizer.decode(side) for tokenizer, side in zip(self._tokenizers, stored, strict=True)]
         changed = [
-            self._change(src, tgt, random, modifiers)
-            for src, tgt, (_, random, modifiers) in zip(*texts, drawn, strict=True)
+            self._change(src, tgt, random, modifiers, self._languages[bisect(self._ends, int(rows[place]))])
+            for src, tgt, (place, random, modifiers) in zip(*texts, drawn, strict=True)
         ]
         encoded = [
             tokenizer.encode([pair[side] for pair in changed], threads=1)
@@ -122,13 +133,15 @@ class Augmentation:
         random = Random(f"{self._seed} {epoch} {update} {row}" + (f" {window}" if window else ""))
         return random, [modifier for modifier in self._modifiers if random.random() < modifier.probability]
 
-    def _change(self, src: str, tgt: str, random: Random, modifiers: Sequence[Modifier]) -> tuple[str, str]:
+    def _change(
+        self, src: str, tgt: str, random: Random, modifiers: Sequence[Modifier], languages: tuple[str, str]
+    ) -> tuple[str, str]:
         for modifier in modifiers:
             if isinstance(modifier, CaseChange):
                 case = _CASES[modifier.modifier]
-                src = self._outside_symbols(src, partial(case, language=self._languages[0]))
+                src = self._outside_symbols(src, partial(case, language=languages[0]))
                 if not modifier.source_only:
-                    tgt = self._outside_symbols(tgt, partial(case, language=self._languages[1]))
+                    tgt = self._outside_symbols(tgt, partial(case, language=languages[1]))
             elif isinstance(modifier, Typos):
                 src = self._outside_symbols(src, partial(mistype, rate=modifier.rate, random=random))
             elif modifier.modifier == "noise":

@@ -7,7 +7,7 @@ from dataclasses import astuple, replace
 
 import torch
 
-from dstransformer.batching.augment import Augmentation
+from dstransformer.batching.augment import Augmentation, TextPart
 from dstransformer.batching.loader import Position, Update, UpdateLoader
 from dstransformer.batching.mixture import build_mixture
 from dstransformer.batching.plan import build_budget
@@ -97,5 +97,7 @@ def _build_augmentation(config: Config, corpus: Corpus) -> Augmentation | None:
     max_pieces = max(split.src_lengths.max, split.tgt_lengths.max, int(manifest.options.get("max_tokens") or 0))
     if config.model.positions == "learned":
         max_pieces = min(max_pieces, config.model.max_positions - 1)
-    languages = (manifest.src_lang, manifest.tgt_lang)
-    return Augmentation(corpus.tokenizer, training.augment, training.seed, languages, max_pieces)
+    src_lang, tgt_lang = manifest.src_lang, manifest.tgt_lang
+    parts = [TextPart(one.pairs, one.src_lang or src_lang, one.tgt_lang or tgt_lang) for one in manifest.parts]
+    parts = parts or [TextPart(split.pairs, src_lang, tgt_lang)]
+    return Augmentation(corpus.tokenizer, training.augment, training.seed, parts, max_pieces)

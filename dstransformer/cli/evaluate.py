@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> CommandResult:
 def _evaluate(options: argparse.Namespace) -> CommandResult:
     from dstransformer.evaluation.comet import Comet, find_checkpoint
     from dstransformer.evaluation.significance import check_samples
-    from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations
+    from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations, target_language
     from dstransformer.evaluation.testset import read_test_sets
     from dstransformer.model import open_bundle
     from dstransformer.terminal.progress import reporting
@@ -62,6 +62,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
     test_sets = read_test_sets(options.src or [], options.ref or [])
     with _writing_output(options) as write, contextlib.ExitStack() as held:
         bundles = [open_bundle(path) for path in options.bundle]
+        options = _with_target(options, bundles)
         test_sets += _named_sets(options, bundles)
         _check_systems(options, test_sets)
         systems = [
@@ -72,14 +73,15 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
         _warn_of_swapped_sides(options, bundles)
         runs = [_find_run(bundle) for bundle in bundles] if options.track else []
         comet = None if options.comet is None else held.enter_context(Comet(options.comet, options.comet_python))
-        results = []
+        results: list[SystemResult] = []
+        language = None
         for path, bundle in zip(options.bundle, bundles, strict=True):
             translator = load_translator(options, bundle)
+            language = language or target_language(bundle, translator)
             with reporting("sentences", sum(len(test_set.references) for test_set in test_sets)) as progress:
                 results += evaluate_bundle(
                     bundle, translator, test_sets, name=str(path), comet=comet, write=write, progress=progress
                 )
-        language = bundles[0].tgt_lang if bundles else None
         results += [evaluate_file(path, lines, test_set, language, comet) for path, lines, test_set in systems]
     results.sort(key=lambda result: test_sets.index(result.test_set))
     comparisons = _compare(options, results, test_sets)
@@ -88,6 +90,17 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
         for line in _track([(folders[found.system], found) for found in results if found.system in folders]):
             logger.warning(line)
     return _report(options, results, comparisons)
+
+
+def _with_target(options: argparse.Namespace, bundles: Sequence[Bundle]) -> argparse.Namespace:
+    """The options, with the target language of ``--langpair`` as that of models of several directions."""
+    from dstransformer.corpus.languages import divide_codes
+
+    directions = [direction for bundle in bundles for direction in bundle.directions]
+    if options.langpair is None or options.to is not None or not directions:
+        return options
+    codes = [code for direction in directions for code in (direction.src_lang, direction.tgt_lang)]
+    return argparse.Namespace(**{**vars(options), "to": divide_codes(options.langpair, codes)[1]})
 
 
 def _named_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list[TestSet]:
@@ -100,8 +113,6 @@ def _named_sets(options: argparse.Namespace, bundles: Sequence[Bundle]) -> list[
             raise UserError("--langpair is for --test-set")
         return []
     languages = options.langpair
-    if languages is not None and options.to is None and any(bundle.directions for bundle in bundles):
-        options.to = languages.partition("-")[2]
     if languages is None and bundles and not bundles[0].directions and bundles[0].src_lang and bundles[0].tgt_lang:
         languages = f"{bundles[0].src_lang}-{bundles[0].tgt_lang}"
     if languages is None:
@@ -211,6 +222,7 @@ def _follow(options: argparse.Namespace) -> CommandResult:
         bundle = find_bundle(run, interval, say=_note)
     if options.track and not (run / "tracking.json").is_file():
         raise DataError(f"--track: {run} is not tracked in MLflow")
+    options = _with_target(options, [] if bundle is None else [bundle])
     test_sets += _named_sets(options, [] if bundle is None else [bundle])
     if not test_sets and bundle is not None:
         test_sets = validation_sets(bundle)

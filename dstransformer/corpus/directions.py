@@ -44,8 +44,10 @@ def common_language(codes: Iterable[str]) -> str:
 def choose_direction(directions: Sequence[Direction], to: str) -> Direction:
     """The first direction into a language, which is given by a code of any kind or by its tag.
 
+    Of directions into a language with different tags, as of translated and of original text, one without tag is taken.
+
     Raises:
-        UserError: There is none, or several languages are meant.
+        UserError: There is none, several languages are meant, or several tags lead into the language.
     """
     by_tag = [direction for direction in directions if direction.tag == to]
     codes = list(dict.fromkeys(direction.tgt_lang for direction in directions))
@@ -53,11 +55,16 @@ def choose_direction(directions: Sequence[Direction], to: str) -> Direction:
     if by_tag:
         return by_tag[0]
     if len(found) != 1:
-        tags = ", ".join(dict.fromkeys(direction.tag for direction in directions if direction.tag))
+        known = ", ".join(dict.fromkeys(direction.tag for direction in directions if direction.tag))
         raise UserError(
-            f"--to {shown(to)}: the model translates into {list_codes(codes)}; its tags are {tags or 'none'}"
+            f"--to {shown(to)}: the model translates into {list_codes(codes)}; its tags are {known or 'none'}"
         )
-    return next(direction for direction in directions if direction.tgt_lang == found[0])
+    into = [direction for direction in directions if direction.tgt_lang == found[0]]
+    tags = list(dict.fromkeys(direction.tag for direction in into if direction.tag))
+    plain = [direction for direction in into if direction.tag is None]
+    if len(tags) > 1 and not plain:
+        raise UserError(f"--to {shown(to)}: several tags lead into {found[0]}: {', '.join(tags)}; name one with --to")
+    return (plain or into)[0]
 
 
 class Tags:

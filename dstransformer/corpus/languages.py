@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dstransformer.errors import DataError, shown
+from dstransformer.errors import DataError, UserError, shown
 
 #: ISO 639-1 and ISO 639-3.
 _ISO_639_1 = (
@@ -72,10 +72,11 @@ def matching_codes(wanted: str, codes: Sequence[str]) -> list[str]:
 
     A script or a region must be the same only where both codes have one. Of several such codes the one with the same
     parts is taken, or else the one without script and region or with the usual ones: ``zho_Hans`` for ``zh``, ``fr_FR``
-    for ``fr``.
+    for ``fr``. ``zh_TW`` is nearer to ``zh-Hant`` than ``zh``, whose usual script is another.
     """
     meant = parse_code(wanted)
-    found = [code for code in codes if _agree(parse_code(code), meant)]
+    agreeing = [code for code in codes if _agree(parse_code(code), meant)]
+    found = [code for code in agreeing if _agree(_with_usual(parse_code(code)), meant)] or agreeing
     for choice in (
         [code for code in found if _plain(code) == _plain(wanted)],
         [code for code in found if parse_code(code) == meant],
@@ -84,6 +85,21 @@ def matching_codes(wanted: str, codes: Sequence[str]) -> list[str]:
         if len(choice) == 1:
             return choice
     return found
+
+
+def divide_codes(both: str, codes: Sequence[str]) -> tuple[str, str]:
+    """The two codes of a pair such as ``en-de``.
+
+    A code may have a ``-`` too. The pair is divided where both sides mean one of ``codes``, or else at the first ``-``.
+
+    Raises:
+        UserError: It is not two codes.
+    """
+    parts = both.split("-")
+    cuts = [("-".join(parts[:cut]), "-".join(parts[cut:])) for cut in range(1, len(parts))]
+    if not cuts or not all(parts):
+        raise UserError(f"--langpair {shown(both)}: name two languages, such as en-de")
+    return next((cut for cut in cuts if all(matching_codes(code, codes) for code in cut)), cuts[0])
 
 
 def find_code(wanted: str, codes: Sequence[str], where: str) -> str:
@@ -118,6 +134,16 @@ def _agree(one: LanguageCode, other: LanguageCode) -> bool:
 
 
 def _is_usual(code: LanguageCode) -> bool:
-    named_alike = next((alpha2.upper() for alpha2, alpha3 in _ALPHA3.items() if alpha3 == code.language), None)
-    script, region = _USUAL.get(code.language, (None, named_alike))
+    script, region = _usual(code.language)
     return code.script in (None, script) and code.region in (None, region)
+
+
+def _with_usual(code: LanguageCode) -> LanguageCode:
+    """The code with the usual script and region where it has none."""
+    script, region = _usual(code.language)
+    return LanguageCode(code.language, code.script or script, code.region or region)
+
+
+def _usual(language: str) -> tuple[str | None, str | None]:
+    named_alike = next((alpha2.upper() for alpha2, alpha3 in _ALPHA3.items() if alpha3 == language), None)
+    return _USUAL.get(language, (None, named_alike))

@@ -286,11 +286,14 @@ class Translator(TextDecoder):
         """The tokens of the sentences, or of their parts if long ones are split, and the sentence of each."""
         texts, owners, limit = list(sentences), list(range(len(sentences))), self.max_input_tokens
         begins = [""] * len(texts)
+        are_split = self.settings.long_inputs == "split"
         if self.tags is not None:
             begins, texts = self.tags.split(sentences, first)
-            limit -= bool(limit)  # the tag is a token
-        if self.settings.long_inputs == "split":
-            texts, owners = split_long(texts, self.tokenizer.src.encode(texts), limit, self.tokenizer.src)
+        elif are_split:
+            begins, texts = split_symbols(texts, self.tokenizer.src)
+        if are_split:
+            limits = [max(1, limit - 1) if limit and begin else limit for begin in begins]  # the tag is a token
+            texts, owners = split_long(texts, self.tokenizer.src.encode(texts), limits, self.tokenizer.src)
         return self.tokenizer.src.encode([begins[o] + text for o, text in zip(owners, texts, strict=True)]), owners
 
     def _outputs(self, found: Sequence[Sequence[Hypothesis]]) -> list[list[Output]]:
@@ -365,17 +368,29 @@ def limit_inputs(
     return [ids if len(ids) <= limit else [] if refuse else ids[:limit] for ids in src]
 
 
+def split_symbols(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
+    """Divide texts into the tag and the space that each begins with, or nothing, and the rest.
+
+    A tag is a first word that is a symbol of the tokenizer.
+    """
+    tags = {symbol.removeprefix("▁") for symbol in tokenizer.symbols if symbol.startswith("▁")}
+    found = [text.lstrip().partition(" ") for text in texts]
+    begins = [f"{word} " if word in tags else "" for word, _, _ in found]
+    rests = [rest if begin else text for text, begin, (_, _, rest) in zip(texts, begins, found, strict=True)]
+    return begins, rests
+
+
 def split_long(
-    texts: Sequence[str], ids: Sequence[Sequence[int]], limit: int, tokenizer: Tokenizer
+    texts: Sequence[str], ids: Sequence[Sequence[int]], limits: Sequence[int], tokenizer: Tokenizer
 ) -> tuple[list[str], list[int]]:
-    """Divide texts of more than ``limit`` tokens into parts of whole sentences, as many in a part as fit.
+    """Divide texts of more tokens than their limits into parts of whole sentences, as many in a part as fit.
 
     A single sentence that is too long stays whole. Between the sentences of a part is what was there in the text.
 
     Args:
         texts: The texts.
         ids: Their tokens.
-        limit: Maximum tokens of a part; 0: any number.
+        limits: Maximum tokens of a part of each text; 0: any number.
         tokenizer: Counts the tokens of the sentences.
 
     Returns:
@@ -383,7 +398,7 @@ def split_long(
     """
     parts: list[str] = []
     owners: list[int] = []
-    for index, (text, tokens) in enumerate(zip(texts, ids, strict=True)):
+    for index, (text, tokens, limit) in enumerate(zip(texts, ids, limits, strict=True)):
         divided = [text] if not limit or len(tokens) <= limit else _pack_sentences(text, limit, tokenizer)
         parts += divided
         owners += [index] * len(divided)

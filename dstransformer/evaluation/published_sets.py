@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dstransformer.corpus.languages import find_code, list_codes, matching_codes
+from dstransformer.corpus.languages import divide_codes, find_code, list_codes
 from dstransformer.errors import DataError, UserError, counted, shown
 from dstransformer.evaluation.testset import TestSet
 from dstransformer.io.json_text import JsonError, parse_json
@@ -39,7 +39,7 @@ def published_test_set(name: str, languages: str) -> TestSet:
     """
     kind, _, where = name.partition(":")
     kind, _, split = kind.partition("/")
-    folder = Path(where)
+    folder = Path(where).expanduser()  # no shell expands a ~ that follows a colon
     if not where:
         raise UserError(f"--test-set {name}: name the folder of the set, {kind}:DIR")
     if not folder.is_dir():
@@ -118,18 +118,13 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _codes(languages: str, codes: Sequence[str], where: str) -> tuple[str, str]:
-    """The codes of a set for two languages. A code may have a ``-``, so the one between them is found by trying.
+    """The codes of a set for two languages.
 
     Raises:
         UserError: The languages are not two codes.
         DataError: The set lacks one of them.
     """
-    parts = languages.split("-")
-    cuts = [("-".join(parts[:cut]), "-".join(parts[cut:])) for cut in range(1, len(parts))]
-    if not cuts or not all(parts):
-        raise UserError(f"--langpair {shown(languages)}: name two languages, such as en-de")
-    known = [cut for cut in cuts if all(matching_codes(code, codes) for code in cut)]
-    src, tgt = (find_code(code, codes, where) for code in (known or cuts)[0])
+    src, tgt = (find_code(code, codes, where) for code in divide_codes(languages, codes))
     if src == tgt:
         raise UserError(f"--langpair {languages}: both are {src}; name two languages")
     return src, tgt
@@ -143,22 +138,24 @@ def _two_files(name: str, pair: tuple[str, str], files: Mapping[str, Path]) -> T
             f"{src} has {counted(len(sources), 'line')} but {ref} has {len(references)}: "
             "line n of one must translate line n of the other"
         )
-    return TestSet(f"{name} {'-'.join(pair)}", tuple(sources), tuple(references), str(src), str(ref))
+    if apart := sources.keys() ^ references.keys():
+        raise DataError(f"{src} and {ref} do not belong together: only one has a record whose id is {min(apart)}")
+    return TestSet(f"{name} {'-'.join(pair)}", tuple(sources.values()), tuple(references.values()), str(src), str(ref))
 
 
-def _sentences(path: Path) -> list[str]:
-    """The sentences of a file: its lines, or ``text`` of its records in the order of their ``id``."""
+def _sentences(path: Path) -> dict[int, str]:
+    """The sentences of a file in order: its lines by number, or ``text`` of its records by their ``id``."""
     if path.suffix == ".jsonl":
         records = [(where, record) for where, record in _records(path)]
     elif path.suffix == ".parquet":
         records = [(f"{path}, row {row}", record) for row, record in enumerate(_rows(path), 1)]
     else:
-        return list(iter_lines(path))
+        return dict(enumerate(iter_lines(path), 1))
     ids = [record.get("id") for _, record in records]
     if not all(type(number) is int for number in ids) or len(set(ids)) < len(ids):
         raise DataError(f"{path}: its records need an id each, a whole number that occurs once")
     texts = {record["id"]: _text(record, "text", where) for where, record in records}
-    return [texts[number] for number in sorted(texts)]
+    return dict(sorted(texts.items()))
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -65,6 +65,11 @@ def bundle_facts(bundle: Bundle, translator: Translator) -> dict[str, Any]:
     }
 
 
+def target_language(bundle: Bundle, translator: Translator) -> str | None:
+    """Code of the language that a translator of a bundle writes; None if each sentence names its own."""
+    return bundle.tgt_lang if translator.tags is None else translator.tags.target
+
+
 def evaluate_bundle(
     bundle: Bundle,
     translator: Translator,
@@ -94,11 +99,12 @@ def evaluate_bundle(
             test_set.sources,
             test_set.references,
             translator,
-            language=bundle.tgt_lang if translator.tags is None else translator.tags.target,
+            language=target_language(bundle, translator),
             write=write,
             progress=progress,
         )
-        evaluation = _with_comet(evaluation, test_set, comet)
+        texts = test_set.sources if translator.tags is None else translator.tags.split(test_set.sources, 1)[1]
+        evaluation = _with_comet(evaluation, texts, test_set, comet)
         results.append(SystemResult(name, test_set, evaluation, facts))
     return results
 
@@ -130,15 +136,19 @@ def evaluate_file(
         language: Code of the target language, for the paper's BLEU; None leaves it out.
         comet: A COMET model, to add its score; None for no such score.
     """
-    evaluation = _with_comet(score_translations(lines, test_set.references, language), test_set, comet)
+    evaluation = score_translations(lines, test_set.references, language)
+    evaluation = _with_comet(evaluation, test_set.sources, test_set, comet)
     return SystemResult(path, test_set, evaluation, {"file": path})
 
 
-def _with_comet(evaluation: Evaluation, test_set: TestSet, comet: Comet | None) -> Evaluation:
+def _with_comet(
+    evaluation: Evaluation, sources: Sequence[str] | None, test_set: TestSet, comet: Comet | None
+) -> Evaluation:
+    """Add the score of COMET, if it is wanted; ``sources`` are those of the test set, without tags of directions."""
     if comet is None:
         return evaluation
-    assert test_set.sources is not None
-    found, each = comet.score(test_set.sources, evaluation.translations, test_set.references)
+    assert sources is not None
+    found, each = comet.score(sources, evaluation.translations, test_set.references)
     return replace(evaluation, scores=(*evaluation.scores, found), sentence_scores={found.name: each})
 
 

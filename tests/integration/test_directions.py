@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ from dstransformer.corpus import Direction
 from dstransformer.decoding import Translator
 from dstransformer.decoding.commands import load_translator
 from dstransformer.errors import UserError
+from dstransformer.evaluation.comet import Comet
+from dstransformer.evaluation.result import Score
+from dstransformer.evaluation.systems import evaluate_bundle
+from dstransformer.evaluation.testset import TestSet
 from dstransformer.model import open_bundle
 
 pytestmark = pytest.mark.slow
@@ -113,8 +118,18 @@ def test_long_texts_keep_their_tag_in_every_part(folder: Path) -> None:
     apart = translator.translate([first, second])
     limit = max(len(ids) for ids in translator.tokenizer.encode([first, second]))
     translator.settings = translator.settings.model_copy(update={"long_inputs": "split", "max_input_tokens": limit})
-    joined = translator.translate([f"{first} {second.removeprefix('>>deu<< ')}"])
-    assert joined == [" ".join(text for text in apart if text)]
+    for tags in (translator.tags, None):  # None as with CTranslate2 and in the server
+        translator.tags = tags
+        text = f"{first} {second.removeprefix('>>deu<< ')}"
+        assert translator._encode([text], 1)[0] == translator.tokenizer.encode([first, second])
+        joined = translator.translate([text])
+        assert joined == [" ".join(text for text in apart if text)]
+
+
+def test_a_limit_of_one_token_divides_text_too(folder: Path) -> None:
+    translator = Translator.load(folder / "run")
+    translator.settings = translator.settings.model_copy(update={"long_inputs": "split", "max_input_tokens": 1})
+    assert translator._encode([">>deu<< The dog. The cat."], 1)[1] == [0, 0]
 
 
 def test_a_model_of_one_direction_has_no_other() -> None:
@@ -129,14 +144,36 @@ def test_each_direction_is_evaluated(folder: Path, tmp_path: Path, capsys: pytes
     for code, lines in (("eng", "A dog.\nA cat.\n"), ("deu", "Ein Hund.\nEine Katze.\n")):
         kind = "src" if code == "eng" else "ref"
         (tmp_path / f"newstest2019-{kind}.{code}.txt").write_text(lines, encoding="utf-8")
-    for pair, target in (("en-de", "de"), ("de-en", "en")):
+    (tmp_path / "output").write_text("Ein Hund.\nEine Katze.\n", encoding="utf-8")
+    for pair, target in (("en-de", "de"), ("de-en", "en"), ("de-Latn-en", "en")):
         command = ["evaluate", str(folder / "run"), "--test-set", f"ntrex:{tmp_path}", "--langpair", pair, "--json"]
         assert main(command) == 0
         found = json.loads(capsys.readouterr().out)
         assert (found["to"], found["sentences"]) == (target, 2)
         assert "bleu_compound_split" in found["metrics"]
+    assert main([*command[:-2], "en-de", "--systems", str(tmp_path / "output"), "--json"]) == 0
+    signatures = [one["signatures"]["bleu_compound_split"] for one in json.loads(capsys.readouterr().out)["results"]]
+    assert len(set(signatures)) == 1
     assert main(["evaluate", str(folder / "run"), "--test-set", f"ntrex:{tmp_path}"]) == 2
     assert "--test-set needs the languages: --langpair en-de" in capsys.readouterr().err
+
+
+def test_comet_gets_sources_without_tags(folder: Path) -> None:
+    class Recorder(Comet):
+        def __init__(self) -> None:
+            self.sources: list[str] = []
+
+        def score(
+            self, sources: Sequence[str], translations: Sequence[str], _: Sequence[str]
+        ) -> tuple[Score, list[float]]:
+            self.sources += sources
+            return Score("comet", 0.0, ""), [0.0] * len(translations)
+
+    recorder = Recorder()
+    test_set = TestSet("tagged", (">>deu<< A dog.", ">>eng<< Ein Hund."), ("Ein Hund.", "A dog."), "src", "ref")
+    bundle = open_bundle(folder / "run")
+    evaluate_bundle(bundle, load_translator(bundle), [test_set], name="run", comet=recorder)
+    assert recorder.sources == ["A dog.", "Ein Hund."]
 
 
 def test_following_scores_each_direction(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

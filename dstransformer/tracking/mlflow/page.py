@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer.config import MixtureStage
-from dstransformer.corpus import Manifest, PartInfo, SourceInfo
+from dstransformer.corpus import Direction, Manifest, PartInfo, SourceInfo
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation
 from dstransformer.io.json_text import read_json
@@ -322,6 +322,17 @@ def _format_facts(run: RunStart, run_folder: Path) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows.items())])
 
 
+def example_target(directions: Sequence[Direction]) -> tuple[str, str]:
+    """The option ``--to`` and the tag of an example: of a language with one tag, if there is one."""
+    tagged = [direction for direction in directions if direction.tag]
+    if not tagged:
+        return "", ""
+    tags = {one.tgt_lang: {other.tag for other in directions if other.tgt_lang == one.tgt_lang} for one in tagged}
+    first = min(tagged, key=lambda direction: len(tags[direction.tgt_lang]))
+    to = first.tgt_lang if len(tags[first.tgt_lang]) == 1 else shlex.quote(str(first.tag))
+    return f" --to {to}", f"{first.tag} "
+
+
 def _format_usage(bundle: Path, manifest: Manifest) -> str:
     folder = shlex.quote(str(bundle.absolute()))
     if manifest.trees is not None:
@@ -330,8 +341,7 @@ def _format_usage(bundle: Path, manifest: Manifest) -> str:
             f"dst evaluate {folder} --task parsing --gold test.mrg",
         ]
         return "\n".join(["Use the bundle:", "", "```", *commands, "```"])
-    first = next((direction for direction in manifest.directions if direction.tag), None)
-    to, tag = ("", "") if first is None else (f" --to {first.tgt_lang}", f"{first.tag} ")
+    to, tag = example_target(manifest.directions)
     return "\n".join(
         [
             "Use the bundle:",

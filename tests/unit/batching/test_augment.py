@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
 from random import Random
@@ -21,7 +22,7 @@ from dstransformer.batching import (
     UpdateLoader,
     describe_augmentation,
 )
-from dstransformer.batching.augment import lower, make_noise, mistype, title, upper, without_end_marks
+from dstransformer.batching.augment import TextPart, lower, make_noise, mistype, title, upper, without_end_marks
 from dstransformer.batching.subwords import Pairs
 from dstransformer.config import CaseChange, Modifier, OtherModifier, Typos, load_config
 from dstransformer.corpus import UNK_ID, Corpus, Split, Tokenizer
@@ -48,9 +49,13 @@ def encode(texts: list[str], tokenizer: Tokenizer | None = None) -> tuple[np.nda
 
 
 def build(
-    *modifiers: Modifier, seed: int = 1, max_pieces: int = 500, tokenizer: Tokenizer | None = None
+    *modifiers: Modifier,
+    seed: int = 1,
+    max_pieces: int = 500,
+    tokenizer: Tokenizer | None = None,
+    parts: Sequence[TextPart] = (TextPart(10**6, "en", "de"),),
 ) -> Augmentation:
-    return Augmentation(tokenizer or small_tokenizer(), modifiers, seed, ("en", "de"), max_pieces)
+    return Augmentation(tokenizer or small_tokenizer(), modifiers, seed, parts, max_pieces)
 
 
 def texts(pairs: Pairs, tokenizer: Tokenizer | None = None) -> tuple[list[str], list[str]]:
@@ -122,6 +127,13 @@ def test_changes_depend_on_seed_epoch_update_and_pair_only() -> None:
     shuffled = (*encode([SRC[row] for row in order]), *encode([TGT[row] for row in order]))
     again = texts(build(*ALL).modify(shuffled, order, 0, 0))
     assert again == ([src[row] for row in order], [tgt[row] for row in order])
+
+
+def test_letters_change_case_as_in_the_language_of_their_part() -> None:
+    parts = (TextPart(1, "en", "de"), TextPart(0, "en", "fr"), TextPart(2, "tr", "en"))
+    pairs = (*encode(["in"] * 3), *encode(["in"] * 3))
+    changed = texts(build(UPPER, parts=parts).modify(pairs, np.array([2, 0, 1]), 0, 0))
+    assert changed == (["İN", "IN", "İN"], ["IN"] * 3)
 
 
 def test_random_numbers_stay_the_same() -> None:

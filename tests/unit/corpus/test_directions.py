@@ -13,10 +13,17 @@ PLAIN = Direction("en", "fr", None)
 
 
 @pytest.mark.parametrize(("to", "found"), [
-    ("de", DE), ("deu", DE), ("de_DE", DE), (">>deu<<", DE), ("<bt>", BACK), ("en", EN), ("fr", PLAIN),
+    (">>deu<<", DE), ("<bt>", BACK), ("en", EN), ("eng", EN), ("en_US", EN), ("fr", PLAIN),
 ])  # fmt: skip
 def test_a_direction_is_named_by_its_language_or_its_tag(to: str, found: Direction) -> None:
     assert choose_direction([DE, EN, BACK, PLAIN], to) == found
+
+
+def test_of_several_tags_into_a_language_none_is_guessed() -> None:
+    with pytest.raises(UserError, match="--to 'deu': several tags lead into de: <bt>, >>deu<<; name one with --to"):
+        choose_direction([BACK, EN, DE], "deu")
+    plain = Direction("en", "de", None)
+    assert choose_direction([BACK, EN, plain], "de") == plain
 
 
 def test_an_unknown_language_is_refused_with_those_there_are() -> None:

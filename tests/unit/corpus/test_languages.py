@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstransformer.corpus.languages import LanguageCode, find_code, matching_codes, parse_code
+from dstransformer.corpus.languages import LanguageCode, divide_codes, find_code, matching_codes, parse_code
 from dstransformer.errors import DataError
 
 FLORES = ["arb_Arab", "arb_Latn", "deu_Latn", "eng_Latn", "fra_Latn", "nob_Latn", "srp_Cyrl", "zho_Hans", "zho_Hant"]
@@ -44,9 +44,21 @@ def test_codes_have_parts(code: str, parts: tuple[str, str | None, str | None]) 
     ("zh", WMT24PP, "zh_CN"),
     ("pt", WMT24PP, "pt_PT"),
     ("ar-SA", WMT24PP, "ar_SA"),
+    ("zh-Hant", ["zh", "zh_TW"], "zh_TW"),
+    ("zh-Hans", ["zh", "zh_TW"], "zh"),
+    ("pt-BR", ["pt", "por_Latn_BR"], "por_Latn_BR"),
 ])  # fmt: skip
 def test_the_code_of_a_set_is_found(wanted: str, codes: list[str], found: str) -> None:
     assert find_code(wanted, codes, "a set") == found
+
+
+@pytest.mark.parametrize(("both", "codes", "divided"), [
+    ("en-de", FLORES, ("en", "de")),
+    ("zh-Hans-en", FLORES, ("zh-Hans", "en")),
+    ("en-zh-TW", WMT24PP, ("en", "zh-TW")),
+])  # fmt: skip
+def test_a_pair_is_divided_where_both_sides_are_known(both: str, codes: list[str], divided: tuple[str, str]) -> None:
+    assert divide_codes(both, codes) == divided
 
 
 def test_a_code_that_means_several_texts_or_none_is_refused() -> None:

@@ -54,6 +54,14 @@ def test_a_corpus_of_several_directions_says_which(recipe: Path, tmp_path: Path)
     for tag in (">>deu<<", ">>rus<<", ">>eng<<"):
         assert corpus.tokenizer.encode([f"{tag} a"])[0][0] == symbols[f"▁{tag}"]
     assert main(["verify", str(tmp_path / "corpus")]) == 0
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "corpus"), "--out", str(page)]) == 0
+    html = page.read_text(encoding="utf-8")
+    assert '<p class="soft">en-de, en-ru, de-en · ' in html
+    assert '<th class="n">source tokens</th><th class="n">target tokens</th>' in html
+    assert [
+        html.count(f"<p>{side}, in {unit}</p>") for side in ("source", "target") for unit in ("tokens", "words")
+    ] == ([1] * 4)
 
 
 def test_workers_and_stages_make_the_same_corpus(recipe: Path, tmp_path: Path) -> None:

@@ -165,4 +165,4 @@ def test_unusable_input_is_refused_in_one_line(
 
 def test_the_language_is_required(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = refuses(capsys, main(["mono", "--in", str(text), "--out", str(text.with_name("out"))]))
-    assert "--lang is missing: language code of the text, for example de" in line
+    assert "the following arguments are required: --lang; see `dst-prep mono --help`" in line

@@ -54,7 +54,7 @@ def test_long_lines_are_divided_where_sentences_end() -> None:
     counts = [len(ids) for ids in tokenizer.encode(sentences)]
     most = counts[0] + counts[1]
     texts = ["dog.", " ".join(sentences), ""]
-    parts, owners = split_long(texts, tokenizer.encode(texts), most, tokenizer)
+    parts, owners = split_long(texts, tokenizer.encode(texts), [most] * 3, tokenizer)
     assert owners == [0, 1, 1, 1, 2]
     assert "".join(parts).replace(" ", "") == "".join(texts).replace(" ", "")
     assert all(
@@ -62,15 +62,15 @@ def test_long_lines_are_divided_where_sentences_end() -> None:
     )
     assert parts[1] == f"{sentences[0]} {sentences[1]}"
     japanese = "犬。猫。"
-    assert split_long([japanese], tokenizer.encode([japanese]), 1, tokenizer) == (["犬。", "猫。"], [0, 0])
-    assert split_long(texts, tokenizer.encode(texts), 0, tokenizer) == (texts, [0, 1, 2])
+    assert split_long([japanese], tokenizer.encode([japanese]), [1], tokenizer) == (["犬。", "猫。"], [0, 0])
+    assert split_long(texts, tokenizer.encode(texts), [0] * 3, tokenizer) == (texts, [0, 1, 2])
 
 
 @pytest.mark.parametrize("text", ["犬。猫。兎。", "犬。　猫。 兎。", "「犬」！猫？兎", "A dog.  A fox!\tA cat."])
 def test_a_part_is_a_piece_of_its_text(text: str) -> None:
     tokenizer = small_tokenizer()
     (ids,) = tokenizer.encode([text])
-    first, second = split_long([text], [ids], len(ids) - 1, tokenizer)[0]
+    first, second = split_long([text], [ids], [len(ids) - 1], tokenizer)[0]
     assert text.startswith(first)
     assert text.endswith(second)
     assert not text[len(first) : len(text) - len(second)].strip()
@@ -98,7 +98,7 @@ class SpacesTokenizer(Tokenizer):
 def test_a_line_of_spaces_keeps_its_place() -> None:
     tokenizer = SpacesTokenizer(train_model())
     texts = ["\u1680" * 4, "a. b."]
-    parts, owners = split_long(texts, tokenizer.encode(texts), 2, tokenizer)
+    parts, owners = split_long(texts, tokenizer.encode(texts), [2] * 2, tokenizer)
     assert (parts, owners) == (["\u1680" * 4, "a.", "b."], [0, 1, 1])
 
 

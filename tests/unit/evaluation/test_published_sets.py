@@ -82,6 +82,17 @@ class TestFlores:
         found = published_test_set(f"flores200:{tmp_path}", "en-de")
         assert (found.sources, found.references) == (tuple(EN), tuple(DE))
 
+    def test_records_with_other_ids_do_not_belong_together(self, tmp_path: Path) -> None:
+        for code, first in (("eng_Latn", 1), ("deu_Latn", 2)):
+            rows: list[dict[str, object]] = [{"id": first + place, "text": line} for place, line in enumerate(EN)]
+            write_records(tmp_path / "devtest" / f"{code}.jsonl", rows)
+        with pytest.raises(DataError, match="do not belong together: only one has a record whose id is 1"):
+            published_test_set(f"flores200:{tmp_path}", "en-de")
+
+    def test_the_home_folder_may_be_written_as_a_tilde(self, flores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(flores.parent))
+        assert published_test_set("flores200:~/flores200", "en-de").references == tuple(DE)
+
     def test_bad_records_are_refused(self, tmp_path: Path) -> None:
         write_records(tmp_path / "devtest" / "eng_Latn.jsonl", [{"id": 0, "text": "One."}, {"id": 0, "text": "Two."}])
         write_records(tmp_path / "devtest" / "deu_Latn.jsonl", [{"id": 0, "text": 5}])

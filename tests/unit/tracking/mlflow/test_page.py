@@ -9,7 +9,7 @@ import pytest
 from support.services.mlflow_server import evaluation_of, make_manifest, make_start
 
 from dstransformer.config import load_config
-from dstransformer.corpus import InputFile, PartInfo, SourceInfo
+from dstransformer.corpus import Direction, InputFile, PartInfo, SourceInfo
 from dstransformer.errors import without_secrets
 from dstransformer.evaluation import Evaluation, Score
 from dstransformer.tracking import RunStart
@@ -20,6 +20,7 @@ from dstransformer.tracking.mlflow.page import (
     dataset_name,
     default_run_name,
     describe,
+    example_target,
     manifest_digest,
     model_name,
     page_instructions,
@@ -36,6 +37,13 @@ def test_names_tell_runs_corpora_and_models_apart() -> None:
     assert dataset_name(run) == "data/wmt14.en-de (en-de)"
     assert model_name(run, RUN) == "base en-de"
     assert model_name(replace(run, run_name="a/b: 1.5"), RUN) == "a-b- 1-5 en-de"
+
+
+def test_an_example_names_a_direction_that_its_language_tells() -> None:
+    back, real, other = (Direction("en", "de", "<bt>"), Direction("en", "de", ">>deu<<"), Direction("de", "en", "<en>"))
+    assert example_target([back, real, other]) == (" --to en", "<en> ")
+    assert example_target([back, real]) == (" --to '<bt>'", "<bt> ")
+    assert example_target([]) == ("", "")
 
 
 def test_a_description_shows_results_and_usage(tmp_path: Path) -> None:
