@@ -298,8 +298,8 @@ def _explain(message: str, options: VocabOptions, side: Side) -> UserError:
     text = "this text" if options.joint else f"the {'source' if side == 'src' else 'target'} text"
     if found := re.search(r"too high .* <= (\d+)", message):
         return UserError(
-            f"--vocab-size {options.vocab_size} is more than {text} can fill: give at most {found[1]}, a larger "
-            f"--tokenizer-sample (it is {options.tokenizer_sample:,}), or more text"
+            f"--vocab-size {options.vocab_size} is more than {text} can fill: give at most {found[1]}, or more "
+            f"text (--tokenizer-sample reads {options.tokenizer_sample:,} sentences of it at most)"
         )
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return UserError(

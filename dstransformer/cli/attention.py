@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> CommandResult:
         overwrite=options.overwrite,
     )
     heads = ("head " if len(drawn.heads) == 1 else "heads ") + ", ".join(map(str, drawn.heads))
-    what = f"{drawn.pictures} pictures of layer {drawn.layer} of {drawn.layers}, {heads}"
+    what = f"{drawn.pictures} pictures of {drawn.layer}, {heads}"
     lines = [f"{drawn.source} → {drawn.target}", f"{options.out}: {PAGE}, {WEIGHTS} and {what}"]
     if drawn.without_lines:
         lines.append(f"no lines for {' and '.join(drawn.without_lines)}: none of the words of --words is on that side")

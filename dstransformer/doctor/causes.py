@@ -15,7 +15,7 @@ from dstransformer.distributed.supervision.past_run import PastRun, RankRecord
 from dstransformer.errors import RUN_AGAIN
 from dstransformer.io.files import RESUME_ADVICE
 
-AGAIN = "run the same command again: it resumes from the newest checkpoint"
+AGAIN = "run the same command again: it resumes from the newest checkpoint, or starts over if there is none"
 
 _MEMORY = (
     "use more processes, or --ds zero2 or zero3 with offload_optimizer, or training.activation_checkpointing=true; "
@@ -82,8 +82,10 @@ def _explain_end(past: PastRun) -> Cause:
         return Cause("nothing says when or how it ended", "read what the launcher printed, or run the command again")
     who = "its process" if len(past.ranks) == 1 else f"{len(lost)} of its {len(past.ranks)} processes"
     last = min(lost, key=lambda each: each.rank)
-    where = f"update {last.update}, {last.phase}" if last.phase else "the start"
-    text = f"{who} ended without a word, in {where}: killed (kill -9), or the machine failed"
+    where = f"in update {last.update} or later" if last.update else "at the start"
+    if last.phase not in ("", "update"):
+        where += f" ({last.phase})"
+    text = f"{who} ended without a word, {where}: killed (kill -9), or the machine failed"
     return Cause(text, _explain_death(lost))
 
 

@@ -127,7 +127,9 @@ def _check_end(run: RunFolder) -> Iterator[Finding]:
         yield Finding("end", f"{run.owner} trains in it now")
         return
     cause = find_cause(run.past)
-    ended = run.past.ended or max((each.last for each in run.past.ranks.values()), default=0.0)
+    seen = [each.last for each in run.past.ranks.values()]
+    seen += [line["time"] for line in run.lines[-1:] if isinstance(line.get("time"), int | float)]
+    ended = run.past.ended or max(seen, default=0.0)
     when = f"{_time(ended)}, " if ended else ""
     bundle = run.path / "bundle"
     if run.past.status == 0 and not all((bundle / name).is_file() for name in BUNDLE_FILES):

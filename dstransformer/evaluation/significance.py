@@ -141,11 +141,15 @@ def compare(
             test_type=_TESTS[test][0],
             n_samples=drawn,
         )()
+    baseline = list(systems[0][1])
+    same = [list(translations) == baseline for _, translations in systems]
     by_key = dict(zip((key for key in found if key != "System"), metrics, strict=True))  # sacrebleu renames them
     differences = {
         metric: tuple(
-            Difference(float(result.score), _to_float(result.p_value), _to_float(result.mean), _to_float(result.ci))
-            for result in found[key]
+            Difference(
+                float(result.score), _p_value(result.p_value, equal), _to_float(result.mean), _to_float(result.ci)
+            )
+            for result, equal in zip(found[key], same, strict=True)
             if not isinstance(result, str)  # only names are
         )
         for key, metric in by_key.items()
@@ -158,6 +162,11 @@ def compare(
         differences,
         {metric: str(signatures[key]) for key, metric in by_key.items()},
     )
+
+
+def _p_value(value: float | None, same: bool) -> float | None:
+    """The p-value; 1 for the baseline's own translations, whose difference of 0 sacrebleu takes for an extreme one."""
+    return 1.0 if same and value is not None else _to_float(value)
 
 
 def _to_float(value: float | None) -> float | None:

@@ -217,6 +217,10 @@ def open_bundle(path: str | Path) -> Bundle:
         raise DataError(f"{given} lacks {', '.join(missing)}: restore it, or copy the bundle again")
     if missing and {"manifest.json", TOKENIZER} <= present:
         raise DataError(f"{given} is a corpus, not a bundle: name a bundle that was trained on it, such as RUN/bundle")
+    if missing and (folder / "checkpoints").is_dir():
+        raise DataError(
+            f"{given} is a run without a final bundle yet: name one of its checkpoints (`dst checkpoints {given}`)"
+        )
     if missing:
         raise DataError(
             f"{given} is not a bundle: it lacks {', '.join(missing)}; `dst average RUN --out BUNDLE` makes one"

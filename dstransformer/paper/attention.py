@@ -57,12 +57,11 @@ class Selection:
 
 
 class Drawing(NamedTuple):
-    """What was drawn: the pair, layer and number of layers, the heads, the pictures, and the kinds without lines."""
+    """What was drawn: the pair, which layer in words, the heads, the pictures, and the kinds without lines."""
 
     source: str
     target: str
-    layer: int
-    layers: int
+    layer: str
     heads: tuple[int, ...]
     pictures: int
     without_lines: tuple[str, ...]
@@ -135,7 +134,8 @@ def draw_attention(
     files[PAGE] = render_page(
         [drawn.get(kind, view) for kind, view in views.items()],
         {"source": source, "target": translation, "model": str(bundle.path)},
-        kind=selection.kinds[0], layer=layer, heads=heads, whole_words=selection.whole_words,
+        kind=selection.kinds[0], layer=layer or len(weights[selection.kinds[0]]), heads=heads,
+        whole_words=selection.whole_words,
     )  # fmt: skip
     replace_folder(
         out,
@@ -144,7 +144,7 @@ def draw_attention(
         full="make room, or choose another folder",
     )
     empty = tuple(kind for kind, view in drawn.items() if view.chosen == ())
-    return Drawing(source, translation, layer, _depth(selection, bundle.model), heads, pictures, empty)
+    return Drawing(source, translation, _describe_layer(layer, selection, bundle.model), heads, pictures, empty)
 
 
 def read_weights(
@@ -191,14 +191,26 @@ def _of_side(selection: Selection, model: ModelConfig) -> str:
     return " in its encoder" if _depth(selection, model) == model.encoder_depth else " in its decoder"
 
 
-def _check_selection(selection: Selection, model: ModelConfig) -> tuple[int, tuple[int, ...]]:
-    """The layer and the heads, checked against the model."""
+def _other_side(selection: Selection, model: ModelConfig) -> str:
+    deeper = "encoder" in selection.kinds and model.encoder_depth > model.decoder_depth
+    return f", or --kind encoder for its {model.encoder_depth}" if deeper else ""
+
+
+def _describe_layer(layer: int | None, selection: Selection, model: ModelConfig) -> str:
+    depth = _depth(selection, model)
+    if layer is None and {"encoder"} < set(selection.kinds) and model.encoder_depth != model.decoder_depth:
+        return f"the last layer of each side ({model.encoder_depth} + {model.decoder_depth})"
+    return f"layer {layer or depth} of {depth}"
+
+
+def _check_selection(selection: Selection, model: ModelConfig) -> tuple[int | None, tuple[int, ...]]:
+    """The layer, None for the last of each kind, and the heads, checked against the model."""
     layers, count = _depth(selection, model), model.num_heads
-    layer = layers if selection.layer is None else selection.layer
-    if not 1 <= layer <= layers:
+    layer = selection.layer
+    if layer is not None and not 1 <= layer <= layers:
         raise DataError(
             f"--layer {layer}: the model has {counted(layers, 'layer')}{_of_side(selection, model)}, numbered from 1: "
-            f"give {_range(layers)}"
+            f"give {_range(layers)}{_other_side(selection, model)}"
         )
     if missing := [head for head in selection.heads if not 1 <= head <= count]:
         raise DataError(
@@ -272,14 +284,15 @@ def _check_words(pair: SentencePair, selection: Selection) -> None:
             raise DataError(f"--words {shown(name)}: no such word; give one of {shown(words, quote=False, limit=600)}")
 
 
-def _draw(views: Sequence[View], layer: int, heads: Sequence[int]) -> dict[str, bytes | str]:
+def _draw(views: Sequence[View], layer: int | None, heads: Sequence[int]) -> dict[str, bytes | str]:
     """The pictures by file name. A kind without any of the named words gets maps only."""
     warn_of_missing_letters(views)
     files: dict[str, bytes | str] = {}
     for view in views:
         styles = {"maps": draw_maps} if view.chosen == () else {"lines": draw_lines, "maps": draw_maps}
         for style, draw in styles.items():
-            files |= {f"{view.kind}-{style}.{end}": image for end, image in draw(view, layer, heads).items()}
+            images = draw(view, layer or len(view.weights), heads)
+            files |= {f"{view.kind}-{style}.{end}": image for end, image in images.items()}
     return files
 
 

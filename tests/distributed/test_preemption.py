@@ -18,12 +18,15 @@ from support.processes.ranks import finish_all, run_dst_ranks, srun
 from support.training.runs import TINY, latest_state, losses
 
 UPDATES = 50
+
+#: Updates of a run that only a signal ends.
+MANY = 5000
 STOPPED = 143
 
 
-def train_arguments(corpus: Path, run: Path) -> list[str]:
+def train_arguments(corpus: Path, run: Path, updates: int = UPDATES) -> list[str]:
     options = ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--ds", "zero2", "fp32", "--set", *TINY]
-    return [*options, "model.dropout=0.1", f"training.max_updates={UPDATES}"]
+    return [*options, "model.dropout=0.1", f"training.max_updates={updates}"]
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | Fork) -> None:
@@ -36,10 +39,10 @@ def has_logged(run: Path, update: int) -> bool:
     return (run / "metrics.jsonl").exists() and len(losses(run)) >= update
 
 
-def assert_stopped_cleanly(run: Path, after: int) -> int:
+def assert_stopped_cleanly(run: Path, after: int, updates: int = UPDATES) -> int:
     """Check that the newest checkpoint is of the last logged update; return its number."""
     step = latest_state(run)["step"]
-    assert after < step == len(losses(run)) < UPDATES
+    assert after < step == len(losses(run)) < updates
     assert not list((run / "checkpoints").glob(".*"))
     return int(step)
 
@@ -132,7 +135,7 @@ def test_a_checkpoint_that_cannot_be_complete_in_time_is_abandoned(toy_corpus: P
 @pytest.mark.slow
 def test_sigterm_to_the_deepspeed_launcher_is_said_in_one_line_with_one_cause(toy_corpus: Path, tmp_path: Path) -> None:
     run, printed = tmp_path / "run", tmp_path / "printed"
-    command = launcher(2, "--module", "dstransformer", *train_arguments(toy_corpus, run))
+    command = launcher(2, "--module", "dstransformer", *train_arguments(toy_corpus, run, MANY))
     with printed.open("w") as file, started(command, stdout=file, stderr=subprocess.STDOUT) as program:
         wait_until(lambda: has_logged(run, 5), program)
         (node,) = psutil.Process(program.pid).children()
@@ -146,7 +149,7 @@ def test_sigterm_to_the_deepspeed_launcher_is_said_in_one_line_with_one_cause(to
         "writes a checkpoint if all its processes still run; again stops it at once"
     ]
     assert "" not in lines[lines.index(said[0]) - 1 :]
-    stopped = assert_stopped_cleanly(run, after=4)
+    stopped = assert_stopped_cleanly(run, after=4, updates=MANY)
     assert f"stopped by the end of the launcher at step {stopped}; run the same command to resume" in lines
     assert any("[ERROR]" in line and "exits with return code = 143" in line for line in lines), "as the guide says"
 

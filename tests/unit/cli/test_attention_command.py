@@ -205,7 +205,14 @@ def test_a_model_with_nan_weights_is_refused(tmp_path: Path, capsys: pytest.Capt
 def test_layers_are_those_of_the_side(uneven_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [str(uneven_bundle), SENTENCE, "--target", TARGET, "--out", str(tmp_path / "out")]
     message = refused(capsys, *command, "--layer", "2")
-    assert "--layer 2: the model has 1 layer in its decoder, numbered from 1: give 1" in message
+    assert (
+        "--layer 2: the model has 1 layer in its decoder, numbered from 1: give 1, or --kind encoder for its 3"
+        in message
+    )
+    assert main(["attention", *command]) == 0
+    assert "12 pictures of the last layer of each side (3 + 1), heads" in capsys.readouterr().out
+    assert "encoder self-attention, layer 3 of 3" in (tmp_path / "out" / "encoder-lines.svg").read_text()
+    command.append("--overwrite")
     assert main(["attention", *command, "--kind", "encoder", "--layer", "3"]) == 0
     assert "4 pictures of layer 3 of 3" in capsys.readouterr().out
     with np.load(tmp_path / "out" / WEIGHTS) as arrays:

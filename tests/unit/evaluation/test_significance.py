@@ -11,7 +11,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from dstransformer.errors import UserError
 from dstransformer.evaluation.bleu import score, ter
-from dstransformer.evaluation.significance import compare
+from dstransformer.evaluation.significance import Test, compare
 
 TEXT = "der Hund läuft über die grüne Wiese und bellt laut im Garten hinter dem alten Haus am Rand der Stadt"
 WORDS = TEXT.split()
@@ -78,3 +78,12 @@ def test_bounds() -> None:
     for wrong, complaint in (({"samples": 0}, "--resamples 0: draw at least one"), ({"seed": 0}, "--seed 0: give")):
         with pytest.raises(UserError, match=complaint):
             compare(SYSTEMS, REFERENCES, "bootstrap", **wrong)
+
+
+@pytest.mark.parametrize("test", ["bootstrap", "randomisation"])
+def test_the_same_translations_do_not_differ(test: Test) -> None:
+    lines = ["a b c d e", "f g h i j", "a c e g i", "b d f h j"]
+    found = compare([("one", lines), ("copy", list(lines)), ("other", lines[::-1])], lines, test, samples=50)
+    for differences in found.differences.values():
+        assert differences[0].p_value is None
+        assert differences[1].p_value == 1.0
