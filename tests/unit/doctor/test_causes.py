@@ -38,7 +38,7 @@ LAUNCHER = "the launcher (process 12) was killed: the run stops"
         (past(rank(is_over=True, error="ZeroDivisionError: x"), status=1), "ZeroDivision", "please report", True),
         (past(status=2), "ended with status 2; no log says why", "what the launcher printed", True),
         (past(), "nothing says when or how it ended", "run the command again", True),
-        (past(rank(), rank(1, 2)), "2 of its 2 processes ended without a word, in the start", "dmesg", True),
+        (past(rank(), rank(1, 2)), "2 of its 2 processes ended without a word, at the start", "dmesg", True),
         (
             past(rank(is_over=True), status=1, verdict=HANG),
             "rank 1 has been in update 3", "the stacks in logs/rank-*.log", True,
