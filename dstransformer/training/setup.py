@@ -295,7 +295,8 @@ def check_memory(setup: Setup, processes: int, available: int, *, weights: bool 
         also = f"; {model}" if parameters else ""
         raise ConfigError(f"{plan} {where}{also}: set training.window_pairs={SUGGESTED_WINDOW}")
     raise ConfigError(
-        f"{model} {where}; {plan}: lower the layers, model.d_model or model.d_ff, or start fewer processes"
+        f"{model} {where}; {plan}: lower model.num_layers (or encoder_layers and decoder_layers), "
+        "model.d_model or model.d_ff, or start fewer processes"
     )
 
 
