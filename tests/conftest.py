@@ -15,7 +15,8 @@ import gc
 import os
 import shutil
 import signal
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,15 @@ def empty_store(shared_folder: Callable[[str, Callable[[Path], object]], Path]) 
 def toy_corpus(shared_folder: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """A small corpus of the embedded grammar, built with ``dst-prep``."""
     return shared_folder("toy-corpus", lambda folder: build_toy(folder, pairs=600))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system of 300 kB. Skips where none can be mounted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -96,7 +96,14 @@ def decode_in_memory(
 def is_memory_error(error: Exception) -> bool:
     """Whether PyTorch, oneDNN or Python could not allocate memory; on a CPU PyTorch raises a plain ``RuntimeError``."""
     text = str(error).lower()
-    parts = ("can't allocate memory", "cannot allocate", "bad_alloc", "out of memory")
+    parts = (
+        "allocate memory",
+        "cannot allocate",
+        "failed to allocate",
+        "tried to allocate",
+        "bad_alloc",
+        "out of memory",
+    )
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(part in text for part in parts)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import torch
 
+from dstransformer.decoding.devices import is_memory_error
 from dstransformer.errors import UserError
 from dstransformer.paper.table1_formulas import LAYER_TYPES, LayerType, Size
 from dstransformer.paper.table1_layers import Layer, build_layer
@@ -283,7 +284,7 @@ def _measure_row(kind: LayerType, settings: Settings, progress: Advance) -> Row:
                 layer = build_layer(kind, settings.size(n, d), settings.batch, settings.device)
                 costs[n, d] = measure(layer, settings.repetitions, settings.device)
             except (RuntimeError, MemoryError) as error:
-                if not _out_of_memory(error):
+                if not is_memory_error(error):
                     raise
                 raise UserError(
                     f"there is not enough memory for {kind.name} at length {n:,} and width {d:,}: give shorter "
@@ -298,10 +299,6 @@ def _measure_row(kind: LayerType, settings: Settings, progress: Advance) -> Row:
         memory=fit_power_law(sizes, [costs[size].peak_bytes for size in sizes]),
         count=fit_power_law(sizes, [kind.multiply_adds(settings.size(*size)) for size in sizes]),
     )
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
 def _free_memory(device: torch.device) -> int:

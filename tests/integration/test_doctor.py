@@ -7,10 +7,8 @@ import os
 import shutil
 import socket
 import sqlite3
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -295,17 +293,6 @@ def test_a_missing_and_an_unfit_package_are_found(tmp_path: Path, healthy: Path)
     done = run_command(command, env=variables)
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
     assert_fault((done.returncode, found), "deepspeed", "0.14.0, not >=0.19.8,<0.20", "pip install 'deepspeed")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_a_full_disk_is_found(small_disk: Path) -> None:

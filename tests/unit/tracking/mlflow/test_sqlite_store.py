@@ -7,7 +7,6 @@ import shutil
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -165,17 +164,6 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UnusableStoreError, match="another program's database"):
         prepare_store(path)
     assert names(tmp_path) == ["mlflow.db"]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_a_full_disk_leaves_no_partial_store(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
