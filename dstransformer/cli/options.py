@@ -83,11 +83,13 @@ def run_tag(tag: str) -> tuple[str, str]:
     """The type of ``--tag``: ``NAME=VALUE``.
 
     Raises:
-        argparse.ArgumentTypeError: There is no ``=``, or the name is one that MLflow cannot store.
+        argparse.ArgumentTypeError: There is no ``=``, or the name is one that MLflow cannot store or has an option.
     """
     name, equals, value = tag.partition("=")
     if not equals or not re.fullmatch(r"[\w.\-/ ]{1,250}", name) or not value.isprintable():
         raise argparse.ArgumentTypeError(f"{tag[:60]!r} is not of the form NAME=VALUE, with letters, digits or . - _ /")
+    if name == "mlflow.runName":
+        raise argparse.ArgumentTypeError(f"{tag[:60]!r} would rename the run: use --name")
     return name, value
 
 

@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> CommandResult:
     Raises:
         UserError: An option has no effect in this combination.
     """
-    model = ("device", "precision", "batch_tokens", "max_tokens")
+    model = ("device", "precision", "batch_tokens", "max_tokens", "to")
     if options.reverse is None and (unused := [name for name in model if getattr(options, name) is not None]):
         raise UserError(f"--{unused[0].replace('_', '-')} is for the model of --reverse: name it, or leave that out")
     if options.tune is not None and options.output is None and options.format != "text":

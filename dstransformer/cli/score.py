@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, Commands, add_device, file, folder
+from dstransformer.cli.options import CommandResult, Commands, add_device, add_target, file, folder
 from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def add_scoring(parser: CommandParser) -> None:
     parser.add_argument(
         "--batch-tokens", type=int, metavar="N", help="tokens per batch on the longer side (the bundle's)"
     )
+    add_target(parser)
     add_device(parser)
 
 
@@ -80,4 +81,5 @@ def load_scorer(options: argparse.Namespace, bundle: Path) -> Scorer:
         precision=options.precision,
         batch_tokens=options.batch_tokens,
         max_tokens=options.max_tokens,
+        to=options.to,
     )

@@ -106,14 +106,18 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
         "--prune": options.prune,
         "--ensemble": options.ensemble,
         "--sample": request.sampling,
-        "--to": options.to,
     }
     for option, given in lacking.items():
         if given:
             raise UserError(f"{option} is not available with --engine ct2: leave it out, or use --engine torch")
     settings = search_settings(options)
     return open_ct2(
-        options.bundle, device=options.device, precision=options.precision, threads=own_threads(), **settings
+        options.bundle,
+        device=options.device,
+        precision=options.precision,
+        threads=own_threads(),
+        to=options.to,
+        **settings,
     )
 
 

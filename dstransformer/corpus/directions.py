@@ -41,10 +41,15 @@ def common_language(codes: Iterable[str]) -> str:
     return distinct.pop() if len(distinct) == 1 else MULTIPLE
 
 
-def choose_direction(directions: Sequence[Direction], to: str) -> Direction:
+def choose_direction(directions: Sequence[Direction], to: str, option: str = "--to") -> Direction:
     """The first direction into a language, which is given by a code of any kind or by its tag.
 
     Of directions into a language with different tags, as of translated and of original text, one without tag is taken.
+
+    Args:
+        directions: Those of the model.
+        to: The language, or the tag.
+        option: What the user names it with, for errors.
 
     Raises:
         UserError: There is none, several languages are meant, or several tags lead into the language.
@@ -57,33 +62,45 @@ def choose_direction(directions: Sequence[Direction], to: str) -> Direction:
     if len(found) != 1:
         known = ", ".join(dict.fromkeys(direction.tag for direction in directions if direction.tag))
         raise UserError(
-            f"--to {shown(to)}: the model translates into {list_codes(codes)}; its tags are {known or 'none'}"
+            f"{option} {shown(to)}: the model translates into {list_codes(codes)}; its tags are {known or 'none'}"
         )
     into = [direction for direction in directions if direction.tgt_lang == found[0]]
     tags = list(dict.fromkeys(direction.tag for direction in into if direction.tag))
     plain = [direction for direction in into if direction.tag is None]
     if len(tags) > 1 and not plain:
-        raise UserError(f"--to {shown(to)}: several tags lead into {found[0]}: {', '.join(tags)}; name one with --to")
+        raise UserError(
+            f"{option} {shown(to)}: several tags lead into {found[0]}: {', '.join(tags)}; name one with {option}"
+        )
     return (plain or into)[0]
 
 
 class Tags:
     """The tags of a model, and the one that sentences without any get."""
 
-    def __init__(self, directions: Sequence[Direction], to: str | None = None) -> None:
+    def __init__(self, directions: Sequence[Direction], to: str | None = None, option: str = "--to") -> None:
         """Take the direction ``to``; None if the sentences begin with their tags.
+
+        Args:
+            directions: Those of the model.
+            to: The language, or the tag.
+            option: What the user names it with, for errors.
 
         Raises:
             UserError: See :func:`choose_direction`.
         """
         self._known = tuple(dict.fromkeys(direction.tag for direction in directions if direction.tag))
         self._are_needed = bool(directions) and all(direction.tag for direction in directions)
-        self._chosen = choose_direction(directions, to) if to is not None else None
+        self._chosen = choose_direction(directions, to, option) if to is not None else None
+        self._option = option
 
     @property
     def target(self) -> str | None:
         """Code of the chosen target language."""
         return None if self._chosen is None else self._chosen.tgt_lang
+
+    def join(self, sentences: Sequence[str], first: int) -> list[str]:
+        """The sentences with their tags; for arguments and errors see :meth:`split`."""
+        return [begin + text for begin, text in zip(*self.split(sentences, first), strict=True)]
 
     def split(self, sentences: Sequence[str], first: int) -> tuple[list[str], list[str]]:
         """Divide sentences into what they begin with, a tag and a space or nothing, and the text.
@@ -116,6 +133,28 @@ class Tags:
         if self._are_needed:
             raise UserError(
                 f"sentence {number} begins with no tag, and the model translates into several languages: name one with "
-                f"--to, or begin each sentence with one of {', '.join(self._known)}"
+                f"{self._option}, or begin each sentence with one of {', '.join(self._known)}"
             )
         return ""
+
+
+def build_tags(
+    directions: Sequence[Direction], src_lang: str | None, tgt_lang: str | None, to: str | None, option: str = "--to"
+) -> Tags | None:
+    """The tags of a model; None if it has one direction.
+
+    Args:
+        directions: Its directions; none if there is one.
+        src_lang: Code of the source language, if there is one and it is known.
+        tgt_lang: Code of the target language.
+        to: See :class:`Tags`.
+        option: See :class:`Tags`.
+
+    Raises:
+        UserError: See :func:`choose_direction`.
+    """
+    if directions:
+        return Tags(directions, to, option)
+    if to is not None:
+        choose_direction([Direction(src_lang, tgt_lang, None)] if src_lang and tgt_lang else [], to, option)
+    return None

@@ -226,9 +226,12 @@ class Split:
             Flat source ids ``(sum of source lengths,)``, source lengths ``(n,)``, and the same of the target.
 
         Raises:
-            IndexError: An index outside ``[0, len(self))``.
+            IndexError: An index outside ``[0, len(self))``, or none.
         """
-        rows = np.asarray(indices, dtype=np.int64)
+        given = np.asarray(indices)
+        if given.size and given.dtype.kind not in "iu":
+            raise IndexError(f"pairs are numbered by whole numbers, not {given.dtype}")
+        rows = given.astype(np.int64)
         if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"pairs {rows.min()} to {rows.max()} requested from a split of {len(self)} pairs")
         shard_of = np.searchsorted(self._ends, rows, side="right")

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dstransformer.config import DecodingConfig, complete_config
-from dstransformer.corpus import Direction
-from dstransformer.corpus.directions import Tags
+from dstransformer.corpus.directions import build_tags
 from dstransformer.decoding.formats import Request, warn_of_prefixes_left
 from dstransformer.decoding.translator import TextDecoder, Translator
 from dstransformer.errors import ConfigError, DataError
@@ -55,7 +54,7 @@ def load_translator(
         raise ConfigError(f"unknown precision {precision!r}: choose one of {', '.join(DTYPES)}")
     dtype = None if precision is None else DTYPES[precision]
     opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
-    tags = None if to is None else Tags(opened.directions or _only_direction(opened), to)
+    tags = build_tags(opened.directions, opened.src_lang, opened.tgt_lang, to)
     loaded = kind.load(
         opened,
         others=others,
@@ -64,13 +63,9 @@ def load_translator(
         settings=override_settings(opened.decoding, settings),
         keep_nan=keep_nan,
     )
-    if isinstance(loaded, Translator) and opened.directions and tags is not None:
+    if isinstance(loaded, Translator):
         loaded.tags = tags
     return loaded
-
-
-def _only_direction(bundle: Bundle) -> tuple[Direction, ...]:
-    return (Direction(bundle.src_lang, bundle.tgt_lang, None),) if bundle.src_lang and bundle.tgt_lang else ()
 
 
 def translate_files(

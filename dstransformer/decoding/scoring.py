@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dstransformer.batching import PackedBatch, pack_pairs, plan_batches
 from dstransformer.corpus import Tokenizer
+from dstransformer.corpus.directions import Tags, build_tags
 from dstransformer.decoding.devices import choose_device, decode_in_memory, memory_errors
 from dstransformer.decoding.translator import BUFFER_LINES
 from dstransformer.errors import ConfigError, DataError, UserError, counted
@@ -62,12 +63,22 @@ class Scorer:
         tokenizer: The tokenizer that the model was trained with.
         batch_tokens: Maximum tokens of a batch on its longer side. No score depends on it, except for rounding.
         max_tokens: Longer sentences are not scored; 0: all are.
+        tags: What tells the directions of a model of several apart; None where sentences are taken as they are.
     """
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, *, batch_tokens: int, max_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        *,
+        batch_tokens: int,
+        max_tokens: int = 0,
+        tags: Tags | None = None,
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.batch_tokens = batch_tokens
+        self.tags = tags
         learned = model.config.max_positions - 1 if model.config.positions == "learned" else 0
         self.max_tokens = min(filter(None, (max_tokens, learned)), default=0)
         self._device = model.softmax_weight.device
@@ -81,6 +92,7 @@ class Scorer:
         precision: str | None = None,
         batch_tokens: int | None = None,
         max_tokens: int | None = None,
+        to: str | None = None,
     ) -> Self:
         """Load a bundle.
 
@@ -90,8 +102,10 @@ class Scorer:
             precision: ``fp32``, ``bf16`` or ``fp16``; None chooses bf16 on CUDA, else fp32.
             batch_tokens: None takes ``decoding.batch_tokens`` of the bundle.
             max_tokens: None takes ``decoding.max_input_tokens`` of the bundle.
+            to: See :func:`dstransformer.decoding.commands.load_translator`.
 
         Raises:
+            UserError: The model does not translate into that language.
             DataError: The folder is not a valid bundle, or it is a parser.
             ConfigError: A setting is out of bounds, or the device does not exist.
         """
@@ -102,6 +116,7 @@ class Scorer:
             raise ConfigError(f"--batch-tokens {batch_tokens}: a batch holds at least one token")
         if max_tokens is not None and max_tokens < 0:
             raise ConfigError(f"--max-tokens {max_tokens}: give the most tokens of a sentence, or 0 for no limit")
+        tags = build_tags(opened.directions, opened.src_lang, opened.tgt_lang, to)
         chosen = choose_device(device)
         default = "bf16" if chosen.type == "cuda" else "fp32"
         model = opened.build_model(chosen, DTYPES[precision or default])
@@ -110,6 +125,7 @@ class Scorer:
             opened.tokenizer,
             batch_tokens=opened.decoding.batch_tokens if batch_tokens is None else batch_tokens,
             max_tokens=opened.decoding.max_input_tokens if max_tokens is None else max_tokens,
+            tags=tags,
         )
 
     def iter_score(
@@ -122,19 +138,33 @@ class Scorer:
             buffer_pairs: Number of pairs that are sorted into batches of similar length.
             progress: Called after each batch with the number of its pairs.
         """
-        stream = iter(pairs)
+        stream, first = iter(pairs), 1
         while held := list(islice(stream, buffer_pairs)):
             sources, targets = zip(*held, strict=True)
-            yield from self.score(sources, targets, progress)
+            yield from self.score(sources, targets, progress, first=first)
+            first += len(held)
 
-    def score(self, sources: Sequence[str], targets: Sequence[str], progress: Advance | None = None) -> list[PairScore]:
+    def score(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        progress: Advance | None = None,
+        *,
+        first: int = 1,
+    ) -> list[PairScore]:
         """The score of each pair, in order. An empty side counts as a sentence without tokens.
 
         Args:
             sources: Source sentences.
             targets: The translation of each.
             progress: Called after each batch with the number of its pairs.
+            first: Number of the first pair in errors.
+
+        Raises:
+            UserError: A source has no tag, but the model needs one; or a tag that the model does not know.
         """
+        if self.tags is not None:
+            sources = self.tags.join(sources, first)
         return self.score_ids(self.tokenizer.src.encode(sources), self.tokenizer.encode(targets), progress)
 
     @torch.inference_mode()

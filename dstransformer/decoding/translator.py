@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from dstransformer.config import DecodingConfig
+from dstransformer.config import DecodingConfig, complete_config
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.directions import Tags
 from dstransformer.corpus.tokenizer import plain_spaces
@@ -88,11 +88,11 @@ class TextDecoder(ABC):
 
         Raises:
             DataError: A folder is not a valid bundle, or one of the other kind; or the tokenizers differ.
-            ConfigError: The device does not exist.
+            ConfigError: The device does not exist, or a setting is out of bounds.
         """
         opened = [bundle if isinstance(bundle, Bundle) else open_bundle(bundle), *map(open_bundle, others)]
         engine = TorchEngine.load(opened, device, dtype, keep_nan=keep_nan)
-        return cls.from_bundle(opened[0], engine, settings or opened[0].decoding)
+        return cls.from_bundle(opened[0], engine, opened[0].decoding if settings is None else _checked(settings))
 
     @classmethod
     @abstractmethod
@@ -182,10 +182,22 @@ class TextDecoder(ABC):
 
     def _check_request(self, n_best: int, prefixes: Sequence[str] | None, sampling: Sampling | None) -> None:
         beam = self.settings.beam_size
+        if type(n_best) is not int:
+            raise ConfigError(f"n_best is {shown(n_best)}: give a whole number")
         if n_best < 1 or (n_best > beam and sampling is None):
             raise ConfigError(f"--n-best {n_best}: must be from 1 to the beam size, {beam}: raise --beam")
         if self.settings.long_inputs == "split" and (n_best > 1 or prefixes is not None):
             raise ConfigError("--long split takes the best output of each part: leave out --n-best and prefixes")
+
+
+def _checked(settings: DecodingConfig) -> DecodingConfig:
+    """Settings from a caller in Python, who may have copied them with values that no option takes."""
+    if not isinstance(settings, DecodingConfig):
+        raise ConfigError(
+            f"settings is {shown(settings)}: give a DecodingConfig, such as "
+            "open_bundle(path).decoding.model_copy(update={'beam_size': 8})"
+        )
+    return complete_config({"decoding": settings.model_dump(warnings=False)}, "settings").decoding
 
 
 def check_strings(name: str, given: Iterable[str]) -> list[str]:

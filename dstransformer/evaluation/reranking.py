@@ -6,6 +6,7 @@ This is the noisy channel of Yee et al. (2019).
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +26,13 @@ from dstransformer.evaluation.result import Score
 from dstransformer.io.json_text import JsonError, parse_json
 from dstransformer.io.text import iter_lines
 
+logger = logging.getLogger(__name__)
+
 #: The key that reranking adds: the log-probability of the source, given the hypothesis.
 REVERSE = "reverse_log_probability"
+
+#: Lists by which a reverse model of the wrong direction is noticed.
+_SAMPLE = 100
 
 #: The maximum line number and token count. Floats do not represent every larger integer.
 MAX_INTEGER = 1 << 53
@@ -171,6 +177,7 @@ def with_reverse_scores(
         DataError: Without a scorer, a hypothesis has no reverse score; with one, a sentence is too long for a score, or
             the model computes NaN.
     """
+    is_checked = False
     for chunk in _chunks(groups, BUFFER_LINES):
         flat = list(chain.from_iterable(chunk))
         if scorer is None:
@@ -186,8 +193,31 @@ def with_reverse_scores(
             [candidate.text for candidate in flat], [candidate.source for candidate in flat], progress
         )
         scored = iter([_with_reverse_score(candidate, score) for candidate, score in zip(flat, scores, strict=True)])
-        for group in chunk:
-            yield [next(scored) for _ in group]
+        reranked = [[next(scored) for _ in group] for group in chunk]
+        if not is_checked:
+            _warn_of_direction(scorer, [group[0] for group in reranked[:_SAMPLE]])
+            is_checked = True
+        yield from reranked
+
+
+def _warn_of_direction(scorer: Scorer, sample: Sequence[Candidate]) -> None:
+    """Warn if the reverse model finds translations given their sentences more probable than the reverse."""
+    if scorer.tags is not None:  # the tag that it needs has named its direction
+        return
+    sources, texts = [candidate.source for candidate in sample], [candidate.text for candidate in sample]
+    backward, forward = (_mean(scorer.score(*sides)) for sides in ((texts, sources), (sources, texts)))
+    if forward > backward:
+        logger.warning(
+            "the model of --reverse finds translations given their sentences more probable (%.2f nats a token) than "
+            "sentences given their translations (%.2f): name a model of the other direction",
+            forward, backward,
+        )  # fmt: skip
+
+
+def _mean(scores: Sequence[PairScore]) -> float:
+    """The mean log-probability of a token, of the pairs that have a score."""
+    found = [one for one in scores if not math.isnan(one.log_probability)]
+    return sum(one.log_probability for one in found) / max(1, sum(one.tokens for one in found))
 
 
 def _with_reverse_score(candidate: Candidate, found: PairScore) -> Candidate:

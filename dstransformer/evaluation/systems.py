@@ -70,6 +70,11 @@ def target_language(bundle: Bundle, translator: Translator) -> str | None:
     return bundle.tgt_lang if translator.tags is None else translator.tags.target
 
 
+def _split_tags(sources: Sequence[str], translator: Translator) -> tuple[Sequence[str], Sequence[str]]:
+    """What sentences begin with, a tag or nothing, and their text."""
+    return ([""] * len(sources), sources) if translator.tags is None else translator.tags.split(sources, 1)
+
+
 def evaluate_bundle(
     bundle: Bundle,
     translator: Translator,
@@ -103,7 +108,13 @@ def evaluate_bundle(
             write=write,
             progress=progress,
         )
-        texts = test_set.sources if translator.tags is None else translator.tags.split(test_set.sources, 1)[1]
+        begins, texts = _split_tags(test_set.sources, translator)
+        if len(tags := {begin for begin, text in zip(begins, texts, strict=True) if text.strip()}) > 1:
+            logger.warning(
+                "%s has sentences of several directions (%s): each score is one for all of them; for a score of each, "
+                "evaluate a file of each",
+                test_set.name, ", ".join(sorted(tag.strip() or "no tag" for tag in tags)),
+            )  # fmt: skip
         evaluation = _with_comet(evaluation, texts, test_set, comet)
         results.append(SystemResult(name, test_set, evaluation, facts))
     return results

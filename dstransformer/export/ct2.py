@@ -7,6 +7,7 @@ The folder is CTranslate2's own (``model.bin``, ``config.json``, the vocabulary)
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from dstransformer.io.products import is_ct2_export
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.transformer import sinusoidal_table
 
-#: Version of ``dstransformer.json``. 1: the first. 2: ``joint_vocabulary``. A version reads every one before it.
+#: Version of ``dstransformer.json``. 1: the first. 2: ``joint_vocabulary``; later programs add ``directions``, which
+#: earlier ones need not know. A version reads every one before it.
 FORMAT_VERSION = 2
 
 RECORD, MODEL = "dstransformer.json", "model.bin"
@@ -102,6 +104,7 @@ def write_ct2(bundle: Bundle, weights: Weights, folder: Path, quantization: str)
         "dstransformer": bundle.provenance.get("dstransformer"),
         "src_lang": bundle.src_lang,
         "tgt_lang": bundle.tgt_lang,
+        **({"directions": [asdict(one) for one in bundle.directions]} if bundle.directions else {}),
         "joint_vocabulary": bundle.tokenizer.is_joint,
         "quantization": quantization,
         "positions": positions(bundle),

@@ -16,7 +16,8 @@ import torch
 
 from dstransformer.batching import plan_batches
 from dstransformer.config import Config, DecodingConfig, complete_config
-from dstransformer.corpus import Tokenizer
+from dstransformer.corpus import Direction, Tokenizer
+from dstransformer.corpus.directions import build_tags
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.decoding import Translator, length_penalty
 from dstransformer.decoding.batch_size import tokens_per_batch
@@ -29,6 +30,7 @@ from dstransformer.export.weights import check_translates
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import is_ct2_export
 from dstransformer.model import open_bundle
+from dstransformer.model.bundle import read_directions
 from dstransformer.terminal.progress import Advance
 
 Item = TypeVar("Item")
@@ -77,12 +79,25 @@ class _Candidate(NamedTuple):
     log_probability: float
 
 
+class _Export(NamedTuple):
+    """What an export says of its model; ``positions`` limit the tokens of a sentence with its end."""
+
+    config: Config
+    positions: int
+    identity: tuple[str, str]
+    is_joint: bool
+    src_lang: str | None
+    tgt_lang: str | None
+    directions: tuple[Direction, ...]
+
+
 def open_ct2(
     source: str | Path,
     *,
     device: str | None = None,
     precision: str | None = None,
     threads: int | None = None,
+    to: str | None = None,
     **settings: float | str | None,
 ) -> Translator:
     """Translate with CTranslate2: open an export, or a bundle, which is converted in a temporary folder.
@@ -92,23 +107,25 @@ def open_ct2(
         device: ``cpu``, ``cuda`` or ``cuda:N``; None is the CPU.
         precision: ``fp32``, ``bf16`` or ``fp16``; None is the type that the weights are stored in.
         threads: CPU threads; None takes one for each core.
+        to: See :func:`dstransformer.decoding.commands.load_translator`. An export that has no record of its directions
+            takes sentences as they are.
         settings: Settings of the search, see :class:`DecodingConfig`. None keeps those of the export.
 
     Raises:
-        UserError: CTranslate2 is not installed.
+        UserError: CTranslate2 is not installed, or the model does not translate into that language.
         DataError: The folder is neither an export nor a bundle, or damaged.
         ConfigError: A setting is out of bounds, or the device cannot be used or not in that precision.
     """
     require_ctranslate2()
     folder = Path(source)
     if is_ct2_export(folder):
-        return _open_export(folder, device, precision, threads, settings)
+        return _open_export(folder, device, precision, threads, to, settings)
     bundle = open_bundle(folder)
     check_translates(bundle)
     bundle = replace(bundle, decoding=override_settings(bundle.decoding, settings))  # longer inputs, more positions
     with tempfile.TemporaryDirectory(prefix="dst-ct2-") as temporary:
         write_ct2(bundle, bundle.load_weights(), Path(temporary) / "model", "float32")
-        return _open_export(Path(temporary) / "model", device, precision, threads, settings)
+        return _open_export(Path(temporary) / "model", device, precision, threads, to, settings)
 
 
 def _open_export(
@@ -116,17 +133,22 @@ def _open_export(
     device: str | None,
     precision: str | None,
     threads: int | None,
+    to: str | None,
     given: dict[str, float | str | None],
 ) -> Translator:
-    config, max_tokens, identity, is_joint = _read_record(folder / RECORD)
+    export = _read_record(folder / RECORD)
     if given.get("pruning_threshold"):
         raise ConfigError("--prune is not available with CTranslate2: leave it out")
-    settings = override_settings(config.decoding, {**given, "pruning_threshold": 0.0})
-    src = None if is_joint else Tokenizer.load(folder / SRC_TOKENIZER_NAME)
+    settings = override_settings(export.config.decoding, {**given, "pruning_threshold": 0.0})
+    src = None if export.is_joint else Tokenizer.load(folder / SRC_TOKENIZER_NAME)
     tokenizer = Tokenizer.load(folder / TOKENIZER_NAME, src)
+    tags = build_tags(export.directions, export.src_lang, export.tgt_lang, to)
     loaded = _load(folder, device or "cpu", COMPUTE_TYPES[precision], threads or len(usable_cores()))
-    engine = CT2Engine(loaded, tokenizer, max_tokens, unused_rows(config.model, tokenizer.vocab_size), identity)
-    return Translator(engine, tokenizer, settings)
+    unused = unused_rows(export.config.model, tokenizer.vocab_size)
+    engine = CT2Engine(loaded, tokenizer, export.positions, unused, export.identity)
+    translator = Translator(engine, tokenizer, settings)
+    translator.tags = tags
+    return translator
 
 
 class CT2Engine:
@@ -326,13 +348,17 @@ def _exceeds(sentence: _Sentence, candidates: Sequence[_Candidate]) -> bool:
     return any(len(hypothesis.names) + 1 > sentence.limit for hypothesis in candidates)
 
 
-def _read_record(path: Path) -> tuple[Config, int, tuple[str, str], bool]:
-    """The configuration, the positions, the identity, and whether the vocabulary is joint."""
-
-    def build(record: dict[str, Any]) -> tuple[Config, int, tuple[str, str], bool]:
-        config = complete_config({name: record[name] for name in ("model", "decoding")}, str(path))
-        identity = (str(record["weights_sha256"]), str(record["quantization"]))
-        return config, int(record["positions"]), identity, record.get("joint_vocabulary", True)
+def _read_record(path: Path) -> _Export:
+    def build(record: dict[str, Any]) -> _Export:
+        return _Export(
+            config=complete_config({name: record[name] for name in ("model", "decoding")}, str(path)),
+            positions=int(record["positions"]),
+            identity=(str(record["weights_sha256"]), str(record["quantization"])),
+            is_joint=record.get("joint_vocabulary", True),
+            src_lang=record.get("src_lang"),
+            tgt_lang=record.get("tgt_lang"),
+            directions=read_directions(record.get("directions"), path),
+        )
 
     return read_record(path, build, newest=FORMAT_VERSION, advice="export the bundle again")
 

@@ -25,7 +25,7 @@ from transformers import AutoTokenizer, MarianMTModel
 
 folder = "."  # this folder, or its name on the hub
 tokenizer, model = AutoTokenizer.from_pretrained(folder), MarianMTModel.from_pretrained(folder)
-{target}inputs = tokenizer(["A sentence.", "Another one."], return_tensors="pt", padding=True)
+{target}inputs = tokenizer(["{tag}A sentence.", "{tag}Another one."], return_tensors="pt", padding=True)
 limit = inputs.input_ids.shape[1] + {extra} + 1
 outputs = model.generate(**inputs, max_length=limit)
 print({decoder}.batch_decode(outputs, skip_special_tokens=True))
@@ -96,7 +96,14 @@ def _usage(bundle: Bundle, scores: list[Score]) -> Iterator[str]:
     search = bundle.decoding
     measured = ", with which the scores below were measured," if scores else ""
     target, decoder = ("", "tokenizer") if bundle.tokenizer.is_joint else (_TARGET, "target")
-    code = {"extra": search.max_extra_tokens, "alpha": search.length_penalty, "target": target, "decoder": decoder}
+    tag = next((f"{one.tag} " for one in bundle.directions if one.tag), "")
+    code = {
+        "extra": search.max_extra_tokens,
+        "alpha": search.length_penalty,
+        "tag": tag,
+        "target": target,
+        "decoder": decoder,
+    }
     yield _USAGE.format(**code, measured=measured)
     if search.beam_size > 1:
         yield _RESCORING.format(**code)

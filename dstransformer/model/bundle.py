@@ -241,7 +241,7 @@ def open_bundle(path: str | Path) -> Bundle:
     else:
         languages = (content.pop("src_lang", None), content.pop("tgt_lang", None))
         trees = _read_trees(content.pop("trees", None), folder / CONFIG)
-        directions = _read_directions(content.pop("directions", None), folder / CONFIG)
+        directions = read_directions(content.pop("directions", None), folder / CONFIG)
         joint = content.pop("joint_vocabulary", True)
         if not isinstance(joint, bool):
             raise DataError(f"{folder / CONFIG}: joint_vocabulary is {shown(joint)}, not true or false; {_DAMAGED}")
@@ -275,7 +275,12 @@ def _read_trees(stored: object, path: Path) -> Linearisation | None:
         raise DataError(f"{path}: trees is {shown(stored)}, not tags and closing; {_DAMAGED}") from None
 
 
-def _read_directions(stored: object, path: Path) -> tuple[Direction, ...]:
+def read_directions(stored: object, path: Path) -> tuple[Direction, ...]:
+    """The directions that a file has in its key ``directions``; none without it.
+
+    Raises:
+        DataError: It is something else. The message names the file.
+    """
     try:
         return TypeAdapter(tuple[Direction, ...]).validate_python(stored or ())
     except ValidationError:

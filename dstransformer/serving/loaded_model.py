@@ -31,7 +31,7 @@ class LoadedModel:
 
     def __init__(self, bundle: Bundle, translator: Translator) -> None:
         self._translator = translator
-        translator.tags = None  # a text begins with its tag; one without must not stop the others of its batch
+        translator.tags = None  # the server has checked and added them
         self.info = ModelInfo(
             path=bundle.path,
             architecture=bundle.model,
@@ -41,6 +41,7 @@ class LoadedModel:
             tokenizer=bundle.tokenizer,
             src_lang=bundle.src_lang,
             tgt_lang=bundle.tgt_lang,
+            directions=bundle.directions,
             weights_sha256=bundle.weights_sha256,
         )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from dstransformer.config import DecodingConfig, ModelConfig
+from dstransformer.corpus.directions import Direction
 from dstransformer.corpus.tokenizer import Tokenizer
 
 
@@ -62,6 +63,7 @@ class ModelInfo(NamedTuple):
         tokenizer: The tokenizer.
         src_lang: Code of the source language, None if it is not recorded.
         tgt_lang: Code of the target language, None if it is not recorded.
+        directions: The directions that it translates in, with their tags; empty if there is one.
         weights_sha256: SHA-256 of the weights.
     """
 
@@ -73,6 +75,7 @@ class ModelInfo(NamedTuple):
     tokenizer: Tokenizer
     src_lang: str | None
     tgt_lang: str | None
+    directions: tuple[Direction, ...]
     weights_sha256: str
 
 

@@ -26,12 +26,18 @@ class Page(NamedTuple):
 
 def render_start(health: Health, beam_size: int) -> Page:
     """The page to type into."""
-    languages = " → ".join(code for code in (health.src_lang, health.tgt_lang) if code)
+    languages = " → ".join(filter(None, (_codes(health, side) for side in ("src_lang", "tgt_lang"))))
+    targets = {one["tag"] or one["tgt_lang"]: one["tgt_lang"] for one in health.directions}
     alternatives = min(beam_size, MAX_ALTERNATIVES)
     return _render(
-        "start.html", script=_read("start.js"), health=health, languages=languages, max_alternatives=alternatives,
-        sentences=int(health.limits["sentences"]),
+        "start.html", script=_read("start.js"), health=health, languages=languages, targets=targets,
+        max_alternatives=alternatives, sentences=int(health.limits["sentences"]),
     )  # fmt: skip
+
+
+def _codes(health: Health, side: str) -> str | None:
+    """The code of a side; of several directions all codes."""
+    return ", ".join(dict.fromkeys(filter(None, (one[side] for one in health.directions)))) or getattr(health, side)
 
 
 def render_docs(schema: Mapping[str, Any]) -> Page:

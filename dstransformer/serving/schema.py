@@ -29,6 +29,10 @@ class TranslateRequest(StrictModel):
         str | list[str] | None,
         Field(description="how the translation must begin: one text for all sentences, or a list with one for each"),
     ] = None
+    to: Annotated[
+        str | None,
+        Field(description="target language, or its tag, of a model of several; without it a text begins with its tag"),
+    ] = None
 
 
 class Hypothesis(BaseModel):
@@ -62,6 +66,10 @@ class AttentionRequest(StrictModel):
 
     source: Annotated[str, Field(description="the sentence")]
     target: Annotated[str, Field(description="its translation")]
+    to: Annotated[
+        str | None,
+        Field(description="target language, or its tag, of a model of several; without it a text begins with its tag"),
+    ] = None
 
 
 class AttentionAnswer(BaseModel):
@@ -83,6 +91,9 @@ class Health(BaseModel):
     weights_sha256: Annotated[str | None, Field(description="SHA-256 of the weights file")]
     src_lang: Annotated[str | None, Field(description="code of the source language")]
     tgt_lang: Annotated[str | None, Field(description="code of the target language")]
+    directions: Annotated[
+        list[dict[str, str | None]], Field(description="src_lang, tgt_lang and tag of each direction, of several")
+    ]
     decoding: Annotated[dict[str, Any], Field(description="settings of the search, device and precision")]
     limits: Annotated[dict[str, Any], Field(description="the limits of the server")]
     version: Annotated[str, Field(description="of dstransformer")]
@@ -101,4 +112,5 @@ EXPECTED = {
     "prefix": "a string or a list of strings",
     "source": "a string",
     "target": "a string",
+    "to": "a string",
 }

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from dstransformer import __version__
-from dstransformer.errors import DataError, DstError, shown
+from dstransformer.corpus.directions import build_tags
+from dstransformer.errors import DataError, DstError, UserError, shown
 from dstransformer.serving.batcher import Batcher, Job, QueueFullError, StoppingError
 from dstransformer.serving.guard import RefusedError
 from dstransformer.serving.limits import ATTENTION_TOKENS, Limits
@@ -60,6 +62,7 @@ class Service:
             "weights_sha256": info.weights_sha256,
             "src_lang": info.src_lang,
             "tgt_lang": info.tgt_lang,
+            "directions": [asdict(one) for one in info.directions],
             "decoding": info.decoding,
             "limits": vars(limits),
             "version": __version__,
@@ -97,6 +100,7 @@ class Service:
         texts = [request.text] if isinstance(request.text, str) else request.text
         prefixes = self._prefixes(request, len(texts))
         self._check_size(texts, request)
+        texts = self._with_tags(texts, request.to)
         queries = await self._tokenize(texts, prefixes)
         indices = [index for index, query in enumerate(queries) if query.tokens]
         found: list[list[Candidate]] = [[] for _ in texts]
@@ -118,14 +122,28 @@ class Service:
         Raises:
             RefusedError: The request cannot be answered.
         """
-        pair = await self._tokenize([request.source, request.target], ["", ""])
+        (source,) = self._with_tags([request.source], request.to)
+        pair = await self._tokenize([source, request.target], ["", ""])
         for query, name in zip(pair, ("source", "target"), strict=True):
             if not 1 <= query.tokens <= ATTENTION_TOKENS:
                 raise RefusedError(422, f"{name} has {query.tokens:,} tokens: give 1 to {ATTENTION_TOKENS}")
         answer: dict[str, Any] | None = await self._wait(
-            lambda: self.batcher.submit_call(lambda: self._model.attention(request.source, request.target)), disconnect
+            lambda: self.batcher.submit_call(lambda: self._model.attention(source, request.target)), disconnect
         )
         return answer
+
+    def _with_tags(self, texts: Sequence[str], to: str | None) -> list[str]:
+        """The texts, each with the tag of its direction if the model has several.
+
+        Raises:
+            RefusedError: The model does not translate into that language, or a tag is missing or unknown.
+        """
+        info = self._model.info
+        try:
+            tags = build_tags(info.directions, info.src_lang, info.tgt_lang, to, '"to"')
+            return list(texts) if tags is None else tags.join(texts, 1)
+        except UserError as error:
+            raise RefusedError(422, str(error)) from None
 
     def _prefixes(self, request: TranslateRequest, count: int) -> list[str]:
         if isinstance(request.prefix, list):

@@ -10,6 +10,7 @@ import pytest
 from mlflow import MlflowClient
 from support.data.prep import build
 from support.processes.launching import run_dst
+from support.services.serving import serving
 from support.training.runs import TINY
 
 from dstransformer.cli import main
@@ -112,6 +113,52 @@ def test_the_target_language_is_an_option_or_begins_the_sentence(
     assert "sentence 2: the model has no tag '>>fra<<'; it has >>deu<<, >>eng<<" in capsys.readouterr().err
 
 
+def test_score_and_ctranslate2_take_the_target_language_too(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ctranslate2")
+    source, tagged, target = (tmp_path / name for name in ("source", "tagged", "target"))
+    source.write_text("The dog sees the cat.\nA man sleeps.\n", encoding="utf-8")
+    tagged.write_text(">>deu<< The dog sees the cat.\n>>deu<< A man sleeps.\n", encoding="utf-8")
+    target.write_text("Der Hund sieht die Katze.\nEin Mann schläft.\n", encoding="utf-8")
+    assert main(["export", "ct2", str(folder / "run"), str(tmp_path / "ct2")]) == 0
+    capsys.readouterr()
+    engine = ["translate", str(tmp_path / "ct2"), "--engine", "ct2"]
+    pairs = ["score", str(folder / "run"), "--tgt", str(target), "--src"]
+    for command in (engine, pairs):
+        found = []
+        for options in ([str(source), "--to", "de"], [str(tagged)]):
+            assert main([*command, *options]) == 0
+            found.append(capsys.readouterr().out)
+        assert found[0] == found[1]
+        assert main([*command, str(source)]) == 2
+        assert "sentence 1 begins with no tag, and the model translates into several" in capsys.readouterr().err
+        assert main([*command, str(source), "--to", "fr"]) == 2
+        assert "--to 'fr': the model translates into de, en" in capsys.readouterr().err
+
+
+def test_a_request_names_the_target_language(folder: Path) -> None:
+    with serving(folder / "run" / "bundle") as server:
+        texts = ["The dog sees the cat.", "A man sleeps."]
+        named = server.post({"text": texts, "to": "de"})
+        assert (named.status, named.json) == (
+            200, server.post({"text": [f">>deu<< {text}" for text in texts]}).json
+        )  # fmt: skip
+        missing = server.post({"text": [">>deu<< The dog.", texts[0]]})
+        assert missing.status == 422
+        assert missing.json["detail"].startswith("sentence 2 begins with no tag, and the model translates into several")
+        assert 'name one with "to", or begin each sentence with one of >>deu<<, >>eng<<' in missing.json["detail"]
+        unknown = server.post({"text": texts, "to": "fr"})
+        assert unknown.json["detail"] == "\"to\" 'fr': the model translates into de, en; its tags are >>deu<<, >>eng<<"
+        attention = server.post({"source": texts[1], "target": "Ein Mann.", "to": "de"}, "/attention")
+        assert attention.json["source"] == [">>deu<<", "A", "man", "sleeps."]
+        health = server.ask("GET", "/healthz").json
+        assert [one["tag"] for one in health["directions"]] == [">>deu<<", ">>eng<<"]
+        page = server.ask("GET", "/").body.decode()
+        assert "<h1>Translate en, de → de, en</h1>" in page
+        assert '<option value="&gt;&gt;deu&lt;&lt;">de &gt;&gt;deu&lt;&lt;</option>' in page
+
+
 def test_long_texts_keep_their_tag_in_every_part(folder: Path) -> None:
     translator = Translator.load(folder / "run")
     first, second = ">>deu<< The dog sees the cat.", ">>deu<< A man sleeps in the house."
@@ -158,7 +205,7 @@ def test_each_direction_is_evaluated(folder: Path, tmp_path: Path, capsys: pytes
     assert "--test-set needs the languages: --langpair en-de" in capsys.readouterr().err
 
 
-def test_comet_gets_sources_without_tags(folder: Path) -> None:
+def test_comet_gets_sources_without_tags(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Recorder(Comet):
         def __init__(self) -> None:
             self.sources: list[str] = []
@@ -174,6 +221,7 @@ def test_comet_gets_sources_without_tags(folder: Path) -> None:
     bundle = open_bundle(folder / "run")
     evaluate_bundle(bundle, load_translator(bundle), [test_set], name="run", comet=recorder)
     assert recorder.sources == ["A dog.", "Ein Hund."]
+    assert "tagged has sentences of several directions (>>deu<<, >>eng<<): each score is one for all" in caplog.text
 
 
 def test_following_scores_each_direction(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 
 "use strict";
-const [text, go, alternatives, prefix, state, pairs] =
-  ["text", "go", "alternatives", "prefix", "status", "pairs"].map((name) => document.getElementById(name));
+const [text, go, alternatives, prefix, to, state, pairs] =
+  ["text", "go", "alternatives", "prefix", "to", "status", "pairs"].map((name) => document.getElementById(name));
 
 function make(name, kind, content) {
   const element = document.createElement(name);
@@ -41,12 +41,13 @@ async function translate() {
   }
   const body = { text: lines, n_best: Number(alternatives.value) };
   if (prefix.value.trim()) body.prefix = prefix.value.trim();
+  if (to) body.to = to.value;
   go.disabled = true;
   report("Translating …");
   const began = performance.now();
   try {
     const { translations } = await ask("translate", body);
-    pairs.replaceChildren(...translations.map((translation, place) => show(lines[place], translation)));
+    pairs.replaceChildren(...translations.map((translation, place) => show(lines[place], translation, body.to)));
     const seconds = ((performance.now() - began) / 1000).toFixed(2);
     report(`${lines.length} ${lines.length === 1 ? "sentence" : "sentences"} in ${seconds} s`);
   } catch (error) {
@@ -56,7 +57,7 @@ async function translate() {
   }
 }
 
-function show(line, translation) {
+function show(line, translation, into) {
   const pair = make("section", "pair", "");
   const source = make("p", "source", line);
   const target = make("p", "target", translation.text);
@@ -70,19 +71,19 @@ function show(line, translation) {
     }
     pair.append(list);
   }
-  const look = () => attend(source, target, line, translation.text);
+  const look = () => attend(source, target, { source: line, target: translation.text, to: into });
   pair.addEventListener("pointerenter", look, { once: true });
   target.tabIndex = 0;
   target.addEventListener("focus", look, { once: true });
   return pair;
 }
 
-async function attend(source, target, line, translation) {
+async function attend(source, target, body) {
   if (source.dataset.asked) return;
   source.dataset.asked = "1";
   let found;
   try {
-    found = await ask("attention", { source: line, target: translation });
+    found = await ask("attention", body);
   } catch {
     return; // the translation itself is there
   }

@@ -224,6 +224,7 @@ def test_an_interrupt_during_imports_is_reported(
     (["export", "hf", "bundle", "--out", "folder"], "unrecognized arguments: --out; see `dst export hf --help`"),
     (["serve", "bundle", "--allow-host", "https://example.org/"], "'https://example.org/' is not a name: leave out"),
     (["train", "toy", "--corpus", "c", "--run", "r", "--tag", "a=1", "--tag", "a=2"], "--tag a is given twice, as '1'"),
+    (["train", "toy", "--corpus", "c", "--run", "r", "--tag", "mlflow.runName=x"], "would rename the run: use --name"),
 ])  # fmt: skip
 def test_slips_are_named(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     assert main(arguments) == 2

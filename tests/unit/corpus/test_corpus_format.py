@@ -53,6 +53,8 @@ def test_ids_take_the_smallest_type_that_holds_the_vocabulary(tmp_path: Path, vo
     writer.write(id_table([([vocab_size - 1], [4])]))
     split = Split(tmp_path / "train", writer.close())
     assert split.gather(np.array([0]))[0].tolist() == [vocab_size - 1]
+    with pytest.raises(IndexError, match="pairs are numbered by whole numbers, not float64"):
+        split.gather(np.array([0.5]))
     assert str(datasets.load_from_disk(str(tmp_path / "train")).features["src"].feature.dtype) == dtype
 
 

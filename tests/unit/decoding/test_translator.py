@@ -32,6 +32,21 @@ def test_order_is_restored_and_empty_lines_stay_empty(translator: Translator) ->
     assert len(set(together)) == len(SENTENCES) - 1, "the test needs a different output for every source"
 
 
+def test_settings_from_python_are_checked(translator: Translator, bundle: Path) -> None:
+    with pytest.raises(ConfigError, match=r"n_best is 1\.5: give a whole number"):
+        translator.search(["dog"], n_best=1.5)  # type: ignore[arg-type]
+    wrong: list[tuple[Any, str]] = [
+        ({"beam_size": 2}, r"settings is {'beam_size': 2}: give a DecodingConfig, such as "),
+        (
+            translator.settings.model_copy(update={"beam_size": 0}),
+            "settings: decoding.beam_size = 0: must be 1 or more",
+        ),
+    ]
+    for settings, complaint in wrong:
+        with pytest.raises(ConfigError, match=complaint):
+            Translator.load(bundle, settings=settings)
+
+
 @pytest.mark.parametrize(("given", "complaint"), [
     ("a dog", r"sentences is the string 'a dog': give a list of strings, \['a dog'\]"),
     (["a dog", None], "number 2 of sentences is None, which is not text: give strings"),

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.data.corpora import TEXT
+from support.services.serving import save_small_bundle
 
 from dstransformer.cli import main
+from dstransformer.decoding.commands import load_translator
 from dstransformer.decoding.scoring import Scorer
 from dstransformer.errors import DataError
 from dstransformer.evaluation.bleu import score
@@ -86,6 +89,21 @@ def test_the_reverse_scores_are_those_of_the_model(bundle: Path, tmp_path: Path)
         list(with_reverse_scores(iter_nbest(path), None, path))
     with pytest.raises(DataError, match=r"source line 1: .* too long .* raise --max-tokens"):
         list(with_reverse_scores(iter_nbest(path), Scorer.load(bundle, max_tokens=1), path))
+
+
+def test_a_reverse_model_of_the_same_direction_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A model finds its own translations probable."""
+    bundle = save_small_bundle(tmp_path / "small")
+    pairs = list(zip(TEXT, load_translator(bundle).translate(TEXT), strict=True))
+    lists = {
+        "same": [hypothesis(line, 1, text, -1.0, source=source) for line, (source, text) in enumerate(pairs, 1)],
+        "other": [hypothesis(line, 1, source, -1.0, source=text) for line, (source, text) in enumerate(pairs, 1)],
+    }
+    for name, hypotheses in lists.items():
+        path = write(tmp_path / name, *hypotheses)
+        list(with_reverse_scores(iter_nbest(path), Scorer.load(bundle), path))
+        assert ("name a model of the other direction" in caplog.text) == (name == "same")
+        caplog.clear()
 
 
 def test_tuning_finds_the_weights_with_the_highest_bleu(nbest: str, references: str) -> None:

@@ -75,3 +75,4 @@ def test_the_directions_of_a_model_of_several_are_named(run: Path) -> None:
     card = model_card(bundle)
     assert "translates `en` to `de` (`>>deu<<`), `de` to `en` (`>>eng<<`), each named by its tag" in card
     assert "mul" not in card
+    assert 'tokenizer([">>deu<< A sentence.", ">>deu<< Another one."]' in card
