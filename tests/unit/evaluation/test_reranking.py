@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.data.corpora import TEXT
-from support.services.serving import save_small_bundle
 
 from dstransformer.cli import main
-from dstransformer.decoding.commands import load_translator
+from dstransformer.corpus import Corpus
 from dstransformer.decoding.scoring import Scorer
 from dstransformer.errors import DataError
 from dstransformer.evaluation.bleu import score
@@ -91,17 +89,18 @@ def test_the_reverse_scores_are_those_of_the_model(bundle: Path, tmp_path: Path)
         list(with_reverse_scores(iter_nbest(path), Scorer.load(bundle, max_tokens=1), path))
 
 
-def test_a_reverse_model_of_the_same_direction_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A model finds its own translations probable."""
-    bundle = save_small_bundle(tmp_path / "small")
-    pairs = list(zip(TEXT, load_translator(bundle).translate(TEXT), strict=True))
+def test_a_reverse_model_of_the_same_direction_is_noticed(
+    trained: Path, toy_corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    split = Corpus.open(toy_corpus).split("validation")
+    pairs = list(zip(split.src_texts(), split.tgt_texts(), strict=True))[:20]
     lists = {
-        "same": [hypothesis(line, 1, text, -1.0, source=source) for line, (source, text) in enumerate(pairs, 1)],
-        "other": [hypothesis(line, 1, source, -1.0, source=text) for line, (source, text) in enumerate(pairs, 1)],
+        "same": [hypothesis(line, 1, tgt, -1.0, source=src) for line, (src, tgt) in enumerate(pairs, 1)],
+        "other": [hypothesis(line, 1, src, -1.0, source=tgt) for line, (src, tgt) in enumerate(pairs, 1)],
     }
     for name, hypotheses in lists.items():
         path = write(tmp_path / name, *hypotheses)
-        list(with_reverse_scores(iter_nbest(path), Scorer.load(bundle), path))
+        list(with_reverse_scores(iter_nbest(path), Scorer.load(trained), path))
         assert ("name a model of the other direction" in caplog.text) == (name == "same")
         caplog.clear()
 
