@@ -23,6 +23,9 @@ from dstransformer.serving.schema import AttentionRequest, Health, TranslateRequ
 #: Texts with more characters are tokenized in another thread, so that other requests need not wait.
 _LONG_TEXT = 10_000
 
+#: Settings of the search that have no effect: the server refuses longer inputs, by a limit of its own.
+_UNUSED = ("max_input_tokens", "long_inputs")
+
 #: Returns when the client closes the connection.
 WaitForDisconnect = Callable[[], Coroutine[Any, Any, None]]
 
@@ -63,7 +66,7 @@ class Service:
             "src_lang": info.src_lang,
             "tgt_lang": info.tgt_lang,
             "directions": [asdict(one) for one in info.directions],
-            "decoding": info.decoding,
+            "decoding": {name: value for name, value in info.decoding.items() if name not in _UNUSED},
             "limits": vars(limits),
             "version": __version__,
         }

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from dstransformer.errors import counted
@@ -46,8 +47,9 @@ class ConsoleProgress(Tracker):
         self._progress = Progress(
             TextColumn("update"),
             MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=12),
+            TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),  # may be cut
+            expand=True,
             console=self._console,
             transient=True,
         )

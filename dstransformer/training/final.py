@@ -228,7 +228,7 @@ def _report(choice: Choice, tracker: Tracker, world: World) -> None:
     best = max(choice.scores, key=lambda name: choice.scores[name])
     if choice.scores[best] > choice.scores[choice.chosen] and world.is_rank0:
         logger.warning(
-            "on validation, %s is worse than %s; checkpoint.final=best_on_validation would choose that one",
+            "%s is worse than %s; checkpoint.final=best_on_validation would choose that one",
             choice.describe(choice.chosen), choice.describe(best),
         )  # fmt: skip
 

@@ -226,11 +226,12 @@ def test_the_final_bundle_is_reported_with_its_scores(tmp_path: Path) -> None:
     assert (scores.main.name, scores.main.value) == ("bleu_first_500", 33.0)
 
 
-def test_progress_on_a_terminal_shows_a_bar() -> None:
+@pytest.mark.parametrize("width", [50, 120])
+def test_progress_on_a_terminal_shows_a_bar(width: int) -> None:
     text = io.StringIO()
-    progress = ConsoleProgress(200, Console(file=text, force_terminal=True, width=120))
+    progress = ConsoleProgress(200, Console(file=text, force_terminal=True, width=width))
     progress.emit(make_start())
-    progress.emit(TrainingProgress(50, {"loss": 3.25, "tokens_per_second": 1000.0}))
+    progress.emit(TrainingProgress(50, {"loss": 3.25, "lr": 0.001, "tokens_per_second": 1000.0}))
     progress.emit(RunEnd("finished"))
     assert "50/200" in text.getvalue()
     assert "loss 3.2500" in text.getvalue()

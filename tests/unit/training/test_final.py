@@ -133,7 +133,7 @@ def test_a_better_candidate_that_was_not_chosen_is_a_warning(
     world: Any = SimpleNamespace(is_rank0=True)
     _report(Choice(chosen, "a reason", "bleu", {**SCORES, "best": 31.5}, steps), tracker, world)
     warning = (
-        "on validation, the average of steps 4, 8 bleu 14.10 is worse than the best checkpoint (step 4) bleu 31.50; "
+        "the average of steps 4, 8 bleu 14.10 is worse than the best checkpoint (step 4) bleu 31.50; "
         "checkpoint.final=best_on_validation would choose that one"
     )
     assert caplog.messages == [warning] * warnings
