@@ -133,6 +133,7 @@ class TableRun:
                 for row in self._training_order():
                     self._train(row, wait=0.0)
                 if self._processes.rank == 0:
+                    self._report_waiting()
                     for row in self._training_order():  # those that other workers train
                         self._train(row, wait=-1.0)
         except BaseException:
@@ -141,6 +142,12 @@ class TableRun:
         failed = any(result.status == "failed" for result in self.results().values())
         self._publish(group, "failed" if failed else "finished")
         return self.read()
+
+    def _report_waiting(self) -> None:
+        results = self.results()
+        ended = {name for name, result in results.items() if result.status in ("done", "failed")}
+        if others := [row.name for row in self.rows if row.name not in ended]:
+            self._report(f"waiting for rows that other workers train: {', '.join(others)}")
 
     def results(self) -> dict[str, RowResult]:
         """The rows of the request that were started so far, by name."""

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from mlflow import MlflowClient
 from support.processes.forks import environment
 from support.processes.launching import finish, forked, free_port, run_command, run_dst, wait_until
 from support.training.runs import TINY
+
+from dstransformer.io.files import hold_lock
 
 ROWS = ["base", "d_label_smoothing_0.2", "e_learned_positions"]
 SHORT = [value for value in TINY if not value.startswith("tracking.")] + ["checkpoint.every_updates=2"]
@@ -98,6 +101,25 @@ def test_two_workers_share_the_rows_and_mlflow_groups_them(toy_corpus: Path, tmp
     assert again.returncode == 0
     assert ": training" not in again.stderr
     assert again.stdout == done.stdout
+
+
+@pytest.mark.slow
+def test_a_worker_says_for_which_rows_it_waits(toy_corpus: Path, tmp_path: Path, empty_store: Path) -> None:
+    out = tmp_path / "tables" / "waiting"
+    copy_store(out, empty_store)
+    out.mkdir()
+    (out / ".table3.lock").touch()  # as another worker leaves it
+    with ExitStack() as stack:
+        with hold_lock(out / ".base.lock", ""):
+            command = ["-m", "dstransformer", *options(toy_corpus, out, ["base"])]
+            process = stack.enter_context(forked(command, environment()))
+            errors = process.outputs[1]
+            said = "waiting for rows that other workers train: base"
+            wait_until(lambda: said in errors.read_text() or process.poll() is not None)
+            assert said in errors.read_text()
+        printed, _ = finish(process)
+    assert process.returncode == 0
+    assert "| base |" in printed
 
 
 def test_a_row_that_fails_does_not_stop_the_others(toy_corpus: Path, tmp_path: Path) -> None:
