@@ -18,6 +18,7 @@ from support.models.random_bundle import random_bundle
 from support.processes.launching import run_dst
 from support.training.trained import trained_bundle
 
+from dstransformer.config import load_config
 from dstransformer.corpus import BOS_ID, EOS_ID
 from dstransformer.decoding import Translator
 from dstransformer.decoding.beam import FIRST_PIECE
@@ -208,6 +209,13 @@ def test_quantised_weights_are_smaller(tmp_path: Path, trained: Path, exported: 
     quantised = open_ct2(tmp_path / "int8", precision="fp32")  # a processor's products of int8 may saturate
     assert sum(map(str.__eq__, quantised.translate(learned[:100]), expected)) > 20
     assert len(open_ct2(tmp_path / "int8").translate(learned[:100])) == 100
+
+
+def test_a_tiny_student_has_at_most_17_megabytes(tmp_path: Path) -> None:
+    shape = load_config("student_tiny").model.model_dump() | {"vocab_multiple": 8000}
+    export_ct2(random_bundle(tmp_path / "bundle", **shape), tmp_path / "ct2", quantization="int8")
+    size = sum(path.stat().st_size for path in (tmp_path / "ct2").iterdir())
+    assert 10_000_000 < size < 17_000_000 - 500_000, "the vocabulary and the tokenizer of 8,000 pieces are larger"
 
 
 def test_the_engine_has_the_threads_that_are_asked_for(exported: Path) -> None:
