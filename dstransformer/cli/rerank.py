@@ -1,4 +1,4 @@
-"""``dst rerank``: choose among the hypotheses of n-best lists with a model of the other direction."""
+"""``dst rerank``: choose among n-best hypotheses with a model of the other direction, or by minimum Bayes risk."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
     from dstransformer.decoding.scoring import Scorer
-    from dstransformer.evaluation.reranking import Group, Weights
+    from dstransformer.evaluation.reranking import Criterion, Group
 
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst rerank``."""
-    parser = commands.add_parser("rerank", help="choose among n-best translations with a model of the other direction")
+    parser = commands.add_parser(
+        "rerank", help="choose among n-best translations with a reverse model or by minimum Bayes risk"
+    )
     parser.add_argument(
         "file", metavar="NBEST", type=file, help="n-best lists that dst translate --n-best N --format jsonl wrote"
     )
@@ -42,6 +44,16 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     )
     which.add_argument(
         "--tune", type=file, metavar="REF", help="find the weights with the highest BLEU against these references"
+    )
+    which.add_argument(
+        "--mbr",
+        choices=("chrf", "bleu"),
+        help="take the translation that has the highest expected chrF or sentence BLEU against its list",
+    )
+    parser.add_argument(
+        "--mbr-weights",
+        choices=("uniform", "model"),
+        help="with --mbr: weights of a list's translations: equal, or by log_probability (uniform)",
     )
     parser.add_argument(
         "--output",
@@ -72,11 +84,16 @@ def run(options: argparse.Namespace) -> CommandResult:
         raise UserError(f"--{unused[0].replace('_', '-')} is for the model of --reverse: name it, or leave that out")
     if options.tune is not None and options.output is None and options.format != "text":
         raise UserError("--format is for --output, which --tune does not need: name a file, or leave that out")
+    if options.mbr is None and options.mbr_weights is not None:
+        raise UserError("--mbr-weights is for --mbr: add it, or leave that out")
+    if options.mbr is not None and options.reverse is not None:
+        raise UserError("--reverse is for --weights and --tune: --mbr uses no other model; leave one out")
     exit_on_sigterm()
     return _rerank(options) if options.tune is None else _tune(options)
 
 
 def _rerank(options: argparse.Namespace) -> CommandResult:
+    from dstransformer.evaluation.minimum_bayes_risk import ExpectedUtility
     from dstransformer.evaluation.reranking import Weights, with_reverse_scores
     from dstransformer.io.text import is_stdout, writing_lines
     from dstransformer.terminal.progress import reporting
@@ -88,8 +105,12 @@ def _rerank(options: argparse.Namespace) -> CommandResult:
         writing_lines(options.output, overwrite=options.overwrite, inputs=[options.file]) as write,
         reporting("hypotheses", bar=not is_stdout(options.output)) as progress,
     ):
-        scored = with_reverse_scores(groups, _load(options), options.file, progress)
-        for line in _lines(options, scored, Weights(*options.weights)):
+        if options.mbr is not None:
+            lines = _lines(options, groups, ExpectedUtility(options.mbr, options.mbr_weights or "uniform"))
+        else:
+            scored = with_reverse_scores(groups, _load(options), options.file, progress)
+            lines = _lines(options, scored, Weights(*options.weights))
+        for line in lines:
             write(line)
     return CommandResult()
 
@@ -135,10 +156,10 @@ def _read(path: str) -> Iterator[Group]:
     return chain([next(groups)], groups)
 
 
-def _lines(options: argparse.Namespace, groups: Iterable[Group], weights: Weights) -> Iterator[str]:
+def _lines(options: argparse.Namespace, groups: Iterable[Group], criterion: Criterion) -> Iterator[str]:
     from dstransformer.evaluation.reranking import best_lines, json_lines
 
-    return (best_lines if options.format == "text" else json_lines)(groups, weights)
+    return (best_lines if options.format == "text" else json_lines)(groups, criterion)
 
 
 def _load(options: argparse.Namespace) -> Scorer | None:

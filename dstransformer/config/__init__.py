@@ -24,6 +24,7 @@ from dstransformer.config.loading import (
     write_config,
 )
 from dstransformer.config.schema import (
+    Activation,
     BatchConfig,
     CaseChange,
     CheckpointConfig,
@@ -44,6 +45,7 @@ from dstransformer.config.schema import (
 
 __all__ = [
     "AUTO_PRECISION",
+    "Activation",
     "BatchConfig",
     "CaseChange",
     "CheckpointConfig",

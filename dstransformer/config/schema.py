@@ -24,6 +24,9 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+#: The function between the two products of a feed-forward network.
+Activation = Literal["relu", "swish", "gelu"]
+
 Layers = Annotated[int, Field(ge=1, le=1_000)]
 
 
@@ -40,9 +43,11 @@ class ModelConfig(Section):
     d_v: Annotated[int, Field(ge=1, le=2**16)]
     dropout: Probability
     attention_dropout: Probability
+    activation: Activation
     activation_dropout: Probability
     norm: Literal["post", "pre"]
     attention_bias: bool
+    output_bias: bool
     positions: Literal["sinusoidal", "learned"]
     max_positions: Annotated[int, Field(ge=1, le=2**26)]
     tie_embeddings: Literal["all", "target", "none"]

@@ -1,6 +1,6 @@
-"""N-best lists in JSON lines, and their reranking with a model of the other direction.
+"""N-best lists in JSON lines, and their reranking: by a model of the other direction, or by another criterion.
 
-This is the noisy channel of Yee et al. (2019).
+The former is the noisy channel of Yee et al. (2019).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -131,6 +131,13 @@ def _number(fields: dict[str, Any], name: str, where: str) -> float:
 Group = list[Candidate]
 
 
+class Criterion(Protocol):
+    """What hypotheses are reranked by."""
+
+    def scores(self, group: Sequence[Candidate], /) -> list[float]:
+        """The score of each hypothesis of a sentence; the highest is the best."""
+
+
 class Weights(NamedTuple):
     """Weights of a hypothesis's log-probability, of the source's log-probability given it, and of its token count."""
 
@@ -140,6 +147,10 @@ class Weights(NamedTuple):
 
     def __str__(self) -> str:
         return " ".join(f"{value:g}" for value in self)
+
+    def scores(self, group: Sequence[Candidate]) -> list[float]:
+        """See :func:`combine`."""
+        return [combine(candidate, self) for candidate in group]
 
 
 #: The weights that are tried. Only their ratios matter, so the forward model's is 1.
@@ -157,9 +168,9 @@ def combine(candidate: Candidate, weights: Weights) -> float:
     return sum(weight * term for weight, term in zip(weights, terms, strict=True))
 
 
-def rerank(group: Sequence[Candidate], weights: Weights) -> Group:
-    """The hypotheses of a sentence, best first; equal ones keep their order."""
-    return sorted(group, key=lambda candidate: -combine(candidate, weights))
+def rerank(group: Sequence[Candidate], criterion: Criterion) -> list[tuple[Candidate, float]]:
+    """The hypotheses of a sentence with their scores, best first; equal ones keep their order."""
+    return sorted(zip(group, criterion.scores(group), strict=True), key=lambda pair: -pair[1])
 
 
 def with_reverse_scores(
@@ -249,26 +260,26 @@ def _chunks(groups: Iterable[Group], max_hypotheses: int) -> Iterator[list[Group
         yield chunk
 
 
-def best_lines(groups: Iterable[Group], weights: Weights) -> Iterator[str]:
+def best_lines(groups: Iterable[Group], criterion: Criterion) -> Iterator[str]:
     """The best hypothesis of each source line, on one line; empty where the list has none."""
     line = 1
     for group in groups:
         while line < group[0].line:
             yield ""
             line += 1
-        yield plain_spaces(rerank(group, weights)[0].text)
+        yield plain_spaces(rerank(group, criterion)[0][0].text)
         line += 1
 
 
-def json_lines(groups: Iterable[Group], weights: Weights) -> Iterator[str]:
+def json_lines(groups: Iterable[Group], criterion: Criterion) -> Iterator[str]:
     """All hypotheses with their new ``rank`` and ``score``, best first; ``first_rank`` and ``first_score`` are the old.
 
     The result is an n-best list again, which needs no reverse model to be reranked with other weights.
     """
     for group in groups:
-        for rank, candidate in enumerate(rerank(group, weights), 1):
+        for rank, (candidate, value) in enumerate(rerank(group, criterion), 1):
             old = {f"first_{name}": candidate.fields.get(name) for name in ("rank", "score")}
-            new = {"rank": rank, "score": round(combine(candidate, weights), 6)}
+            new = {"rank": rank, "score": round(value, 6)}
             yield json.dumps({**old, **candidate.fields, **new}, ensure_ascii=False)
 
 

@@ -141,13 +141,14 @@ def unused_rows(model: ModelConfig, vocab_size: int) -> list[str]:
 
 def build_spec(bundle: Bundle, weights: Weights) -> Any:
     """CTranslate2's specification of the model, with its weights."""
-    from ctranslate2.specs import transformer_spec
+    from ctranslate2.specs import common_spec, transformer_spec
 
     model = bundle.model
     width = head_width(model)
     options = {
         "num_heads": model.num_heads,
         "pre_norm": model.norm == "pre",
+        "activation": getattr(common_spec.Activation, model.activation.upper()),
         **({"head_dim": width} if width * model.num_heads != model.d_model else {}),
     }
     encoder = transformer_spec.TransformerEncoderSpec(num_layers=model.encoder_depth, **options)
@@ -164,6 +165,8 @@ def build_spec(bundle: Bundle, weights: Weights) -> Any:
     encoder.embeddings[0].weight = _array(weights["embedding.weight" if tied == "all" else "src_embedding.weight"])
     decoder.embeddings.weight = _array(weights["embedding.weight"])
     decoder.projection.weight = _array(weights["softmax.weight" if tied == "none" else "embedding.weight"])
+    if model.output_bias:
+        decoder.projection.bias = _array(weights["output_bias"])
     for side, part, table in (("encoder", encoder, "src_input"), ("decoder", decoder, "tgt_input")):
         part.position_encodings.encodings = _array(_positions(bundle, weights, table))
         if model.norm == "pre":

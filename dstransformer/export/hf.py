@@ -129,7 +129,7 @@ def marian_config(bundle: Bundle) -> dict[str, Any]:
         "d_model": model.d_model,
         **sides,
         "num_hidden_layers": model.encoder_depth,
-        "activation_function": "relu",
+        "activation_function": model.activation,
         "dropout": model.dropout,
         "attention_dropout": model.attention_dropout,
         "activation_dropout": model.activation_dropout,

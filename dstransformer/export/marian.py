@@ -88,7 +88,7 @@ def _embeddings(weights: Weights, config: ModelConfig) -> Iterator[tuple[str, Te
         yield "model.decoder.embed_tokens.weight", target
     if config.tie_embeddings == "none":
         yield "lm_head.weight", weights["softmax.weight"][:, order]
-    yield "final_logits_bias", target.new_zeros(1, len(target))
+    yield "final_logits_bias", weights.get("output_bias", target.new_zeros(len(target)))[None]
 
 
 def _attention(

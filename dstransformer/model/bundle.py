@@ -40,15 +40,15 @@ WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.yaml", "provenance.js
 _DAMAGED = "if the file is damaged, restore it or copy the bundle again"
 
 #: 1: ``config.yaml`` is the configuration of the training, without a version. 2: it holds what using the model takes,
-#: and the provenance has the configuration of the training. 3: ``trees``. 4: ``joint_vocabulary``. 5: ``directions``,
-#: ``encoder_layers`` and ``decoder_layers``, stated only by models that have them. A version reads every one before it.
+#: and the provenance has the configuration of the training. 3: ``trees``. 4: ``joint_vocabulary``. 5: ``directions``
+#: and ``_IN_OLDER``, stated only by models that have them. A version reads every one before it.
 FORMAT_VERSION = 5
 
 #: The version of the bundles of all other models, which programs that read version 4 open.
 _WITHOUT_NEWER_KEYS = 4
 
-#: Keys of the architecture that are stated only if they have a value.
-_DEPTHS = {"encoder_layers", "decoder_layers"}
+#: Keys of the architecture that version 4 lacks, with the value that every model had then. Only another is stated.
+_IN_OLDER = {"encoder_layers": None, "decoder_layers": None, "activation": "relu", "output_bias": False}
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _check_model(model: ModelConfig, provenance: Mapping[str, Any], path: Path) 
     training = provenance.get("config")
     recorded = training.get("model") if isinstance(training, Mapping) else None
     now = model.model_dump()
-    for key, value in recorded.items() if isinstance(recorded, Mapping) else ():
+    for key, value in (_IN_OLDER | recorded).items() if isinstance(recorded, dict) else ():
         if now.get(key) != value:
             raise DataError(
                 f"{path}: model.{shown(key, quote=False)} is {shown(now.get(key))}, but the weights belong to a model "
@@ -322,21 +322,22 @@ def save_bundle(
     folder.mkdir(parents=True)
     save_weights(folder / WEIGHTS, weights)
     directions = provenance.get("directions")
-    depths = {name for name in _DEPTHS if getattr(config.model, name) is not None}
+    unstated = {name for name, value in _IN_OLDER.items() if getattr(config.model, name) == value}
     stored = {
-        "format_version": FORMAT_VERSION if directions or depths else _WITHOUT_NEWER_KEYS,
+        "format_version": FORMAT_VERSION if directions or len(unstated) < len(_IN_OLDER) else _WITHOUT_NEWER_KEYS,
         "src_lang": provenance.get("src_lang"),
         "tgt_lang": provenance.get("tgt_lang"),
         "trees": provenance.get("trees"),
         "joint_vocabulary": tokenizer.is_joint,
         **({"directions": directions} if directions else {}),
-        "model": config.model.model_dump(exclude=_DEPTHS - depths),
+        "model": config.model.model_dump(exclude=unstated),
         "decoding": config.decoding.model_dump(),
     }
     (folder / CONFIG).write_text(yaml.safe_dump(stored, sort_keys=False), encoding="utf-8")
     models = tokenizer.save_in(folder)
     files = {name: file_sha256(folder / name) for name in (WEIGHTS, CONFIG, *models)}
-    record = {**provenance, "files": files, "config": config.without_secrets().model_dump()}
+    trained = config.without_secrets().model_dump(exclude={"model": unstated})
+    record = {**provenance, "files": files, "config": trained}
     (folder / PROVENANCE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return files[WEIGHTS]
 

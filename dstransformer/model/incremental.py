@@ -40,7 +40,7 @@ class IncrementalDecoder:
         self._caches = ops.build_caches(memory, projections, packing, shape, beam_size)
         self.ragged = self._caches.ragged
         self._layers = [(layer, _LayerLinears.prepare(layer)) for layer in layers]
-        self._logits = ops.prepare_linear(model.softmax_weight)
+        self._logits = ops.prepare_linear(model.softmax_weight, model.output_bias)
 
     def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
         """Row ``i`` continues what was row ``rows[i]`` with one more token.
@@ -90,7 +90,9 @@ class _LayerLinears(NamedTuple):
     def prepare(cls, layer: DecoderLayer) -> Self:
         past, memory, network = layer.self_attention, layer.memory_attention, layer.feed_forward
         linears: tuple[Linear, ...] = (past.qkv, past.out, memory.q, memory.out, network.inner, network.outer)
-        return cls(*(ops.prepare_linear(linear.weight, linear.bias, relu=linear.relu) for linear in linears))
+        return cls(
+            *(ops.prepare_linear(linear.weight, linear.bias, activation=linear.activation) for linear in linears)
+        )
 
     def feed_forward(self, x: Tensor) -> Tensor:
         return self.outer(self.inner(x))

@@ -32,7 +32,9 @@ class LossSums(NamedTuple):
     nll: Tensor
 
 
-def smoothed_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float) -> LossSums:
+def smoothed_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, bias: Tensor | None = None
+) -> LossSums:
     """Sum over tokens of the cross-entropy against the smoothed target (section 5.4; Szegedy et al., 2016).
 
     The target is ``1 - epsilon`` on the reference and ``epsilon`` spread evenly over all rows of ``weight``. Gradients
@@ -43,14 +45,15 @@ def smoothed_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, labe
         weight: The softmax matrix, ``(rows, d_model)``; rounded to the precision of ``hidden`` for the computation.
         targets: ``(tokens,)`` int64, at most ``rows``.
         label_smoothing: epsilon.
+        bias: Added to the logits, ``(rows,)``; None: nothing. It has a gradient if the others have.
     """
     needs_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    sums = _SmoothedCrossEntropy.apply(hidden, weight, targets, label_smoothing, needs_grad)  # type: ignore[no-untyped-call]
+    sums = _SmoothedCrossEntropy.apply(hidden, weight, bias, targets, label_smoothing, needs_grad)  # type: ignore[no-untyped-call]
     return LossSums(*sums)
 
 
 def r_drop_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, alpha: float
+    hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, alpha: float, bias: Tensor | None = None
 ) -> LossSums:
     """Half the loss of R-Drop for two passes (Liang et al., 2021, equation 4); see ``ops.r_drop_cross_entropy``.
 
@@ -60,30 +63,42 @@ def r_drop_cross_entropy(
         targets: Of one pass, ``(tokens,)`` int64.
         label_smoothing: epsilon.
         alpha: Weight of the divergence between the passes.
+        bias: As for :func:`smoothed_cross_entropy`.
 
     Returns:
         The sums; the negative log-likelihood is the mean of the two passes.
     """
     needs_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    sums = _RDropCrossEntropy.apply(hidden, weight, targets, label_smoothing, alpha, needs_grad)  # type: ignore[no-untyped-call]
+    sums = _RDropCrossEntropy.apply(hidden, weight, bias, targets, label_smoothing, alpha, needs_grad)  # type: ignore[no-untyped-call]
     return LossSums(*sums)
+
+
+def _round_bias(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if bias is None else ops.rounded(bias, dtype)
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float, needs_grad: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        epsilon: float,
+        needs_grad: bool,
     ) -> tuple[Tensor, Tensor]:
         assert targets.numel() <= hidden.shape[0]
         grad_hidden = torch.empty_like(hidden) if needs_grad else None
         grad_weight: Tensor | None = None
+        grad_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         nll = torch.zeros_like(loss)
         scale = FP16_SCALE if hidden.dtype == torch.float16 else 1.0
         chunk = max(1, CHUNK_LOGITS[hidden.device.type] // weight.shape[0])
         repeated = hidden.shape[0] > chunk
         rounded = ops.rounded(weight, hidden.dtype)
-        project = ops.prepare_linear(rounded, repeated=repeated)
+        project = ops.prepare_linear(rounded, _round_bias(bias, hidden.dtype), repeated=repeated)
         project_back = ops.prepare_linear(rounded.t(), repeated=repeated) if needs_grad else None
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
@@ -97,10 +112,12 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 grad_hidden[part] = project_back(grad)
                 chunk_grad_weight = ops.weight_gradient(grad, hidden[part])
                 grad_weight = chunk_grad_weight.float() if grad_weight is None else grad_weight.add_(chunk_grad_weight)
+                if grad_bias is not None:
+                    grad_bias += grad.sum(dim=0, dtype=torch.float32)
                 del chunk_grad_weight
             del logits, grad  # before the next chunk takes as much memory
         if needs_grad:
-            ctx.save_for_backward(grad_hidden, grad_weight)
+            ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.weight_dtype, ctx.scale = weight.dtype, scale
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -108,28 +125,38 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, grad_nll: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ARG004
-        grad_hidden, grad_weight = ctx.saved_tensors
+        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         # In fp32, because the scale of an fp16 loss can exceed the range of fp16.
         factor = grad_loss / ctx.scale
         scaled = (grad_hidden.float() * factor).to(grad_hidden.dtype)
-        return scaled, (grad_weight * factor).to(ctx.weight_dtype), None, None, None
+        of_bias = None if grad_bias is None else (grad_bias * factor).to(ctx.weight_dtype)
+        return scaled, (grad_weight * factor).to(ctx.weight_dtype), of_bias, None, None, None
 
 
 class _RDropCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float, alpha: float, needs_grad: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        epsilon: float,
+        alpha: float,
+        needs_grad: bool,
     ) -> tuple[Tensor, Tensor]:
         tokens = targets.numel()
         assert 2 * tokens <= hidden.shape[0]
         grad_hidden = torch.zeros_like(hidden)
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        grad_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         nll = torch.zeros_like(loss)
         scale = FP16_SCALE / max(1.0, alpha) if hidden.dtype == torch.float16 else 1.0
         chunk = max(64, CHUNK_LOGITS[hidden.device.type] // (8 * weight.shape[0]))  # eight tensors as large are alive
         rounded = ops.rounded(weight, hidden.dtype)
-        project, project_back = ops.prepare_linear(rounded), ops.prepare_linear(rounded.t())
+        project = ops.prepare_linear(rounded, _round_bias(bias, hidden.dtype))
+        project_back = ops.prepare_linear(rounded.t())
         for start in range(0, tokens, chunk):
             end = min(start + chunk, tokens)
             first, second = slice(start, end), slice(tokens + start, tokens + end)
@@ -145,8 +172,10 @@ class _RDropCrossEntropy(torch.autograd.Function):
                 grad = fill_rows(torch.cat(grads), rows)
                 grad_hidden[first], grad_hidden[second] = project_back(grad)[: 2 * (end - start)].chunk(2)
                 grad_weight += ops.weight_gradient(grad, both)
+                if grad_bias is not None:
+                    grad_bias += grad.sum(dim=0, dtype=torch.float32)
         if needs_grad:
-            ctx.save_for_backward(grad_hidden, grad_weight)
+            ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.weight_dtype, ctx.scale = weight.dtype, scale
         ctx.mark_non_differentiable(nll)
         return loss, nll

@@ -68,10 +68,12 @@ def _layer_bytes(config: ModelConfig, tokens: int, cross_attentions: int) -> int
     attended = _attended_bytes(config)
     self_attention = _kept(config, keys, keys, values) * _HALF + attended + residual
     cross_attention = _kept(config, keys) * _HALF + attended + residual
-    feed_forward = config.d_ff * _HALF + residual
+    inner = _HALF
+    if config.activation != "relu":  # its gradient needs its input, that of ReLU the result
+        inner += _HALF
     if config.activation_dropout:
-        feed_forward += config.d_ff * (_HALF + _MASK)
-    return self_attention + cross_attentions * cross_attention + feed_forward
+        inner += _MASK + (_HALF if config.activation == "relu" else 0)
+    return self_attention + cross_attentions * cross_attention + config.d_ff * inner + residual
 
 
 def loss_bytes(config: ModelConfig, rows: int, tgt_tokens: int) -> int:

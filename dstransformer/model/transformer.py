@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from dstransformer.config import ModelConfig
+from dstransformer.config import Activation, ModelConfig
 from dstransformer.model import ops
 from dstransformer.model.loss import LossSums, r_drop_cross_entropy, smoothed_cross_entropy
 from dstransformer.model.packing import Packing
@@ -78,6 +78,7 @@ class Transformer(nn.Module):
         elif src_vocab_size not in (None, vocab_size):
             raise ValueError(f"one embedding cannot hold vocabularies of {src_vocab_size} and {vocab_size} pieces")
         self.softmax = nn.Embedding(rows, width) if config.tie_embeddings == "none" else None  # the matrix before it
+        self.output_bias = nn.Parameter(torch.empty(rows)) if config.output_bias else None
         self.src_input = PositionedEmbedding(config)
         self.tgt_input = PositionedEmbedding(config)
         self.encoder = nn.ModuleList(EncoderLayer(config, backend) for _ in range(config.encoder_depth))
@@ -95,6 +96,8 @@ class Transformer(nn.Module):
         for embedding in (self.embedding, self.src_embedding, self.softmax):
             if embedding is not None:
                 nn.init.normal_(embedding.weight, std=self.config.d_model**-0.5)
+        if self.output_bias is not None:
+            nn.init.zeros_(self.output_bias)
 
     @property
     def _src_weight(self) -> Tensor:
@@ -119,9 +122,10 @@ class Transformer(nn.Module):
             src_packing, tgt_packing = src_packing.twice(), tgt_packing.twice()
         memory = self.encode(src, src_packing)
         hidden = self.decode(tgt_in, tgt_packing, memory, src_packing)
+        weight, bias, epsilon = self.softmax_weight, self.output_bias, self.label_smoothing
         if r_drop:
-            return r_drop_cross_entropy(hidden, self.softmax_weight, tgt_out, self.label_smoothing, self.r_drop)
-        return smoothed_cross_entropy(hidden, self.softmax_weight, tgt_out, self.label_smoothing)
+            return r_drop_cross_entropy(hidden, weight, tgt_out, epsilon, self.r_drop, bias)
+        return smoothed_cross_entropy(hidden, weight, tgt_out, epsilon, bias)
 
     def encode(self, src: Tensor, packing: Packing) -> Tensor:
         """The memory, ``(packing.rows, d_model)``, of source tokens ``(src_tokens,)``."""
@@ -146,7 +150,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``(…, d_model)`` to unnormalised scores of every piece, ``(…, rows)``."""
-        return F.linear(hidden, self.softmax_weight)
+        return F.linear(hidden, self.softmax_weight, self.output_bias)
 
 
 class EncoderLayer(TensorModule):
@@ -287,11 +291,11 @@ class MultiHeadAttention(TensorModule):
 
 
 class FeedForward(TensorModule):
-    """``max(0, x W1 + b1) W2 + b2`` at each position (section 3.3, equation 2)."""
+    """``max(0, x W1 + b1) W2 + b2`` at each position (section 3.3, equation 2), or another activation than ReLU."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.inner = Linear(config.d_model, config.d_ff, relu=True)
+        self.inner = Linear(config.d_model, config.d_ff, activation=config.activation)
         self.outer = Linear(config.d_ff, config.d_model)
         self.dropout = Dropout(config.activation_dropout)
 
@@ -307,22 +311,24 @@ class FeedForward(TensorModule):
 
 
 class Linear(TensorModule, nn.Linear):
-    """``x W^T + b``, and with ``relu`` ``max(0, x W^T + b)``.
+    """``x W^T + b``, or an activation of it.
 
     Args:
         in_features: Width of the input.
         out_features: Width of the output.
         bias: Whether to add ``b``.
-        relu: Whether to set negative results to 0.
+        activation: The activation; None: none.
     """
 
-    def __init__(self, in_features: int, out_features: int, *, bias: bool = True, relu: bool = False) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, *, bias: bool = True, activation: Activation | None = None
+    ) -> None:
         super().__init__(in_features, out_features, bias=bias)
-        self.relu = relu
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         """``(rows, in_features)`` to ``(rows, out_features)``."""
-        return ops.linear(x, self.weight, self.bias, relu=self.relu)
+        return ops.linear(x, self.weight, self.bias, activation=self.activation)
 
 
 # 3.4 and 3.5 Embeddings and positional encoding

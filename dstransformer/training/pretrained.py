@@ -20,7 +20,7 @@ from dstransformer.model import Bundle, open_bundle
 FREE_KEYS = ("dropout", "attention_dropout", "activation_dropout")
 
 #: Weights with a row for each piece of the tokenizer.
-EMBEDDINGS = ("embedding.weight", "src_embedding.weight", "softmax.weight")
+EMBEDDINGS = ("embedding.weight", "src_embedding.weight", "softmax.weight", "output_bias")
 
 #: For each piece of a new tokenizer that an old one has too, the new id and the old one.
 Rows = tuple[tuple[int, int], ...]

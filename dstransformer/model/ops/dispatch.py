@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from dstransformer.config import Activation
 from dstransformer.model.ops import cpu_attention, cpu_products, cpu_rows, gpu_library, reference, varlen
 from dstransformer.model.ops.caches import Caches, PackedCaches, PaddedCaches
 from dstransformer.model.ops.library import LANES, can_compute
@@ -20,18 +21,21 @@ from dstransformer.model.ops.varlen import Backend
 from dstransformer.model.packing import Packing
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
-    """``x W^T + b``, or ``max(0, x W^T + b)`` (section 3.3).
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, activation: Activation | None = None) -> Tensor:
+    """``x W^T + b``, or with ReLU ``max(0, x W^T + b)`` (section 3.3), or another activation of it.
 
     Args:
         x: ``(rows, in_features)``.
         weight: ``(out_features, in_features)``. If its precision is another than that of ``x``, it is rounded to it.
         bias: ``(out_features,)``, or None, in the precision of the weights.
-        relu: Whether to set negative results to 0. NaN stays NaN.
+        activation: One of ``reference.ACTIVATIONS``, or None. ReLU is a part of the product; NaN stays NaN.
 
     Returns:
         ``(rows, out_features)``, in the precision of ``x``.
     """
+    if activation is not None and activation != "relu":
+        return reference.ACTIVATIONS[activation](linear(x, weight, bias))
+    relu = activation == "relu"
     if can_compute(x):
         bias = None if bias is None else rounded(bias, x.dtype)
         return cpu_products.linear(x, rounded(weight, x.dtype), bias, relu=relu)
@@ -41,16 +45,20 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False
 
 
 def prepare_linear(
-    weight: Tensor, bias: Tensor | None = None, *, relu: bool = False, repeated: bool = True
+    weight: Tensor, bias: Tensor | None = None, *, activation: Activation | None = None, repeated: bool = True
 ) -> Callable[[Tensor], Tensor]:
     """:func:`linear` with fixed weights and without gradient.
 
     Args:
         weight: ``(out_features, in_features)``.
         bias: ``(out_features,)``, or None.
-        relu: As for :func:`linear`.
+        activation: As for :func:`linear`.
         repeated: Several products follow, so a copy of the weights in the order that the product reads them in pays.
     """
+    if activation is not None and activation != "relu":
+        product, function = prepare_linear(weight, bias, repeated=repeated), reference.ACTIVATIONS[activation]
+        return lambda x: function(product(x))
+    relu = activation == "relu"
     if not can_compute(weight):
         return lambda x: reference.linear(x, weight, bias, relu=relu)
     if repeated:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -13,8 +14,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from dstransformer.config import Activation
 from dstransformer.model.ops.rounding import copy_or_weight, rounded
 from dstransformer.model.packing import Packing, fill_rows
+
+#: The activations: ``max(0, x)``, ``x sigmoid(x)``, and ``x Phi(x)`` with the distribution function of the normal
+#: distribution itself, not its approximation by ``tanh``.
+ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}
 
 #: Dropout is decided by 16 random bits per element.
 DROPOUT_LEVELS = 1 << 16

@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from support.data.corpora import TEXT
+from support.models.packed import model_logits
+from support.models.random_bundle import random_bundle
 from support.processes.launching import run_dst
 from support.training.trained import trained_bundle
 
+from dstransformer.config import load_config
 from dstransformer.corpus import BOS_ID, EOS_ID
 from dstransformer.decoding import Translator
 from dstransformer.decoding.beam import FIRST_PIECE
@@ -86,6 +90,7 @@ def test_the_search_finds_what_ours_does(trained: Path, exported: Path, learned:
     {"positions": "learned", "max_positions": 128, "tie_embeddings": "none", "attention_bias": True},
     {"d_k": 8, "d_v": 24},
     {"encoder_layers": 3, "decoder_layers": 1},
+    {"activation": "gelu"},
 ])  # fmt: skip
 @pytest.mark.extended
 def test_other_architectures_translate_alike(
@@ -94,6 +99,25 @@ def test_other_architectures_translate_alike(
     bundle = trained_bundle(tmp_path / "bundle", toy_corpus, updates=150, **changes)
     export_ct2(bundle, tmp_path / "ct2")
     assert_alike(bundle, open_ct2(tmp_path / "ct2"), learned[:100])
+
+
+@pytest.mark.parametrize("changes", [
+    {},
+    {"activation": "gelu"},
+    {"activation": "swish", "attention_bias": True, "output_bias": True, "tie_embeddings": "none"},
+])  # fmt: skip
+@torch.no_grad()
+def test_other_functions_and_biases_have_the_same_probabilities(tmp_path: Path, changes: dict[str, Any]) -> None:
+    bundle = open_bundle(random_bundle(tmp_path / "bundle", **changes))
+    export_ct2(bundle.path, tmp_path / "ct2")
+    src, tgt = (bundle.tokenizer.encode([text])[0] for text in (TEXT[0], TEXT[3]))
+    pair = torch.tensor([*src, EOS_ID]), torch.tensor([BOS_ID, *tgt])
+    ours = model_logits(bundle.build_model(), [pair]).log_softmax(dim=-1)
+    engine = engine_of(open_ct2(tmp_path / "ct2"))
+    names = [bundle.tokenizer.pieces(ids) for ids in (src, tgt)]
+    theirs = engine.translator.score_batch([names[0]], [names[1]])[0].log_probs
+    expected = ours[range(len(tgt) + 1), [*tgt, EOS_ID]]
+    torch.testing.assert_close(torch.tensor(theirs), expected, rtol=0, atol=1e-4)
 
 
 def assert_equal_scores(bundle: Path, ct2: Translator, sentences: list[str], **asked: Any) -> None:
@@ -185,6 +209,13 @@ def test_quantised_weights_are_smaller(tmp_path: Path, trained: Path, exported: 
     quantised = open_ct2(tmp_path / "int8", precision="fp32")  # a processor's products of int8 may saturate
     assert sum(map(str.__eq__, quantised.translate(learned[:100]), expected)) > 20
     assert len(open_ct2(tmp_path / "int8").translate(learned[:100])) == 100
+
+
+def test_a_tiny_student_has_at_most_17_megabytes(tmp_path: Path) -> None:
+    shape = load_config("student_tiny").model.model_dump() | {"vocab_multiple": 8000}
+    export_ct2(random_bundle(tmp_path / "bundle", **shape), tmp_path / "ct2", quantization="int8")
+    size = sum(path.stat().st_size for path in (tmp_path / "ct2").iterdir())
+    assert 10_000_000 < size < 17_000_000 - 500_000, "the vocabulary and the tokenizer of 8,000 pieces are larger"
 
 
 def test_the_engine_has_the_threads_that_are_asked_for(exported: Path) -> None:

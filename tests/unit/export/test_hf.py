@@ -15,6 +15,7 @@ import pytest
 import torch
 from support.data.corpora import TEXT, train_model
 from support.models.packed import model_logits
+from support.models.random_bundle import random_bundle
 from transformers import AutoTokenizer, MarianMTModel
 
 from dstransformer.config import load_config
@@ -39,22 +40,6 @@ def exported(shared_folder: Callable[[str, Callable[[Path], object]], Path], tra
     return shared_folder("export-hf", lambda folder: export_hf(trained, folder))
 
 
-def random_bundle(folder: Path, tokenizer: Tokenizer | None = None, **model_changes: Any) -> Path:
-    """A bundle with random weights, biases and norms."""
-    config = load_config("base")
-    shape = {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4, "d_k": 8, "d_v": 8, "vocab_multiple": 16}
-    config = config.model_copy(update={"model": config.model.model_copy(update=shape | model_changes)})
-    tokenizer = tokenizer or Tokenizer(train_model())
-    torch.manual_seed(3)
-    model = Transformer(config.model, tokenizer.vocab_size, src_vocab_size=tokenizer.src.vocab_size)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.dim() == 1:
-                weight.copy_(torch.randn_like(weight) * 0.3 + ("norm" in name and name.endswith("weight")))
-    save_bundle(folder, model.state_dict(), config, tokenizer, {"step": 0, "src_lang": "en", "tgt_lang": "de"})
-    return folder
-
-
 @torch.no_grad()
 def logits_of(bundle: Path, exported: Path, src: str, tgt: str) -> tuple[torch.Tensor, torch.Tensor]:
     opened = open_bundle(bundle)
@@ -77,6 +62,8 @@ def test_a_trained_model_has_the_same_logits(trained: Path, exported: Path, lear
     {"d_k": 4, "d_v": 6},
     {"num_layers": 1},
     {"encoder_layers": 3, "decoder_layers": 1},
+    {"activation": "gelu"},
+    {"activation": "swish", "attention_bias": True, "output_bias": True},
 ])  # fmt: skip
 def test_other_architectures_have_the_same_logits(tmp_path: Path, changes: dict[str, Any]) -> None:
     bundle = random_bundle(tmp_path / "bundle", **changes)

@@ -54,13 +54,27 @@ def test_only_what_needs_a_newer_version_states_it(tmp_path: Path, toy_corpus: P
     """So that a program that reads version 4 and refuses keys that it does not know opens all other bundles."""
     plain = yaml.safe_load((write(tmp_path / "plain", toy_corpus, 1) / "config.yaml").read_text())
     assert plain["format_version"] == 4
-    assert not {"encoder_layers", "decoder_layers", "directions"} & {*plain, *plain["model"]}
+    newer = {"encoder_layers", "decoder_layers", "activation", "output_bias", "directions"}
+    recorded = open_bundle(tmp_path / "plain").provenance["config"]["model"]
+    assert not newer & {*plain, *plain["model"], *recorded}
     deep = write(tmp_path / "deep", toy_corpus, 1, "model.encoder_layers=2")
     stored = yaml.safe_load((deep / "config.yaml").read_text())
     assert stored["format_version"] == 5
     assert (stored["model"]["encoder_layers"], "decoder_layers" in stored["model"]) == (2, False)
     model = open_bundle(deep).build_model()
     assert (len(model.encoder), len(model.decoder)) == (2, 1)
+    for change, key in (("model.activation=swish", "activation"), ("model.output_bias=true", "output_bias")):
+        stored = yaml.safe_load((write(tmp_path / key, toy_corpus, 1, change) / "config.yaml").read_text())
+        assert (stored["format_version"], newer & {*stored, *stored["model"]}) == (5, {key})
+    assert open_bundle(tmp_path / "output_bias").build_model().output_bias is not None
+
+
+def test_an_activation_that_the_weights_were_not_trained_with_is_refused(tmp_path: Path, toy_corpus: Path) -> None:
+    path = write(tmp_path / "bundle", toy_corpus, 1)
+    stored = yaml.safe_load((path / "config.yaml").read_text())
+    (path / "config.yaml").write_text(yaml.safe_dump(stored | {"model": stored["model"] | {"activation": "gelu"}}))
+    with pytest.raises(DataError, match=r"model.activation is 'gelu', but the weights belong to a model with 'relu'"):
+        open_bundle(path)
 
 
 def test_a_run_folder_opens_as_its_bundle(tmp_path: Path, toy_corpus: Path) -> None:

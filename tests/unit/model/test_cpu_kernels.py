@@ -256,7 +256,7 @@ def test_the_default_dtype_of_pytorch_changes_nothing(default: torch.dtype) -> N
 
     def compute() -> tuple[Tensor, ...]:
         torch.manual_seed(1)
-        hidden = ops.linear(cpu_rows.residual_norm(qkv, qkv, ones, ones, 1e-6, 0.1), weights, ones, relu=True)
+        hidden = ops.linear(cpu_rows.residual_norm(qkv, qkv, ones, ones, 1e-6, 0.1), weights, ones, activation="relu")
         attended = cpu_attention.attention(hidden, None, packing, packing, shape)
         gradients = torch.autograd.grad(attended.square().sum(), [qkv, weights])
         logits = hidden.detach().clone()

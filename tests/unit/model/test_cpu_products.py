@@ -11,8 +11,9 @@ from support.models.packed import VOCAB, draw_pairs, model_loss, pack, tiny_conf
 from torch import Tensor
 from torch.nn import functional as F
 
+from dstransformer.config import Activation
 from dstransformer.model import Packing, Transformer, ops
-from dstransformer.model.ops import cpu_products, library
+from dstransformer.model.ops import cpu_products, library, reference
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def watch_kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
 @pytest.mark.parametrize("onednn", [True, False])
 @pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("activation", [None, *reference.ACTIVATIONS])
 @pytest.mark.parametrize("width", [48, 20])
 def test_linear(
     monkeypatch: pytest.MonkeyPatch,
@@ -43,22 +44,25 @@ def test_linear(
     tolerance: float,
     onednn: bool,
     biased: bool,
-    relu: bool,
+    activation: Activation | None,
     width: int,
 ) -> None:
     if not onednn:
         monkeypatch.setattr(cpu_products, "_has_onednn", lambda _: False)
     tensors = [draw(37, 32, dtype=dtype), draw(width, 32, dtype=dtype), *([draw(width, dtype=dtype)] * biased)]
-    out = ops.linear(tensors[0], tensors[1], tensors[2] if biased else None, relu=relu)
+    out = ops.linear(tensors[0], tensors[1], tensors[2] if biased else None, activation=activation)
     grad = torch.randn_like(out)
     out.backward(grad)
     wide = [exact(tensor) for tensor in tensors]
     expected = F.linear(*wide)
-    assert_near(out, F.relu(expected) if relu else expected, tolerance)
+    expected = expected if activation is None else reference.ACTIVATIONS[activation](expected)
+    assert_near(out, expected, tolerance)
     # Rounding may decide the sign of an element near 0, so the rounded product gives the mask.
-    (torch.where(out > 0, expected, 0.0) if relu else expected).backward(grad.double())
-    for tensor, reference in zip(tensors, wide, strict=True):
-        assert_near(tensor.grad, reference.grad, tolerance)
+    (torch.where(out > 0, F.linear(*wide), 0.0) if activation == "relu" else expected).backward(grad.double())
+    for tensor, wanted in zip(tensors, wide, strict=True):
+        assert_near(tensor.grad, wanted.grad, tolerance)
+    prepared = ops.prepare_linear(*(tensor.detach() for tensor in tensors[1:]), activation=activation)
+    assert_near(prepared(tensors[0].detach()), expected, tolerance)
 
 
 @pytest.mark.parametrize("rows", [1, 15, 256, 300])
@@ -118,7 +122,7 @@ def test_linear_on_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight, bias = (draw(*shape, dtype=torch.float32) for shape in ((37, 32), (48, 32), (48,)))
 
     def gradients() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(ops.linear(x, weight, bias, relu=True).square().sum(), (x, weight, bias))
+        return torch.autograd.grad(ops.linear(x, weight, bias, activation="relu").square().sum(), (x, weight, bias))
 
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     alone = gradients()
@@ -136,7 +140,7 @@ def test_nan_passes_relu(monkeypatch: pytest.MonkeyPatch, onednn: bool, width: i
     broken = x.detach().clone()
     broken[3, 5] = math.nan
     broken.requires_grad_()
-    out = ops.linear(broken, weight, None, relu=True)
+    out = ops.linear(broken, weight, None, activation="relu")
     assert out[3].isnan().all()
     assert out.isnan().sum() == width
     out.backward(torch.ones_like(out))

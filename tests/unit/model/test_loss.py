@@ -51,6 +51,27 @@ def test_loss_and_gradients_equal_pytorchs_cross_entropy(
 
 @pytest.mark.usefixtures("chunked")
 @pytest.mark.parametrize("kernels", ["0", "1"])
+def test_an_output_bias_is_a_further_column_of_the_matrix(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DST_CPU_KERNELS", kernels)
+    hidden, weight, targets = draw()
+    bias = torch.linspace(-2, 3, ROWS).requires_grad_()
+    wanted = (hidden, weight, bias)
+    logits = hidden @ weight.t() + bias
+    expected = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=0.1)
+    gradients = torch.autograd.grad(0.37 * expected, wanted, retain_graph=True)
+    loss, nll = smoothed_cross_entropy(hidden, weight, targets, 0.1, bias)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(nll, F.cross_entropy(logits, targets, reduction="sum"))
+    torch.testing.assert_close(torch.autograd.grad(0.37 * loss, wanted), gradients)
+    for dtype in (torch.bfloat16, torch.float16):
+        rounded = [tensor.detach().to(dtype).requires_grad_() for tensor in wanted]
+        half, _ = smoothed_cross_entropy(rounded[0], rounded[1], targets, 0.1, rounded[2])
+        for found, exact in zip(torch.autograd.grad(0.37 * half, rounded), gradients, strict=True):
+            assert (found.float() - exact).norm() < 0.05 * exact.norm()
+
+
+@pytest.mark.usefixtures("chunked")
+@pytest.mark.parametrize("kernels", ["0", "1"])
 def test_rows_beyond_the_targets_are_ignored(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     hidden, weight, targets = draw()
@@ -132,8 +153,8 @@ def test_only_one_chunk_of_logits_is_held_in_memory(kernels: str, monkeypatch: p
     prepare_linear, held = ops.prepare_linear, []
     laid_out = []
 
-    def watched(weight: Tensor, *, repeated: bool) -> Callable[[Tensor], Tensor]:
-        multiply = prepare_linear(weight, repeated=repeated)
+    def watched(weight: Tensor, bias: Tensor | None = None, *, repeated: bool) -> Callable[[Tensor], Tensor]:
+        multiply = prepare_linear(weight, bias, repeated=repeated)
         laid_out.append(repeated)
 
         def watch(x: Tensor) -> Tensor:

@@ -100,7 +100,10 @@ class CastCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def mixed_model(dtype: torch.dtype, norm: str, tied: str) -> Transformer:
     torch.manual_seed(3)
-    config = tiny_config(norm=norm, positions="learned", max_positions=20, tie_embeddings=tied, attention_bias=True)
+    changes = {"activation": "swish", "output_bias": True} if norm == "pre" else {}
+    config = tiny_config(
+        norm=norm, positions="learned", max_positions=20, tie_embeddings=tied, attention_bias=True, **changes
+    )
     return Transformer(config, VOCAB, 0.1, dtype=dtype)
 
 

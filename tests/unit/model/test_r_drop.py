@@ -48,6 +48,19 @@ def test_loss_and_gradients_equal_the_formula(logits: int, monkeypatch: pytest.M
     assert not nll.requires_grad
 
 
+@pytest.mark.parametrize("logits", [1 << 23, 8 * 64 * ROWS], ids=["one chunk", "chunks"])
+def test_an_output_bias_is_a_further_column_of_the_matrix(logits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", logits)
+    hidden, weight, targets = draw()
+    bias = torch.linspace(-2, 3, ROWS).requires_grad_()
+    wanted = (hidden, weight, bias)
+    expected = formula(F.pad(hidden, (0, 1), value=1.0), torch.cat((weight, bias[:, None]), dim=1), targets)
+    gradients = torch.autograd.grad(0.37 * expected, wanted)
+    loss, _ = r_drop_cross_entropy(hidden, weight, targets, EPSILON, ALPHA, bias)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(torch.autograd.grad(0.37 * loss, wanted), gradients)
+
+
 def test_fp16_does_not_overflow_with_a_large_divergence() -> None:
     hidden, weight, targets = draw(torch.float16)
     loss, _ = r_drop_cross_entropy(hidden, weight, targets, EPSILON, 100.0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 
+from dstransformer.config import Activation
 from dstransformer.model import Packing
 from dstransformer.model.ops import reference
 from dstransformer.model.ops.reference import HeadShape
@@ -25,6 +27,17 @@ def test_attention_is_equation_1_within_each_sentence(causal: bool) -> None:
             if causal:
                 scores += torch.full_like(scores, -math.inf).triu(1)
             torch.testing.assert_close(found[:, 5 * head : 5 * head + 5], scores.softmax(1) @ v)
+
+
+@pytest.mark.parametrize(("activation", "formula"), [
+    ("relu", lambda x: max(0.0, x)),
+    ("swish", lambda x: x / (1 + math.exp(-x))),
+    ("gelu", lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2),
+])  # fmt: skip
+def test_activations_are_their_formulas(activation: Activation, formula: Callable[[float], float]) -> None:
+    x = torch.linspace(-6, 6, 101, dtype=torch.float64)
+    expected = torch.tensor([formula(value) for value in x.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(reference.ACTIVATIONS[activation](x), expected)
 
 
 def test_residual_norm_is_the_norm_of_the_sum() -> None:

@@ -12,6 +12,13 @@ from torch import Tensor, nn
 
 from dstransformer.model import IncrementalDecoder, Transformer
 
+#: ``x sigmoid(x)``, and ``x Phi(x)`` with the normal distribution function.
+ACTIVATIONS: dict[str, Any] = {
+    "relu": torch.relu,
+    "swish": lambda x: x * torch.sigmoid(x),
+    "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
+}
+
 
 def copy_into_reference(model: Transformer, reference: nn.Transformer) -> None:
     def attention(ours: Any, theirs: nn.MultiheadAttention) -> None:
@@ -57,7 +64,8 @@ def reference_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> 
     config = model.config
     reference = nn.Transformer(
         config.d_model, config.num_heads, config.encoder_depth, config.decoder_depth, config.d_ff,
-        dropout=0.0, batch_first=True, norm_first=config.norm == "pre", layer_norm_eps=1e-6,
+        dropout=0.0, activation=ACTIVATIONS[config.activation], batch_first=True, norm_first=config.norm == "pre",
+        layer_norm_eps=1e-6,
     ).eval()  # fmt: skip
     copy_into_reference(model, reference)
 
@@ -80,7 +88,8 @@ def reference_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> 
         tgt_key_padding_mask=tgt_padding,
     )  # fmt: skip
     softmax = model.embedding.weight if model.softmax is None else model.softmax.weight
-    return (hidden @ softmax.t())[~tgt_padding]
+    bias = 0.0 if model.output_bias is None else model.output_bias
+    return (hidden @ softmax.t() + bias)[~tgt_padding]
 
 
 @pytest.mark.parametrize("changes", [
@@ -91,6 +100,8 @@ def reference_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> 
     {"tie_embeddings": "target"},
     {"tie_embeddings": "none"},
     {"encoder_layers": 3, "decoder_layers": 1},
+    {"activation": "swish"},
+    {"activation": "gelu", "attention_bias": True, "output_bias": True},
 ], ids=lambda changes: "-".join(map(str, changes.values())) or "paper")  # fmt: skip
 def test_logits_equal_pytorchs_transformer(changes: dict[str, Any]) -> None:
     pairs = draw_pairs()
@@ -133,7 +144,14 @@ def test_bf16_logits_are_close_to_fp32() -> None:
 
 @pytest.mark.parametrize("kernels", ["1", "0"])
 @pytest.mark.parametrize(
-    "changes", [{}, {"norm": "pre", "d_k": 6, "d_v": 10, "attention_bias": True}, {"decoder_layers": 1}]
+    "changes",
+    [
+        {},
+        {"norm": "pre", "d_k": 6, "d_v": 10, "attention_bias": True},
+        {"decoder_layers": 1},
+        {"activation": "swish", "attention_bias": True, "output_bias": True},
+        {"activation": "gelu"},
+    ],
 )
 def test_incremental_decoding_equals_the_packed_decoder(
     changes: dict[str, Any], kernels: str, monkeypatch: pytest.MonkeyPatch

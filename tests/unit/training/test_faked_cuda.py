@@ -160,6 +160,23 @@ def test_the_estimate_holds_at_other_stages(stage: int, world_size: int, micro_b
 @faked
 @with_triton
 @pytest.mark.extended
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_memory_with_another_activation_and_an_output_bias_is_estimated(dropout: float) -> None:
+    changes = (
+        "model.activation=gelu", "model.output_bias=true", f"model.activation_dropout={dropout}",
+        "batch.micro_batches=1",
+    )  # fmt: skip
+    recorded = record_update(Layout("base", ("zero1", "bf16"), 1, changes, VOCABULARY, kernels=True))
+    config = load_config("base", changes, ["zero1", "bf16"])
+    parameters, rows = parameter_count(config.model, VOCABULARY), config.model.embedding_rows(VOCABULARY)
+    peak = peak_memory_bytes(config, compose(config, 1), 1, parameters, rows)
+    assert peak is not None
+    assert peak - 2 * parameters == pytest.approx(recorded.peak_bytes, rel=0.1)
+
+
+@faked
+@with_triton
+@pytest.mark.extended
 def test_memory_and_operators_of_a_deep_encoder_and_a_shallow_decoder_are_estimated() -> None:
     depths = ("model.encoder_layers=6", "model.decoder_layers=2", "batch.micro_batches=1")
     recorded = record_update(Layout("base", ("zero1", "bf16"), 1, depths, VOCABULARY, kernels=True))
