@@ -52,7 +52,6 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
     from dstransformer.evaluation.significance import check_samples
     from dstransformer.evaluation.systems import evaluate_bundle, evaluate_file, read_translations, target_language
     from dstransformer.evaluation.testset import read_test_sets
-    from dstransformer.model import open_bundle
     from dstransformer.terminal.progress import reporting
 
     if options.comet is not None:
@@ -61,7 +60,7 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
         check_samples(options.significance, options.resamples, _seed(options))
     test_sets = read_test_sets(options.src or [], options.ref or [])
     with _writing_output(options) as write, contextlib.ExitStack() as held:
-        bundles = [open_bundle(path) for path in options.bundle]
+        bundles = _open_translators(options.bundle)
         options = _with_target(options, bundles)
         test_sets += _named_sets(options, bundles)
         _check_systems(options, test_sets)
@@ -90,6 +89,17 @@ def _evaluate(options: argparse.Namespace) -> CommandResult:
         for line in _track([(folders[found.system], found) for found in results if found.system in folders]):
             logger.warning(line)
     return _report(options, results, comparisons)
+
+
+def _open_translators(paths: Sequence[Path]) -> list[Bundle]:
+    """Open all bundles and refuse a parser, before one of them translates for minutes."""
+    from dstransformer.model import open_bundle
+
+    bundles = [open_bundle(path) for path in paths]
+    for bundle in bundles:
+        if bundle.trees is not None:
+            raise DataError(f"{bundle.path} is a parser: score it with --task parsing --gold TREES")
+    return bundles
 
 
 def _with_target(options: argparse.Namespace, bundles: Sequence[Bundle]) -> argparse.Namespace:
@@ -263,6 +273,8 @@ def _parse_and_score(options: argparse.Namespace) -> CommandResult:
     gold = read_trees(options.gold)
     with _writing_output(options) as write:
         bundle = open_bundle(options.bundle[0])
+        if bundle.trees is None:
+            raise DataError(f"{bundle.path} is a translation model: score it with --task translation")
         parser = load_parser(options, bundle)
         if parser.trees.tags != "keep" and options.tags not in (None, "gold"):
             raise UserError(f"--tags {options.tags}: {bundle.path} writes no tags; leave it out, or give --tags gold")

@@ -46,6 +46,8 @@ def load_config(preset: str | os.PathLike[str], overrides: Sequence[str] = (), f
     for name, given in (("overrides", overrides), ("fragments", fragments)):
         if isinstance(given, str):
             raise ConfigError(f"{name} is the string {shown(given)}: give a list of strings, [{shown(given)}]")
+        if others := [value for value in given if not isinstance(value, str)]:
+            raise ConfigError(f"{name} holds {shown(others[0])}, which is not a string: give a list of strings")
     tree = _resolve(preset)
     _check_complete(tree, preset)
     for override in overrides:

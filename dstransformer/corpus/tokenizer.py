@@ -123,7 +123,12 @@ class Tokenizer:
         """Encode each text to token ids, without BOS and EOS; ``threads`` -1 uses every core.
 
         Control characters and line separators count as spaces, and runs of spaces as one.
+
+        Raises:
+            TypeError: ``texts`` is one string.
         """
+        if isinstance(texts, str):
+            raise TypeError(f"encode takes a list of texts, not one string: [{texts[:40]!r}]")
         plain = [plain_spaces(text) for text in texts]
         return self._ids(self._processor.encode(plain, num_threads=threads))
 

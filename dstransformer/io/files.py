@@ -28,7 +28,7 @@ RESUME_ADVICE = (
 #: What to do on a full disk while a training waits for it.
 ROOM_ADVICE = "make room"
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 #: A file is missing, of another kind, or larger than ``read_bounded`` accepts. Reading it again does not help.
 _DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.EFBIG)
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -54,8 +54,16 @@ def storage_errors(path: Path | str, *, full: str = RESUME_ADVICE) -> Iterator[N
     except OSError as error:
         place = (error.filename if os.path.isdir(path) else None) or path  # noqa: PTH112  # Path.is_dir may raise
         reason = os.strerror(error.errno) if error.errno else error
-        advice = full if error.errno in _FULL else "check the path and its permissions"
-        raise StorageError(f"cannot write {place}: {reason}; {advice}") from error
+        raise StorageError(f"cannot write {place}: {reason}; {_advice(error.errno, full)}") from error
+
+
+def _advice(number: int | None, full: str) -> str:
+    """What to do about an error of the file system, where ``full`` is what to do if there is no room."""
+    if number in _FULL:
+        return full
+    if number == errno.EFBIG:
+        return full.replace("make room", "raise `ulimit -f`")
+    return "raise `ulimit -n`" if number == errno.EMFILE else "check the path and its permissions"
 
 
 def read_error(path: Path, error: OSError) -> DataError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -62,7 +63,9 @@ def run_guarded(program: str, run: Callable[[], int], *, reports_errors: bool = 
         _report(f"{program}: error: there is not enough memory")
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        _report_error(program, StorageError(f"{place}{error.strerror or error}"), reports_errors=True, cause=error)
+        advice = "; raise `ulimit -n`" if error.errno == errno.EMFILE else ""
+        failure = StorageError(f"{place}{error.strerror or error}{advice}")
+        _report_error(program, failure, reports_errors=True, cause=error)
     except Exception as error:
         if _lacks_memory(error):
             _report(f"{program}: error: there is not enough memory to load a library ({shown(error, quote=False)})")

@@ -68,7 +68,7 @@ def test_a_refused_checkpoint_is_due_again_and_was_in_vain_until_one_is_saved(wo
         manager.finish()
     assert record.unsaved == [(1, "checkpoint")]
     assert manager.is_due
-    with pytest.raises(StorageError, match="File too large; make room"):
+    with pytest.raises(StorageError, match="File too large; raise `ulimit -f`"):
         manager.raise_if_nothing_saved()
     manager.begin(take_snapshot, state(2), None)
     assert not manager.is_due

@@ -191,7 +191,7 @@ def test_a_full_disk_leaves_nothing(bundle: Path, tmp_path: Path, capsys: pytest
     command = ["attention", str(bundle), SENTENCE, "--target", TARGET, "--out", str(tmp_path / "out"), "--heads", "1"]
     with full_disk():
         assert main(command) == 1
-    assert "make room, or choose another folder" in capsys.readouterr().err
+    assert "raise `ulimit -f`, or choose another folder" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

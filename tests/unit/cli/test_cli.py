@@ -123,6 +123,7 @@ def raising(error: BaseException) -> int:
     (ImportError("x.so: failed to map segment from shared object"), 1, "dst: error: there is not enough memory to"),
     (MemoryError(), 1, "dst: error: there is not enough memory\n"),
     (PermissionError(13, "Permission denied", "/x"), 1, "dst: error: /x: Permission denied\n"),
+    (OSError(24, "Too many open files", "/x"), 1, "dst: error: /x: Too many open files; raise `ulimit -n`\n"),
 ])  # fmt: skip
 def test_errors_and_interrupts_are_reported_in_one_line(
     error: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

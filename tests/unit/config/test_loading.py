@@ -268,3 +268,5 @@ def test_a_notebook_may_give_a_path_and_must_give_lists(tmp_path: Path) -> None:
     assert load_config(tmp_path / "mine.yaml") == load_config("toy")
     with pytest.raises(ConfigError, match=r"overrides is the string 'a.b=1': give a list of strings, \['a.b=1'\]"):
         load_config("toy", "a.b=1")
+    with pytest.raises(ConfigError, match="overrides holds 3, which is not a string: give a list of strings"):
+        load_config("toy", [3])  # type: ignore[list-item]

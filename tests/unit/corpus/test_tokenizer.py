@@ -127,3 +127,8 @@ def test_files_that_are_not_tokenizers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.model").touch()
     with pytest.raises(DataError, match="not a SentencePiece model"):
         Tokenizer.load(tmp_path / "empty.model")
+
+
+def test_one_string_is_not_taken_for_a_list_of_its_letters() -> None:
+    with pytest.raises(TypeError, match=r"encode takes a list of texts, not one string: \['a dog'\]"):
+        small_tokenizer().encode("a dog")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +177,19 @@ def test_slips_are_named(command: str, complaint: str, capsys: pytest.CaptureFix
     assert complaint in errors
     assert errors.count("\n") == 1
     assert sorted(Path.cwd().iterdir()) == before
+
+
+def test_a_bundle_of_the_other_task_is_refused_before_anything_is_translated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree("bundle", "parser")
+    config = Path("parser", "config.yaml")
+    stored = config.read_text(encoding="utf-8")
+    assert "trees: null" in stored
+    config.write_text(stored.replace("trees: null", "trees: {tags: keep, closing: label}"), encoding="utf-8")
+    write("gold", ["(TOP (NN x))"])
+    monkeypatch.delattr("dstransformer.decoding.TextDecoder.translate")
+    assert main(["evaluate", "bundle", "parser", "--src", "a.en", "--ref", "a.de"]) == 2
+    assert capsys.readouterr().err == "dst: error: parser is a parser: score it with --task parsing --gold TREES\n"
+    assert main(["evaluate", "--task", "parsing", "--gold", "gold", "bundle"]) == 2
+    assert capsys.readouterr().err == "dst: error: bundle is a translation model: score it with --task translation\n"

@@ -52,6 +52,7 @@ def test_an_interrupted_replacement_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "advice"), [
     (errno.ENOSPC, "make room"), (errno.EDQUOT, "make room"), (errno.EACCES, "check the path and its permissions"),
+    (errno.EFBIG, "raise `ulimit -f`, then run the same command"), (errno.EMFILE, "raise `ulimit -n`"),
 ])  # fmt: skip
 def test_file_system_errors_are_reported_with_advice(tmp_path: Path, number: int, advice: str) -> None:
     with pytest.raises(StorageError, match=f"cannot write {tmp_path}: .*; {advice}"), storage_errors(tmp_path):

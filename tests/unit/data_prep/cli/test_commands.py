@@ -159,8 +159,8 @@ class TestStreams:
             status = build(*options, "--out", out)
         line = refuses(capsys, status, code=1)
         assert line == (
-            f"dst-prep: error: cannot write {work}: File too large; make room, or choose another folder, and run "
-            "the command again"
+            f"dst-prep: error: cannot write {work}: File too large; raise `ulimit -f`, or choose another folder, and "
+            "run the command again"
         )
         assert not work.exists()
         if not Path("/dev/full").exists():
