@@ -153,7 +153,10 @@ def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
     if "src" in given and "ref" not in given:
         missing.append("--ref")
     if missing:
-        raise UserError(f"--task translation needs {', '.join(dict.fromkeys(missing))}; see `dst evaluate --help`")
+        needed = ", ".join(dict.fromkeys(missing))
+        raise UserError(
+            f"--task translation needs {needed} (a parser: --task parsing --gold); see `dst evaluate --help`"
+        )
     apart = {"bundle", "systems", "significance", "comet", "output"} if following else set()
     if several := sorted(map(_option, given & apart)):
         raise UserError(f"--follow and {several[0]} do not go together: leave one out")

@@ -9,7 +9,7 @@ from typing import Any
 
 import sentencepiece
 
-from dstransformer.errors import DataError
+from dstransformer.errors import DataError, shown
 from dstransformer.io.files import read_bounded, write_durably
 
 #: Maximum bytes of a model. One with a million pieces has 30 million.
@@ -178,12 +178,19 @@ class Tokenizer:
         """Decode each row of ids to text. PAD, BOS and EOS are left out, UNK becomes ``⁇``.
 
         Raises:
+            TypeError: ``ids`` is not a list of rows of ids.
             IndexError: An id is outside ``[0, vocab_size)``.
         """
-        rows = [[int(token) for token in row] for row in ids]
+        try:
+            rows = [[int(token) for token in row] for row in ids]
+        except (TypeError, ValueError):
+            raise TypeError(f"decode takes rows of ids, such as [[5, 6, 7]], not {shown(ids)}") from None
         if not self._is_identity:
             rows = [self._pieces(row) for row in rows]
-        texts: list[str] = self._processor.decode(rows)
+        try:
+            texts: list[str] = self._processor.decode(rows)
+        except IndexError:
+            raise IndexError(f"an id is outside of the vocabulary of {self.vocab_size} pieces") from None
         return texts
 
     def pieces(self, ids: Sequence[int]) -> list[str]:

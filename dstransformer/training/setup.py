@@ -25,7 +25,7 @@ from dstransformer.config import Config, ModelConfig, Precision, compose, load_c
 from dstransformer.corpus import Corpus
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import World
-from dstransformer.errors import ConfigError, DataError
+from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.io.output_folders import check_run_folder
 from dstransformer.model import DTYPES, check_backend, parameter_count
 from dstransformer.tracking import resolve_tracking_uri
@@ -66,7 +66,13 @@ class TrainRequest:
     init: Path | None = None
 
     def __post_init__(self) -> None:
-        """Take the names of folders for paths, as a notebook gives them, and a path of ``resume`` for its name."""
+        """Take the names of folders for paths, as a notebook gives them, and a path of ``resume`` for its name.
+
+        Raises:
+            ConfigError: ``tags`` is not a dictionary.
+        """
+        if not isinstance(self.tags, Mapping):
+            raise ConfigError(f"tags is {shown(self.tags)}: give a dictionary, {{'name': 'value'}}")
         paths = {name: Path(value) for name in ("corpus", "run", "init") if (value := getattr(self, name)) is not None}
         for name, value in {**paths, "preset": os.fspath(self.preset), "resume": os.fspath(self.resume)}.items():
             object.__setattr__(self, name, value)
@@ -133,6 +139,8 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
     Raises:
         UserError: Something in the request, its files or the environment is wrong.
     """
+    if not isinstance(request, TrainRequest):
+        raise ConfigError(f"{shown(request)} is not a request: give TrainRequest(preset=…, corpus=…, run=…)")
     config = load_config(request.preset, request.overrides, request.fragments)
     ds_config = compose(config, processes.world_size)
     if config.tracking.enabled:

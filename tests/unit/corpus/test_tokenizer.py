@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,3 +133,9 @@ def test_files_that_are_not_tokenizers_are_refused(tmp_path: Path) -> None:
 def test_one_string_is_not_taken_for_a_list_of_its_letters() -> None:
     with pytest.raises(TypeError, match=r"encode takes a list of texts, not one string: \['a dog'\]"):
         small_tokenizer().encode("a dog")
+
+
+@pytest.mark.parametrize("ids", [["a"], [5, 6, 7], 5])
+def test_what_is_no_list_of_rows_is_not_decoded(ids: Any) -> None:
+    with pytest.raises(TypeError, match=r"decode takes rows of ids, such as \[\[5, 6, 7\]\], not"):
+        small_tokenizer().decode(ids)

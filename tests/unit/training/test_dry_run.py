@@ -17,10 +17,11 @@ from dstransformer.checkpoints.format import TrainState
 from dstransformer.cli import main
 from dstransformer.config import load_config
 from dstransformer.corpus import Corpus
-from dstransformer.errors import DstError, UserError
+from dstransformer.errors import ConfigError, DstError, UserError
 from dstransformer.io.files import file_sha256
 from dstransformer.model import save_bundle
 from dstransformer.training.dry_run import DryRun, dry_run
+from dstransformer.training.run import train
 from dstransformer.training.setup import TrainRequest
 
 ROWS = [([5, 6, 7], [8, 9])] * 40
@@ -203,3 +204,13 @@ def test_a_request_takes_the_names_of_folders(run: Path) -> None:
     request = TrainRequest("toy", **names)
     assert (request.corpus, request.run, request.init) == (run.parent / "corpus", run, run)
     assert request.resume == str(run / "checkpoint")
+
+
+def test_what_is_no_request_is_refused(run: Path) -> None:
+    wrong: Any = ["a=1"]
+    with pytest.raises(ConfigError, match=r"tags is \['a=1'\]: give a dictionary, {'name': 'value'}"):
+        TrainRequest("toy", run.parent / "corpus", run, tags=wrong)
+    for request in ("toy", {"preset": "toy"}):
+        given: Any = request
+        with pytest.raises(ConfigError, match="is not a request: give TrainRequest"):
+            train(given)
