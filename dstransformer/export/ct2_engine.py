@@ -24,8 +24,9 @@ from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis
 from dstransformer.decoding.commands import override_settings
 from dstransformer.distributed.world import usable_cores
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.export.ct2 import FORMAT_VERSION, RECORD, require_ctranslate2, unused_rows, write_ct2
+from dstransformer.export.ct2 import FORMAT_VERSION, RECORD, VOCABULARY_MAP, require_ctranslate2, unused_rows, write_ct2
 from dstransformer.export.weights import check_translates
+from dstransformer.io.files import file_sha256
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import is_ct2_export
 from dstransformer.model import open_bundle
@@ -83,6 +84,7 @@ def open_ct2(
     device: str | None = None,
     precision: str | None = None,
     threads: int | None = None,
+    shortlist: bool = True,
     **settings: float | str | None,
 ) -> Translator:
     """Translate with CTranslate2: open an export, or a bundle, which is converted in a temporary folder.
@@ -92,6 +94,7 @@ def open_ct2(
         device: ``cpu``, ``cuda`` or ``cuda:N``; None is the CPU.
         precision: ``fp32``, ``bf16`` or ``fp16``; None is the type that the weights are stored in.
         threads: CPU threads; None takes one for each core.
+        shortlist: Whether to use the shortlist of an export that has one.
         settings: Settings of the search, see :class:`DecodingConfig`. None keeps those of the export.
 
     Raises:
@@ -102,7 +105,7 @@ def open_ct2(
     require_ctranslate2()
     folder = Path(source)
     if is_ct2_export(folder):
-        return _open_export(folder, device, precision, threads, settings)
+        return _open_export(folder, device, precision, threads, settings, shortlist=shortlist)
     bundle = open_bundle(folder)
     check_translates(bundle)
     bundle = replace(bundle, decoding=override_settings(bundle.decoding, settings))  # longer inputs, more positions
@@ -117,6 +120,8 @@ def _open_export(
     precision: str | None,
     threads: int | None,
     given: dict[str, float | str | None],
+    *,
+    shortlist: bool = False,
 ) -> Translator:
     config, max_tokens, identity, is_joint = _read_record(folder / RECORD)
     if given.get("pruning_threshold"):
@@ -125,7 +130,11 @@ def _open_export(
     src = None if is_joint else Tokenizer.load(folder / SRC_TOKENIZER_NAME)
     tokenizer = Tokenizer.load(folder / TOKENIZER_NAME, src)
     loaded = _load(folder, device or "cpu", COMPUTE_TYPES[precision], threads or len(usable_cores()))
-    engine = CT2Engine(loaded, tokenizer, max_tokens, unused_rows(config.model, tokenizer.vocab_size), identity)
+    shortlisted = shortlist and (folder / VOCABULARY_MAP).is_file()
+    if shortlisted:
+        identity = (*identity, file_sha256(folder / VOCABULARY_MAP))
+    unused = unused_rows(config.model, tokenizer.vocab_size)
+    engine = CT2Engine(loaded, tokenizer, max_tokens, unused, identity, shortlist=shortlisted)
     return Translator(engine, tokenizer, settings)
 
 
@@ -139,7 +148,8 @@ class CT2Engine:
         tokenizer: The tokenizer beside it.
         max_tokens: Maximum tokens of a sentence, with its end: the positions of the model.
         unused: The names of the rows of the embedding that are no pieces.
-        identity: What identifies the weights.
+        identity: What identifies the weights, and the shortlist.
+        shortlist: Whether outputs consist of the pieces that the model's vocabulary map has for the sources of a batch.
     """
 
     def __init__(
@@ -149,8 +159,11 @@ class CT2Engine:
         max_tokens: int,
         unused: Sequence[str] = (),
         identity: tuple[str, ...] = (),
+        *,
+        shortlist: bool = False,
     ) -> None:
         self.translator = translator
+        self.shortlist = shortlist
         self.max_tokens = max_tokens
         self.identity = identity
         self.names = tokenizer.pieces(range(tokenizer.vocab_size))
@@ -251,9 +264,10 @@ class _Search:
     def _submit(self, batch: Sequence[_Sentence], limit: int) -> Any:
         """Start to translate a batch. The last token of an output of full length is its end, which is added later."""
         search, longest = self._settings, limit - 1
+        begun = any(one.prefix for one in batch)
         return self._engine.translator.translate_batch(
             [one.src for one in batch],
-            [one.prefix for one in batch] if any(one.prefix for one in batch) else None,
+            [one.prefix for one in batch] if begun else None,
             asynchronous=True,
             beam_size=search.beam_size,
             num_hypotheses=search.beam_size,
@@ -265,6 +279,7 @@ class _Search:
             suppress_sequences=[[name] for name in (*self._engine.names[:FIRST_PIECE], *self._engine.unused)],
             return_scores=True,
             return_end_token=True,
+            use_vmap=self._engine.shortlist and not begun,  # it would replace pieces of a prefix that it lacks
         )
 
     def _read(self, result: Any) -> list[_Candidate]:
@@ -326,10 +341,10 @@ def _exceeds(sentence: _Sentence, candidates: Sequence[_Candidate]) -> bool:
     return any(len(hypothesis.names) + 1 > sentence.limit for hypothesis in candidates)
 
 
-def _read_record(path: Path) -> tuple[Config, int, tuple[str, str], bool]:
+def _read_record(path: Path) -> tuple[Config, int, tuple[str, ...], bool]:
     """The configuration, the positions, the identity, and whether the vocabulary is joint."""
 
-    def build(record: dict[str, Any]) -> tuple[Config, int, tuple[str, str], bool]:
+    def build(record: dict[str, Any]) -> tuple[Config, int, tuple[str, ...], bool]:
         config = complete_config({name: record[name] for name in ("model", "decoding")}, str(path))
         identity = (str(record["weights_sha256"]), str(record["quantization"]))
         return config, int(record["positions"]), identity, record.get("joint_vocabulary", True)
