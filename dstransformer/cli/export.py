@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dstransformer.cli.options import CommandResult, Commands, folder
+from dstransformer.errors import UserError
 from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 #: What ``--quantization`` takes: CTranslate2's names.
@@ -32,6 +33,18 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     ct2.add_argument(
         "--quantization", choices=QUANTIZATIONS, default="float32", help="type of the stored weights (float32)"
     )
+    ct2.add_argument(
+        "--shortlist",
+        type=folder,
+        metavar="CORPUS",
+        help="limit translations to pieces that a corpus of dst-prep has for those of the source",
+    )
+    ct2.add_argument(
+        "--shortlist-best", type=int, metavar="K", help="with --shortlist: likely target pieces of a source piece (100)"
+    )
+    ct2.add_argument(
+        "--shortlist-frequent", type=int, metavar="N", help="with --shortlist: frequent pieces for any source (100)"
+    )
     ct2.set_defaults(handler=run_ct2)
 
 
@@ -52,9 +65,31 @@ def run_hf(options: argparse.Namespace) -> CommandResult:
 
 
 def run_ct2(options: argparse.Namespace) -> CommandResult:
-    """Write a folder for CTranslate2."""
+    """Write a folder for CTranslate2.
+
+    Raises:
+        UserError: An option of the shortlist without one, or out of bounds.
+    """
+    sizes = {"best": options.shortlist_best, "frequent": options.shortlist_frequent}
+    for name, value in sizes.items():
+        if value is not None and options.shortlist is None:
+            raise UserError(f"--shortlist-{name} is for --shortlist: add it, or leave that out")
+        if value is not None and value < 1:
+            raise UserError(f"--shortlist-{name} {value}: give 1 or more")
     from dstransformer.export.ct2 import export_ct2
+    from dstransformer.export.shortlist import DEFAULT_SIZE, ShortlistOptions
 
     exit_on_sigterm()
-    export_ct2(options.bundle, options.out, quantization=options.quantization, overwrite=options.overwrite)
+    shortlist = None
+    if options.shortlist is not None:
+        shortlist = ShortlistOptions(
+            options.shortlist, **{name: value or DEFAULT_SIZE for name, value in sizes.items()}
+        )
+    export_ct2(
+        options.bundle,
+        options.out,
+        quantization=options.quantization,
+        shortlist=shortlist,
+        overwrite=options.overwrite,
+    )
     return CommandResult(f"{options.out}: a CTranslate2 model ({options.quantization}); translate with --engine ct2")

@@ -68,6 +68,9 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         default="torch",
         help="ct2: CTranslate2; BUNDLE may then be what dst export ct2 wrote (torch)",
     )
+    parser.add_argument(
+        "--no-shortlist", action="store_true", help="with --engine ct2: all pieces, also if the export has a shortlist"
+    )
     parser.set_defaults(handler=run)
 
 
@@ -99,6 +102,8 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
 
         if is_ct2_export(options.bundle):
             raise UserError(f"{options.bundle} is an export for CTranslate2, not a bundle: add --engine ct2")
+        if options.no_shortlist:
+            raise UserError("--no-shortlist is for --engine ct2: add it, or leave that out")
         return load_translator(options, options.bundle)
     from dstransformer.export.ct2_engine import open_ct2
 
@@ -117,6 +122,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
         precision=options.precision,
         threads=own_threads(),
         to=options.to,
+        shortlist=not options.no_shortlist,
         **settings,
     )
 

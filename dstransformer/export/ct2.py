@@ -19,6 +19,7 @@ from dstransformer.config import ModelConfig
 from dstransformer.corpus import BOS_ID, EOS_ID, UNK_ID, Tokenizer
 from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import DataError, UserError
+from dstransformer.export.shortlist import ShortlistOptions
 from dstransformer.export.weights import FULL_ADVICE, Affine, Weights, affine, attention, check_translates
 from dstransformer.io.files import replace_folder
 from dstransformer.io.output_folders import check_output_folder
@@ -32,10 +33,13 @@ FORMAT_VERSION = 2
 
 RECORD, MODEL = "dstransformer.json", "model.bin"
 
+#: CTranslate2's name of the shortlist.
+VOCABULARY_MAP = "vmap.txt"
+
 #: All files of the folder.
 FILES = (
     RECORD, MODEL, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "config.json",
-    "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json",
+    VOCABULARY_MAP, "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json",
 )  # fmt: skip
 
 #: Positions that the sinusoids are stored for, if no setting asks for more.
@@ -55,13 +59,21 @@ def require_ctranslate2() -> Any:
     return ctranslate2
 
 
-def export_ct2(source: str | Path, out: Path, *, quantization: str = "float32", overwrite: bool = False) -> Bundle:
+def export_ct2(
+    source: str | Path,
+    out: Path,
+    *,
+    quantization: str = "float32",
+    shortlist: ShortlistOptions | None = None,
+    overwrite: bool = False,
+) -> Bundle:
     """Write a bundle as a folder for CTranslate2.
 
     Args:
         source: See :func:`dstransformer.model.open_bundle`.
         out: The folder; it appears once it is complete.
         quantization: The type of the stored weights, by CTranslate2's name.
+        shortlist: What the shortlist is built from; None: without one.
         overwrite: Whether to replace an earlier export.
 
     Returns:
@@ -69,24 +81,28 @@ def export_ct2(source: str | Path, out: Path, *, quantization: str = "float32", 
 
     Raises:
         UserError: CTranslate2 is not installed.
-        DataError: The source is not a bundle, or is a parser; or ``out`` is something else.
+        DataError: The source is not a bundle, or is a parser; or ``out`` is something else; or the corpus of the
+            shortlist is not one, or has another tokenizer.
         StorageError: The folder cannot be written.
     """
     require_ctranslate2()
     check_output_folder(out, "OUT", "an export for CTranslate2", is_ct2_export, FILES, overwrite=overwrite)
     bundle = open_bundle(source)
     check_translates(bundle)
+    vocabulary_map = None if shortlist is None else shortlist.build(bundle.tokenizer)
     weights = bundle.load_weights()
     replace_folder(
         out,
-        lambda folder: write_ct2(bundle, weights, folder, quantization),
+        lambda folder: write_ct2(bundle, weights, folder, quantization, vocabulary_map),
         overwrite=overwrite,
         full=FULL_ADVICE,
     )
     return bundle
 
 
-def write_ct2(bundle: Bundle, weights: Weights, folder: Path, quantization: str) -> None:
+def write_ct2(
+    bundle: Bundle, weights: Weights, folder: Path, quantization: str, vocabulary_map: str | None = None
+) -> None:
     """Write the export into a new folder; see :func:`export_ct2`."""
     from ctranslate2.converters.converter import Converter
 
@@ -99,6 +115,8 @@ def write_ct2(bundle: Bundle, weights: Weights, folder: Path, quantization: str)
     folder.parent.mkdir(parents=True, exist_ok=True)
     BundleConverter().convert(str(folder), quantization=quantization)
     bundle.tokenizer.save_in(folder)
+    if vocabulary_map is not None:
+        (folder / VOCABULARY_MAP).write_text(vocabulary_map, encoding="utf-8")
     record = {
         "format_version": FORMAT_VERSION,
         "dstransformer": bundle.provenance.get("dstransformer"),

@@ -25,8 +25,9 @@ from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis
 from dstransformer.decoding.commands import override_settings
 from dstransformer.distributed.world import usable_cores
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.export.ct2 import FORMAT_VERSION, RECORD, require_ctranslate2, unused_rows, write_ct2
+from dstransformer.export.ct2 import FORMAT_VERSION, RECORD, VOCABULARY_MAP, require_ctranslate2, unused_rows, write_ct2
 from dstransformer.export.weights import check_translates
+from dstransformer.io.files import file_sha256
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import is_ct2_export
 from dstransformer.model import open_bundle
@@ -84,7 +85,7 @@ class _Export(NamedTuple):
 
     config: Config
     positions: int
-    identity: tuple[str, str]
+    identity: tuple[str, ...]
     is_joint: bool
     src_lang: str | None
     tgt_lang: str | None
@@ -98,6 +99,7 @@ def open_ct2(
     precision: str | None = None,
     threads: int | None = None,
     to: str | None = None,
+    shortlist: bool = True,
     **settings: float | str | None,
 ) -> Translator:
     """Translate with CTranslate2: open an export, or a bundle, which is converted in a temporary folder.
@@ -109,6 +111,7 @@ def open_ct2(
         threads: CPU threads; None takes one for each core.
         to: See :func:`dstransformer.decoding.commands.load_translator`. An export that has no record of its directions
             takes sentences as they are.
+        shortlist: Whether to use the shortlist of an export that has one.
         settings: Settings of the search, see :class:`DecodingConfig`. None keeps those of the export.
 
     Raises:
@@ -119,7 +122,7 @@ def open_ct2(
     require_ctranslate2()
     folder = Path(source)
     if is_ct2_export(folder):
-        return _open_export(folder, device, precision, threads, to, settings)
+        return _open_export(folder, device, precision, threads, to, settings, shortlist=shortlist)
     bundle = open_bundle(folder)
     check_translates(bundle)
     bundle = replace(bundle, decoding=override_settings(bundle.decoding, settings))  # longer inputs, more positions
@@ -135,6 +138,8 @@ def _open_export(
     threads: int | None,
     to: str | None,
     given: dict[str, float | str | None],
+    *,
+    shortlist: bool = False,
 ) -> Translator:
     export = _read_record(folder / RECORD)
     if given.get("pruning_threshold"):
@@ -144,8 +149,12 @@ def _open_export(
     tokenizer = Tokenizer.load(folder / TOKENIZER_NAME, src)
     tags = build_tags(export.directions, export.src_lang, export.tgt_lang, to)
     loaded = _load(folder, device or "cpu", COMPUTE_TYPES[precision], threads or len(usable_cores()))
+    identity = export.identity
+    shortlisted = shortlist and (folder / VOCABULARY_MAP).is_file()
+    if shortlisted:
+        identity = (*identity, file_sha256(folder / VOCABULARY_MAP))
     unused = unused_rows(export.config.model, tokenizer.vocab_size)
-    engine = CT2Engine(loaded, tokenizer, export.positions, unused, export.identity)
+    engine = CT2Engine(loaded, tokenizer, export.positions, unused, identity, shortlist=shortlisted)
     translator = Translator(engine, tokenizer, settings)
     translator.tags = tags
     return translator
@@ -161,7 +170,8 @@ class CT2Engine:
         tokenizer: The tokenizer beside it.
         max_tokens: Maximum tokens of a sentence, with its end: the positions of the model.
         unused: The names of the rows of the embedding that are no pieces.
-        identity: What identifies the weights.
+        identity: What identifies the weights, and the shortlist.
+        shortlist: Whether outputs consist of the pieces that the model's vocabulary map has for the sources of a batch.
     """
 
     def __init__(
@@ -171,8 +181,11 @@ class CT2Engine:
         max_tokens: int,
         unused: Sequence[str] = (),
         identity: tuple[str, ...] = (),
+        *,
+        shortlist: bool = False,
     ) -> None:
         self.translator = translator
+        self.shortlist = shortlist
         self.max_tokens = max_tokens
         self.identity = identity
         self.names = tokenizer.pieces(range(tokenizer.vocab_size))
@@ -273,9 +286,10 @@ class _Search:
     def _submit(self, batch: Sequence[_Sentence], limit: int) -> Any:
         """Start to translate a batch. The last token of an output of full length is its end, which is added later."""
         search, longest = self._settings, limit - 1
+        begun = any(one.prefix for one in batch)
         return self._engine.translator.translate_batch(
             [one.src for one in batch],
-            [one.prefix for one in batch] if any(one.prefix for one in batch) else None,
+            [one.prefix for one in batch] if begun else None,
             asynchronous=True,
             beam_size=search.beam_size,
             num_hypotheses=search.beam_size,
@@ -287,6 +301,7 @@ class _Search:
             suppress_sequences=[[name] for name in (*self._engine.names[:FIRST_PIECE], *self._engine.unused)],
             return_scores=True,
             return_end_token=True,
+            use_vmap=self._engine.shortlist and not begun,  # it would replace pieces of a prefix that it lacks
         )
 
     def _read(self, result: Any) -> list[_Candidate]:
