@@ -1,4 +1,4 @@
-"""``dst rerank``: choose among the hypotheses of n-best lists with a model of the other direction."""
+"""``dst rerank``: choose among the hypotheses of n-best lists, with a model of the other direction or references."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst rerank``."""
-    parser = commands.add_parser("rerank", help="choose among n-best translations with a model of the other direction")
+    parser = commands.add_parser(
+        "rerank", help="choose among n-best translations, by a model of the other direction or by references"
+    )
     parser.add_argument(
         "file", metavar="NBEST", type=file, help="n-best lists that dst translate --n-best N --format jsonl wrote"
     )
@@ -42,6 +44,12 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     )
     which.add_argument(
         "--tune", type=file, metavar="REF", help="find the weights with the highest BLEU against these references"
+    )
+    which.add_argument(
+        "--oracle",
+        type=file,
+        metavar="REF",
+        help="choose the translations with the highest chrF against these references, to train a student on",
     )
     parser.add_argument(
         "--output",
@@ -73,6 +81,8 @@ def run(options: argparse.Namespace) -> CommandResult:
     if options.tune is not None and options.output is None and options.format != "text":
         raise UserError("--format is for --output, which --tune does not need: name a file, or leave that out")
     exit_on_sigterm()
+    if options.oracle is not None:
+        return _choose_by_references(options)
     return _rerank(options) if options.tune is None else _tune(options)
 
 
@@ -91,6 +101,25 @@ def _rerank(options: argparse.Namespace) -> CommandResult:
         scored = with_reverse_scores(groups, _load(options), options.file, progress)
         for line in _lines(options, scored, Weights(*options.weights)):
             write(line)
+    return CommandResult()
+
+
+def _choose_by_references(options: argparse.Namespace) -> CommandResult:
+    from dstransformer.evaluation.oracle import oracle_lines
+    from dstransformer.io.text import is_stdout, iter_lines, writing_lines
+    from dstransformer.terminal.progress import reporting
+
+    given = {"--reverse": options.reverse, "--json": options.json, "--format jsonl": options.format != "text"}
+    if unused := [option for option, value in given.items() if value]:
+        raise UserError(f"{unused[0]} does not go with --oracle, which writes one text for each line: leave it out")
+    groups, inputs = _read(options.file), [options.file, options.oracle]
+    with (
+        writing_lines(options.output, overwrite=options.overwrite, inputs=inputs) as write,
+        reporting("lines", bar=not is_stdout(options.output)) as progress,
+    ):
+        for line in oracle_lines(groups, iter_lines(options.oracle), options.oracle):
+            write(line)
+            progress(1)
     return CommandResult()
 
 
