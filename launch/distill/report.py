@@ -66,21 +66,37 @@ def collect(folder: Path) -> dict[str, Any]:
 
 def to_markdown(report: dict[str, Any]) -> str:
     """The report as a page."""
-    lines = ["# Report", "", "| test set | system | BLEU | chrF2 |", "|---|---|---|---|"]
+    baseline = Path(report["significance"][0]["baseline"]).name.partition(".")[2]
+    lines = ["# Report", "", f"p: paired bootstrap against {baseline}.", ""]
+    lines += table("test set", "system", "BLEU", "p", "chrF2", "p")
+    chance = {found["system"]: found for test in report["significance"] for found in test["systems"]}
     for found in report["scores"]:
-        name = found["test_set"]["name"]
-        system = Path(found["system"]).name.removeprefix(f"{name}.")
-        metrics = found["metrics"]
-        lines.append(f"| {name} | {system} | {metrics['bleu']:.2f} | {metrics['chrf']:.2f} |")
-    lines += ["", "| model, engine | bytes | sentences a second on one core |", "|---|---|---|"]
-    for name, size in report["bytes"].items():
-        lines.append(f"| {name} | {size:,} | {report['speed'][name]['sentences_per_second']:.1f} |")
-    lines += ["", "| step | seconds | command |", "|---|---|---|"]
-    for record in report["steps"]:
-        lines.append(f"| {record['step']} | {record['seconds']:.1f} | `{record['command']}` |")
-    lines += ["", "| file | SHA-256 |", "|---|---|"]
-    lines += [f"| {p['path']} | `{p['sha256']}` |" for record in report["steps"] for p in record["products"]]
+        test, _, system = Path(found["system"]).name.partition(".")
+        values = [(found["metrics"][name], chance[found["system"]][name]["p_value"]) for name in ("bleu", "chrf")]
+        lines.append(row(test, system, *(cell for value, p in values for cell in (f"{value:.2f}", shown_chance(p)))))
+    lines += ["", "One core, first test set.", "", *table("model, engine", "bytes", "sentences a second")]
+    for name, speed in report["speed"].items():
+        lines.append(row(name, f"{report['bytes'][name]:,}", f"{speed['sentences_per_second']:.1f}"))
+    lines += ["", *table("step", "seconds", "command")]
+    lines += [row(one["step"], f"{one['seconds']:.1f}", f"`{one['command']}`") for one in report["steps"]]
+    lines += ["", *table("file", "SHA-256")]
+    lines += [row(made["path"], f"`{made['sha256']}`") for one in report["steps"] for made in one["products"]]
     return "\n".join(lines) + "\n"
+
+
+def table(*names: str) -> list[str]:
+    """The head of a table."""
+    return [row(*names), "|" + "---|" * len(names)]
+
+
+def row(*cells: str) -> str:
+    """A row of a table."""
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def shown_chance(p: float | None) -> str:
+    """A p-value; the baseline has none."""
+    return "" if p is None else f"{p:.3f}"
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ class Settings(Section):
     corpus: CorpusText
     student: Student
     export: Export
-    test: dict[Annotated[str, Field(pattern=r"^[\w.-]+$")], TestSet] = Field(min_length=1)
+    test: dict[Annotated[str, Field(pattern=r"^[\w-]+$")], TestSet] = Field(min_length=1)
     launcher: str = Field(min_length=1)
 
     @model_validator(mode="after")
