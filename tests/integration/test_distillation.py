@@ -39,7 +39,7 @@ STUDENT += ["model.encoder_layers=2", "model.decoder_layers=1", "training.max_up
 
 @pytest.fixture(scope="module")
 def models(shared_folder: Callable[[str, Callable[[Path], object]], Path], extended: bool) -> Path:
-    """Text of the embedded grammar, a teacher that writes words if a test needs them, a model of the other direction."""
+    """Text of the embedded grammar, a teacher, which writes words if tests need them, and a reverse model."""
     updates = [] if extended else ["training.max_updates=2"]
 
     def make(folder: Path) -> None:
