@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dstransformer.config import load_config
+from dstransformer.errors import DataError
 from dstransformer.io.files import replace_file
 from dstransformer.io.json_text import read_json
 from dstransformer.terminal.command import run_guarded
@@ -53,6 +54,10 @@ def collect(folder: Path) -> dict[str, Any]:
         if record["step"] in ("teacher", "student"):
             weights = [p["bytes"] for p in record["products"] if p["path"].endswith("model.safetensors")]
             sizes[f"{record['step']}, torch"] = sum(weights)
+    if missing := [name for name in speeds if name not in sizes]:
+        raise DataError(
+            f"a record of {missing[0].partition(',')[0]} is gone from records/: run with --forcerun translate"
+        )
     scores = read_json(folder / "scores.json")
     return {
         "format_version": FORMAT_VERSION,

@@ -266,8 +266,9 @@ def test_a_workflow_that_is_killed_ends_with_the_same_bytes(models: Path, tmp_pa
     assert systems == ["toy.teacher", "toy.student", "toy.student-int8"]
 
     (out / "made" / "parallel.translation").write_text("damaged\n")
-    for record in ("filter_parallel", "corpus", "student", "scores"):
-        (out / "records" / f"{record}.json").unlink()
+    for record in (out / "records").glob("*.json"):
+        if record.stem not in ("teacher", "n_best", "choose_parallel"):
+            record.unlink()
     (out / "report.md").unlink()
     done = run(killed)
     assert done.returncode == 1
