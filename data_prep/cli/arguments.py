@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, Lt
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -36,6 +36,12 @@ from dstransformer.terminal.command import StoreOnce
 Model = TypeVar("Model", bound=BaseModel)
 
 _Processes = Annotated[int, Ge(1), Le(1024)]
+
+#: A column of a file of scores.
+Column = Annotated[int, Ge(1), Le(1000)]
+
+#: A share of pairs to drop.
+Share = Annotated[float, Ge(0.0), Lt(1.0)]
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -300,6 +306,8 @@ def _explain(text: str, error: ValidationError, kind: Any) -> str:
     base, *metadata = get_args(kind) or [kind]
     low = next((mark.ge for mark in metadata if isinstance(mark, Ge)), None)
     high = next((mark.le for mark in metadata if isinstance(mark, Le)), None)
+    if kind is Share:
+        return f"{text[:40]!r} is not a share: give a number of 0 or more, less than 1"
     if base is int:
         if fault["type"] in ("less_than_equal", "int_parsing_size"):
             return f"{text[:40]!r} is too large: give at most {high}"

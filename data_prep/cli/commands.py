@@ -107,6 +107,30 @@ def _add_mono(parser: CommandParser) -> None:
     options.add_work(parser, "folder for unfinished work (default: OUT.work)", required=False)
 
 
+def _add_filter(parser: CommandParser) -> None:
+    from data_prep.cli import arguments as options
+
+    for flag, text in (
+        ("--src", "source text, one sentence per line"),
+        ("--tgt", "its translation, line by line"),
+        ("--scores", "scores, a line for each pair, in columns separated by tabs, as dst score writes them"),
+        ("--out-src", "the source text of the pairs that are kept, gzipped if it ends in .gz"),
+        ("--out-tgt", "their translation"),
+    ):
+        parser.add_argument(flag, required=True, type=options.read_path, metavar="FILE", help=text)
+    parser.add_argument(
+        "--column", type=options.read_as(options.Column), default=1, metavar="N", help="column of the score (1)"
+    )
+    share = parser.add_mutually_exclusive_group(required=True)
+    for worst, text in (
+        ("lowest", "drop this share of the pairs, those with the lowest scores"),
+        ("highest", "drop those with the highest"),
+    ):
+        flag = f"--drop-{worst}"
+        share.add_argument(flag, type=options.read_as(options.Share), metavar="SHARE", help=text)
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
+
+
 def _add_info(parser: CommandParser) -> None:
     from data_prep.cli import arguments as options
 
@@ -196,6 +220,24 @@ def _mono(arguments: argparse.Namespace) -> None:
     with printing(f"; the text {out} is complete"):
         print(f"{out}: {record.kept:,} sentences in {record.lang}; {record_path(out)} says what they were made from")
         show_counts_of_rules("lines", record.read, record.dropped, record.kept)
+
+
+def _filter(arguments: argparse.Namespace) -> None:
+    from data_prep.filter import filter_pairs
+
+    lowest = arguments.drop_lowest is not None
+    done = filter_pairs(
+        arguments.src,
+        arguments.tgt,
+        arguments.scores,
+        (arguments.out_src, arguments.out_tgt),
+        share=arguments.drop_lowest if lowest else arguments.drop_highest,
+        worst="lowest" if lowest else "highest",
+        column=arguments.column,
+        overwrite=arguments.overwrite,
+    )
+    with printing("; the texts are complete"):
+        print(done)
 
 
 @contextmanager
@@ -376,6 +418,7 @@ _COMMANDS = (
     _Command("vocab", "stage three: train a tokenizer, or use an existing one", _vocab, partial(_add_stage, "vocab")),
     _Command("encode", "stage four: write the corpus", _encode, _add_encode),
     _Command("mono", "clean text of one language, for back-translation and distillation", _mono, _add_mono),
+    _Command("filter", "drop the pairs with the worst scores", _filter, _add_filter),
     _Command("info", "show what a corpus holds", _info, _add_info),
     _Command("recipes", "list the recipes of the package", _recipes, lambda _: None),
     _Command("verify", "check every checksum and count of a corpus", _verify, _add_verify),

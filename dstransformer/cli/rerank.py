@@ -1,4 +1,4 @@
-"""``dst rerank``: choose among n-best hypotheses with a model of the other direction, or by minimum Bayes risk."""
+"""``dst rerank``: choose among n-best hypotheses, by a reverse model, references or minimum Bayes risk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst rerank``."""
     parser = commands.add_parser(
-        "rerank", help="choose among n-best translations with a reverse model or by minimum Bayes risk"
+        "rerank", help="choose among n-best translations, by a reverse model, references or minimum Bayes risk"
     )
     parser.add_argument(
         "file", metavar="NBEST", type=file, help="n-best lists that dst translate --n-best N --format jsonl wrote"
@@ -49,6 +49,12 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         "--mbr",
         choices=("chrf", "bleu"),
         help="take the translation that has the highest expected chrF or sentence BLEU against its list",
+    )
+    which.add_argument(
+        "--oracle",
+        type=file,
+        metavar="REF",
+        help="choose the translations with the highest chrF against these references, to train a student on",
     )
     parser.add_argument(
         "--mbr-weights",
@@ -89,6 +95,8 @@ def run(options: argparse.Namespace) -> CommandResult:
     if options.mbr is not None and options.reverse is not None:
         raise UserError("--reverse is for --weights and --tune: --mbr uses no other model; leave one out")
     exit_on_sigterm()
+    if options.oracle is not None:
+        return _choose_by_references(options)
     return _rerank(options) if options.tune is None else _tune(options)
 
 
@@ -112,6 +120,25 @@ def _rerank(options: argparse.Namespace) -> CommandResult:
             lines = _lines(options, scored, Weights(*options.weights))
         for line in lines:
             write(line)
+    return CommandResult()
+
+
+def _choose_by_references(options: argparse.Namespace) -> CommandResult:
+    from dstransformer.evaluation.oracle import oracle_lines
+    from dstransformer.io.text import is_stdout, iter_lines, writing_lines
+    from dstransformer.terminal.progress import reporting
+
+    given = {"--reverse": options.reverse, "--json": options.json, "--format jsonl": options.format != "text"}
+    if unused := [option for option, value in given.items() if value]:
+        raise UserError(f"{unused[0]} does not go with --oracle, which writes one text for each line: leave it out")
+    groups, inputs = _read(options.file), [options.file, options.oracle]
+    with (
+        writing_lines(options.output, overwrite=options.overwrite, inputs=inputs) as write,
+        reporting("lines", bar=not is_stdout(options.output)) as progress,
+    ):
+        for line in oracle_lines(groups, iter_lines(options.oracle), options.oracle):
+            write(line)
+            progress(1)
     return CommandResult()
 
 

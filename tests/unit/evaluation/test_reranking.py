@@ -178,7 +178,7 @@ def test_lists_that_are_none_are_refused(tmp_path: Path, line: str, complaint: s
 @pytest.mark.parametrize(("options", "complaint"), [
     (["--weights", "1", "0"], "argument --weights: expected 3 arguments"),
     (["--weights", "1", "0", "inf"], "inf is not a finite number"),
-    ([], "one of the arguments --weights --tune --mbr is required"),
+    ([], "one of the arguments --weights --tune --mbr --oracle is required"),
     (["--tune", "two"], "two has 2 lines but the n-best list ends at source line 4"),
     (["--tune", "ref", "--output", "-"], "--output - would mix the translations with what --tune prints"),
     (["--tune", "ref", "--output", "ref", "--overwrite"], "ref is an input of this command"),

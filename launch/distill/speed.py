@@ -1,0 +1,54 @@
+"""Sentences a second of a model on one core."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from dstransformer.terminal.command import run_guarded
+
+#: Sentences that are translated before the clock starts.
+WARM_UP = 20
+
+
+def main() -> int:
+    """Measure a bundle with PyTorch, or an export with CTranslate2."""
+    parser = argparse.ArgumentParser(description="Measure the sentences a second of a model on one core.")
+    parser.add_argument("model", type=Path, help="a bundle, or what dst export ct2 wrote")
+    parser.add_argument("src", type=Path, help="sentences")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    import torch
+
+    from dstransformer.decoding import Translator
+    from dstransformer.export.ct2_engine import open_ct2
+    from dstransformer.io.products import is_ct2_export
+    from dstransformer.io.text import iter_lines
+
+    torch.set_num_threads(1)
+    is_export = is_ct2_export(options.model)
+    translator = open_ct2(options.model, threads=1) if is_export else Translator.load(options.model, device="cpu")
+    sentences = list(iter_lines(options.src))
+    translator.translate(sentences[:WARM_UP])
+    began = time.perf_counter()
+    translator.translate(sentences)
+    seconds = time.perf_counter() - began
+    print(
+        json.dumps(
+            {
+                "engine": "ctranslate2" if is_export else "torch",
+                "sentences": len(sentences),
+                "seconds": round(seconds, 3),
+                "sentences_per_second": round(len(sentences) / seconds, 2),
+            }
+        )
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_guarded("distill", main))

@@ -1,0 +1,305 @@
+"""The distillation workflow: its plan, what it refuses, and what a kill at any moment leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from mlflow import MlflowClient
+from support.processes.forks import REPOSITORY, environment
+from support.processes.launching import run_command, run_dst, started, wait_until
+from support.training.runs import TINY
+
+from data_prep.cli import main as dst_prep
+
+snakemake = pytest.importorskip("snakemake", reason="needs snakemake: pip install -c constraints.txt -e '.[distill]'")
+
+TEXT = {"src": "parallel.en", "tgt": "parallel.de", "mono": "mono.en"}
+HERE = REPOSITORY / "launch" / "distill"
+CODE = environment() | {"MLFLOW_DISABLE_TELEMETRY": "true"}
+
+#: Just enough that the teacher writes words.
+LEARNING = [
+    *(value for value in TINY if not value.startswith(("model.", "training.", "validation.every"))),
+    "model.num_layers=1", "model.d_model=64", "model.d_ff=128", "model.num_heads=2", "model.d_k=32", "model.d_v=32",
+    "batch.src_tokens=1200", "batch.tgt_tokens=1200", "batch.micro_batches=1", "training.max_updates=200",
+    "validation.every=0",
+]  # fmt: skip
+STUDENT = [value for value in TINY if not value.startswith("tracking.")]
+STUDENT += ["model.encoder_layers=2", "model.decoder_layers=1", "training.max_updates=30", "checkpoint.every_updates=3"]
+
+
+@pytest.fixture(scope="module")
+def models(shared_folder: Callable[[str, Callable[[Path], object]], Path], extended: bool) -> Path:
+    """Text of the embedded grammar, a teacher, which writes words if tests need them, and a reverse model."""
+    updates = [] if extended else ["training.max_updates=2"]
+
+    def make(folder: Path) -> None:
+        sizes = ["--pairs", "1500", "--vocab-size", "400", "--valid-size", "40", "--test-size", "120"]
+        corpus = str(folder / "corpus")
+        assert dst_prep(["build", "--source", "toy", *sizes, "--out", corpus]) == 0
+        for split in ("validation", "test"):
+            files = ["--src", str(folder / f"{split}.en"), "--tgt", str(folder / f"{split}.de")]
+            assert dst_prep(["text", corpus, "--split", split, *files]) == 0
+        for side in ("en", "de"):
+            lines = (folder / f"test.{side}").read_text(encoding="utf-8").splitlines(keepends=True)
+            thirds = len(lines) // 3
+            for number, name in enumerate(("parallel", "mono", "short")):
+                (folder / f"{name}.{side}").write_text("".join(lines[number * thirds : (number + 1) * thirds]))
+        texts = [str(folder / f"{name}.{side}") for name in ("parallel", "validation") for side in ("de", "en")]
+        words = ["--src", texts[0], "--tgt", texts[1], "--valid-src", texts[2], "--valid-tgt", texts[3]]
+        back = ["--source", "files", "--src-lang", "de", "--tgt-lang", "en", *words, "--vocab-size", "330"]
+        assert dst_prep(["build", *back, "--out", str(folder / "back")]) == 0
+        for name, corpus, more in (("teacher", "corpus", updates), ("reverse", "back", ["training.max_updates=2"])):
+            run = ["train", "toy", "--corpus", str(folder / corpus), "--run", str(folder / name), "--set", *LEARNING]
+            done = run_dst(*run, *more)
+            assert done.returncode == 0, done.stderr
+
+    return shared_folder(f"distillation-{extended}", make)
+
+
+def configure(models: Path, folder: Path, **changes: Any) -> Path:
+    """A configuration in a folder, and the folder ``out`` beside it."""
+    folder.mkdir(exist_ok=True)
+    content = {
+        "out": "out",
+        "src_lang": "en",
+        "tgt_lang": "de",
+        "teacher": {"bundles": [str(models / "teacher")]},
+        "text": {name: str(models / file) for name, file in TEXT.items()},
+        "translate": {"beam": 3, "n_best": 3, "options": ["--min-tokens", "4"]},
+        "filter": {"reverse": str(models / "reverse"), "drop": 0.1},
+        "corpus": {"valid_src": str(models / "validation.en"), "valid_tgt": str(models / "validation.de")},
+        "student": {"preset": "toy", "set": STUDENT},
+        "test": {"toy": {"src": str(models / "short.en"), "ref": str(models / "short.de")}},
+        **changes,
+    }
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return path
+
+
+def command(config: Path, *options: str) -> list[str]:
+    files = ["--snakefile", str(HERE / "Snakefile"), "--profile", str(HERE / "profiles" / "local")]
+    return [sys.executable, "-m", "snakemake", *files, "--configfile", str(config), *options]
+
+
+def run(config: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return run_command(command(config, *options), env=CODE, cwd=config.parent)
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines of the workflow's own errors."""
+    return [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("distill: ")]
+
+
+def products(out: Path) -> dict[str, bytes]:
+    """What does not depend on time: texts, scores, corpus, weights, export."""
+    found = [path for name in ("made", "corpus", "exported") for path in (out / name).rglob("*") if path.is_file()]
+    found = [path for path in found if not path.name.startswith((".", "speed.")) and path.name != "dstransformer.json"]
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for path in [*found, out / "scores.json", out / "student" / "bundle" / "model.safetensors"]
+    }
+
+
+def test_a_dry_run_prints_the_plan_and_makes_nothing(models: Path, tmp_path: Path) -> None:
+    done = run(configure(models, tmp_path), "--dry-run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rule in ("translate_n_best", "choose", "score", "filter", "corpus", "student", "export", "scores", "report"):
+        assert f"rule {rule}:" in done.stdout + done.stderr
+    assert [path.name for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")] == []
+
+
+def test_back_translation_is_the_same_workflow(models: Path, tmp_path: Path) -> None:
+    teacher, reverse = {"bundles": [str(models / "reverse")]}, {"reverse": str(models / "teacher")}
+    text = {"src": str(models / "parallel.en"), "tgt": str(models / "parallel.de"), "mono": str(models / "mono.de")}
+    config = configure(models, tmp_path, teacher=teacher, filter=reverse, text=text, back_translation={"enabled": True})
+    done = run(config, "--dry-run", "--printshellcmds")
+    assert done.returncode == 0, done.stdout + done.stderr
+    printed = done.stdout + done.stderr
+    assert "--sample --seed 1" in printed
+    assert "'s|^|<BT> |' made/mono.kept.translation" in printed
+    assert f"--src {text['src']} made/tagged --tgt {text['tgt']} made/mono.kept" in printed
+    assert "rule choose:" not in printed
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"filter": {"reverse": "TEACHER"}}, "teacher translates from en to de: name one from de to en"),
+        ({"teacher": {"bundles": ["REVERSE"]}}, "reverse translates from de to en: name one from en to de"),
+        ({"teacher": {"bundles": ["TEACHER", "OTHER"]}}, "has another vocabulary than"),
+        ({"teacher": {"bundles": []}}, "teacher: name bundles, or preset and corpus of a teacher to train"),
+        ({"text": {"src": "none.en"}}, "none.en is not a file"),
+        ({"translate": {"n_best": 9}}, "translate: n_best is 9, more than the beam of 8"),
+        ({"filter": {"drop": 1}}, "filter.drop is 1: Input should be less than 1"),
+        ({"student": {}}, "student.preset is missing: give it in your configuration"),
+        ({"export": {"quantisation": "int8"}}, "export.quantisation is not a value of launch/distill/config.yaml"),
+        ({"test": {}}, "test is {}"),
+    ],
+)
+def test_bad_values_are_refused_in_one_line(
+    models: Path, tmp_path: Path, changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "launch"))
+    from distill import settings
+
+    from dstransformer.errors import DstError
+
+    other = tmp_path / "other"
+    if "OTHER" in str(changes):
+        shutil.copytree(models / "teacher" / "bundle", other)
+        replace_vocabulary(other, models / "reverse" / "bundle")
+    text = json.dumps(changes).replace("TEACHER", str(models / "teacher")).replace("REVERSE", str(models / "reverse"))
+    changed = json.loads(text.replace("OTHER", str(other)))
+    config = configure(models, tmp_path / "config", **changed)
+    with pytest.raises(DstError) as caught:
+        settings.check_models(settings.read_settings(yaml.safe_load(config.read_text()), [config]))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def replace_vocabulary(bundle: Path, other: Path) -> None:
+    """Give a bundle the tokenizer of another one."""
+    shutil.copy(other / "tokenizer.model", bundle / "tokenizer.model")
+    provenance = json.loads((bundle / "provenance.json").read_text())
+    theirs = json.loads((other / "provenance.json").read_text())
+    provenance["files"]["tokenizer.model"] = theirs["files"]["tokenizer.model"]
+    (bundle / "provenance.json").write_text(json.dumps(provenance))
+
+
+def test_a_workflow_refuses_bad_values_before_its_first_step(models: Path, tmp_path: Path) -> None:
+    done = run(configure(models, tmp_path, filter={"reverse": str(models / "teacher")}))
+    assert done.returncode == 1
+    assert [line.partition(": /")[0] for line in said(done)] == ["distill: error: filter.reverse"]
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out" / "records").exists()
+
+
+def step(folder: Path, record: str, makes: str, *words: str, after: str = "") -> subprocess.CompletedProcess[str]:
+    options = ["--record", f"records/{record}.json", "--log", f"logs/{record}.log", "--makes", makes]
+    options += ["--after", f"records/{after}.json"] if after else []
+    return subprocess.run(
+        [sys.executable, str(HERE / "step.py"), *options, "--", *words],
+        cwd=folder, env=CODE, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_step_refuses_what_was_damaged_and_names_the_step_to_repeat(tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    assert step(tmp_path, "first", "a", "sh", "-c", "echo one > a").returncode == 0
+    record = json.loads((tmp_path / "records" / "first.json").read_text())
+    assert record["command"] == "sh -c 'echo one > a'"
+    assert [made["path"] for made in record["products"]] == ["a"]
+    assert step(tmp_path, "second", "b", "cp", "a", "b", after="first").returncode == 0
+    for damage, message in (("onf\n", "a is not what step first made"), (None, "a, which step first made, is gone")):
+        if damage is None:
+            (tmp_path / "a").unlink()
+        else:
+            (tmp_path / "a").write_text(damage)
+        done = step(tmp_path, "third", "c", "cp", "a", "c", after="first")
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"distill: error: {message}")
+        assert "delete records/first.json, and the same command repeats step first" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert not (tmp_path / "records" / "third.json").exists()
+
+
+def test_a_step_that_fails_has_no_record_and_says_why_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    done = step(tmp_path, "first", "a", "dst", "rerank", "none", "--weights", "1", "0", "0")
+    assert done.returncode == 1
+    assert done.stderr.startswith("distill: error: step first ended with status 2: dst: error: ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "records" / "first.json").exists()
+
+
+#: Moments of a kill: a file, relative to the folder of the workflow, that has just appeared.
+MOMENTS = (
+    "logs/translate_mono.log", "records/n_best.json", "logs/filter_parallel.log", "corpus/manifest.json",
+    "student/checkpoints/latest", "student/bundle/model.safetensors", "exported/student/model.bin", "logs/scores.log",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.extended
+def test_a_workflow_that_is_killed_ends_with_the_same_bytes(models: Path, tmp_path: Path, empty_store: Path) -> None:
+    whole, killed = configure(models, tmp_path / "whole"), configure(models, tmp_path / "killed")
+    for config in (whole, killed):
+        (config.parent / "out").mkdir()
+        shutil.copy(empty_store, config.parent / "out" / "mlflow.db")
+    done = run(whole)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    out = killed.parent / "out"
+    for moment in MOMENTS:
+        assert not (out / moment).exists(), f"{moment} came before its turn"
+        with started(command(killed), CODE, cwd=killed.parent, stdout=-3, stderr=-3) as process:
+            wait_until(lambda: (out / moment).exists() or process.poll() is not None)  # noqa: B023
+            assert process.poll() is None, f"ended before {moment}"
+    done = run(killed)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    expected, found = products(whole.parent / "out"), products(out)
+    assert found.keys() == expected.keys()
+    assert [name for name, content in found.items() if content != expected[name]] == []
+    assert run(killed, "--dry-run").stdout.count("rule ") == 0
+
+    client = MlflowClient(f"sqlite:///{out}/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("dstransformer").experiment_id])
+    (parent,) = (one for one in runs if "mlflow.parentRunId" not in one.data.tags)
+    (child,) = (one for one in runs if one.data.tags.get("mlflow.parentRunId") == parent.info.run_id)
+    assert (parent.info.status, child.info.status, child.info.run_name) == ("FINISHED", "FINISHED", "student")
+    assert {file.path for file in client.list_artifacts(parent.info.run_id)} == {"report.md", "report.json"}
+
+    report = json.loads((out / "report.json").read_text())
+    measured = [f"{model}, {engine}" for model in ("teacher", "student") for engine in ("torch", "ct2")]
+    assert sorted(report["speed"]) == sorted(report["bytes"]) == sorted(measured)
+    systems = [Path(score["system"]).name for score in report["scores"]]
+    assert systems == ["toy.teacher", "toy.student", "toy.student-int8"]
+
+    (out / "made" / "parallel.translation").write_text("damaged\n")
+    for record in (out / "records").glob("*.json"):
+        if record.stem not in ("teacher", "n_best", "choose_parallel"):
+            record.unlink()
+    (out / "report.md").unlink()
+    done = run(killed)
+    assert done.returncode == 1
+    (line,) = said(done)
+    assert "made/parallel.translation is not what step choose_parallel made" in line
+    (out / "records" / "choose_parallel.json").unlink()
+    done = run(killed)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert products(out) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.extended
+def test_an_empty_result_of_the_filter_is_refused_and_earlier_steps_are_kept(models: Path, tmp_path: Path) -> None:
+    text = {"src": None, "tgt": None, "mono": str(models / "mono.en")}
+    options = {"options": ["--max-input-tokens", "1", "--max-extra-tokens", "0"], "beam": 1, "n_best": 1}
+    config = configure(models, tmp_path, text=text, translate=options, filter={"reverse": str(models / "reverse")})
+    (tmp_path / "out" / "made").mkdir(parents=True)
+    done = run(config, "--until", "translate")
+    assert done.returncode == 0, done.stderr
+    translation = tmp_path / "out" / "made" / "mono.translation"
+    translation.write_text("\n" * len(translation.read_text().splitlines()))
+    record = tmp_path / "out" / "records" / "translate_mono.json"
+    content = json.loads(record.read_text())
+    content["products"][0] |= {
+        "bytes": translation.stat().st_size,
+        "sha256": hashlib.sha256(translation.read_bytes()).hexdigest(),
+    }
+    record.write_text(json.dumps(content))
+    done = run(config)
+    assert done.returncode == 1
+    (line,) = said(done)
+    assert "step filter_mono ended with status 2: dst-prep: error: no pair of" in line
+    assert record.exists()
