@@ -13,7 +13,8 @@ WORKER = Path(__file__).with_name("worker.py")
 PAIRS = 400
 COMMON = ["training.max_updates=12", "checkpoint.every_updates=6", "checkpoint.keep_last=9", "model.num_layers=2"]
 COMMON += ["schedule.warmup_steps=4"]
-GUIDED = [*COMMON, "schedule.scale=2", "loss.guided_alignment=0.5", "training.bpe_dropout=0.1"]
+UNGUIDED = [*COMMON, "training.bpe_dropout=0.1"]
+GUIDED = [*UNGUIDED, "loss.guided_alignment=0.5"]
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +44,12 @@ def test_ranks_stages_and_resumes_compute_the_same(corpus: Path, tmp_path: Path)
     ]
     cases.append({**cases[1], "name": "resumed", "resume": "zero1/checkpoints/step-00000006"})
     cases.append({"name": "bf16", "overrides": GUIDED, "fragments": ["zero3", "bf16"]})
-    cases.append({"name": "plain", "overrides": COMMON, "fragments": ["zero1", "fp32"], "final": False})
+    cases.append({"name": "plain", "overrides": UNGUIDED, "fragments": ["zero1", "fp32"], "final": False})
     (tmp_path / "cases.json").write_text(json.dumps(cases))
     done = run_ranks(2, str(WORKER), str(tmp_path / "cases.json"), str(corpus), str(tmp_path))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     whole = records(tmp_path / "zero1")
     losses = [line["alignment_loss"] for line in whole]
-    assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
     for other in ("zero0", "zero3"):
         for name in ("loss", "alignment_loss"):
             found = [line[name] for line in records(tmp_path / other)]
@@ -59,4 +59,6 @@ def test_ranks_stages_and_resumes_compute_the_same(corpus: Path, tmp_path: Path)
         (line["loss"], line["alignment_loss"]) for line in whole[6:]
     ]
     assert records(tmp_path / "bf16")[-1]["alignment_loss"] == pytest.approx(losses[-1], rel=0.02)
-    assert "alignment_loss" not in records(tmp_path / "plain")[0]
+    plain = records(tmp_path / "plain")[0]
+    assert "alignment_loss" not in plain
+    assert whole[0]["loss"] == pytest.approx(plain["loss"] + 0.5 * losses[0], rel=1e-5)
