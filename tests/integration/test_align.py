@@ -10,7 +10,8 @@ from support.training.trained import trained_bundle
 
 from dstransformer.cli import main
 
-PAIRS, HELD_OUT = 600, 30
+PAIRS, STEP = 600, 20
+HELD_OUT = PAIRS // STEP
 LINKS = "0-4 1-3 2-2 3-1 4-0"
 
 
@@ -24,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Texts, a corpus with alignments and a model trained on it."""
     folder = tmp_path_factory.mktemp("align")
     options = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--vocab-size", "400"]
-    for flag, numbers in (("", range(HELD_OUT, PAIRS)), ("valid-", range(HELD_OUT))):
+    for flag, numbers in (("", [n for n in range(PAIRS) if n % STEP]), ("valid-", range(0, PAIRS, STEP))):
         for side, lines in zip(("src", "tgt"), zip(*map(pair, numbers), strict=True), strict=True):
             (folder / f"{flag}{side}").write_text("".join(line + "\n" for line in lines))
             options += [f"--{flag}{side}", f"{folder}/{flag}{side}"]
@@ -46,7 +47,7 @@ def right_links(path: Path) -> float:
 def test_a_guided_model_aligns_given_translations(folder: Path, tmp_path: Path) -> None:
     files = ["--src", f"{folder}/valid-src", "--tgt", f"{folder}/valid-tgt"]
     assert main(["align", f"{folder}/guided", *files, "--output", f"{tmp_path}/found"]) == 0
-    assert right_links(tmp_path / "found") > 0.95
+    assert right_links(tmp_path / "found") > 0.8
     small = ["--batch-tokens", "1", "--output", f"{tmp_path}/small"]
     assert main(["align", f"{folder}/guided", *files, *small]) == 0
     assert (tmp_path / "small").read_text() == (tmp_path / "found").read_text()
