@@ -11,6 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from torch import Tensor
+
 from benchmarks.lib.bars import print_at_most, print_share
 from benchmarks.lib.limits import cpu_bandwidth
 from benchmarks.lib.processes import run_module
@@ -78,7 +80,12 @@ def assemble(split: Split, config: Config) -> tuple[float, float]:
         began = time.perf_counter()
         update = next(stream)
         times.append(time.perf_counter() - began)
-        tensors = [part.cu if isinstance(part, Packing) else part for batch in update.batches for part in batch]
+        tensors = [
+            part.cu if isinstance(part, Packing) else part
+            for batch in update.batches
+            for part in batch
+            if isinstance(part, Packing | Tensor)
+        ]
         sizes.append(sum(tensor.nbytes for tensor in tensors))
     stream.close()
     return statistics.fmean(times), statistics.fmean(sizes)

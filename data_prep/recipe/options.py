@@ -196,6 +196,10 @@ class FilesOptions(_SourceOptions):
     min_score: Annotated[FiniteFloat, Placeholder("X")] | None = Field(
         None, description="drop training pairs with a lower score"
     )
+    alignments: Texts | None = Field(
+        None,
+        description="word alignments of the training text, such as 0-0 1-2, a line for each pair, by any other tool",
+    )
     cache_dir: Folder | None = Field(None, description="where downloads are kept")
     offline: bool = Field(False, description="use the cache only")
 

@@ -15,8 +15,10 @@ class Source:
     Attributes:
         info: Identifies the content.
         splits: By the name of a split, a function that streams its pairs, in tables of the schema
-            ``data_prep.store.pairs.TEXT``. Reading may raise a DataError.
+            ``data_prep.store.pairs.TEXT``, some with more columns of ``SCHEMA``. Reading may raise a DataError.
+        aligned: Whether the training pairs have a column ``alignment``.
     """
 
     info: SourceInfo
     splits: dict[str, Callable[[], Iterator[pa.Table]]]
+    aligned: bool = False

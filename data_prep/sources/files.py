@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from data_prep.recipe.options import FilesOptions
 from data_prep.sources import Source
+from data_prep.sources.alignments import with_alignments
 from data_prep.sources.finding import Finder, Names, Stats, Stream, identify, read_unchanged
 from data_prep.sources.packed import is_packed, open_packed
 from data_prep.sources.records import pair_of_record, read_arrow, read_parquet
@@ -58,6 +59,11 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
         stats = {}
         inputs += [identify(text, stats) for text in scores]
         splits["train"] = partial(read_unchanged, partial(_mark_low, splits["train"], scores, options.min_score), stats)
+    if options.alignments and "train" in splits:
+        alignments = find.texts(options.alignments)
+        stats = {}
+        inputs += [identify(text, stats) for text in alignments]
+        splits["train"] = partial(read_unchanged, partial(with_alignments, splits["train"], alignments), stats)
     if "train" not in splits:
         raise UserError("no training text: give --src FILE and --tgt FILE, or --train FILE")
     for name, size, flag in (("validation", options.valid_size, "valid"), ("test", options.test_size, "test")):
@@ -66,7 +72,8 @@ def open_files(options: FilesOptions, progress: Progress | None = None) -> Sourc
                 f"--{flag}-size {size} holds pairs out of the training text, but a {name} set is given too: leave one "
                 "out"
             )
-    return Source(info=SourceInfo(name="files", revision=None, inputs=tuple(inputs)), splits=splits)
+    info = SourceInfo(name="files", revision=None, inputs=tuple(inputs))
+    return Source(info=info, splits=splits, aligned=options.alignments is not None)
 
 
 def _unpacked(groups: list[tuple[Text, ...]], split: str, options: FilesOptions) -> Iterator[tuple[Text, ...]]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from data_prep.recipe.options import CleanOptions
+from data_prep.stages.alignments import cleaned_alignments
 from data_prep.stages.dedup import (
     Rows,
     bucket_bits,
@@ -128,6 +129,11 @@ class Clean(StoredStage[CleanReport]):
         """See ``StoredStage``."""
         if work.finished(Read).options["source"] == "trees" and self.options.normalise != "none":
             raise UserError(f"--normalise {self.options.normalise} would change the words of trees: leave it out")
+        if work.report(Read).aligned and self.options.punctuation != "keep":
+            raise UserError(
+                f"--punctuation {self.options.punctuation} would change the words that --alignments counts: normalise "
+                "the text first, then align it"
+            )
         work.verify(Read)
 
     def write(self, work: Workspace, folder: Path, workers: Workers) -> CleanReport:
@@ -440,6 +446,7 @@ def filter_pairs(table: pa.Table, options: CleanOptions, languages: Languages) -
             "tgt": tgt,
             "part": table["part"],
             "low": table["low"],
+            "alignment": cleaned_alignments(table, src, tgt, options),
             "rule": pa.array(rules, pa.uint8()),
             "key": key,
             "src_key": src_key,

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 import dstransformer
 from data_prep.recipe.options import EncodeOptions
+from data_prep.stages.alignments import AlignmentEncoder
 from data_prep.stages.clean import Clean, CleanReport
 from data_prep.stages.read import Read, ReadReport, text_format
 from data_prep.stages.text import Counts, TextFormat, count_words, describe_words, no_words
@@ -27,6 +28,7 @@ from data_prep.store.workspace import Stage, StageFiles, Workspace
 from data_prep.workers.pool import Workers, run_tasks
 from dstransformer.corpus import (
     FORMAT_VERSION,
+    UNALIGNED_VERSION,
     UNK_ID,
     CleaningReport,
     CorpusWriter,
@@ -90,6 +92,7 @@ class Encode(Stage):
                 text_format(work),
                 workers,
                 work.progress,
+                work.report(Read).aligned,
             )
             training = encoder.encode_train(work.folder / Clean.name / "train.arrow", self.options.max_tokens)
             splits = {"train": training.info}
@@ -116,7 +119,7 @@ class Encode(Stage):
         options |= self.record()
         cleaning = clean.cleaning
         return Manifest(
-            format_version=FORMAT_VERSION,
+            format_version=FORMAT_VERSION if read.aligned else UNALIGNED_VERSION,
             build_key=self.key,
             src_lang=common_language(str(part.src_lang) for part in read.parts),
             tgt_lang=common_language(str(part.tgt_lang) for part in read.parts),
@@ -251,6 +254,7 @@ class Encoder:
         text: How sentences are written.
         workers: Where the tasks run.
         progress: Shows what is done.
+        aligned: Whether the training split holds alignments.
     """
 
     folder: Path
@@ -260,6 +264,7 @@ class Encoder:
     text: TextFormat
     workers: Workers
     progress: Progress
+    aligned: bool = False
 
     def encode_train(self, path: Path, max_tokens: int) -> Training:
         """Write the training split, without pairs that have more than ``max_tokens`` tokens on either side.
@@ -267,7 +272,7 @@ class Encoder:
         Raises:
             DataError: Every pair is dropped.
         """
-        rows = self.writer.split("train", has_text=False)
+        rows = self.writer.split("train", has_text=False, aligned=self.aligned)
         total, parts, words = self._encode(path, rows, max_tokens)
         info = rows.close()
         return Training(info, total - info.pairs, parts, describe_words(words))
@@ -308,10 +313,11 @@ def _encode_chunk(context: _Context, chunk: Chunk) -> Encoded:
 
     def write(folder: Path) -> Encoded:
         tokenizer = _load_tokenizer_once(context.vocab, context.identity)
+        aligned = AlignmentEncoder(tokenizer) if "alignment" in context.schema.names else None
         parts, words = [np.empty(0, dtype=np.uint16)], no_words()
         with pa.ipc.new_stream(str(folder / _IDS), context.schema) as stream:
             for batch in iter_chunk(chunk):
-                table = encode_pairs(batch, tokenizer, context.max_tokens, context.text)
+                table = encode_pairs(batch, tokenizer, context.max_tokens, context.text, aligned)
                 stream.write_table(table.select(context.schema.names).cast(context.schema))
                 parts.append(table["part"].to_numpy())
                 words += count_words(table["src_text"], table["tgt_text"])
@@ -329,7 +335,13 @@ def _load_tokenizer_once(vocab: Path, identity: str) -> Tokenizer:
     return tokenizer
 
 
-def encode_pairs(table: pa.Table, tokenizer: Tokenizer, max_tokens: int | None, text: TextFormat) -> pa.Table:
+def encode_pairs(
+    table: pa.Table,
+    tokenizer: Tokenizer,
+    max_tokens: int | None,
+    text: TextFormat,
+    aligned: AlignmentEncoder | None = None,
+) -> pa.Table:
     """Encode both sides, without BOS and EOS.
 
     Args:
@@ -337,9 +349,11 @@ def encode_pairs(table: pa.Table, tokenizer: Tokenizer, max_tokens: int | None, 
         tokenizer: The tokenizer.
         max_tokens: Drop pairs with more tokens on either side; None keeps every pair.
         text: How sentences are written.
+        aligned: Encodes the alignments of training pairs; None leaves them out.
 
     Returns:
-        The ids, the part, and the text: ``src_text`` with its tag if every pair is kept, as held-out text is stored.
+        The ids, the part, with ``aligned`` the alignment, and the text: ``src_text`` with its tag if every pair is
+        kept, as held-out text is stored.
     """
     sentences, trees = text.tagged(table), text.trees
     words = sentences if trees is None else [trees.sentence(sentence.split(" ")) for sentence in sentences]
@@ -350,6 +364,13 @@ def encode_pairs(table: pa.Table, tokenizer: Tokenizer, max_tokens: int | None, 
     if max_tokens is None:
         return encoded.append_column("src_text", pa.array(sentences, pa.string()))
     encoded = encoded.append_column("src_text", table["src"])
+    if aligned is not None:
+        skipped = [
+            len(tagged.split()) - len(plain.split())
+            for tagged, plain in zip(sentences, table["src"].to_pylist(), strict=True)
+        ]
+        links = aligned.encode(table["alignment"].to_pylist(), (sentences, texts), (src, tgt), skipped)
+        encoded = encoded.append_column("alignment", links)
     longer = pc.max_element_wise(pc.list_value_length(src), pc.list_value_length(tgt))
     return encoded.filter(pc.less_equal(longer, max_tokens))
 

@@ -22,7 +22,7 @@ from data_prep.stages.holdout import hold_out
 from data_prep.stages.text import TextFormat
 from data_prep.store.chunks import CHUNKS, Report
 from data_prep.store.folders import list_names
-from data_prep.store.pairs import SCHEMA, PairsWriter
+from data_prep.store.pairs import PairsWriter
 from data_prep.store.workspace import StageFiles, StoredStage, Workspace
 from data_prep.workers.pool import Workers
 from dstransformer.corpus import FORMAT_VERSION, Option, PartInfo, SourceInfo
@@ -35,12 +35,14 @@ class ReadReport(Report):
     """The sources, the number of pairs in each split, and the training pairs of each source without held-out ones.
 
     ``held_out`` lists, for each held-out split, the numbers of the sources in it and how many pairs each has, in order.
+    ``aligned`` says whether some training pairs have alignments.
     """
 
     sources: tuple[SourceInfo, ...]
     pairs: dict[str, int]
     parts: tuple[PartInfo, ...]
     held_out: dict[str, tuple[tuple[int, int], ...]]
+    aligned: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ def read_text(parts: Sequence[Part], folder: Path, workers: Workers, progress: P
             for part, before, count in zip(parts, whole.tolist(), counts.tolist(), strict=True)
         ),
         held_out={split: tuple(found) for split, found in held_out.items() if found},
+        aligned=any(part.source.aligned for part in parts),
     )
 
 
@@ -165,7 +168,7 @@ def _copy(part: Part, split: str, number: int, writer: PairsWriter, advance: Adv
         columns = dict(zip(table.column_names, table.columns, strict=True))
         columns["part"] = pa.array(np.full(table.num_rows, number, dtype=np.uint16))
         columns.setdefault("low", pa.array(np.zeros(table.num_rows, dtype=np.bool_)))
-        writer.write(pa.table(columns, schema=SCHEMA))
+        writer.write(pa.table(columns))
         for side in list(blank):
             if any(map(str.strip, table[side].to_pylist())):
                 del blank[side]

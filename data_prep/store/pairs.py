@@ -20,8 +20,13 @@ from dstransformer.io.files import sync
 #: What a source streams.
 TEXT = pa.schema([("src", pa.string()), ("tgt", pa.string())])
 
-#: A pair in the work folder: ``part`` is the number of its source, ``low`` whether its score is too low.
-SCHEMA = TEXT.append(pa.field("part", pa.uint16())).append(pa.field("low", pa.bool_()))
+#: A pair in the work folder: ``part`` is the number of its source, ``low`` whether its score is too low, ``alignment``
+#: the links between its words, null if it has none.
+SCHEMA = (
+    TEXT.append(pa.field("part", pa.uint16()))
+    .append(pa.field("low", pa.bool_()))
+    .append(pa.field("alignment", pa.string()))
+)
 
 # Rows of a batch.
 _BATCH_ROWS = 2_000
@@ -90,7 +95,10 @@ class PairsWriter:
         self.rows = 0
 
     def write(self, table: pa.Table) -> None:
-        """Append a table of ``SCHEMA``."""
+        """Append a table of ``SCHEMA``; its column ``alignment`` may be missing."""
+        if "alignment" not in table.column_names:
+            table = table.append_column("alignment", pa.nulls(table.num_rows, pa.string()))
+        table = table.select(SCHEMA.names).cast(SCHEMA)
         self._stream.write_table(table, max_chunksize=_BATCH_ROWS)
         self.rows += table.num_rows
 

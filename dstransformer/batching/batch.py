@@ -12,6 +12,7 @@ from torch import Tensor
 from dstransformer.batching.plan import Lengths
 from dstransformer.corpus import BOS_ID, EOS_ID, Split
 from dstransformer.model import Packing
+from dstransformer.model.guidance import Links
 
 Ids = npt.NDArray[np.int32]
 
@@ -25,6 +26,7 @@ class PackedBatch(NamedTuple):
         tgt_in: The decoder's input, each target after the begin token, ``(tgt_tokens,)`` int64.
         tgt_out: The tokens to predict, each target with its end, ``(tgt_tokens,)`` int64.
         tgt_packing: The target sentences.
+        links: The alignments that guide a head; None without.
     """
 
     src: Tensor
@@ -32,6 +34,7 @@ class PackedBatch(NamedTuple):
     tgt_in: Tensor
     tgt_out: Tensor
     tgt_packing: Packing
+    links: Links | None = None
 
     def to(self, device: torch.device) -> PackedBatch:
         """The batch on another device; the copy from pinned memory overlaps with computation."""
@@ -41,6 +44,7 @@ class PackedBatch(NamedTuple):
             self.tgt_in.to(device, non_blocking=True),
             self.tgt_out.to(device, non_blocking=True),
             self.tgt_packing.to(device, non_blocking=True),
+            self.links and self.links.to(device),
         )
 
     def pin_memory(self) -> PackedBatch:
@@ -51,6 +55,7 @@ class PackedBatch(NamedTuple):
             self.tgt_in.pin_memory(),
             self.tgt_out.pin_memory(),
             self.tgt_packing.pin_memory(),
+            self.links and self.links.pin_memory(),
         )
 
 

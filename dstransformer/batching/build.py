@@ -8,6 +8,7 @@ from dataclasses import astuple, replace
 import torch
 
 from dstransformer.batching.augment import Augmentation, TextPart
+from dstransformer.batching.links import LinkReader
 from dstransformer.batching.loader import Position, Update, UpdateLoader
 from dstransformer.batching.mixture import build_mixture
 from dstransformer.batching.plan import build_budget
@@ -75,6 +76,7 @@ def build_update_stream(config: Config, corpus: Corpus, world: World) -> UpdateS
         mixture=build_mixture(corpus.manifest.parts, training.mixture),
         window_pairs=training.window_pairs,
         augmentation=_build_augmentation(config, corpus),
+        links=LinkReader(corpus.split("train"), corpus.tokenizer) if config.loss.guided_alignment else None,
     )
     return UpdateStream(loader, world)
 

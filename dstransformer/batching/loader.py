@@ -11,12 +11,14 @@ import numpy as np
 
 from dstransformer.batching.augment import Augmentation
 from dstransformer.batching.batch import PackedBatch, pack_pairs
+from dstransformer.batching.links import LinkReader
 from dstransformer.batching.mixture import Mixture
 from dstransformer.batching.plan import Budget, Indices, deal
 from dstransformer.batching.subwords import Pairs, SubwordSampling
 from dstransformer.batching.windows import Window, build_planner
 from dstransformer.corpus import Split
 from dstransformer.model import LengthSums
+from dstransformer.model.guidance import Links
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class UpdateLoader:
         mixture: Chooses the pairs of each epoch; None takes every pair once.
         window_pairs: Pairs that are planned at once; 0 plans whole epochs. See :func:`build_planner`.
         augmentation: Changes the text of some pairs; None leaves it as it is stored.
+        links: Reads the alignments of pairs; None leaves them out.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class UpdateLoader:
         mixture: Mixture | None = None,
         window_pairs: int = 0,
         augmentation: Augmentation | None = None,
+        links: LinkReader | None = None,
     ) -> None:
         self._split = split
         self._micro_batches = budget.micro_batches
@@ -105,6 +109,7 @@ class UpdateLoader:
         self._subwords = subwords
         self._planner = build_planner(split, budget, seed, mixture, window_pairs)
         self._augmentation = augmentation
+        self._links = links
 
     @property
     def samples(self) -> bool:
@@ -161,9 +166,9 @@ class UpdateLoader:
             places = np.concatenate(parts)
             sums = LengthSums.of(window.src_lengths[places], window.tgt_lengths[places])
         else:
-            lengths = [np.concatenate(side) + 1 for side in ([part[1] for part in own], [part[3] for part in own])]
+            lengths = [np.concatenate([part[side] for part, _ in own]) + 1 for side in (1, 3)]
             sums = LengthSums.of(*lengths)
-        batches = [pack_pairs(*part) for part in own]
+        batches = [pack_pairs(*part)._replace(links=links) for part, links in own]
         return Update(
             position=position,
             following=following,
@@ -172,12 +177,12 @@ class UpdateLoader:
             parts=pairs,
         )
 
-    def _read(self, rows: Indices, position: Position, micro_batch: int) -> Pairs:
-        """The pairs of a micro-batch, in other pieces if they are sampled or augmented."""
-        pairs = self._split.gather(rows)
+    def _read(self, rows: Indices, position: Position, micro_batch: int) -> tuple[Pairs, Links | None]:
+        """The pairs of a micro-batch, in other pieces if they are sampled or augmented, and their alignments."""
+        stored = pairs = self._split.gather(rows)
         epoch, update, window = position.epoch, position.update, position.window
         if self._augmentation is not None:
             pairs = self._augmentation.modify(pairs, rows, epoch, update, window)
         if self._subwords is not None:
             pairs = self._subwords.sample(pairs, epoch, update, micro_batch, window)
-        return pairs
+        return pairs, None if self._links is None else self._links.read(rows, stored, pairs)

@@ -18,6 +18,7 @@ import numpy as np
 from dstransformer.batching.plan import Lengths
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.reader import Int32
+from dstransformer.corpus.words import WordBorders
 
 # Flat ids and lengths of the source, then of the target, as ``Split.gather`` returns them.
 Pairs = tuple[Int32, Int32, Int32, Int32]
@@ -53,10 +54,7 @@ class SubwordSampling(ABC):
         self._src = src or self
         self._scores = tokenizer.scores()
         self._text = {token: text for text, (token, _) in self._scores.items()}
-        self._begins_word = np.zeros(tokenizer.vocab_size, dtype=bool)
-        self._begins_word[[token for token, text in self._text.items() if text.startswith("▁")]] = True
-        self._is_symbol = np.zeros(tokenizer.vocab_size, dtype=bool)
-        self._is_symbol[list(tokenizer.symbols.values())] = True
+        self._borders = WordBorders(tokenizer)
         self._seed = seed
         self._max_pieces = max_pieces
 
@@ -84,11 +82,7 @@ class SubwordSampling(ABC):
 
     def _sample(self, ids: Int32, lengths: Lengths, random: np.random.Generator) -> tuple[Int32, Int32]:
         ends = np.cumsum(lengths, dtype=np.int64)
-        is_symbol = self._is_symbol[ids]
-        begins_word = self._begins_word[ids] | is_symbol
-        begins_word[1:] |= is_symbol[:-1]
-        begins_word[(ends - lengths)[lengths > 0]] = True
-        borders = np.append(np.flatnonzero(begins_word), len(ids))
+        borders = np.append(np.flatnonzero(self._borders.begins(ids, lengths)), len(ids))
         words_before = np.searchsorted(borders, ends)
         flat, cuts = ids.tolist(), borders.tolist()
         draws = self._draw(random)

@@ -223,6 +223,7 @@ def decode_lines(
     load: Callable[[], TextDecoder],
     request: Request | None = None,
     extra: Mapping[str, Any] | None = None,
+    alignments: str | None = None,
 ) -> CommandResult:
     """Translate or parse the lines of the files of :func:`add_lines`. Several processes share the lines.
 
@@ -231,6 +232,7 @@ def decode_lines(
         load: Builds the translator.
         request: What is written for each line.
         extra: Options that change the output, besides the translator. Parts written with other values are not reused.
+        alignments: A file for the alignments of the outputs.
 
     Raises:
         UserError: BUNDLE and FILE are swapped, or several processes have no file to read or to write.
@@ -258,6 +260,8 @@ def decode_lines(
     with reporting("lines", bar=bar and processes.rank == 0) as progress:
         if in_parts:
             shown = progress if processes.rank == 0 else None
+            if alignments is not None:
+                raise UserError("--alignments is for one process without --resume: use `dst align` afterwards")
             translate_in_parts(
                 options.file,
                 options.output,
@@ -270,7 +274,13 @@ def decode_lines(
             )
             return CommandResult()
         done = translate_files(
-            options.file, options.output, load, request, overwrite=options.overwrite, progress=progress
+            options.file,
+            options.output,
+            load,
+            request,
+            alignments=alignments,
+            overwrite=options.overwrite,
+            progress=progress,
         )
     if options.output not in (None, "-"):
         print(f"dst: {done}", file=sys.stderr)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from dstransformer import __version__
 from dstransformer.cli import (
+    align,
     attention,
     average,
     checkpoints,
@@ -43,6 +44,7 @@ COMMANDS = (
     parse,
     evaluate,
     score,
+    align,
     rerank,
     checkpoints,
     average,

@@ -37,10 +37,10 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     parser.set_defaults(handler=run)
 
 
-def add_scoring(parser: CommandParser) -> None:
-    """Add the options of commands that compute forced scores."""
+def add_scoring(parser: CommandParser, what: str = "score") -> None:
+    """Add the options of commands that decode given translations."""
     parser.add_argument(
-        "--max-tokens", type=int, metavar="N", help="pairs with a longer side get no score; 0: all do (the bundle's)"
+        "--max-tokens", type=int, metavar="N", help=f"pairs with a longer side get no {what}; 0: all do (the bundle's)"
     )
     parser.add_argument(
         "--batch-tokens", type=int, metavar="N", help="tokens per batch on the longer side (the bundle's)"

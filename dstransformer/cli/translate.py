@@ -61,6 +61,9 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     parser.add_argument(
         "--seed", type=int, metavar="N", help="with --sample: another seed draws other translations (1)"
     )
+    parser.add_argument(
+        "--alignments", type=file, metavar="FILE", help="also write the word alignments of the outputs, such as 0-0 1-2"
+    )
     parser.add_argument("--interactive", action="store_true", help="prompt for sentences, and show scores")
     parser.add_argument(
         "--engine",
@@ -87,8 +90,10 @@ def run(options: argparse.Namespace) -> CommandResult:
             raise UserError("--interactive reads sentences from the terminal: leave out FILE and files of options")
         if options.format != "text" or options.overwrite:
             raise UserError("--interactive shows scores and texts: leave out --format and --overwrite")
+        if options.alignments:
+            raise UserError("--interactive shows scores and texts: leave out --alignments")
         return _converse(load(), request)
-    return decode_lines(options, load, request)
+    return decode_lines(options, load, request, alignments=options.alignments)
 
 
 def _load(options: argparse.Namespace, request: Request) -> Translator:
@@ -111,6 +116,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
         "--prune": options.prune,
         "--ensemble": options.ensemble,
         "--sample": request.sampling,
+        "--alignments": options.alignments,
     }
     for option, given in lacking.items():
         if given:

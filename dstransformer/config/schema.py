@@ -73,6 +73,7 @@ class LossConfig(Section):
 
     label_smoothing: Probability
     r_drop: Annotated[float, Field(ge=0, le=100)]
+    guided_alignment: Annotated[float, Field(ge=0, le=100)]
 
     @property
     def passes(self) -> int:

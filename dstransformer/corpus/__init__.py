@@ -4,6 +4,7 @@ from dstransformer.corpus.directions import Direction
 from dstransformer.corpus.manifest import (
     FORMAT_VERSION,
     MAX_WORDS,
+    UNALIGNED_VERSION,
     CleaningReport,
     InputFile,
     LengthStats,
@@ -27,6 +28,7 @@ __all__ = [
     "FORMAT_VERSION",
     "MAX_WORDS",
     "PAD_ID",
+    "UNALIGNED_VERSION",
     "UNK_ID",
     "CleaningReport",
     "Corpus",

@@ -12,7 +12,9 @@ from pydantic import (
     FiniteFloat,
     NonNegativeInt,
     PositiveInt,
+    SerializerFunctionWrapHandler,
     StringConstraints,
+    model_serializer,
     model_validator,
 )
 
@@ -26,8 +28,8 @@ from dstransformer.parsing.linearise import Linearisation
 #: 1: the first. 2: ``overlap``, and tokenizers whose special pieces have other ids than this program's. 3: ``sources``
 #: in place of ``source``. 4: ``trees``. 5: ``parts``. 6: ``recipes``, sizes of inputs, what each part lost, and
 #: ``src_tokenizer``. 7: ``before`` and ``after``, the words of sentences. 8: languages of parts, and ``directions``.
-#: A version reads every one before it.
-FORMAT_VERSION = 8
+#: 9: alignments. A version reads every one before it, and a corpus without alignments is written as version 8.
+FORMAT_VERSION, UNALIGNED_VERSION = 9, 8
 MANIFEST_NAME = "manifest.json"
 
 #: Sentences with this many words or more are counted together.
@@ -75,6 +77,7 @@ class SplitInfo(_Section):
     """A split's size. ``has_text`` tells whether it also holds the raw text, for BLEU.
 
     ``src_unknown`` and ``tgt_unknown`` count UNK tokens; they are None in corpora of versions that did not count them.
+    ``links`` is the number of links between words; it is None if the pairs have no alignments.
     ``directions`` has the pairs of each direction, ``en-de``, of a held-out split of several, in their order; otherwise
     it is None.
     """
@@ -88,7 +91,14 @@ class SplitInfo(_Section):
     tgt_unknown: NonNegativeInt | None = None
     has_text: bool
     directions: dict[str, PositiveInt] | None = None
+    links: NonNegativeInt | None = None
     shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
+
+    @model_serializer(mode="wrap")
+    def _without_newer_keys(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Programs that read format version 8 refuse a key that they do not know."""
+        content: dict[str, Any] = serialise(self)
+        return content if self.links is not None else {k: v for k, v in content.items() if k != "links"}
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:

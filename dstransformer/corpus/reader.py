@@ -131,13 +131,19 @@ class Split:
         """
         self.folder = folder
         self.info = info
-        self._tables = [_map_shard(folder / shard.name, shard, info.has_text) for shard in info.shards]
+        self._tables = [_map_shard(folder / shard.name, shard, info) for shard in info.shards]
         self._src = [_Ragged(table["src"]) for table in self._tables]
         self._tgt = [_Ragged(table["tgt"]) for table in self._tables]
+        self._links = [_Ragged(table["alignment"]) for table in self._tables] if self.is_aligned else []
         self._ends: Int64 = np.cumsum([shard.rows for shard in info.shards], dtype=np.int64)
 
     def __len__(self) -> int:
         return self.info.pairs
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether the pairs have alignments."""
+        return self.info.links is not None
 
     @property
     def directions(self) -> dict[str, range]:
@@ -175,6 +181,8 @@ class Split:
                     f"splits.{self.folder.name}: {name}_tokens or {name}_lengths say {stated} tokens, {stats.min} to "
                     f"{stats.max} a sentence; the shards hold {tokens}, {lowest} to {highest}",
                 )
+        if self.is_aligned:
+            self._verify_links()
         for name, columns in (("src", self._src), ("tgt", self._tgt)):
             stated_unknown = getattr(self.info, f"{name}_unknown")
             unknown = sum(int(np.count_nonzero(column.values == UNK_ID)) for column in columns)
@@ -184,6 +192,22 @@ class Split:
                     self.folder.parent / MANIFEST_NAME,
                     f"{where} is {stated_unknown}, but the shards hold {unknown} <unk>",
                 )
+
+    def _verify_links(self) -> None:
+        """Check that links are pairs of numbers of words, of which a sentence has at most as many as pieces."""
+        for shard, links, *sides in zip(self.info.shards, self._links, self._src, self._tgt, strict=True):
+            path = self.folder / shard.name
+            counts = np.diff(links.offsets)
+            if (counts % 2).any():
+                raise _damaged(path, "alignment holds half a link")
+            rows = np.repeat(np.arange(len(counts)), counts // 2)
+            for name, side, numbers in zip(("source", "target"), sides, links.values.reshape(-1, 2).T, strict=True):
+                if (numbers >= np.diff(side.offsets)[rows]).any():
+                    raise _damaged(path, f"alignment names a word that a {name} sentence cannot have")
+        found = sum(links.values.size // 2 for links in self._links)
+        if found != self.info.links:
+            where = f"splits.{self.folder.name}: links is {self.info.links}"
+            raise _damaged(self.folder.parent / MANIFEST_NAME, f"{where}, but the shards hold {found}")
 
     @cached_property
     def src_lengths(self) -> Int32:
@@ -228,6 +252,25 @@ class Split:
         Raises:
             IndexError: An index outside ``[0, len(self))``, or none.
         """
+        groups, size = self._locate(indices)
+        return *_gather_column(self._src, groups, size), *_gather_column(self._tgt, groups, size)
+
+    def gather_links(self, indices: npt.NDArray[Any]) -> tuple[Int32, Int32]:
+        """Gather the links between words of the pairs ``indices``, in that order.
+
+        Words are those of the stored pieces, see :mod:`dstransformer.corpus.words`.
+
+        Returns:
+            Source and target word of each link, ``(links, 2)``, and the links of each pair, ``(n,)``.
+
+        Raises:
+            IndexError: An index outside ``[0, len(self))``.
+        """
+        flat, counts = _gather_column(self._links, *self._locate(indices))
+        return flat.reshape(-1, 2), counts // 2
+
+    def _locate(self, indices: npt.NDArray[Any]) -> "tuple[list[_Group], int]":
+        """The shards of rows, and the number of rows."""
         given = np.asarray(indices)
         if given.size and given.dtype.kind not in "iu":
             raise IndexError(f"pairs are numbered by whole numbers, not {given.dtype}")
@@ -235,8 +278,7 @@ class Split:
         if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"pairs {rows.min()} to {rows.max()} requested from a split of {len(self)} pairs")
         shard_of = np.searchsorted(self._ends, rows, side="right")
-        groups = list(_group(shard_of, rows, self._ends))
-        return *_gather_column(self._src, groups, rows.size), *_gather_column(self._tgt, groups, rows.size)
+        return list(_group(shard_of, rows, self._ends)), rows.size
 
     @cached_property
     def text_digest(self) -> str:
@@ -344,7 +386,7 @@ def _ranges(begins: npt.NDArray[Any], counts: Int32) -> Int64:
 _ID_LISTS = (pa.list_(pa.uint16()), pa.list_(pa.int32()))
 
 
-def _map_shard(path: Path, shard: Shard, has_text: bool) -> pa.Table:
+def _map_shard(path: Path, shard: Shard, info: SplitInfo) -> pa.Table:
     """Map a shard and check its schema, row count and nulls, without reading its ids.
 
     Raises:
@@ -360,8 +402,10 @@ def _map_shard(path: Path, shard: Shard, has_text: bool) -> pa.Table:
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise _damaged(path, str(error)) from None
     wanted: dict[str, tuple[pa.DataType, ...]] = {"src": _ID_LISTS, "tgt": _ID_LISTS}
-    if has_text:
+    if info.has_text:
         wanted |= {"src_text": (pa.string(),), "tgt_text": (pa.string(),)}
+    if info.links is not None:
+        wanted |= {"alignment": (pa.list_(pa.uint16()),)}
     for name, types in wanted.items():
         if name not in names or table.schema.field(name).type not in types or table[name].null_count:
             raise _damaged(path, f"no column {name!r} of {types[0]} without nulls")
@@ -370,9 +414,9 @@ def _map_shard(path: Path, shard: Shard, has_text: bool) -> pa.Table:
             f"{path} holds {table.num_rows} pairs in {table['src'].num_chunks} batches, the manifest says "
             f"{shard.rows} in 1: restore it or build the corpus again"
         )
-    for name in ("src", "tgt"):
+    for name in wanted.keys() & {"src", "tgt", "alignment"}:
         if table[name].chunk(0).values.null_count:
-            raise _damaged(path, f"{name} holds nulls in place of ids")
+            raise _damaged(path, f"{name} holds nulls in place of numbers")
     return table
 
 

@@ -132,6 +132,16 @@ class Tokenizer:
         plain = [plain_spaces(text) for text in texts]
         return self._ids(self._processor.encode(plain, num_threads=threads))
 
+    def offsets(self, texts: Sequence[str], *, threads: int = 1) -> list[list[int]]:
+        """The character of its text at which each piece begins; texts as :func:`plain_spaces` returns them."""
+        found = self._processor.encode(list(texts), num_threads=threads, return_type="proto")
+        return [_begins(text, one) for text, one in zip(texts, found, strict=True)]
+
+    def decoded_offsets(self, ids: Sequence[int]) -> tuple[str, list[int]]:
+        """The text of ids, before control characters are replaced, and where in it each begins. No id is special."""
+        (found,) = self._processor.decode([[self._piece_of_id[token] for token in ids]], return_type="proto")
+        return found.text, _begins(found.text, found)
+
     def proto(self) -> Any:
         """The model as SentencePiece's ``ModelProto``: its pieces, and how it was trained and normalises."""
         from sentencepiece import sentencepiece_model_pb2 as formats
@@ -224,6 +234,15 @@ def _load(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
     except (RuntimeError, UnicodeError):
         raise DataError(f"{name} is not a SentencePiece model; train one with `dst-prep vocab`") from None
     return processor
+
+
+def _begins(text: str, found: Any) -> list[int]:
+    """Where the pieces of a ``SentencePieceText`` begin. It counts bytes."""
+    begins = [piece.begin for piece in found.pieces]
+    if text.isascii():
+        return begins
+    characters = [number for number, character in enumerate(text) for _ in character.encode()]
+    return [characters[begin] if begin < len(characters) else len(text) for begin in begins]
 
 
 def plain_spaces(text: str) -> str:

@@ -21,7 +21,14 @@ class SplitWriter:
     """Collects rows and writes them to ``folder`` as shards of ``shard_rows`` rows."""
 
     def __init__(
-        self, folder: Path, *, vocab_size: int, shard_rows: int, has_text: bool, src_vocab_size: int | None = None
+        self,
+        folder: Path,
+        *,
+        vocab_size: int,
+        shard_rows: int,
+        has_text: bool,
+        src_vocab_size: int | None = None,
+        aligned: bool = False,
     ) -> None:
         """Create ``folder``, which must not exist."""
         from datasets import Features, List, Value
@@ -31,6 +38,8 @@ class SplitWriter:
         columns |= {"tgt": List(Value(_id_type(vocab_size)))}
         if has_text:
             columns |= {"src_text": Value("string"), "tgt_text": Value("string")}
+        if aligned:
+            columns |= {"alignment": List(Value("uint16"))}
         self._features = Features(columns)
         self.schema: pa.Schema = self._features.arrow_schema
         self._folder = folder
@@ -41,6 +50,7 @@ class SplitWriter:
         self._written: list[tuple[Path, int, str]] = []
         self._lengths = {"src": _RunningLengths(), "tgt": _RunningLengths()}
         self._unknown = {"src": 0, "tgt": 0}
+        self._links: int | None = 0 if aligned else None
 
     def write(self, table: pa.Table) -> None:
         """Append rows from a table with the columns of ``schema``."""
@@ -48,6 +58,8 @@ class SplitWriter:
         for name, lengths in self._lengths.items():
             lengths.add(pc.list_value_length(table[name]))
             self._unknown[name] += pc.sum(pc.equal(pc.list_flatten(table[name]), UNK_ID)).as_py() or 0
+        if self._links is not None:
+            self._links += len(pc.list_flatten(table["alignment"])) // 2
         self._pending.append(table)
         self._pending_rows += table.num_rows
         while self._pending_rows >= self._shard_rows:
@@ -80,6 +92,7 @@ class SplitWriter:
             src_unknown=self._unknown["src"],
             tgt_unknown=self._unknown["tgt"],
             has_text=self._has_text,
+            links=self._links,
             shards=tuple(shards),
         )
 
@@ -129,7 +142,7 @@ class CorpusWriter:
         self._tokenizer = tokenizer
         self._shard_rows = shard_rows
 
-    def split(self, name: str, *, has_text: bool) -> SplitWriter:
+    def split(self, name: str, *, has_text: bool, aligned: bool = False) -> SplitWriter:
         """Create a writer for the split ``name``."""
         return SplitWriter(
             self._folder / name,
@@ -137,6 +150,7 @@ class CorpusWriter:
             src_vocab_size=self._tokenizer.src.vocab_size,
             shard_rows=self._shard_rows,
             has_text=has_text,
+            aligned=aligned,
         )
 
     def close(self, manifest: Manifest) -> None:

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dstransformer.config import DecodingConfig, complete_config
+from dstransformer.corpus.alignment import format_links
 from dstransformer.corpus.directions import build_tags
+from dstransformer.decoding.aligner import Aligner
+from dstransformer.decoding.engine import TorchEngine
 from dstransformer.decoding.formats import Request, warn_of_prefixes_left
 from dstransformer.decoding.translator import TextDecoder, Translator
 from dstransformer.errors import ConfigError, DataError
-from dstransformer.io.text import iter_arriving, iter_lines, writing_lines
+from dstransformer.io.text import iter_arriving, iter_lines, writing_files
 from dstransformer.model import DTYPES, Bundle, open_bundle
 from dstransformer.terminal.progress import Advance
 
@@ -74,6 +77,7 @@ def translate_files(
     load: Callable[[], TextDecoder],
     request: Request | None = None,
     *,
+    alignments: str | None = None,
     overwrite: bool = False,
     progress: Advance | None = None,
 ) -> Translated:
@@ -84,6 +88,8 @@ def translate_files(
         output: The file appears once it is complete; None or ``-`` is standard output.
         load: Builds the translator, see :func:`load_translator`. It is called after the files have been checked.
         request: What is written for each line; None: its best translation.
+        alignments: A file for the word alignments of the outputs, a line for each in the Pharaoh format; it appears
+            together with ``output``.
         overwrite: Replace ``output`` if it exists.
         progress: Called with the number of lines just translated.
 
@@ -95,9 +101,11 @@ def translate_files(
     request = request or Request()
     count = tokens = 0
     inputs = [*_inputs(file), *([] if request.prefix_file is None else [request.prefix_file])]
-    with writing_lines(output, overwrite=overwrite, inputs=inputs) as write:
+    outputs_to = [output, *([] if alignments is None else [alignments])]
+    with writing_files(outputs_to, overwrite=overwrite, inputs=inputs) as (write, *write_links):
         lines = _iter_input(file)
         translator = load()
+        aligner = build_aligner(translator) if write_links else None
         began = time.perf_counter()
         prefixes = request.iter_prefixes()
         stream = translator.iter_search(
@@ -111,9 +119,33 @@ def translate_files(
             tokens += sum(len(one.tokens) for one in outputs)
             for text in request.render(count, line, outputs):
                 write(text)
+            for links in (
+                aligner.align_outputs([line] * len(outputs), [one.tokens for one in outputs]) if aligner else ()
+            ):
+                write_links[0](format_links(links))
     if prefixes is not None and request.prefix_file is not None:
         warn_of_prefixes_left(prefixes, count)
     return Translated(count, tokens, time.perf_counter() - began)
+
+
+def build_aligner(translator: TextDecoder) -> Aligner:
+    """An aligner of a translator's outputs.
+
+    Raises:
+        ConfigError: The translator is not one of PyTorch for one direction, or divides long inputs.
+    """
+    if not isinstance(translator, Translator) or not isinstance(translator.engine, TorchEngine):
+        raise ConfigError("alignments need a translation model and --engine torch")
+    if translator.tags is not None:
+        raise ConfigError("alignments are for models of one direction, and this one has several: leave them out")
+    if translator.settings.long_inputs == "split":
+        raise ConfigError("alignments are of whole lines: leave out --long split")
+    return Aligner(
+        translator.model,
+        translator.tokenizer,
+        guided=translator.is_guided,
+        batch_tokens=translator.settings.batch_tokens,
+    )
 
 
 class Translated(NamedTuple):

@@ -193,7 +193,7 @@ class Scorer:
         return scores
 
     def _score_batch(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> Tensor:
-        batch = pack_pairs(*_join(src), *_join(tgt)).to(self._device)
+        batch = pack_pairs(*join_sentences(src), *join_sentences(tgt)).to(self._device)
         found = token_log_probabilities(self.model, batch).double()
         return torch.stack([part.sum() for part in torch.split(found, batch.tgt_packing.lengths.tolist())])
 
@@ -216,7 +216,7 @@ def token_log_probabilities(model: Transformer, batch: PackedBatch) -> Tensor:
     return torch.cat(parts)
 
 
-def _join(sentences: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+def join_sentences(sentences: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Tokens of sentences, one after the other, and their numbers."""
     ids = np.asarray([token for sentence in sentences for token in sentence], dtype=np.int32)
     return ids, np.asarray([len(sentence) for sentence in sentences], dtype=np.int32)
@@ -290,7 +290,7 @@ def score_files(
         raise UserError(f"--src and --tgt are the same file, {tgt}: name the translation")
     totals = Totals()
     with writing_lines(output, overwrite=overwrite, inputs=[src, tgt]) as write:
-        pairs = _iter_pairs(src, tgt)
+        pairs = iter_file_pairs(src, tgt)
         checked = chain([next(pairs)], pairs)  # files that cannot be read fail before the model is loaded
         scorer = load()
         for number, score in enumerate(scorer.iter_score(checked, progress=progress), 1):
@@ -324,7 +324,12 @@ def format_score(number: int, score: PairScore, output_format: ScoreFormat) -> s
     )
 
 
-def _iter_pairs(src: str, tgt: str) -> Iterator[tuple[str, str]]:
+def iter_file_pairs(src: str, tgt: str) -> Iterator[tuple[str, str]]:
+    """The pairs of two text files.
+
+    Raises:
+        DataError: A file cannot be read, or one has more lines.
+    """
     for count, (source, target) in enumerate(zip_longest(iter_lines(src), iter_lines(tgt)), 1):
         if source is None or target is None:
             short, long = (src, tgt) if source is None else (tgt, src)

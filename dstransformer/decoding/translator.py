@@ -226,9 +226,11 @@ class Translator(TextDecoder):
 
     Attributes:
         tags: What tells the directions of a model of several apart; None where sentences are taken as they are.
+        is_guided: Whether an attention head of the model was trained on alignments.
     """
 
     tags: Tags | None = None
+    is_guided: bool = False
 
     @classmethod
     def from_bundle(cls, opened: Bundle, engine: TorchEngine, settings: DecodingConfig) -> Self:
@@ -241,6 +243,7 @@ class Translator(TextDecoder):
             raise DataError(f"{opened.path} is a parser: use `dst parse`, or name the bundle of a translation model")
         translator = cls(engine, opened.tokenizer, settings)
         translator.tags = Tags(opened.directions) if opened.directions else None
+        translator.is_guided = opened.is_guided
         return translator
 
     def describe(self) -> dict[str, Any]:

@@ -89,6 +89,11 @@ class Bundle:
         return complete_config(recorded, str(self.path / PROVENANCE))
 
     @property
+    def is_guided(self) -> bool:
+        """Whether an attention head was trained on alignments; False if the training is not recorded."""
+        return isinstance(self.provenance.get("config"), Mapping) and self.training_config().loss.guided_alignment > 0
+
+    @property
     def weights_sha256(self) -> str:
         """The recorded hash of the weights; of the oldest bundles without one, that of the file."""
         recorded = self.provenance.get("files", {}).get(WEIGHTS) or self.provenance.get("weights_sha256")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,10 +27,30 @@ class LossSums(NamedTuple):
     Attributes:
         loss: The training loss, with a gradient.
         nll: The negative log-likelihood of the reference, without smoothing and without a gradient.
+        alignment: The cross-entropy of guided alignment, before its weight and without a gradient; None without.
     """
 
     loss: Tensor
     nll: Tensor
+    alignment: Tensor | None = None
+
+    def guided(self, alignment: Tensor, weight: float) -> LossSums:
+        """The sums with ``weight * alignment`` in the training loss."""
+        return LossSums(self.loss + weight * alignment, self.nll, alignment.detach())
+
+    def detach(self) -> LossSums:
+        """The sums without a gradient, in fp32."""
+        return LossSums(*(None if one is None else one.detach().float() for one in self))  # type: ignore[arg-type]
+
+    @classmethod
+    def total(cls, sums: Sequence[LossSums]) -> LossSums:
+        """The totals of several batches."""
+        alignment = [one.alignment for one in sums if one.alignment is not None]
+        return cls(
+            torch.stack([one.loss for one in sums]).sum(),
+            sum((one.nll for one in sums[1:]), sums[0].nll),
+            torch.stack(alignment).sum() if alignment else None,
+        )
 
 
 def smoothed_cross_entropy(

@@ -9,7 +9,8 @@ summed in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, partial
 
 import torch
@@ -19,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dstransformer.config import Activation, ModelConfig
 from dstransformer.model import ops
+from dstransformer.model.guidance import Links, alignment_cross_entropy
 from dstransformer.model.loss import LossSums, r_drop_cross_entropy, smoothed_cross_entropy
 from dstransformer.model.packing import Packing
 
@@ -44,6 +46,7 @@ class Transformer(nn.Module):
         label_smoothing: epsilon of the training loss.
         backend: The implementation of attention.
         r_drop: alpha of R-Drop; 0 trains with one pass.
+        guided_alignment: The weight of guided alignment in the training loss; 0 trains without.
         src_vocab_size: Number of pieces of the source side; None if the vocabulary is joint.
         dtype: The precision in which it computes; None is that of its weights. Training in mixed precision has weights
             in fp32 (Micikevicius et al., 2018).
@@ -59,6 +62,7 @@ class Transformer(nn.Module):
         backend: ops.Backend = "auto",
         *,
         r_drop: float = 0.0,
+        guided_alignment: float = 0.0,
         src_vocab_size: int | None = None,
         dtype: torch.dtype | None = None,
         recompute: bool = False,
@@ -68,6 +72,7 @@ class Transformer(nn.Module):
         self.recompute = recompute
         self.label_smoothing = label_smoothing
         self.r_drop = r_drop
+        self.guided_alignment = guided_alignment
         self.dtype = dtype
         rows, width = config.embedding_rows(vocab_size), config.d_model
         self.embedding = nn.Embedding(rows, width)  # of the target
@@ -109,13 +114,42 @@ class Transformer(nn.Module):
         return (self.embedding if self.softmax is None else self.softmax).weight
 
     def forward(
-        self, src: Tensor, src_packing: Packing, tgt_in: Tensor, tgt_out: Tensor, tgt_packing: Packing
+        self,
+        src: Tensor,
+        src_packing: Packing,
+        tgt_in: Tensor,
+        tgt_out: Tensor,
+        tgt_packing: Packing,
+        links: Links | None = None,
     ) -> LossSums:
         """The loss of a packed batch of sentence pairs; see :class:`dstransformer.batching.PackedBatch`.
 
         With R-Drop (Liang et al., 2021) a batch in training goes through the model twice, side by side, with different
-        dropout masks.
+        dropout masks. With guided alignment (Chen et al., 2016) a head learns the batch's links, with R-Drop in the
+        first pass.
         """
+        if self.training and self.guided_alignment:
+            with self.alignment_layer.recording() as recorded:
+                sums = self._translation_loss(src, src_packing, tgt_in, tgt_out, tgt_packing)
+            alignment = torch.zeros_like(sums.nll)
+            if links is not None:
+                queries, keys = (projected[:, : self.config.d_k] for projected in recorded[0])
+                alignment = alignment_cross_entropy(queries, keys, links)
+            return sums.guided(alignment, self.guided_alignment)
+        return self._translation_loss(src, src_packing, tgt_in, tgt_out, tgt_packing)
+
+    @property
+    def alignment_layer(self) -> MultiHeadAttention:
+        """The attention whose first head learns alignments: of the penultimate layer (Garg et al., 2019), or the only
+        one.
+        """
+        layer: DecoderLayer = self.decoder[max(len(self.decoder) - 2, 0)]  # type: ignore[assignment]
+        return layer.memory_attention
+
+    def _translation_loss(
+        self, src: Tensor, src_packing: Packing, tgt_in: Tensor, tgt_out: Tensor, tgt_packing: Packing
+    ) -> LossSums:
+        """The label-smoothed cross-entropy, or that of R-Drop."""
         r_drop = self.training and self.r_drop > 0.0
         if r_drop:
             src, tgt_in = src.repeat(2), tgt_in.repeat(2)
@@ -241,6 +275,7 @@ class MultiHeadAttention(TensorModule):
         self.over_memory = over_memory
         self.dropout = config.attention_dropout
         self.backend = backend
+        self._recorded: list[tuple[Tensor, Tensor]] | None = None
         key_width, value_width = config.num_heads * config.d_k, config.num_heads * config.d_v
         bias = config.attention_bias
         if over_memory:
@@ -282,9 +317,21 @@ class MultiHeadAttention(TensorModule):
             assert memory is not None
             assert memory_packing is not None
             queries, keys_values, key_packing = self.q(x), self.kv(memory), memory_packing
+            if self._recorded is not None:
+                self._recorded.append((queries, keys_values))
         else:
             queries, keys_values, key_packing = self.qkv(x), None, packing
         return self.out(ops.attention(queries, keys_values, packing, key_packing, self.shape, p, self.backend))
+
+    @contextmanager
+    def recording(self) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Within it, each call over the memory adds its queries, and its keys followed by its values."""
+        recorded: list[tuple[Tensor, Tensor]] = []
+        self._recorded = recorded
+        try:
+            yield recorded
+        finally:
+            self._recorded = None  # before the layer is computed again for its gradient
 
 
 # 3.3 Position-wise feed-forward networks

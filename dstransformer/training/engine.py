@@ -122,6 +122,7 @@ class Engine:
             config.loss.label_smoothing,
             config.training.attention_backend,
             r_drop=config.loss.r_drop,
+            guided_alignment=config.loss.guided_alignment,
             src_vocab_size=src_vocab_size,
             dtype=None if precision == "fp32" else DTYPES[precision],
             recompute=config.training.activation_checkpointing,
@@ -189,8 +190,7 @@ class Engine:
             number: Number of the update, from 1. Dropout masks are a function of seed, update and micro-batch.
         """
         before, rate = self.skipped, self.learning_rate
-        losses: list[Tensor] = []
-        nll = torch.zeros((), dtype=torch.float32, device=self._world.device)
+        losses: list[LossSums] = []
         factor = self._loss_factor(update.tgt_tokens)
         numbers = deal(self._config.batch.micro_batch_count, self._world.rank, self._world.world_size)
         with peer_errors(), self._rounded_weights():
@@ -201,11 +201,9 @@ class Engine:
                 torch.manual_seed(dropout_seed(self._config.training.seed, number, micro_batch))
                 sums = self._engine(*batch.to(self._world.device))
                 self._engine.backward(sums.loss * factor)
-                losses.append(sums.loss.detach().float())
-                nll += sums.nll
-            parts = torch.stack(losses)
-            loss = parts.sum()
-            self._finite.send(loss.isfinite())  # before the norm of the gradient, for which the host waits anyway
+                losses.append(sums.detach())
+            total = LossSums.total(losses)
+            self._finite.send(total.loss.isfinite())  # before the norm of the gradient, for which the host waits anyway
             if not self._stage:
                 self._finish_gradients()
             self._engine.step()
@@ -215,7 +213,8 @@ class Engine:
         lowers_scale = overflow and self._loss_scale is not None and self._loss_scale.can_fall
         if self._loss_scale is not None:
             self._loss_scale.update(overflow=overflow)
-        return Step(LossSums(loss, nll), parts, rate, self._finite.read(), overflow, lowers_scale)
+        parts = torch.stack([sums.loss for sums in losses])
+        return Step(total, parts, rate, self._finite.read(), overflow, lowers_scale)
 
     def _loss_factor(self, tgt_tokens: int) -> float:
         """The factor of the summed loss of a micro-batch, in an update of ``tgt_tokens`` target tokens."""

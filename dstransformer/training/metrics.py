@@ -49,7 +49,7 @@ class TrainingMetrics:
         If its loss is not finite on some rank (``nonfinite``), the means leave it out.
         """
         if not nonfinite:
-            self._losses.append(torch.stack((result.losses.loss, result.losses.nll)))
+            self._losses.append(torch.stack([one for one in result.losses if one is not None]))
             self._loss_tokens += update.tgt_tokens
         self._device_use.add(update.sums)
         self._updates += 1
@@ -63,12 +63,13 @@ class TrainingMetrics:
 
         Loss and perplexity are NaN if the loss of no update was finite.
         """
-        loss, nll = self._mean_losses()
+        loss, nll, *alignment = self._mean_losses()
         seconds = time.monotonic() - self._began
         skipped = engine.skipped
         record = {
             "loss": loss,
             "perplexity": math.exp(min(nll, 700.0)),
+            **({"alignment_loss": alignment[0]} if alignment else {}),
             "lr": self._learning_rate,
             "grad_norm": engine.grad_norm,
             "loss_scale": engine.loss_scale,
@@ -84,12 +85,12 @@ class TrainingMetrics:
         self._clear()
         return record
 
-    def _mean_losses(self) -> tuple[float, float]:
-        """Label-smoothed loss and negative log-likelihood per target token."""
+    def _mean_losses(self) -> list[float]:
+        """Training loss, negative log-likelihood and, with guided alignment, its part, per target token."""
         if not self._losses:
-            return math.nan, math.nan
-        loss, nll = self._world.all_reduce(torch.stack(self._losses).double().sum(dim=0).cpu()).tolist()
-        return loss / self._loss_tokens, nll / self._loss_tokens
+            return [math.nan, math.nan]
+        sums = self._world.all_reduce(torch.stack(self._losses).double().sum(dim=0).cpu()).tolist()
+        return [one / self._loss_tokens for one in sums]
 
     def _clear(self) -> None:
         self._device_use.clear()

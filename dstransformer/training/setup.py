@@ -222,7 +222,7 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
     Raises:
         DataError: A split is missing, a shard is damaged, or a sentence pair does not fit into an update.
         ConfigError: A sentence is longer than the table of learned positions, pieces are to be sampled from a tokenizer
-            of the other kind, or augmentation of trees.
+            of the other kind, alignments that the corpus lacks are to guide a head, or augmentation of trees.
     """
     config, corpus = setup.config, setup.corpus
     for split in ("train", "validation"):
@@ -240,6 +240,11 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
                     f"not {kind}: set training.{name}=0 (training.{other} is for such a model), or build the corpus "
                     f"with a {kind} tokenizer"
                 )
+    if config.loss.guided_alignment and not corpus.split("train").is_aligned:
+        raise ConfigError(
+            f"loss.guided_alignment = {config.loss.guided_alignment}, but {corpus.path} holds no alignments: build it "
+            "with `dst-prep build --alignments FILE`, or set loss.guided_alignment=0"
+        )
     if config.training.augment and corpus.manifest.trees is not None:
         raise ConfigError(
             f"training.augment is for translation, but {corpus.path} holds trees, which a change of the text would "

@@ -32,7 +32,7 @@ from data_prep.sources.texts import iter_sentences, local_text
 from data_prep.stages.dedup import Marked
 from data_prep.stages.read import Read
 from data_prep.store.chunks import write_chunk
-from data_prep.store.pairs import SCHEMA, PairsWriter, count_pairs, iter_pairs
+from data_prep.store.pairs import PairsWriter, count_pairs, iter_pairs
 from data_prep.store.workspace import StageRecord, Workspace
 from dstransformer.checkpoints.following import Results
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
@@ -241,9 +241,7 @@ def make_work(folder: Path) -> None:
     stage = folder / "read"
     stage.mkdir()
     with PairsWriter(stage / "train.arrow") as writer:
-        writer.write(
-            pa.table({"src": ["a", "b"], "tgt": ["c", "d"], "part": [0, 0], "low": [False, False]}, schema=SCHEMA)
-        )
+        writer.write(pa.table({"src": ["a", "b"], "tgt": ["c", "d"], "part": [0, 0], "low": [False, False]}))
     record = StageRecord(
         key="k",
         after="",

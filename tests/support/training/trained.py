@@ -9,26 +9,42 @@ import numpy as np
 import torch
 
 from dstransformer.batching.batch import build_batch
+from dstransformer.batching.links import LinkReader
 from dstransformer.config import Config, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.model import Transformer, save_bundle
 from support.models.packed import tiny_config
 
 
-def trained_bundle(folder: Path, corpus: Path, *, updates: int = 250, **model_changes: Any) -> Path:
-    """Train on a corpus and write a bundle; ``model_changes`` are values of the configuration's ``model``."""
+def trained_bundle(
+    folder: Path, corpus: Path, *, updates: int = 250, guided: float = 0.0, **model_changes: Any
+) -> Path:
+    """Train on a corpus and write a bundle.
+
+    ``model_changes`` are values of the configuration's ``model``, ``guided`` the weight of guided alignment.
+    """
     config = _experiment(**model_changes)
+    config = config.model_copy(update={"loss": config.loss.model_copy(update={"guided_alignment": guided})})
     opened = Corpus.open(corpus)
     split = opened.split("train")
     torch.manual_seed(1)
     tokenizer = opened.tokenizer
     model = Transformer(
-        config.model, tokenizer.vocab_size, src_vocab_size=tokenizer.src.vocab_size, label_smoothing=0.1
+        config.model,
+        tokenizer.vocab_size,
+        src_vocab_size=tokenizer.src.vocab_size,
+        label_smoothing=0.1,
+        guided_alignment=guided,
     )
+    reader = LinkReader(split, tokenizer) if guided else None
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
     order = np.random.default_rng(1)
     for update in range(updates):
-        batch = build_batch(split, order.choice(len(split), 64, replace=False))
+        rows = order.choice(len(split), 64, replace=False)
+        batch = build_batch(split, rows)
+        if reader is not None:
+            pairs = split.gather(rows)
+            batch = batch._replace(links=reader.read(rows, pairs, pairs))
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * min(1.0, (update + 1) / 50)
         optimizer.zero_grad()

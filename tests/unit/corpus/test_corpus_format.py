@@ -143,9 +143,9 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_an_unusable_manifest_is_refused(tmp_path: Path) -> None:
     path = write_corpus(tmp_path / "corpus", ROWS)
-    change_manifest(path, format_version=9)
+    change_manifest(path, format_version=10)
     with pytest.raises(
-        DataError, match=r"format version 9, but this dstransformer reads versions up to 8: update dstransformer"
+        DataError, match=r"format version 10, but this dstransformer reads versions up to 9: update dstransformer"
     ):
         Corpus.open(path)
     change_manifest(path, format_version=4, surprise=1)

@@ -16,7 +16,7 @@ from dstransformer.cli import main
 from dstransformer.config import Config
 from dstransformer.corpus import EOS_ID
 from dstransformer.decoding import Ensemble, beam_search
-from dstransformer.decoding.scoring import PairScore, Scorer, Totals, _join, score_files
+from dstransformer.decoding.scoring import PairScore, Scorer, Totals, join_sentences, score_files
 from dstransformer.errors import DataError
 from dstransformer.evaluation.reranking import iter_nbest, with_reverse_scores
 from dstransformer.model import Packing, Transformer
@@ -62,7 +62,7 @@ def test_the_score_is_the_models_likelihood(model: Transformer) -> None:
     encode = small_tokenizer().encode
     src, tgt = encode(TEXT), encode(list(reversed(TEXT)))
     with torch.no_grad():
-        nll = float(model(*pack_pairs(*_join(src), *_join(tgt))).nll)
+        nll = float(model(*pack_pairs(*join_sentences(src), *join_sentences(tgt))).nll)
     scores = scorer(model).score_ids(src, tgt)
     assert -sum(score.log_probability for score in scores) == pytest.approx(nll, rel=1e-5)
 

@@ -21,7 +21,7 @@ Pairs = list[tuple[str, str]]
 def write_pairs(path: Path, pairs: Pairs) -> None:
     with PairsWriter(path) as writer:
         sides = [src for src, _ in pairs], [tgt for _, tgt in pairs]
-        writer.write(pa.table([*sides, [0] * len(pairs), [False] * len(pairs)], schema=SCHEMA))
+        writer.write(pa.table([*sides, [0] * len(pairs), [False] * len(pairs)], names=SCHEMA.names[:4]))
 
 
 def read_pairs(path: Path) -> Pairs:

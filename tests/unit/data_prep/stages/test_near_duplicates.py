@@ -37,7 +37,7 @@ def write_pairs(path: Path, pairs: Pairs, parts: list[int] | None = None) -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     with PairsWriter(path) as writer:
         sides = [src for src, _ in pairs], [tgt for _, tgt in pairs]
-        writer.write(pa.table([*sides, parts or [0] * len(pairs), [False] * len(pairs)], schema=SCHEMA))
+        writer.write(pa.table([*sides, parts or [0] * len(pairs), [False] * len(pairs)], names=SCHEMA.names[:4]))
 
 
 def find(path: Path, pairs: Pairs, workers: int = 1, **options: object) -> list[int]:

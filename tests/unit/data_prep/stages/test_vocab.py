@@ -25,7 +25,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
     src = [f"the number {n} is greater than {n // 3}" for n in numbers]
     tgt = [f"die Zahl {n} ist größer als {n // 3}" for n in numbers]
     with PairsWriter(path) as writer:
-        writer.write(pa.table([src, tgt, [0] * len(src), [False] * len(src)], schema=SCHEMA))
+        writer.write(pa.table([src, tgt, [0] * len(src), [False] * len(src)], names=SCHEMA.names[:4]))
     return path
 
 
@@ -73,7 +73,7 @@ def test_every_part_of_a_large_text_gives_its_share_to_the_sample(tmp_path: Path
 
     with PairsWriter(tmp_path / "train.arrow") as writer:
         numbers = list(map(str, range(9000)))
-        writer.write(pa.table([numbers, numbers, [0] * 9000, [False] * 9000], schema=SCHEMA))
+        writer.write(pa.table([numbers, numbers, [0] * 9000, [False] * 9000], names=SCHEMA.names[:4]))
     options = OPTIONS.model_copy(update={"tokenizer_sample": 901})
     sample = [int(text) for text in _sample_lines(tmp_path / "train.arrow", 9000, options, "src")]
     assert len(sample) == 901
@@ -122,7 +122,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     src = [f"the <ph1> {n} is <greater> than<unk-name>{n // 3}, unk-name, ph1 @" for n in numbers]
     tgt = [f"die <ph1> {n} ist größer als<unk-name>{n // 3} <unk, name> @" for n in numbers]
     with PairsWriter(path) as writer:
-        writer.write(pa.table([src, tgt, [0] * len(src), [False] * len(src)], schema=SCHEMA))
+        writer.write(pa.table([src, tgt, [0] * len(src), [False] * len(src)], names=SCHEMA.names[:4]))
     return path
 
 

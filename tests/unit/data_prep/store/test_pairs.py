@@ -28,7 +28,9 @@ ROWS = 9_000
 def pairs(tmp_path: Path) -> Path:
     path = tmp_path / "pairs.arrow"
     with PairsWriter(path) as writer:
-        writer.write(pa.table([list(map(str, range(ROWS))), [""] * ROWS, [0] * ROWS, [False] * ROWS], schema=SCHEMA))
+        writer.write(
+            pa.table([list(map(str, range(ROWS))), [""] * ROWS, [0] * ROWS, [False] * ROWS], names=SCHEMA.names[:4])
+        )
     return path
 
 

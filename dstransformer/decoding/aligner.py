@@ -1,0 +1,205 @@
+"""Word alignments that a model finds in given translations, by the weights of its encoder-decoder attention."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from dstransformer.batching import PackedBatch, pack_pairs, plan_batches
+from dstransformer.corpus import Tokenizer
+from dstransformer.corpus.alignment import Link, format_links
+from dstransformer.corpus.words import words_of_output, words_of_pieces
+from dstransformer.decoding.devices import choose_device, decode_in_memory, memory_errors
+from dstransformer.decoding.scoring import iter_file_pairs, join_sentences
+from dstransformer.errors import ConfigError, DataError, UserError
+from dstransformer.io.text import is_same_file, writing_lines
+from dstransformer.model import DTYPES, Bundle, Transformer, open_bundle
+from dstransformer.model.guidance import log_weights
+from dstransformer.terminal.progress import Advance
+
+logger = logging.getLogger(__name__)
+
+#: Pairs of a stream that are held at a time.
+BUFFER_PAIRS = 1024
+
+
+class Aligner:
+    """Aligns the words of sentence pairs.
+
+    Each target piece is linked to the source piece with the highest weight at the position that predicts it, the end of
+    the source excluded. Words are linked if any of their pieces are.
+
+    Args:
+        model: The model, in eval mode.
+        tokenizer: The tokenizer that it was trained with.
+        guided: Whether its first head has learned alignments. If not, the weights are the mean over the heads of that
+            layer.
+        batch_tokens: Maximum tokens of a batch on its longer side.
+        max_tokens: Pairs with a longer side get no links; 0: all do.
+    """
+
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, *, guided: bool, batch_tokens: int, max_tokens: int = 0
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.batch_tokens = batch_tokens
+        learned = model.config.max_positions - 1 if model.config.positions == "learned" else 0
+        self.max_tokens = min(filter(None, (max_tokens, learned)), default=0)
+        self._heads = 1 if guided else model.config.num_heads
+        self._device = model.softmax_weight.device
+
+    @classmethod
+    def load(
+        cls,
+        bundle: str | Path | Bundle,
+        *,
+        device: str | None = None,
+        precision: str | None = None,
+        batch_tokens: int | None = None,
+        max_tokens: int | None = None,
+    ) -> Self:
+        """Load a bundle. Arguments and errors are those of ``Scorer.load``."""
+        opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
+        if opened.trees is not None:
+            raise DataError(f"{opened.path} is a parser: name the bundle of a translation model")
+        if batch_tokens is not None and batch_tokens < 1:
+            raise ConfigError(f"--batch-tokens {batch_tokens}: a batch holds at least one token")
+        if max_tokens is not None and max_tokens < 0:
+            raise ConfigError(f"--max-tokens {max_tokens}: give the most tokens of a sentence, or 0 for no limit")
+        chosen = choose_device(device)
+        default = "bf16" if chosen.type == "cuda" else "fp32"
+        return cls(
+            opened.build_model(chosen, DTYPES[precision or default]),
+            opened.tokenizer,
+            guided=opened.is_guided,
+            batch_tokens=opened.decoding.batch_tokens if batch_tokens is None else batch_tokens,
+            max_tokens=opened.decoding.max_input_tokens if max_tokens is None else max_tokens,
+        )
+
+    def align(
+        self, sources: Sequence[str], targets: Sequence[str], progress: Advance | None = None
+    ) -> list[list[Link]]:
+        """The links between the whitespace-separated words of each pair, sorted."""
+        words = words_of_pieces(self.tokenizer, targets)
+        return self._align(sources, self.tokenizer.encode(targets), words, progress)
+
+    def align_outputs(self, sources: Sequence[str], outputs: Sequence[Sequence[int]]) -> list[list[Link]]:
+        """As :meth:`align`, for the tokens of outputs, without begin and end, that a search has found."""
+        return self._align(sources, outputs, [words_of_output(self.tokenizer, ids) for ids in outputs], None)
+
+    def _align(
+        self,
+        sources: Sequence[str],
+        tgt: Sequence[Sequence[int]],
+        tgt_words: Sequence[Sequence[int]],
+        progress: Advance | None,
+    ) -> list[list[Link]]:
+        src = self.tokenizer.src.encode(sources)
+        src_words = words_of_pieces(self.tokenizer.src, sources)
+        chosen = self._best_sources(src, tgt, progress)
+        return [
+            sorted({(from_words[source], to_word) for source, to_word in zip(best, to_words, strict=False)})
+            for best, from_words, to_words in zip(chosen, src_words, tgt_words, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def _best_sources(
+        self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], progress: Advance | None
+    ) -> list[list[int]]:
+        """For each target piece the source piece with the highest weight; none for pairs that are empty or too long."""
+
+        def find(batch: Sequence[int]) -> list[list[int]]:
+            return self._find(
+                pack_pairs(*join_sentences([src[n] for n in batch]), *join_sentences([tgt[n] for n in batch]))
+            )
+
+        lengths = [max(map(len, pair)) if all(pair) else 0 for pair in zip(src, tgt, strict=True)]
+        planned = [0 if self.max_tokens and length > self.max_tokens else length for length in lengths]
+        best: list[list[int]] = [[] for _ in src]
+        if progress is not None:
+            progress(planned.count(0))
+        with memory_errors("align", "lower --batch-tokens or --max-tokens"):
+            batches = plan_batches(planned, self.batch_tokens)
+            for batch, found in chain.from_iterable(decode_in_memory(find, batch) for batch in batches):
+                for n, row in zip(batch, found, strict=True):
+                    best[n] = row
+                if progress is not None:
+                    progress(len(batch))
+        return best
+
+    def _find(self, batch: PackedBatch) -> list[list[int]]:
+        batch = batch.to(self._device)
+        with self.model.alignment_layer.recording() as recorded:
+            memory = self.model.encode(batch.src, batch.src_packing)
+            self.model.decode(batch.tgt_in, batch.tgt_packing, memory, batch.src_packing)
+        weights = self._weights(*recorded[0], batch)
+        ends = batch.src_packing.lengths - 1
+        weights[torch.arange(len(ends), device=ends.device), :, ends] = -1.0
+        best = weights.argmax(dim=2).tolist()
+        return [row[: length - 1] for row, length in zip(best, batch.tgt_packing.lengths.tolist(), strict=True)]
+
+    def _weights(self, queries: Tensor, keys_values: Tensor, batch: PackedBatch) -> Tensor:
+        """The sum of the weights of the heads, ``(n, tgt_packing.max_len, src_packing.max_len)``."""
+        d_k = self.model.config.d_k
+        rows = [torch.arange(packing.tokens, device=self._device) for packing in (batch.tgt_packing, batch.src_packing)]
+        heads = [slice(head * d_k, (head + 1) * d_k) for head in range(self._heads)]
+        found = [
+            log_weights(
+                queries[:, head], keys_values[:, head], rows[0], batch.tgt_packing, rows[1], batch.src_packing
+            ).exp()
+            for head in heads
+        ]
+        return torch.stack(found).sum(dim=0)
+
+    def iter_align(self, pairs: Iterable[tuple[str, str]], progress: Advance | None = None) -> Iterator[list[Link]]:
+        """The links of a stream of pairs of any length, in order."""
+        stream = iter(pairs)
+        while held := list(islice(stream, BUFFER_PAIRS)):
+            sources, targets = zip(*held, strict=True)
+            yield from self.align(sources, targets, progress)
+
+
+def align_files(
+    src: str,
+    tgt: str,
+    output: str | None,
+    load: Callable[[], Aligner],
+    *,
+    overwrite: bool = False,
+    progress: Advance | None = None,
+) -> int:
+    """Align two text files, line by line, plain or gzipped, in bounded memory; writes the Pharaoh format.
+
+    Args:
+        src: Source text.
+        tgt: Its translation; line n belongs to line n of ``src``.
+        output: The file appears once it is complete; None or ``-`` is standard output.
+        load: Builds the aligner. It is called after the files have been checked.
+        overwrite: Replace ``output`` if it exists.
+        progress: Called with the number of pairs just aligned.
+
+    Returns:
+        The number of pairs.
+
+    Raises:
+        UserError: Both inputs are the same file, or the output exists or is an input.
+        DataError: A file cannot be read, is empty or not UTF-8, or the numbers of lines differ.
+        StorageError: The output cannot be written.
+    """
+    if is_same_file(src, tgt):
+        raise UserError(f"--src and --tgt are the same file, {tgt}: name the translation")
+    count = 0
+    with writing_lines(output, overwrite=overwrite, inputs=[src, tgt]) as write:
+        pairs = iter_file_pairs(src, tgt)
+        checked = chain([next(pairs)], pairs)  # files that cannot be read fail before the model is loaded
+        for links in load().iter_align(checked, progress):
+            write(format_links(links))
+            count += 1
+    return count
