@@ -142,7 +142,7 @@ def test_back_translation_is_the_same_workflow(models: Path, tmp_path: Path) -> 
         ({"text": {"src": "none.en"}}, "none.en is not a file"),
         ({"translate": {"n_best": 9}}, "translate: n_best is 9, more than the beam of 8"),
         ({"filter": {"drop": 1}}, "filter.drop is 1: Input should be less than 1"),
-        ({"student": {}}, "student.preset is missing: give it in your configuration"),
+        ({"student": {"preset": None}}, "student.preset is missing: give it in your configuration"),
         ({"export": {"quantisation": "int8"}}, "export.quantisation is not a value of launch/distill/config.yaml"),
         ({"test": {}}, "test is {}"),
     ],
