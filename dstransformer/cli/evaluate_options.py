@@ -147,16 +147,13 @@ def _check_translation(options: argparse.Namespace, given: set[str]) -> None:
     following = "follow" in given
     missing = [] if following or given & {"bundle", "systems"} else ["BUNDLE or --systems"]
     if not following and not given & {"src", "ref", "test_set"}:
-        missing.append("--src and --ref, or --test-set")
+        missing.append("--src and --ref, or --test-set (a parser: --task parsing --gold TREES)")
     if "ref" in given and "src" not in given and (given & {"bundle", "comet"} or following):
         missing.append("--src")
     if "src" in given and "ref" not in given:
         missing.append("--ref")
     if missing:
-        needed = ", ".join(dict.fromkeys(missing))
-        raise UserError(
-            f"--task translation needs {needed} (a parser: --task parsing --gold); see `dst evaluate --help`"
-        )
+        raise UserError(f"--task translation needs {', '.join(dict.fromkeys(missing))}; see `dst evaluate --help`")
     apart = {"bundle", "systems", "significance", "comet", "output"} if following else set()
     if several := sorted(map(_option, given & apart)):
         raise UserError(f"--follow and {several[0]} do not go together: leave one out")

@@ -69,6 +69,8 @@ class Aligner:
         opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
         if opened.trees is not None:
             raise DataError(f"{opened.path} is a parser: name the bundle of a translation model")
+        if opened.directions:
+            raise DataError(f"{opened.path} translates in several directions: name the bundle of a model of one")
         if batch_tokens is not None and batch_tokens < 1:
             raise ConfigError(f"--batch-tokens {batch_tokens}: a batch holds at least one token")
         if max_tokens is not None and max_tokens < 0:

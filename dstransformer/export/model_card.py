@@ -201,10 +201,11 @@ def _results(bundle: Bundle, scores: list[Score]) -> Iterator[dict[str, Any]]:
 
 def _architecture(bundle: Bundle) -> dict[str, object]:
     model, tokenizer = bundle.model, bundle.tokenizer
+    activation = "" if model.activation == "relu" else f" ({model.activation})"
     ties = {"all": "source, target and softmax", "target": "target and softmax", "none": "none"}
     return {
         "layers": f"{model.encoder_depth} + {model.decoder_depth}, norm after each sub-layer",
-        "width": f"{model.d_model}, feed-forward {model.d_ff} ({model.activation})",
+        "width": f"{model.d_model}, feed-forward {model.d_ff}" + activation,
         "heads": f"{model.num_heads} of {model.d_k} (values {model.d_v})",
         "parameters": f"{parameter_count(model, tokenizer.vocab_size, tokenizer.src.vocab_size):,}",
         "vocabulary": f"{_pieces(tokenizer)}, joint"

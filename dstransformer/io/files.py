@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -53,8 +54,15 @@ def storage_errors(path: Path | str, *, full: str = RESUME_ADVICE) -> Iterator[N
         raise
     except OSError as error:
         place = (error.filename if os.path.isdir(path) else None) or path  # noqa: PTH112  # Path.is_dir may raise
-        reason = os.strerror(error.errno) if error.errno else error
-        raise StorageError(f"cannot write {place}: {reason}; {_advice(error.errno, full)}") from error
+        number = _number(error)
+        reason = os.strerror(number) if number else error
+        raise StorageError(f"cannot write {place}: {reason}; {_advice(number, full)}") from error
+
+
+def _number(error: OSError) -> int | None:
+    """Its ``errno``. NumPy's ``tofile`` says how much it wrote and not why: for lack of room."""
+    is_short = re.search(r"\d+ requested and \d+ written", str(error)) is not None
+    return errno.ENOSPC if error.errno is None and is_short else error.errno
 
 
 def _advice(number: int | None, full: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,10 @@ from support.data.prep import ENGLISH, GERMAN, build, sentence
 from support.training.trained import trained_bundle
 
 from dstransformer.cli import main
+from dstransformer.corpus import Direction
+from dstransformer.decoding.aligner import Aligner
+from dstransformer.errors import DataError
+from dstransformer.model import open_bundle
 
 PAIRS, STEP = 600, 20
 HELD_OUT = PAIRS // STEP
@@ -82,3 +87,10 @@ def test_what_cannot_be_aligned_is_refused(folder: Path, tmp_path: Path, capsys:
     assert main([*given, "--output", f"{tmp_path}/out", "--resume"]) == 2
     assert "use `dst align` afterwards" in capsys.readouterr().err
     assert not (tmp_path / "found").exists()
+
+
+def test_a_model_of_several_directions_is_refused(folder: Path) -> None:
+    directions = Direction("en", "de", ">>deu<<"), Direction("de", "en", ">>eng<<")
+    bundle = replace(open_bundle(folder / "guided"), directions=directions)
+    with pytest.raises(DataError, match="translates in several directions: name the bundle of a model of one"):
+        Aligner.load(bundle)

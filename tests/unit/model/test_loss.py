@@ -41,7 +41,7 @@ def test_loss_and_gradients_equal_pytorchs_cross_entropy(
     (expected * 0.37).backward()
     gradients = hidden.grad, weight.grad
     hidden.grad = weight.grad = None
-    loss, nll = smoothed_cross_entropy(hidden, weight, targets, epsilon)
+    loss, nll, *_ = smoothed_cross_entropy(hidden, weight, targets, epsilon)
     (loss * 0.37).backward()
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(nll, F.cross_entropy(hidden @ weight.t(), targets, reduction="sum"))
@@ -59,13 +59,13 @@ def test_an_output_bias_is_a_further_column_of_the_matrix(kernels: str, monkeypa
     logits = hidden @ weight.t() + bias
     expected = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=0.1)
     gradients = torch.autograd.grad(0.37 * expected, wanted, retain_graph=True)
-    loss, nll = smoothed_cross_entropy(hidden, weight, targets, 0.1, bias)
+    loss, nll, *_ = smoothed_cross_entropy(hidden, weight, targets, 0.1, bias)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(nll, F.cross_entropy(logits, targets, reduction="sum"))
     torch.testing.assert_close(torch.autograd.grad(0.37 * loss, wanted), gradients)
     for dtype in (torch.bfloat16, torch.float16):
         rounded = [tensor.detach().to(dtype).requires_grad_() for tensor in wanted]
-        half, _ = smoothed_cross_entropy(rounded[0], rounded[1], targets, 0.1, rounded[2])
+        half, *_ = smoothed_cross_entropy(rounded[0], rounded[1], targets, 0.1, rounded[2])
         for found, exact in zip(torch.autograd.grad(0.37 * half, rounded), gradients, strict=True):
             assert (found.float() - exact).norm() < 0.05 * exact.norm()
 
@@ -76,11 +76,11 @@ def test_rows_beyond_the_targets_are_ignored(kernels: str, monkeypatch: pytest.M
     monkeypatch.setenv("DST_CPU_KERNELS", kernels)
     hidden, weight, targets = draw()
     expected = (
-        *smoothed_cross_entropy(hidden, weight, targets, 0.1),
+        *smoothed_cross_entropy(hidden, weight, targets, 0.1)[:2],
         *torch.autograd.grad(smoothed_cross_entropy(hidden, weight, targets, 0.1)[0], (hidden, weight)),
     )
     filled = F.pad(hidden.detach(), (0, 0, 0, 9), value=3.0).requires_grad_()
-    loss, nll = smoothed_cross_entropy(filled, weight, targets, 0.1)
+    loss, nll, *_ = smoothed_cross_entropy(filled, weight, targets, 0.1)
     of_hidden, of_weight = torch.autograd.grad(loss, (filled, weight))
     torch.testing.assert_close((loss, nll, of_hidden[:TOKENS], of_weight), expected)
     assert not of_hidden[TOKENS:].any()
@@ -91,14 +91,14 @@ def test_perfect_prediction_has_the_entropy_of_the_smoothed_target() -> None:
     target = torch.full((1, ROWS), epsilon / ROWS)
     target[0, 4] += 1 - epsilon
     hidden = target.log()
-    loss, _ = smoothed_cross_entropy(hidden, torch.eye(ROWS), torch.tensor([4]), epsilon)
+    loss, *_ = smoothed_cross_entropy(hidden, torch.eye(ROWS), torch.tensor([4]), epsilon)
     torch.testing.assert_close(loss, -(target * target.log()).sum())
 
 
 def test_an_fp16_gradient_survives_a_loss_scale_beyond_the_fp16_range() -> None:
     hidden, weight, targets = (t.detach().half() if t.is_floating_point() else t.detach() for t in draw())
     hidden.requires_grad_()
-    loss, _ = smoothed_cross_entropy(hidden, weight, targets, 0.1)
+    loss, *_ = smoothed_cross_entropy(hidden, weight, targets, 0.1)
     (loss * 1e-5 * 2.0**17).backward()
     assert hidden.grad is not None
     assert hidden.grad.isfinite().all()
@@ -109,7 +109,7 @@ def test_small_gradients_of_fp16_logits_are_not_lost() -> None:
     hidden, weight = torch.ones(1, WIDTH, dtype=torch.float16), torch.zeros(ROWS, WIDTH, dtype=torch.float16)
     weight[0] = 18.4 / WIDTH
     weight.requires_grad_()
-    loss, _ = smoothed_cross_entropy(hidden, weight, torch.tensor([0]), 0.0)
+    loss, *_ = smoothed_cross_entropy(hidden, weight, torch.tensor([0]), 0.0)
     (loss * 2.0**15).backward()
     assert weight.grad is not None
     expected = torch.full((ROWS - 1, WIDTH), 2.0**15 * 1.02e-8, dtype=torch.float16)

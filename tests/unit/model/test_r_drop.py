@@ -40,7 +40,7 @@ def test_loss_and_gradients_equal_the_formula(logits: int, monkeypatch: pytest.M
     hidden, weight, targets = draw()
     expected = formula(hidden, weight, targets)
     gradients = torch.autograd.grad(0.37 * expected, (hidden, weight))
-    loss, nll = r_drop_cross_entropy(hidden, weight, targets, EPSILON, ALPHA)
+    loss, nll, *_ = r_drop_cross_entropy(hidden, weight, targets, EPSILON, ALPHA)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(torch.autograd.grad(0.37 * loss, (hidden, weight)), gradients)
     means = [F.cross_entropy(hidden[at : at + TOKENS] @ weight.t(), targets, reduction="sum") for at in (0, TOKENS)]
@@ -56,14 +56,14 @@ def test_an_output_bias_is_a_further_column_of_the_matrix(logits: int, monkeypat
     wanted = (hidden, weight, bias)
     expected = formula(F.pad(hidden, (0, 1), value=1.0), torch.cat((weight, bias[:, None]), dim=1), targets)
     gradients = torch.autograd.grad(0.37 * expected, wanted)
-    loss, _ = r_drop_cross_entropy(hidden, weight, targets, EPSILON, ALPHA, bias)
+    loss, *_ = r_drop_cross_entropy(hidden, weight, targets, EPSILON, ALPHA, bias)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(torch.autograd.grad(0.37 * loss, wanted), gradients)
 
 
 def test_fp16_does_not_overflow_with_a_large_divergence() -> None:
     hidden, weight, targets = draw(torch.float16)
-    loss, _ = r_drop_cross_entropy(hidden, weight, targets, EPSILON, 100.0)
+    loss, *_ = r_drop_cross_entropy(hidden, weight, targets, EPSILON, 100.0)
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (hidden, weight)))
 
 
@@ -73,7 +73,7 @@ def test_half_precision_is_close_to_the_formula(dtype: torch.dtype) -> None:
     exact = [tensor.detach().float().requires_grad_() for tensor in (hidden, weight)]
     expected = formula(*exact, targets)
     gradients = torch.autograd.grad(expected, exact)
-    loss, _ = r_drop_cross_entropy(hidden, weight, targets, EPSILON, ALPHA)
+    loss, *_ = r_drop_cross_entropy(hidden, weight, targets, EPSILON, ALPHA)
     torch.testing.assert_close(loss, expected, rtol=0.02, atol=0.0)
     for actual, wanted in zip(torch.autograd.grad(loss, (hidden, weight)), gradients, strict=True):
         assert (actual.float() - wanted).norm() < 0.03 * wanted.norm()
