@@ -241,7 +241,6 @@ def decode_lines(
     from dstransformer.decoding.formats import Request
     from dstransformer.decoding.parts import translate_in_parts
     from dstransformer.distributed.launcher import read_processes
-    from dstransformer.io.text import is_stdout
     from dstransformer.terminal.progress import reporting
 
     if options.file and options.bundle.is_file() and Path(options.file).is_dir():
@@ -251,17 +250,14 @@ def decode_lines(
         )
     processes = read_processes(os.environ)
     in_parts = processes.world_size > 1 or options.resume
-    if in_parts and (options.file in (None, "-") or is_stdout(options.output)):
-        who = "--resume needs" if options.resume else f"{processes.world_size} processes need"
-        raise UserError(f"{who} a FILE and --output FILE: standard input and output cannot be divided")
+    if in_parts:
+        _check_parts(options, processes, alignments)
     if processes.world_size > 1:
         _assign_device(options, processes)
     bar = options.output not in (None, "-") or sys.stdout is None or not sys.stdout.isatty()
     with reporting("lines", bar=bar and processes.rank == 0) as progress:
         if in_parts:
             shown = progress if processes.rank == 0 else None
-            if alignments is not None:
-                raise UserError("--alignments is for one process without --resume: use `dst align` afterwards")
             translate_in_parts(
                 options.file,
                 options.output,
@@ -285,6 +281,17 @@ def decode_lines(
     if options.output not in (None, "-"):
         print(f"dst: {done}", file=sys.stderr)
     return CommandResult()
+
+
+def _check_parts(options: argparse.Namespace, processes: Processes, alignments: str | None) -> None:
+    """Check that lines can be translated in parts."""
+    from dstransformer.io.text import is_stdout
+
+    if options.file in (None, "-") or is_stdout(options.output):
+        who = "--resume needs" if options.resume else f"{processes.world_size} processes need"
+        raise UserError(f"{who} a FILE and --output FILE: standard input and output cannot be divided")
+    if alignments is not None:
+        raise UserError("--alignments is for one process without --resume: use `dst align` afterwards")
 
 
 def _assign_device(options: argparse.Namespace, processes: Processes) -> None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from dstransformer.cli.options import CommandResult, Commands, file, folder
+from dstransformer.cli.options import CommandResult, Commands, add_target, file, folder
 from dstransformer.cli.score import add_scoring, load_scorer
 from dstransformer.errors import UserError
 from dstransformer.terminal.command import CommandParser, exit_on_sigterm
@@ -76,6 +76,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace an existing --output")
     parser.add_argument("--json", action="store_true", help="print what --tune finds as JSON")
     add_scoring(parser)
+    add_target(parser)
     parser.set_defaults(handler=run)
 
 

@@ -34,6 +34,7 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing --output")
     add_scoring(parser)
+    add_target(parser)
     parser.set_defaults(handler=run)
 
 
@@ -45,7 +46,6 @@ def add_scoring(parser: CommandParser, what: str = "score") -> None:
     parser.add_argument(
         "--batch-tokens", type=int, metavar="N", help="tokens per batch on the longer side (the bundle's)"
     )
-    add_target(parser)
     add_device(parser)
 
 

@@ -107,12 +107,10 @@ class Engine:
         src_vocab_size: int | None = None,
     ) -> None:
         deepspeed = import_deepspeed(ds_config, world)
-        self._config = config
-        self._world = world
-        self._report = report
+        self._config, self._world, self._report = config, world, report
         self._stage = zero_stage(ds_config)
-        precision = precision_of(ds_config)
-        self._loss_scale = LossScale(ds_config["fp16"]) if precision == "fp16" else None
+        dtype = DTYPES[precision_of(ds_config)]
+        self._loss_scale = LossScale(ds_config["fp16"]) if dtype == torch.float16 else None
         if world.device.type == "cuda":
             torch.set_float32_matmul_precision("high" if config.training.tf32 else "highest")
         torch.manual_seed(config.training.seed)
@@ -124,7 +122,7 @@ class Engine:
             r_drop=config.loss.r_drop,
             guided_alignment=config.loss.guided_alignment,
             src_vocab_size=src_vocab_size,
-            dtype=None if precision == "fp32" else DTYPES[precision],
+            dtype=None if dtype == torch.float32 else dtype,
             recompute=config.training.activation_checkpointing,
         )
         if initial is not None:
@@ -151,7 +149,7 @@ class Engine:
                 "the section from the JSON given with --ds"
             ) from None
         self._partition = Partition(self._engine, self._stage, world)
-        self._rounded_weights = self._build_rounded_weights(DTYPES[precision])
+        self._rounded_weights = self._build_rounded_weights(dtype)
         self._ema = self._build_ema()
         self._grad_norm: float | None = None
         self._finite = _HostFlag(world.device)

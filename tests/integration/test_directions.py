@@ -165,7 +165,7 @@ def test_long_texts_keep_their_tag_in_every_part(folder: Path) -> None:
     apart = translator.translate([first, second])
     limit = max(len(ids) for ids in translator.tokenizer.encode([first, second]))
     translator.settings = translator.settings.model_copy(update={"long_inputs": "split", "max_input_tokens": limit})
-    for tags in (translator.tags, None):  # None as with CTranslate2 and in the server
+    for tags in (translator.tags, None):  # None as in the server
         translator.tags = tags
         text = f"{first} {second.removeprefix('>>deu<< ')}"
         assert translator._encode([text], 1)[0] == translator.tokenizer.encode([first, second])
