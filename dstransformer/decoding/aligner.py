@@ -15,11 +15,11 @@ from dstransformer.batching import PackedBatch, pack_pairs, plan_batches
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.alignment import Link, format_links
 from dstransformer.corpus.words import words_of_output, words_of_pieces
-from dstransformer.decoding.devices import choose_device, decode_in_memory, memory_errors
-from dstransformer.decoding.scoring import iter_file_pairs, join_sentences
-from dstransformer.errors import ConfigError, DataError, UserError
+from dstransformer.decoding.devices import decode_in_memory, memory_errors
+from dstransformer.decoding.scoring import iter_file_pairs, join_sentences, limit_tokens, load_for_pairs
+from dstransformer.errors import DataError, UserError
 from dstransformer.io.text import is_same_file, writing_lines
-from dstransformer.model import DTYPES, Bundle, Transformer, open_bundle
+from dstransformer.model import Bundle, Transformer, open_bundle
 from dstransformer.model.guidance import log_weights
 from dstransformer.terminal.progress import Advance
 
@@ -50,8 +50,7 @@ class Aligner:
         self.model = model
         self.tokenizer = tokenizer
         self.batch_tokens = batch_tokens
-        learned = model.config.max_positions - 1 if model.config.positions == "learned" else 0
-        self.max_tokens = min(filter(None, (max_tokens, learned)), default=0)
+        self.max_tokens = limit_tokens(model, max_tokens)
         self._heads = 1 if guided else model.config.num_heads
         self._device = model.softmax_weight.device
 
@@ -67,23 +66,11 @@ class Aligner:
     ) -> Self:
         """Load a bundle. Arguments and errors are those of ``Scorer.load``."""
         opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
-        if opened.trees is not None:
-            raise DataError(f"{opened.path} is a parser: name the bundle of a translation model")
         if opened.directions:
             raise DataError(f"{opened.path} translates in several directions: name the bundle of a model of one")
-        if batch_tokens is not None and batch_tokens < 1:
-            raise ConfigError(f"--batch-tokens {batch_tokens}: a batch holds at least one token")
-        if max_tokens is not None and max_tokens < 0:
-            raise ConfigError(f"--max-tokens {max_tokens}: give the most tokens of a sentence, or 0 for no limit")
-        chosen = choose_device(device)
-        default = "bf16" if chosen.type == "cuda" else "fp32"
-        return cls(
-            opened.build_model(chosen, DTYPES[precision or default]),
-            opened.tokenizer,
-            guided=opened.is_guided,
-            batch_tokens=opened.decoding.batch_tokens if batch_tokens is None else batch_tokens,
-            max_tokens=opened.decoding.max_input_tokens if max_tokens is None else max_tokens,
-        )
+        model, batch_tokens, max_tokens = load_for_pairs(opened, device, precision, batch_tokens, max_tokens)
+        guided = opened.is_guided
+        return cls(model, opened.tokenizer, guided=guided, batch_tokens=batch_tokens, max_tokens=max_tokens)
 
     def align(
         self, sources: Sequence[str], targets: Sequence[str], progress: Advance | None = None

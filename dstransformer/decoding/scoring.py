@@ -79,8 +79,7 @@ class Scorer:
         self.tokenizer = tokenizer
         self.batch_tokens = batch_tokens
         self.tags = tags
-        learned = model.config.max_positions - 1 if model.config.positions == "learned" else 0
-        self.max_tokens = min(filter(None, (max_tokens, learned)), default=0)
+        self.max_tokens = limit_tokens(model, max_tokens)
         self._device = model.softmax_weight.device
 
     @classmethod
@@ -110,23 +109,9 @@ class Scorer:
             ConfigError: A setting is out of bounds, or the device does not exist.
         """
         opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
-        if opened.trees is not None:
-            raise DataError(f"{opened.path} is a parser: name the bundle of a translation model")
-        if batch_tokens is not None and batch_tokens < 1:
-            raise ConfigError(f"--batch-tokens {batch_tokens}: a batch holds at least one token")
-        if max_tokens is not None and max_tokens < 0:
-            raise ConfigError(f"--max-tokens {max_tokens}: give the most tokens of a sentence, or 0 for no limit")
         tags = build_tags(opened.directions, opened.src_lang, opened.tgt_lang, to)
-        chosen = choose_device(device)
-        default = "bf16" if chosen.type == "cuda" else "fp32"
-        model = opened.build_model(chosen, DTYPES[precision or default])
-        return cls(
-            model,
-            opened.tokenizer,
-            batch_tokens=opened.decoding.batch_tokens if batch_tokens is None else batch_tokens,
-            max_tokens=opened.decoding.max_input_tokens if max_tokens is None else max_tokens,
-            tags=tags,
-        )
+        model, batch_tokens, max_tokens = load_for_pairs(opened, device, precision, batch_tokens, max_tokens)
+        return cls(model, opened.tokenizer, batch_tokens=batch_tokens, max_tokens=max_tokens, tags=tags)
 
     def iter_score(
         self, pairs: Iterable[tuple[str, str]], buffer_pairs: int = BUFFER_LINES, progress: Advance | None = None
@@ -196,6 +181,35 @@ class Scorer:
         batch = pack_pairs(*join_sentences(src), *join_sentences(tgt)).to(self._device)
         found = token_log_probabilities(self.model, batch).double()
         return torch.stack([part.sum() for part in torch.split(found, batch.tgt_packing.lengths.tolist())])
+
+
+def load_for_pairs(
+    opened: Bundle, device: str | None, precision: str | None, batch_tokens: int | None, max_tokens: int | None
+) -> tuple[Transformer, int, int]:
+    """Load a translation model that decodes given pairs; arguments and errors are those of :meth:`Scorer.load`.
+
+    Returns:
+        The model, and ``batch_tokens`` and ``max_tokens`` as given or the bundle's.
+    """
+    if opened.trees is not None:
+        raise DataError(f"{opened.path} is a parser: name the bundle of a translation model")
+    if batch_tokens is not None and batch_tokens < 1:
+        raise ConfigError(f"--batch-tokens {batch_tokens}: a batch holds at least one token")
+    if max_tokens is not None and max_tokens < 0:
+        raise ConfigError(f"--max-tokens {max_tokens}: give the most tokens of a sentence, or 0 for no limit")
+    chosen = choose_device(device)
+    default = "bf16" if chosen.type == "cuda" else "fp32"
+    return (
+        opened.build_model(chosen, DTYPES[precision or default]),
+        opened.decoding.batch_tokens if batch_tokens is None else batch_tokens,
+        opened.decoding.max_input_tokens if max_tokens is None else max_tokens,
+    )
+
+
+def limit_tokens(model: Transformer, max_tokens: int) -> int:
+    """Maximum tokens of a sentence, but no more than the model has learned positions for; 0: any number."""
+    learned = model.config.max_positions - 1 if model.config.positions == "learned" else 0
+    return min(filter(None, (max_tokens, learned)), default=0)
 
 
 def token_log_probabilities(model: Transformer, batch: PackedBatch) -> Tensor:
