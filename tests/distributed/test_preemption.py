@@ -29,9 +29,13 @@ def train_arguments(corpus: Path, run: Path, updates: int = UPDATES) -> list[str
     return [*options, "model.dropout=0.1", f"training.max_updates={updates}"]
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | Fork) -> None:
+def wait_until(
+    condition: Callable[[], bool], process: subprocess.Popen[str] | Fork, printed: Path | None = None
+) -> None:
+    """``printed`` holds the output of a process that has no pipe; a failure shows it."""
     while not condition():
-        assert process.poll() is None, "the run ended before the signal"
+        said = printed.read_text() if printed else ""
+        assert process.poll() is None, f"the run ended before the signal: {said}"
         time.sleep(0.02)
 
 
@@ -137,7 +141,7 @@ def test_sigterm_to_the_deepspeed_launcher_is_said_in_one_line_with_one_cause(to
     run, printed = tmp_path / "run", tmp_path / "printed"
     command = launcher(2, "--module", "dstransformer", *train_arguments(toy_corpus, run, MANY))
     with printed.open("w") as file, started(command, stdout=file, stderr=subprocess.STDOUT) as program:
-        wait_until(lambda: has_logged(run, 5), program)
+        wait_until(lambda: has_logged(run, 5), program, printed)
         (node,) = psutil.Process(program.pid).children()
         program.terminate()
         finish(program)

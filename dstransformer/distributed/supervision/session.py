@@ -93,7 +93,7 @@ class Session:
         """Combine what the ranks have found after an update, in its one control message. See :class:`Flags`."""
         flags = Flags(*self.world.any(self._stop.received is not None, save, writing, nonfinite))
         if flags.stop:
-            self._stop.share_deadline(self.world)
+            self._stop.share(self.world)
         return flags
 
     def wait(self, seconds: float) -> bool:

@@ -141,12 +141,20 @@ class StopRequest:
         self._own_cause = cause, event
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def share_deadline(self, world: World) -> None:
-        """Count the seconds on every process from the first signal that any of them received. Collective."""
-        if not self._seconds:
-            return
-        elapsed = max(world.gather(0.0 if self._first is None else time.monotonic() - self._first))
-        self._set_deadline(self._seconds - elapsed)
+    def share(self, world: World) -> None:
+        """Tell every process why the run stops, and count its seconds from the first signal to any. Collective.
+
+        A process that no signal has reached yet adopts the cause of the lowest rank that has one, and announces it.
+        """
+        elapsed = 0.0 if self._first is None else time.monotonic() - self._first
+        shared = world.gather((elapsed, self.received, self._own_cause))
+        if self._seconds:
+            self._set_deadline(self._seconds - max(elapsed for elapsed, *_ in shared))
+        for rank, (_, received, own_cause) in enumerate(shared):
+            if received and self.received is None:
+                to_rank = f"{received} to rank {rank}"
+                self.received, event = own_cause or (to_rank, to_rank)
+                self._announce_stop(event)
 
     def exit_if_overdue(self) -> None:
         """After other processes are gone: end this one too, if its time for the checkpoint is about to be over."""
@@ -161,13 +169,18 @@ class StopRequest:
             self._exit("stopped at the second signal")
         name, first = signal.Signals(number).name, self.received is None
         self.received, event = self._own_cause or (name, name)
-        if first and self._announce:
-            limit = f", within {self._seconds:g} s" if self._seconds else ""
-            condition = " if all its processes still run" if self._processes > 1 else ""
-            _print(
-                f"dst: {event}: the run stops after this update and writes a checkpoint{limit}{condition}; "
-                "again stops it at once\n"
-            )
+        if first:
+            self._announce_stop(event)
+
+    def _announce_stop(self, event: str) -> None:
+        if not self._announce:
+            return
+        limit = f", within {self._seconds:g} s" if self._seconds else ""
+        condition = " if all its processes still run" if self._processes > 1 else ""
+        _print(
+            f"dst: {event}: the run stops after this update and writes a checkpoint{limit}{condition}; "
+            "again stops it at once\n"
+        )
 
     def _watch(self) -> None:
         """See each signal as it arrives, whatever the main thread does, and end the process when its time is over."""

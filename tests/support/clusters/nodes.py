@@ -1,4 +1,7 @@
-"""Two nodes on one machine: network namespaces connected by a veth pair, with an sshd in each."""
+"""Two nodes on one machine: network namespaces connected by a veth pair, with an sshd in each.
+
+A login sees the processes of its node only: DeepSpeed, when stopped, calls ``pkill`` for every ``deepspeed`` of a node.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,8 @@ def two_nodes(folder: Path) -> Iterator[TwoNodes]:
     Raises:
         UnavailableError: Not running as root, a tool is missing, or the kernel does not allow namespaces.
     """
-    tools = find_tools(("ip", "ssh", "sshd", "ssh-keygen", "pdsh"), "iproute2 openssh-server openssh-client pdsh")
+    names = ("ip", "ssh", "sshd", "ssh-keygen", "pdsh", "unshare")
+    tools = find_tools(names, "iproute2 openssh-server openssh-client pdsh util-linux")
     nodes = (Node(f"dst-{os.getpid()}-a", "198.18.0.1"), Node(f"dst-{os.getpid()}-b", "198.18.0.2"))
     variables = environment()
     variables["PATH"] = os.pathsep.join([str(_write_ssh(folder, tools)), variables["PATH"], "/usr/sbin", "/sbin"])
@@ -107,7 +111,8 @@ def _start_sshd(stack: ExitStack, node: Node, folder: Path, tools: dict[str, str
     config = folder / f"{node.namespace}.conf"
     config.write_text("".join(f"{name} {value}\n" for name, value in options.items()))
     log = stack.enter_context((folder / f"{node.namespace}.log").open("wb"))
-    command = node.command(tools["sshd"], "-D", "-e", "-f", str(config))
+    own_processes = [tools["unshare"], "--pid", "--fork", "--kill-child", "--mount-proc"]
+    command = node.command(*own_processes, tools["sshd"], "-D", "-e", "-f", str(config))
     stack.enter_context(started(command, stdout=log, stderr=log))
 
 

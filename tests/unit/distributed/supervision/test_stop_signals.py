@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -70,6 +72,8 @@ with StopRequest() as stop:
 HANGING = """
 import ctypes, os, sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from dstransformer.distributed.supervision import stop_signals
 stop_signals.SAME_REQUEST_SECONDS = -1.0
 write = lambda: Path(sys.argv[2]).write_text("left")
@@ -100,6 +104,27 @@ def test_a_hanging_process_leaves_at_its_deadline_or_at_the_second_signal(
     # The main thread announces the first signal if it comes before the wait.
     assert errors.endswith(f"dst: {reason}; the same command resumes from the last complete checkpoint\n")
     assert left.read_text() == "left"
+
+
+@pytest.mark.parametrize(
+    ("shared", "cause", "event"),
+    [
+        ((1.0, "SIGUSR1", None), "SIGUSR1 to rank 1", "SIGUSR1 to rank 1"),
+        ((1.0, "its end", ("its end", "it was killed")), "its end", "it was killed"),
+    ],
+)
+def test_a_process_without_a_signal_adopts_the_cause_of_another(
+    shared: tuple[object, ...], cause: str, event: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    world: Any = SimpleNamespace(gather=lambda own: [own, shared])
+    with StopRequest(announce=True, processes=2) as stop:
+        stop.share(world)
+        stop.share(world)
+        assert stop.received == cause
+    assert capfd.readouterr().err == (
+        f"dst: {event}: the run stops after this update and writes a checkpoint if all its processes still run; "
+        "again stops it at once\n"
+    )
 
 
 def test_other_ranks_announce_nothing(capfd: pytest.CaptureFixture[str]) -> None:
