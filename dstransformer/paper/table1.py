@@ -225,8 +225,8 @@ def check_settings(settings: Settings) -> None:
 
     Raises:
         UserError: A number is too small or named twice, there are fewer than two lengths or widths, the neighbourhood
-            is larger than every length, the device is neither a CPU nor a CUDA device, or the largest layer would not
-            fit into memory.
+            or the kernel is larger than every length, the device is neither a CPU nor a CUDA device, or the largest
+            layer would not fit into memory.
     """
     if settings.device.type not in ("cpu", "cuda"):
         raise UserError(f"--device {settings.device}: memory is measured on a CPU or with CUDA only")
@@ -243,11 +243,12 @@ def check_settings(settings: Settings) -> None:
         if value < minimum:
             raise UserError(f"{option} {value}: give a number from {minimum}")
     longest = settings.lengths[-1]
-    if settings.neighbourhood > longest:
-        raise UserError(
-            f"--neighbourhood {settings.neighbourhood} is larger than every length (the longest is {longest}): give a "
-            "smaller one, or longer --lengths"
-        )
+    for option, value in (("--neighbourhood", settings.neighbourhood), ("--kernel", settings.kernel)):
+        if value > longest:
+            raise UserError(
+                f"{option} {value} is larger than every length (the longest is {longest}): give a smaller one, or "
+                "longer --lengths"
+            )
     needed, free = BYTES_PER_NUMBER * _numbers_at_peak(settings), _free_memory(settings.device)
     if needed > free:
         raise UserError(

@@ -85,6 +85,7 @@ def test_only_an_earlier_result_is_replaced(tmp_path: Path, capsys: pytest.Captu
     ("--lengths 8 16", "--neighbourhood 32 is larger than every length (the longest is 16)"),
     ("--neighbourhood 2", "--neighbourhood 2: give a number from 3"),
     ("--kernel 1", "--kernel 1: give a number from 2"),
+    ("--kernel 999 --lengths 64 128", "--kernel 999 is larger than every length (the longest is 128)"),
     ("--batch 0", "--batch 0: give a number from 1"),
     ("--device gpu", "cannot use the device 'gpu'"),
     ("--device meta", "cannot use the device 'meta'"),
