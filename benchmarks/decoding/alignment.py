@@ -8,90 +8,114 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
+import shlex
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.lib.processes import environment, run_command, run_prep
 from benchmarks.lib.tables import format_table
 from data_prep.sources.toy.grammar import AlignedPair, aligned_toy_splits
-from dstransformer.corpus.alignment import Link, format_links, read_links
+from dstransformer.corpus.alignment import Link, format_links, format_reference, read_links
 from dstransformer.evaluation.alignment import score_alignments
 
 SEED = 1
-HELD_OUT = 1000
+VALIDATION = 100
+TEST = 1000
 
 #: Places beside a link, where growing looks for more.
 NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
 
+Links = list[set[Link]]
 Figures = dict[str, float]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pairs", type=int, default=20_000, help="training pairs (20000)")
+    parser.add_argument("--pairs", type=int, default=20_000, help="training pairs that are drawn (20000)")
+    parser.add_argument("--max-words", type=int, default=100, help="leave out longer pairs, everywhere (100)")
     parser.add_argument("--updates", type=int, default=500, help="updates of each model (500)")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the preset toy")
     parser.add_argument("--weight", type=float, default=0.5, help="of guided alignment (0.5)")
     parser.add_argument("--eflomal", default=shutil.which("eflomal-align"), help="its program eflomal-align (on PATH)")
 
 
 def main(options: argparse.Namespace) -> None:
-    splits = aligned_toy_splits(options.pairs, SEED, HELD_OUT, HELD_OUT)
+    drawn = aligned_toy_splits(options.pairs, SEED, VALIDATION, TEST)
+    splits = {name: [pair for pair in pairs if is_short(pair, options.max_words)] for name, pairs in drawn.items()}
+    sizes = ", ".join(f"{len(pairs):,} {name}" for name, pairs in splits.items())
+    print(f"pairs: {sizes}; {options.updates} updates of toy {shlex.join(options.set)}", flush=True)
+    guided = [f"loss.guided_alignment={options.weight}"]
     rows: list[tuple[str, Figures, float]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        sizes = ["--pairs", str(options.pairs), "--seed", str(SEED)]
-        sizes += ["--valid-size", str(HELD_OUT), "--test-size", str(HELD_OUT)]
-        toy = ["--source", "toy", *sizes, "--vocab-size", "1000"]
-        run_prep("build", *toy, "--aligned", "--out", str(folder / "grammar"))
-        written = [f"--{side}={folder / side}" for side in ("src", "tgt", "alignments")]
-        run_prep("text", str(folder / "grammar"), *written)
+        write_reference(splits["test"], folder)
+        corpora = {"grammar": [set(pair.alignment.sure) for pair in splits["train"]]}
         if options.eflomal:
             found, seconds = align_with_eflomal(options.eflomal, splits["train"] + splits["test"], folder)
-            for kind, links in found.items():
-                rows.append((f"eflomal, {kind}", score(links[options.pairs :], splits["test"]), seconds))
-            build_with(found["grow-diag-final-and"][: options.pairs], splits, folder)
+            train = len(splits["train"])
+            rows += [
+                (f"eflomal, {kind}", score(links[train:], splits["test"]), seconds) for kind, links in found.items()
+            ]
+            corpora["eflomal"] = found["grow-diag-final-and"][:train]
         else:
             print("eflomal is not installed: name its program eflomal-align with --eflomal for its rows")
-        guided = f"loss.guided_alignment={options.weight}"
-        models = [("no guidance", "grammar", []), ("guided by the grammar", "grammar", [guided])]
-        models += [("guided by eflomal", "eflomal", [guided])] if options.eflomal else []
-        for system, corpus, values in models:
-            rows.append(
-                (f"{options.updates} updates, {system}", *train_and_align(folder, corpus, options.updates, values))
-            )
-    print(f"{options.pairs:,} training pairs, {HELD_OUT:,} test pairs, vocabulary 1,000")
+        for corpus, links in corpora.items():
+            build_with(corpus, links, splits, folder)
+            rows.append((f"model guided by {corpus}", *train_and_align(folder, corpus, options, guided)))
+        rows.append(("model without guidance", *train_and_align(folder, "grammar", options, [])))
     cells = (
         f"{system} | {figures['aer']:.4f} | {figures['precision']:.4f} | {figures['recall']:.4f} | {seconds:.0f} s"
         for system, figures, seconds in rows
     )
-    print(format_table("links | AER: | precision: | recall: | training or alignment:", cells))
+    print(format_table("links | AER: | precision: | recall: | CPU time of training or aligning:", cells))
 
 
-def train_and_align(folder: Path, corpus: str, updates: int, values: Sequence[str]) -> tuple[Figures, float]:
-    """Train a model; the figures of its alignment of the test text, and the seconds of training."""
+def is_short(pair: AlignedPair, words: int) -> bool:
+    return max(len(pair.english.split()), len(pair.german.split())) <= words
+
+
+def write_reference(pairs: Sequence[AlignedPair], folder: Path) -> None:
+    lines = {
+        "test.src": [pair.english for pair in pairs],
+        "test.tgt": [pair.german for pair in pairs],
+        "test.gold": [format_reference(pair.alignment) for pair in pairs],
+    }
+    for name, texts in lines.items():
+        (folder / name).write_text("".join(f"{text}\n" for text in texts))
+
+
+def train_and_align(
+    folder: Path, corpus: str, options: argparse.Namespace, values: Sequence[str]
+) -> tuple[Figures, float]:
+    """Train a model; the figures of its alignment of the test text, and the CPU time of training."""
     run = folder / f"run-{corpus}-{len(values)}"
     dst = [sys.executable, "-m", "dstransformer"]
-    changes = [f"training.max_updates={updates}", "tracking.enabled=false", *values]
-    began = time.perf_counter()
+    changes = [f"training.max_updates={options.updates}", "tracking.enabled=false", *options.set, *values]
+    before = cpu_seconds()
     train = [*dst, "train", "toy", "--corpus", str(folder / corpus), "--run", str(run), "--set", *changes]
     run_command(train, environment(DS_ACCELERATOR="cpu"))
-    seconds = time.perf_counter() - began
-    files = ["--src", str(folder / "src"), "--tgt", str(folder / "tgt"), "--reference", str(folder / "alignments")]
-    figures: Figures = json.loads(run_command([*dst, "align", str(run), *files]).stdout)
+    seconds = cpu_seconds() - before
+    files = [f"--{flag}={folder / name}" for flag, name in (("src", "test.src"), ("tgt", "test.tgt"))]
+    done = run_command([*dst, "align", str(run), *files, f"--reference={folder / 'test.gold'}"])
+    figures: Figures = json.loads(done.stdout)
     return figures, seconds
 
 
-def align_with_eflomal(
-    program: str, pairs: Sequence[AlignedPair], folder: Path
-) -> tuple[dict[str, list[set[Link]]], float]:
-    """The links of pairs by each direction and by their combination, and the seconds of the program."""
+def cpu_seconds() -> float:
+    """Seconds of CPU time of the processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def align_with_eflomal(program: str, pairs: Sequence[AlignedPair], folder: Path) -> tuple[dict[str, Links], float]:
+    """The links of pairs by each direction and by their combination, and its CPU time."""
     files = {name: folder / f"eflomal.{name}" for name in ("src", "tgt", "forward", "reverse")}
     for side, sentences in (("src", [pair.english for pair in pairs]), ("tgt", [pair.german for pair in pairs])):
         files[side].write_text("".join(f"{plain(sentence)}\n" for sentence in sentences))
-    began = time.perf_counter()
+    before = cpu_seconds()
     run_command(
         [
             program,
@@ -99,7 +123,7 @@ def align_with_eflomal(
             *(part for flag, path in zip("stfr", files.values(), strict=True) for part in (f"-{flag}", str(path))),
         ]
     )
-    seconds = time.perf_counter() - began
+    seconds = cpu_seconds() - before
     forward, reverse = (
         [set(read_links(line)) for line in files[name].read_text().splitlines()] for name in ("forward", "reverse")
     )
@@ -143,21 +167,15 @@ def score(links: Sequence[Iterable[Link]], pairs: Sequence[AlignedPair]) -> Figu
     return {name: float(value or 0.0) for name, value in found.record().items()}
 
 
-def build_with(links: Sequence[set[Link]], splits: dict[str, list[AlignedPair]], folder: Path) -> None:
-    """Build the corpus ``eflomal``: the same pairs and pieces, with these alignments of the training text."""
+def build_with(name: str, links: Links, splits: dict[str, list[AlignedPair]], folder: Path) -> None:
+    """Build a corpus with these alignments of the training text."""
     options = []
     for flag, pairs in (("", splits["train"]), ("valid-", splits["validation"])):
         for side, sentences in (("src", [pair.english for pair in pairs]), ("tgt", [pair.german for pair in pairs])):
-            path = folder / f"text.{flag}{side}"
+            path = folder / f"{name}.{flag}{side}"
             path.write_text("".join(f"{sentence}\n" for sentence in sentences))
             options += [f"--{flag}{side}", str(path)]
-    (folder / "text.links").write_text("".join(f"{format_links(one)}\n" for one in links))
-    options += [
-        "--alignments",
-        str(folder / "text.links"),
-        "--tokenizer-model",
-        str(folder / "grammar/tokenizer.model"),
-    ]
-    run_prep(
-        "build", "--source", "files", "--src-lang", "en", "--tgt-lang", "de", *options, "--out", str(folder / "eflomal")
-    )
+    path = folder / f"{name}.links"
+    path.write_text("".join(f"{format_links(one)}\n" for one in links))
+    options += ["--alignments", str(path), "--vocab-size", "1500", "--out", str(folder / name)]
+    run_prep("build", "--source", "files", "--src-lang", "en", "--tgt-lang", "de", *options)

@@ -17,7 +17,7 @@ from support.models.packed import tiny_config
 
 
 def trained_bundle(
-    folder: Path, corpus: Path, *, updates: int = 250, guided: float = 0.0, **model_changes: Any
+    folder: Path, corpus: Path, *, updates: int = 250, guided: float = 0.0, sentences: int = 64, **model_changes: Any
 ) -> Path:
     """Train on a corpus and write a bundle.
 
@@ -40,7 +40,7 @@ def trained_bundle(
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
     order = np.random.default_rng(1)
     for update in range(updates):
-        rows = order.choice(len(split), 64, replace=False)
+        rows = order.choice(len(split), sentences, replace=False)
         batch = build_batch(split, rows)
         if reader is not None:
             pairs = split.gather(rows)
