@@ -42,6 +42,7 @@ PROGRAMS = (
     Program("spinning", "training.spinning", "OpenMP threads that spin briefly, and GNU's default", "30 min"),
     Program("augment", "training.augment", "what augmentation costs", "5 min", "a corpus with a BPE vocabulary"),
     Program("exports", "decoding.exports", "exports of a bundle: outputs, BLEU, speed", "5 min", _BUNDLE),
+    Program("alignment", "decoding.alignment", "word alignments, guided and not, beside eflomal's", "10 min"),
     Program("parsing", "decoding.parsing", "a parser: F1 beside two baselines, speed", "2 min", "a parser and trees"),
     Program("plan", "data.plan", "time and memory of planning an epoch of 4.5M and 36M pairs", "1 min"),
     Program("windows", "data.windows", "planning 10^9 pairs in windows, and how well the windows shuffle", "3 min"),

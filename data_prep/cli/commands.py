@@ -174,6 +174,12 @@ def _add_text(parser: CommandParser) -> None:
     parser.add_argument(
         "--tgt", required=True, type=options.read_path, metavar="FILE", help="its translation, line by line"
     )
+    parser.add_argument(
+        "--alignments",
+        type=options.read_path,
+        metavar="FILE",
+        help="right links, line by line, for dst align --reference: of --source toy, whose grammar knows them",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace existing files")
 
 
@@ -394,11 +400,19 @@ def _text(arguments: argparse.Namespace) -> None:
     from data_prep.store.output import check_text_files, write_text_files
     from dstransformer.corpus import Corpus
 
-    check_text_files(arguments.src, arguments.tgt, arguments.overwrite)
+    paths = {"--src": arguments.src, "--tgt": arguments.tgt}
+    if arguments.alignments is not None:
+        paths["--alignments"] = arguments.alignments
+    check_text_files(paths, arguments.overwrite)
     corpus = Corpus.open(arguments.corpus, verify=False)
     split = corpus.split(arguments.split)
     texts = {arguments.src: split.src_texts(), arguments.tgt: split.tgt_texts()}
     corpus.verify(arguments.split)
+    if arguments.alignments is not None:
+        from data_prep.sources.toy.reference import reference_alignments
+        from dstransformer.corpus.alignment import format_reference
+
+        texts[arguments.alignments] = [format_reference(one) for one in reference_alignments(corpus, arguments.split)]
     write_text_files(texts, overwrite=arguments.overwrite)
 
 
@@ -423,5 +437,5 @@ _COMMANDS = (
     _Command("recipes", "list the recipes of the package", _recipes, lambda _: None),
     _Command("verify", "check every checksum and count of a corpus", _verify, _add_verify),
     _Command("report", "draw a page: lengths, vocabulary, what cleaning dropped", _report, _add_report),
-    _Command("text", "write the raw text of a held-out split to two files", _text, _add_text),
+    _Command("text", "write the raw text of a held-out split to files", _text, _add_text),
 )

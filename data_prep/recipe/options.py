@@ -162,6 +162,11 @@ class ToyOptions(_SourceOptions):
     seed: Seed = Field(1, description="seed of the sentences drawn")
     valid_size: Count = Field(1000, description="validation pairs")
     test_size: Count = Field(1000, description="test pairs")
+    aligned: bool = Field(False, description="store the grammar's word alignments with the training pairs")
+
+    def record(self) -> dict[str, Option]:
+        """Return the options that decide what the corpus holds; ``aligned`` only if it is asked for."""
+        return {name: value for name, value in super().record().items() if name != "aligned" or value}
 
 
 class FilesOptions(_SourceOptions):

@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import combinations
 from pathlib import Path
 
 from data_prep.store.folders import LOCK_NAME, hold, list_names, make_folder
@@ -64,15 +65,16 @@ def _product(folder: Path) -> str | None:
     return product_of(folder) or ("work folder" if has_stages(folder) else None)
 
 
-def check_text_files(src: Path, tgt: Path, overwrite: bool) -> None:
-    """Check the two files of ``dst-prep text``.
+def check_text_files(paths: Mapping[str, Path], overwrite: bool) -> None:
+    """Check the files of ``dst-prep text``, by their flags.
 
     Raises:
-        UserError: They are the same file, lie in a corpus or bundle, or exist and ``overwrite`` is false.
+        UserError: Two are the same file, or one lies in a corpus or bundle, or exists and ``overwrite`` is false.
     """
-    if is_same_file(src, tgt):
-        raise UserError(f"--src and --tgt are both {src}: give each its own file")
-    for path in (src, tgt):
+    for (flag, path), (other, its) in combinations(paths.items(), 2):
+        if is_same_file(path, its):
+            raise UserError(f"{flag} and {other} are both {path}: give each its own file")
+    for path in paths.values():
         check_text_output(path)
         if path.is_file() and not overwrite:
             raise UserError(f"{path} exists: choose another file, or --overwrite it")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, Commands, file, folder
 from dstransformer.cli.score import add_scoring
+from dstransformer.errors import UserError
 from dstransformer.terminal.command import CommandParser, exit_on_sigterm
 
 if TYPE_CHECKING:
@@ -25,6 +27,13 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         metavar="FILE",
         help="file for the links, such as 0-0 1-2, gzipped if it ends in .gz; - is stdout (stdout)",
     )
+    parser.add_argument(
+        "--reference",
+        type=file,
+        metavar="FILE",
+        help="right links, line by line, such as 0-0 1p2 with p for possible ones: print the alignment error rate, "
+        "precision and recall as JSON, and write links only to an --output",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing --output")
     add_scoring(parser, "links")
     parser.set_defaults(handler=run)
@@ -32,11 +41,16 @@ def add_parser(commands: Commands[CommandParser]) -> None:
 
 def run(options: argparse.Namespace) -> CommandResult:
     """Align the pairs of two files."""
-    from dstransformer.decoding.aligner import Aligner, align_files
+    from dstransformer.decoding.aligner import Aligner, align_files, iter_file_alignments
+    from dstransformer.evaluation.alignment import read_references, score_alignments
     from dstransformer.io.text import is_stdout
     from dstransformer.terminal.progress import reporting
 
     exit_on_sigterm()
+    files = options.src, options.tgt
+    if options.reference is not None and options.output is not None and is_stdout(options.output):
+        raise UserError("--reference prints figures, so links cannot go to standard output: name a file as --output")
+    references = None if options.reference is None else read_references(options.reference, *files)
 
     def load() -> Aligner:
         return Aligner.load(
@@ -47,9 +61,13 @@ def run(options: argparse.Namespace) -> CommandResult:
             max_tokens=options.max_tokens,
         )
 
-    printed = is_stdout(options.output)
+    printed = references is None and is_stdout(options.output)
     with reporting("pairs", bar=not printed) as progress:
-        pairs = align_files(
-            options.src, options.tgt, options.output, load, overwrite=options.overwrite, progress=progress
-        )
+        if references is not None and options.output is None:
+            alignments = iter_file_alignments(*files, load, progress)
+        else:
+            alignments = align_files(*files, options.output, load, overwrite=options.overwrite, progress=progress)
+        if references is not None:
+            return CommandResult(json.dumps(score_alignments(alignments, references).record()))
+        pairs = sum(1 for _ in alignments)
     return CommandResult("" if printed else f"{options.output}: {pairs:,} pairs")

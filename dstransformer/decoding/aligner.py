@@ -155,6 +155,28 @@ class Aligner:
             yield from self.align(sources, targets, progress)
 
 
+def iter_file_alignments(
+    src: str, tgt: str, load: Callable[[], Aligner], progress: Advance | None = None
+) -> Iterator[list[Link]]:
+    """The links of the pairs of two text files, plain or gzipped, in bounded memory.
+
+    Args:
+        src: Source text.
+        tgt: Its translation; line n belongs to line n of ``src``.
+        load: Builds the aligner. It is called after the files have been checked.
+        progress: Called with the number of pairs just aligned.
+
+    Raises:
+        UserError: Both are the same file.
+        DataError: A file cannot be read, is empty or not UTF-8, or the numbers of lines differ.
+    """
+    if is_same_file(src, tgt):
+        raise UserError(f"--src and --tgt are the same file, {tgt}: name the translation")
+    pairs = iter_file_pairs(src, tgt)
+    checked = chain([next(pairs)], pairs)  # files that cannot be read fail before the model is loaded
+    yield from load().iter_align(checked, progress)
+
+
 def align_files(
     src: str,
     tgt: str,
@@ -163,32 +185,25 @@ def align_files(
     *,
     overwrite: bool = False,
     progress: Advance | None = None,
-) -> int:
-    """Align two text files, line by line, plain or gzipped, in bounded memory; writes the Pharaoh format.
+) -> Iterator[list[Link]]:
+    """Align two text files, line by line; writes the Pharaoh format.
 
     Args:
-        src: Source text.
-        tgt: Its translation; line n belongs to line n of ``src``.
-        output: The file appears once it is complete; None or ``-`` is standard output.
-        load: Builds the aligner. It is called after the files have been checked.
+        src: See :func:`iter_file_alignments`.
+        tgt: See :func:`iter_file_alignments`.
+        output: The file appears once it is complete, after the last pair; None or ``-`` is standard output.
+        load: See :func:`iter_file_alignments`.
         overwrite: Replace ``output`` if it exists.
-        progress: Called with the number of pairs just aligned.
+        progress: See :func:`iter_file_alignments`.
 
-    Returns:
-        The number of pairs.
+    Yields:
+        The links of each pair, once they are written.
 
     Raises:
-        UserError: Both inputs are the same file, or the output exists or is an input.
-        DataError: A file cannot be read, is empty or not UTF-8, or the numbers of lines differ.
+        UserError, DataError: See :func:`iter_file_alignments`; or the output exists or is an input.
         StorageError: The output cannot be written.
     """
-    if is_same_file(src, tgt):
-        raise UserError(f"--src and --tgt are the same file, {tgt}: name the translation")
-    count = 0
     with writing_lines(output, overwrite=overwrite, inputs=[src, tgt]) as write:
-        pairs = iter_file_pairs(src, tgt)
-        checked = chain([next(pairs)], pairs)  # files that cannot be read fail before the model is loaded
-        for links in load().iter_align(checked, progress):
+        for links in iter_file_alignments(src, tgt, load, progress):
             write(format_links(links))
-            count += 1
-    return count
+            yield links

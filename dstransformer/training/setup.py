@@ -243,7 +243,7 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
     if config.loss.guided_alignment and not corpus.split("train").is_aligned:
         raise ConfigError(
             f"loss.guided_alignment = {config.loss.guided_alignment}, but {corpus.path} holds no alignments: build it "
-            "with `dst-prep build --alignments FILE`, or set loss.guided_alignment=0"
+            "with `dst-prep build --alignments FILE` (--source toy: --aligned), or set loss.guided_alignment=0"
         )
     if config.training.augment and corpus.manifest.trees is not None:
         raise ConfigError(

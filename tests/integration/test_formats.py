@@ -6,7 +6,8 @@ of format version 1, and a corpus of format version 2. ``tests/data/formats/2`` 
 holds a run like the first with a checkpoint and a bundle of format version 3, and a corpus of format version 4, written
 by commit 1a71624. ``tests/data/formats/4`` holds a corpus of format version 6 of two sources with a vocabulary for each
 language, written by commit 480d097. ``tests/data/formats/5`` holds a corpus of format version 7, written by commit
-c029a82. ``tests/data/formats/1/ct2`` and ``hf`` are the bundle of version 1 as exports of
+c029a82. ``tests/data/formats/6`` holds a corpus of format version 9, with alignments, written by commit 7cfc0f8.
+``tests/data/formats/1/ct2`` and ``hf`` are the bundle of version 1 as exports of
 format version 1: for CTranslate2, and for Hugging Face, written by commit 830c7b3.
 """
 
@@ -17,6 +18,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -26,6 +28,7 @@ from support.training.runs import losses
 from data_prep.cli.page import render_report
 from data_prep.cli.verify import check_held_out, check_tags
 from dstransformer.batching import build_budget, plan_epoch, training_lengths
+from dstransformer.batching.links import LinkReader
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.corpus import Corpus
 from dstransformer.decoding import Translator
@@ -123,6 +126,19 @@ def test_a_corpus_of_version_7_opens_with_one_direction() -> None:
     (part,) = corpus.manifest.parts
     assert (part.pairs, part.src_lang, part.tgt_lang) == (60, None, None)
     assert (corpus.manifest.directions, corpus.split("validation").directions) == ((), {})
+    check_held_out(corpus)
+
+
+def test_a_corpus_of_version_9_opens_with_its_alignments() -> None:
+    corpus = Corpus.open(STORED.parent / "6" / "corpus")
+    train = corpus.split("train")
+    assert corpus.manifest.format_version == 9
+    assert train.is_aligned
+    links, counts = train.gather_links(np.arange(60))
+    assert counts.sum() == len(links) == train.info.links == 550
+    rows = np.array([3, 4])
+    pairs = train.gather(rows)
+    assert LinkReader(train, corpus.tokenizer).read(rows, pairs, pairs) is not None
     check_held_out(corpus)
 
 

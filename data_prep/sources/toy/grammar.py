@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -27,8 +28,10 @@ from data_prep.sources.toy.plan import (
     Who,
     definite,
 )
+from data_prep.sources.toy.words import Words, join, link
 from data_prep.store.pairs import text_table
 from dstransformer.corpus import SourceInfo
+from dstransformer.corpus.alignment import ReferenceAlignment, format_links
 from dstransformer.errors import UserError
 
 #: Raise it when the sentences change; a test compares them with those of this revision.
@@ -68,6 +71,17 @@ _IN_ORDER = Adverbial("in order", "um")
 
 #: An English sentence and its German translation.
 SentencePair = tuple[str, str]
+
+
+class AlignedPair(NamedTuple):
+    """An English sentence, its German translation, and the links between their whitespace-separated words."""
+
+    english: str
+    german: str
+    alignment: ReferenceAlignment
+
+
+Pair = TypeVar("Pair", SentencePair, AlignedPair)
 
 
 def pronoun_for(phrase: NounPhrase) -> Pronoun | None:
@@ -293,23 +307,25 @@ class SentenceSampler(ClauseSampler):
         return Sentence(first, Form.MAIN, conjunction, second)
 
 
-def _text(words: list[str], mark: str) -> str:
-    """Join words: a comma hangs on the word before it, is never doubled, and gives way to the final mark."""
-    text = ""
-    comma = False
-    for word in words:
-        if word == ",":
-            comma = True
-            continue
-        text += (", " if comma else " ") + word if text else word
-        comma = False
-    return text[0].upper() + text[1:] + mark
-
-
 def realise(plan: Sentence) -> SentencePair:
     """The English and the German sentence that express a plan."""
+    english, german = _realise(plan)
+    return _text(english), _text(german)
+
+
+def realise_aligned(plan: Sentence) -> AlignedPair:
+    """The English and the German sentence that express a plan, and the links between their words."""
+    english, german = _realise(plan)
+    return AlignedPair(_text(english), _text(german), link(english, german))
+
+
+def _realise(plan: Sentence) -> tuple[Words, Words]:
     mark = "?" if plan.form is Form.QUESTION else "."
-    return _text(english_syntax.sentence(plan), mark), _text(german_syntax.sentence(plan), mark)
+    return join(english_syntax.sentence(plan), mark), join(german_syntax.sentence(plan), mark)
+
+
+def _text(words: Words) -> str:
+    return " ".join(word.text for word in words)
 
 
 def generate_pairs(count: int, seed: int) -> list[SentencePair]:
@@ -320,18 +336,27 @@ def generate_pairs(count: int, seed: int) -> list[SentencePair]:
     Raises:
         UserError: ``count`` is below 1, or above what the grammar yields in reasonable time.
     """
+    return _generate(realise, count, seed)
+
+
+def generate_aligned_pairs(count: int, seed: int) -> list[AlignedPair]:
+    """The pairs of ``generate_pairs``, with the links between their words. Errors are the same."""
+    return _generate(realise_aligned, count, seed)
+
+
+def _generate(realised: Callable[[Sentence], Pair], count: int, seed: int) -> list[Pair]:
     sampler = SentenceSampler(Chooser(seed))
 
-    def draw() -> SentencePair:
+    def draw() -> Pair:
         while True:
-            pair = realise(sampler.sentence())
+            pair = realised(sampler.sentence())
             if pair[0].count(" ") + 1 in _ENGLISH_WORDS:
                 return pair
 
     return draw_distinct(draw, count)
 
 
-def draw_distinct(draw: Callable[[], SentencePair], count: int) -> list[SentencePair]:
+def draw_distinct(draw: Callable[[], Pair], count: int) -> list[Pair]:
     """Draw until there are ``count`` pairs with different sources.
 
     Raises:
@@ -339,17 +364,17 @@ def draw_distinct(draw: Callable[[], SentencePair], count: int) -> list[Sentence
     """
     if count < 1:
         raise UserError(f"the toy corpus needs at least 1 sentence pair, not {count}: ask for a positive count")
-    pairs: dict[str, str] = {}
+    pairs: dict[str, Pair] = {}
     misses = 0
     while len(pairs) < count:
-        source, target = draw()
-        misses = misses + 1 if source in pairs else 0
+        pair = draw()
+        misses = misses + 1 if pair[0] in pairs else 0
         if misses > _MAX_MISSES:
             raise UserError(
                 f"the toy grammar yields no more than about {len(pairs)} distinct sentences, not {count}: ask for fewer"
             )
-        pairs.setdefault(source, target)
-    return list(pairs.items())
+        pairs.setdefault(pair[0], pair)
+    return list(pairs.values())
 
 
 def toy_splits(count: int, seed: int, validation: int, test: int) -> dict[str, list[SentencePair]]:
@@ -360,10 +385,21 @@ def toy_splits(count: int, seed: int, validation: int, test: int) -> dict[str, l
     Raises:
         UserError: A size is below 1, or the total cannot be drawn.
     """
+    return _split(generate_pairs, count, seed, validation, test)
+
+
+def aligned_toy_splits(count: int, seed: int, validation: int, test: int) -> dict[str, list[AlignedPair]]:
+    """The pairs of ``toy_splits``, with the links between their words. Errors are the same."""
+    return _split(generate_aligned_pairs, count, seed, validation, test)
+
+
+def _split(
+    generate: Callable[[int, int], list[Pair]], count: int, seed: int, validation: int, test: int
+) -> dict[str, list[Pair]]:
     for name, size in (("training", count), ("validation", validation), ("test", test)):
         if size < 1:
             raise UserError(f"the toy {name} set needs at least 1 sentence pair, not {size}: ask for a positive size")
-    pairs = generate_pairs(count + validation + test, seed)
+    pairs = generate(count + validation + test, seed)
     held_out = validation + test
     return {"train": pairs[held_out:], "validation": pairs[:validation], "test": pairs[validation:held_out]}
 
@@ -381,15 +417,22 @@ def open_toy(options: ToyOptions) -> Source:
         )
 
     @cache
-    def generate() -> dict[str, list[SentencePair]]:
-        return toy_splits(options.pairs, options.seed, options.valid_size, options.test_size)
+    def generate() -> dict[str, list[AlignedPair]] | dict[str, list[SentencePair]]:
+        split = aligned_toy_splits if options.aligned else toy_splits
+        return split(options.pairs, options.seed, options.valid_size, options.test_size)
 
     def stream(split: str) -> Iterator[pa.Table]:
-        english, german = zip(*generate()[split], strict=True)
-        src, tgt = (english, german) if options.src_lang == "en" else (german, english)
-        yield text_table(src, tgt)
+        english, german, *alignments = zip(*generate()[split], strict=True)
+        swapped = options.src_lang != "en"
+        src, tgt = (german, english) if swapped else (english, german)
+        table = text_table(src, tgt)
+        if alignments and split == "train":
+            links = [(one.swapped() if swapped else one).sure for one in alignments[0]]
+            table = table.append_column("alignment", pa.array(map(format_links, links), pa.string()))
+        yield table
 
     return Source(
         info=SourceInfo(name="toy", revision=str(GRAMMAR_REVISION), inputs=()),
         splits={name: partial(stream, name) for name in ("train", "validation", "test")},
+        aligned=options.aligned,
     )

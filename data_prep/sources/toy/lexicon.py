@@ -24,6 +24,7 @@ from data_prep.sources.toy.german import (
     GermanVerb,
     Paradigm,
 )
+from data_prep.sources.toy.words import Word, Words, counterparts
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,15 @@ class Determiner:
         """The inflected German word, empty for the bare noun phrase."""
         return self.stem + (self.endings.form(gender, number, case) if self.endings else "")
 
+    @property
+    def german_words(self) -> int:
+        """The number of German words, of a determiner that has any."""
+        return len(self.stem.split()) or 1
+
+    def english_words(self, number: Number) -> int:
+        """The number of English words."""
+        return len(self.english[0 if number is Number.SINGULAR else 1].split())
+
 
 @dataclass(frozen=True, eq=False)
 class Preposition:
@@ -74,10 +84,25 @@ class Preposition:
 
 @dataclass(frozen=True, eq=False)
 class Adverbial:
-    """A fixed expression of time, place or manner."""
+    """A fixed expression of time, place or manner, or a conjunction.
+
+    ``order`` has, for each English word, the place of its German counterpart, where that is not at the same place.
+    """
 
     english: str
     german: str
+    order: tuple[int, ...] = ()
+
+    def english_words(self) -> Words:
+        """The English words, each with what it expresses."""
+        words = counterparts("word", self.english.split(), len(self.german.split()))
+        if not self.order:
+            return words
+        return [Word(word.text, (f"word.{place}",)) for word, place in zip(words, self.order, strict=True)]
+
+    def german_words(self) -> Words:
+        """The German words, each with what it expresses."""
+        return counterparts("word", self.german.split(), len(self.english.split()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -248,5 +248,5 @@ class PhraseSampler:
         unit, german_unit = self.choose.pick((("days", "Tagen"), ("weeks", "Wochen"), ("years", "Jahren")))
         words, german_words = f"{english.number_word(count)} {unit}", f"{german.number_word(count)} {german_unit}"
         if past:
-            return Adverbial(f"{words} ago", f"vor {german_words}")
+            return Adverbial(f"{words} ago", f"vor {german_words}", order=(1, 2, 0))
         return Adverbial(f"in {words}", f"in {german_words}")

@@ -17,11 +17,25 @@ from support.models.packed import tiny_config
 
 
 def trained_bundle(
-    folder: Path, corpus: Path, *, updates: int = 250, guided: float = 0.0, **model_changes: Any
+    folder: Path,
+    corpus: Path,
+    *,
+    updates: int = 250,
+    guided: float = 0.0,
+    sentences: int = 64,
+    anneal: bool = False,
+    **model_changes: Any,
 ) -> Path:
     """Train on a corpus and write a bundle.
 
-    ``model_changes`` are values of the configuration's ``model``, ``guided`` the weight of guided alignment.
+    Args:
+        folder: Where the bundle goes.
+        corpus: The corpus.
+        updates: Number of updates.
+        guided: The weight of guided alignment.
+        sentences: Sentence pairs of an update.
+        anneal: Whether the learning rate falls to zero during the second half.
+        model_changes: Values of the configuration's ``model``.
     """
     config = _experiment(**model_changes)
     config = config.model_copy(update={"loss": config.loss.model_copy(update={"guided_alignment": guided})})
@@ -40,13 +54,13 @@ def trained_bundle(
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
     order = np.random.default_rng(1)
     for update in range(updates):
-        rows = order.choice(len(split), 64, replace=False)
+        rows = order.choice(len(split), sentences, replace=False)
         batch = build_batch(split, rows)
         if reader is not None:
             pairs = split.gather(rows)
             batch = batch._replace(links=reader.read(rows, pairs, pairs))
         for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * min(1.0, (update + 1) / 50)
+            group["lr"] = 3e-3 * min(1.0, (update + 1) / 50, *([2 * (1 - update / updates)] if anneal else []))
         optimizer.zero_grad()
         (model(*batch).loss / len(batch.tgt_out)).backward()
         optimizer.step()

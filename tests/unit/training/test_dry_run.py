@@ -64,6 +64,14 @@ def test_a_dry_run_refuses_what_the_run_would(run: Path, changes: list[str], res
         plan(run, *changes, resume=resume)
 
 
+def test_a_corpus_without_alignments_cannot_guide_a_head(run: Path) -> None:
+    wanted = [*TINY, "loss.guided_alignment=0.1"]
+    request = TrainRequest("toy", run.parent / "corpus", run.parent / "new", wanted, ["zero1", "fp32"])
+    with pytest.raises(ConfigError, match=r"guided_alignment = 0\.1, but .*corpus holds no alignments: build it with"):
+        dry_run(request)
+    assert not (run.parent / "new").exists()
+
+
 def test_registering_without_mlflow_is_refused(run: Path) -> None:
     request = TrainRequest("toy", run.parent / "corpus", run, TINY, ["zero1", "fp32"], register="en-de")
     with pytest.raises(UserError, match=r"--register en-de needs MLflow, but tracking\.enabled is false"):

@@ -11,6 +11,7 @@ from data_prep.sources.toy.grammar import (
     GRAMMAR_REVISION,
     SentenceSampler,
     draw_distinct,
+    generate_aligned_pairs,
     generate_pairs,
     realise,
     toy_splits,
@@ -125,6 +126,22 @@ def test_every_noun_adjective_and_verb_occurs(drawn):
     expected = {n.english.singular for n in lexicon.NOUNS} | {a.english for a in lexicon.ADJECTIVES}
     expected |= {v.english.base for v in lexicon.ALL_VERBS} - {"be"}
     assert expected <= words
+
+
+def test_links_cover_every_word() -> None:
+    """Only function words without a counterpart have no sure link, and these have a possible one."""
+    pairs = generate_aligned_pairs(2_000, seed=9)
+    assert [pair[:2] for pair in pairs] == generate_pairs(2_000, seed=9)
+    alone: tuple[set[str], set[str]] = set(), set()
+    for english, german_sentence, (sure, possible) in pairs:
+        assert not set(sure) & set(possible)
+        for side, text in enumerate((english, german_sentence)):
+            words = text.split()
+            surely, linked = {link[side] for link in sure}, {link[side] for link in (*sure, *possible)}
+            assert linked == set(range(len(words)))
+            alone[side].update(word.lower().strip(".,?") for number, word in enumerate(words) if number not in surely)
+    assert alone[0] <= {"do", "does", "did", "to", "of", "the", "am", "is", "are", "was", "were"}
+    assert alone[1] <= {"sie", "sich", "uns", "mich", "dem", "an"}
 
 
 def test_generation_is_deterministic_and_prefixes_agree():

@@ -1,5 +1,6 @@
 """The grammar of the embedded corpus against hand-written phrases and sentence pairs."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,9 @@ from data_prep.sources.toy import lexicon
 from data_prep.sources.toy.clauses import IT
 from data_prep.sources.toy.features import Case, Form, Gender, Number, Slot, Tense
 from data_prep.sources.toy.german_syntax import adverbial, noun_phrase
-from data_prep.sources.toy.grammar import realise
+from data_prep.sources.toy.grammar import realise, realise_aligned
 from data_prep.sources.toy.lexicon import Adjective, Adverbial, Determiner, Noun, Verb
+from data_prep.sources.toy.phrases import Chooser, PhraseSampler
 from data_prep.sources.toy.plan import (
     Clause,
     Common,
@@ -24,6 +26,7 @@ from data_prep.sources.toy.plan import (
     Who,
     whose,
 )
+from data_prep.sources.toy.words import Words
 
 SINGULAR, PLURAL = Number.SINGULAR, Number.PLURAL
 CASES = (Case.NOMINATIVE, Case.ACCUSATIVE, Case.DATIVE, Case.GENITIVE)
@@ -59,6 +62,10 @@ def np(words: str, determiner: Determiner = lexicon.THE, number: Number = SINGUL
 
 def relative(antecedent: Common, human: bool = False) -> RelativePronoun:
     return RelativePronoun(antecedent.noun.german.gender, antecedent.number, human)
+
+
+def text(words: Words) -> str:
+    return " ".join(word.text for word in words)
 
 
 BUY, CALL, GIVE = verb("buy", "kaufen"), verb("call", "anrufen"), verb("give", "geben")
@@ -117,7 +124,7 @@ GARDEN = lexicon.PLACE_OF[noun("garden")]
     ],
 )  # fmt: skip
 def test_declension(phrase, forms):
-    assert ", ".join(" ".join(noun_phrase(phrase, case)) for case in CASES) == forms
+    assert ", ".join(text(noun_phrase(phrase, case)) for case in CASES) == forms
 
 
 @pytest.mark.parametrize(
@@ -136,7 +143,7 @@ def test_declension(phrase, forms):
     ],
 )
 def test_prepositions_govern_case_and_contract(relation, phrase, words):
-    assert " ".join(adverbial(Prepositional(relation, phrase))) == words
+    assert text(adverbial(Prepositional(relation, phrase))) == words
 
 
 def _main(**parts) -> Sentence:
@@ -388,6 +395,53 @@ SENTENCES = {
 def test_sentence_pairs(phenomenon):
     plan, english, german_sentence = SENTENCES[phenomenon]
     assert realise(plan) == (english, german_sentence)
+
+
+#: The links of some of these pairs; "=" is sure and "~" possible. Words are without punctuation.
+LINKS = {
+    "perfect in a subordinate clause": "I=Ich do~schlafe not=nicht sleep=schlafe because=weil they=sie have=haben "
+    "bought=gekauft a=ein car=Auto car~haben",
+    "future in a that-clause": "She=Sie says=sagt that=dass you=Sie will=werden open=aufmachen the=das window=Fenster "
+    "window~werden",
+    "modal": "The=Die boys=Jungen wanted=wollten to~wollten to~lesen read=lesen the=das book=Buch book~lesen",
+    "nicht before a place": "Anna=Anna does~wohnt not=nicht live=wohnt in=in Vienna=Wien",
+    "kein": "Anna=Anna has=hat not=keinen bought=gekauft a=keinen new=neuen coat=Mantel coat~gekauft",
+    "recipient first in English": "The=Der man=Mann gives=gibt the=dem child=Kind the=den apple=Apfel",
+    "pronouns: accusative before dative": "Yesterday=Gestern she=sie gave=gab it=es to~ihm him=ihm",
+    "reflexive verb": "I=Ich sleep=schlafe because=weil the=der man=Mann remembers=erinnert remembers~sich me=mich "
+    "me~an me~erinnert",
+    "relative clause, object, extraposed": "I=Ich have=habe bought=gekauft the=den coat=Mantel that=den Anna=Anna "
+    "buys=kauft",
+    "comparison": "The=Der dog=Hund is=ist bigger=größer than=als the=die cat=Katze",
+    "weather": "I=Ich sleep=schlafe while=während it=es is~regnet raining=regnet",
+    "yes-no question": "Do~Machen Do~auf you=Sie open=Machen open=auf the=die door=Tür door~auf",
+    "infinitive with zu": "He=Er tries=versucht to=anzurufen call=anzurufen Anna=Anna Anna~anzurufen",
+    "purpose": "She=Sie has=ist gone=gegangen home=nach home=Hause in=um order=um to=zu help=helfen the=dem child=Kind "
+    "child~helfen",
+    "request": "Please=Bitte do~machen do~Sie do~auf not=nicht open=machen open=auf open~Sie the=das window=Fenster "
+    "window~auf",
+    "cannot": "He=Er cannot=kann cannot=nicht wait=warten for=auf the=den bus=Bus bus~warten",
+    "English particle after a pronoun": "I=Ich turned=schaltete turned~ein it=es on~schaltete on=ein",
+}
+
+
+@pytest.mark.parametrize("phenomenon", LINKS)
+def test_links(phenomenon):
+    english, german_sentence, alignment = realise_aligned(SENTENCES[phenomenon][0])
+    words = [[word.strip(".,?") for word in side.split()] for side in (english, german_sentence)]
+    found = [
+        (words[0][src], mark, words[1][tgt]) for mark, links in zip("=~", alignment, strict=True) for src, tgt in links
+    ]
+    wanted = [re.fullmatch(r"(\S+)([=~])(\S+)", link).groups() for link in LINKS[phenomenon].split()]
+    assert sorted(found) == sorted(wanted)
+
+
+def test_a_time_span_is_linked_across_its_order():
+    plan = _main(subject=ANNA, verb=SLEEP, tense=Tense.PAST, time=PhraseSampler(Chooser(1)).span(past=True))
+    english, german_sentence, alignment = realise_aligned(plan)
+    assert english.endswith(" ago.")
+    assert german_sentence.split()[2] == "vor"
+    assert alignment.sure == ((0, 0), (1, 1), (2, 3), (3, 4), (4, 2))
 
 
 def test_an_empty_front_is_refused():
