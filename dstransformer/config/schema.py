@@ -196,6 +196,7 @@ class TrainingConfig(Section):
     attention_backend: Literal["auto", "varlen", "padded"]
     tf32: bool
     activation_checkpointing: bool
+    int8_weights: bool
     prefetch: Count
     join_seconds: Annotated[float, Field(ge=0)]
     hang_seconds: Annotated[float, Field(ge=0)]

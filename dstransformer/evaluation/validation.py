@@ -23,6 +23,7 @@ from dstransformer.evaluation.result import Evaluation, Sample
 from dstransformer.evaluation.task import Task
 from dstransformer.model import DTYPES, Transformer
 from dstransformer.model.meta import meta_device
+from dstransformer.model.ops import int8_values
 
 Indices = npt.NDArray[np.int64]
 
@@ -57,6 +58,8 @@ def add_paper_bleu(evaluation: Evaluation, split: Split, language: str) -> Evalu
 class Validator:
     """Evaluates weights on a copy of the model outside DeepSpeed, in the same way for all ZeRO stages.
 
+    With ``training.int8_weights`` its matrices have the values of an int8 export, for which the run trains.
+
     Args:
         config: The experiment.
         tokenizer: The tokenizer of the corpus.
@@ -79,6 +82,7 @@ class Validator:
                 src_vocab_size=tokenizer.src.vocab_size,
             )
         self._model = model.to(dtype).to_empty(device=world.device).eval()
+        self._int8_names = self._model.int8_names() if config.training.int8_weights else frozenset()
         self._task = task
         self._translator = task.decoder(self._model, tokenizer, config.decoding)
 
@@ -87,7 +91,7 @@ class Validator:
         """Copy weights into the model, by name."""
         parameters = dict(self._model.named_parameters())
         for name, tensor in weights:
-            parameters[name].copy_(tensor)
+            parameters[name].copy_(int8_values(tensor) if name in self._int8_names else tensor)
 
     def score_name(self, split: Split, sentences: int) -> str:
         """The name of the score that ranks checkpoints, over the first ``sentences`` of a split; 0 means all."""

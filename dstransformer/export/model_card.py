@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import yaml
@@ -230,9 +230,16 @@ def _training(bundle: Bundle) -> dict[str, object]:
         "checkpoints averaged": counted(len(steps), "checkpoint") if len(steps) > 1 else None,
         "hardware": hardware.get("device") if isinstance(hardware, dict) else None,
         "search of the scores": f"beam {search.beam_size}, length penalty ((5 + length) / 6)^{search.length_penalty}",
+        "weights of the scores": "as in an int8 export of CTranslate2" if _is_trained_in_int8(record) else None,
         "SHA-256 of the bundle's weights": (record.get("files") or {}).get("model.safetensors"),
     }
     return {name: value for name, value in facts.items() if value}
+
+
+def _is_trained_in_int8(record: Mapping[str, Any]) -> bool:
+    """Whether the run scored its weights, which this export holds, rounded to 8 bits."""
+    config = record.get("config")
+    return isinstance(config, dict) and bool(config.get("training", {}).get("int8_weights"))
 
 
 def _table(rows: dict[str, object]) -> str:

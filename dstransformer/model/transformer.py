@@ -52,6 +52,8 @@ class Transformer(nn.Module):
             in fp32 (Micikevicius et al., 2018).
         recompute: Whether training keeps only the inputs of each layer, and computes the layer again for its gradient
             (Chen et al., 2016), with the same dropout masks.
+        int8_weights: Whether it computes with the values that its matrices have in an int8 export
+            (:func:`dstransformer.model.ops.int8_values`), and learns the matrices themselves (Jacob et al., 2018).
     """
 
     def __init__(
@@ -66,9 +68,11 @@ class Transformer(nn.Module):
         src_vocab_size: int | None = None,
         dtype: torch.dtype | None = None,
         recompute: bool = False,
+        int8_weights: bool = False,
     ) -> None:
         super().__init__()
         self.config = config
+        self.int8_weights = int8_weights
         self.recompute = recompute
         self.label_smoothing = label_smoothing
         self.r_drop = r_drop
@@ -92,6 +96,9 @@ class Transformer(nn.Module):
         self.encoder_norm = LayerNorm(width) if pre_norm else None
         self.decoder_norm = LayerNorm(width) if pre_norm else None
         self.reset_parameters()
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.int8_weights = int8_weights
 
     def reset_parameters(self) -> None:
         """Glorot uniform matrices; embeddings normal with standard deviation d_model^-0.5; norms 1 and 0; biases 0."""
@@ -106,12 +113,24 @@ class Transformer(nn.Module):
 
     @property
     def _src_weight(self) -> Tensor:
-        return (self.embedding if self.src_embedding is None else self.src_embedding).weight
+        return self._in_use(self.embedding if self.src_embedding is None else self.src_embedding)
 
     @property
     def softmax_weight(self) -> Tensor:
         """The matrix before the softmax, ``(rows, d_model)``."""
-        return (self.embedding if self.softmax is None else self.softmax).weight
+        return self._in_use(self.embedding if self.softmax is None else self.softmax)
+
+    def _in_use(self, embedding: nn.Embedding) -> Tensor:
+        return ops.through_int8(embedding.weight) if self.int8_weights else embedding.weight
+
+    def int8_names(self) -> frozenset[str]:
+        """The names of the weights that an int8 export stores in 8 bits: all matrices but learned positions."""
+        embeddings = {id(module) for module in (self.embedding, self.src_embedding, self.softmax)}
+        return frozenset(
+            f"{name}.weight"
+            for name, module in self.named_modules()
+            if isinstance(module, Linear) or id(module) in embeddings
+        )
 
     def forward(
         self,
@@ -172,7 +191,7 @@ class Transformer(nn.Module):
     def decode(self, tgt_in: Tensor, packing: Packing, memory: Tensor, memory_packing: Packing) -> Tensor:
         """The decoder's output at all positions, ``(packing.rows, d_model)``, for the input ``(tgt_tokens,)``."""
         tgt_in, positions = packing.fill(tgt_in), packing.fill(packing.positions)
-        x: Tensor = self.tgt_input(tgt_in, positions, packing.max_len, self.embedding.weight, self.dtype)
+        x: Tensor = self.tgt_input(tgt_in, positions, packing.max_len, self._in_use(self.embedding), self.dtype)
         for layer in self.decoder:
             x = self._run_layer(layer, x, packing, memory, memory_packing)
         return x if self.decoder_norm is None else self.decoder_norm(x)
@@ -365,6 +384,9 @@ class Linear(TensorModule, nn.Linear):
         out_features: Width of the output.
         bias: Whether to add ``b``.
         activation: The activation; None: none.
+
+    Attributes:
+        int8_weights: Whether it computes with the values of ``W`` in an int8 export.
     """
 
     def __init__(
@@ -372,10 +394,12 @@ class Linear(TensorModule, nn.Linear):
     ) -> None:
         super().__init__(in_features, out_features, bias=bias)
         self.activation = activation
+        self.int8_weights = False
 
     def forward(self, x: Tensor) -> Tensor:
         """``(rows, in_features)`` to ``(rows, out_features)``."""
-        return ops.linear(x, self.weight, self.bias, activation=self.activation)
+        weight = ops.through_int8(self.weight) if self.int8_weights else self.weight
+        return ops.linear(x, weight, self.bias, activation=self.activation)
 
 
 # 3.4 and 3.5 Embeddings and positional encoding

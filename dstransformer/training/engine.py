@@ -124,6 +124,7 @@ class Engine:
             src_vocab_size=src_vocab_size,
             dtype=None if dtype == torch.float32 else dtype,
             recompute=config.training.activation_checkpointing,
+            int8_weights=config.training.int8_weights,
         )
         if initial is not None:
             with world.collective_errors():
@@ -157,10 +158,15 @@ class Engine:
             self._optimizer.register_step_pre_hook(_skip_overflow)
 
     def _build_rounded_weights(self, dtype: torch.dtype) -> Callable[[], AbstractContextManager[None]]:
-        """Within what it returns the model finds its weights rounded. At stage 3 they are rounded to be gathered."""
-        if dtype != torch.float32 and self._stage == 3:
+        """Within what it returns the model finds its weights rounded. At stage 3 they are rounded to be gathered.
+
+        Not with 8-bit weights, which are those of the fp32 weights.
+        """
+        if dtype == torch.float32 or self._config.training.int8_weights:
+            return nullcontext
+        if self._stage == 3:
             gather_rounded(self._engine.module, dtype)
-        if dtype == torch.float32 or self._stage == 3 or self._world.device.type not in ROUND_ONCE:
+        if self._stage == 3 or self._world.device.type not in ROUND_ONCE:
             return nullcontext
         return RoundedWeights(self._engine.module.parameters(), dtype).in_use
 

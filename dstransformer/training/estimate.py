@@ -271,8 +271,9 @@ def peak_memory_bytes(
     held = bytes_per_parameter(stage, world_size, averaged=averaged) * parameters - gradients
     buffers = _buffer_bytes(zero, stage)
     held += 2 * parameters  # the model of validation
+    int8 = config.training.int8_weights
     if stage < 3:
-        held += 2 * parameters  # the rounded weights
+        held += 0 if int8 else 2 * parameters  # the rounded weights
     else:
         # It keeps the buffer, and all weights once they are gathered, unless the model is very large.
         held, buffers = held + 4 * parameters + buffers, 0
@@ -284,6 +285,8 @@ def peak_memory_bytes(
     in_buffers = buffers if earlier and stage == 1 else 0
     at_loss = activations + loss_bytes(config.model, rows, tgt_tokens) + earlier + in_buffers
     matrix = 4 * rows * config.model.d_model
+    if int8:  # the values of all matrices, which the gradients need, or of the one before the softmax
+        at_loss += matrix if recompute else 4 * parameters
     if recompute:  # while the last layer is computed again, the softmax matrix has its gradient
         layer = recomputed_bytes(config.model, src_tokens, tgt_tokens)
         at_loss = max(at_loss, activations + layer + matrix + earlier + buffers)

@@ -222,7 +222,8 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
     Raises:
         DataError: A split is missing, a shard is damaged, or a sentence pair does not fit into an update.
         ConfigError: A sentence is longer than the table of learned positions, pieces are to be sampled from a tokenizer
-            of the other kind, alignments that the corpus lacks are to guide a head, or augmentation of trees.
+            of the other kind, alignments that the corpus lacks are to guide a head, or augmentation or 8-bit weights
+            with trees.
     """
     config, corpus = setup.config, setup.corpus
     for split in ("train", "validation"):
@@ -245,11 +246,8 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
             f"loss.guided_alignment = {config.loss.guided_alignment}, but {corpus.path} holds no alignments: build it "
             "with `dst-prep build --alignments FILE` (--source toy: --aligned), or set loss.guided_alignment=0"
         )
-    if config.training.augment and corpus.manifest.trees is not None:
-        raise ConfigError(
-            f"training.augment is for translation, but {corpus.path} holds trees, which a change of the text would "
-            "break: set training.augment=[]"
-        )
+    if corpus.manifest.trees is not None:
+        _check_parser(config, corpus)
     if config.model.positions == "learned":
         splits = corpus.manifest.splits.values()
         longest = max(max(split.src_lengths.max, split.tgt_lengths.max) for split in splits) + 1
@@ -260,6 +258,20 @@ def check_corpus(setup: Setup, *, verify: bool) -> None:
                 f"tokens and translations may be {config.decoding.max_extra_tokens} longer: "
                 f"set model.max_positions={needed}"
             )
+
+
+def _check_parser(config: Config, corpus: Corpus) -> None:
+    """Refuse what is for translation only."""
+    if config.training.augment:
+        raise ConfigError(
+            f"training.augment is for translation, but {corpus.path} holds trees, which a change of the text would "
+            "break: set training.augment=[]"
+        )
+    if config.training.int8_weights:
+        raise ConfigError(
+            f"training.int8_weights is for `dst export ct2`, but {corpus.path} holds trees, and a parser cannot be "
+            "exported: set training.int8_weights=false"
+        )
 
 
 def check_setup(setup: Setup, world: World) -> None:

@@ -56,6 +56,9 @@ def predict_update(
     recomputed = 4 / 3 if config.training.activation_checkpointing else 1.0  # a forward pass more
     moved = _weight_bytes(stage, world_size, steps, parameters, rows * config.model.d_model)
     moved += recomputed * (5.3 * activation_bytes(config.model, src, tgt) + 4.65 * 2 * rows * tgt)
+    if config.training.int8_weights:  # of each matrix, and of a shared embedding for each use
+        launches += steps * 10 * (4 * encoder + 7 * decoder + 3)
+        moved += steps * 40 * (parameters + 2 * rows * config.model.d_model)
     fused = min(src, tgt) // steps * config.model.d_model >= MIN_ELEMENTS
     kernels = steps * (4 * encoder + 6 * decoder + 7 if fused else 1)
     return UpdateTime(

@@ -1,7 +1,7 @@
 """The operations of the model, the only way in which layers compute; no layer knows which implementation runs.
 
 - ``reference``: each operation in plain PyTorch. This defines the result.
-- ``rounding``: weights in the precision of the computation.
+- ``rounding``: weights in the precision of the computation, and of 8 bits.
 - ``dispatch``: chooses the implementation of each operation.
 - ``cpu_products``, ``cpu_rows``, ``cpu_attention``: oneDNN and the compiled CPU kernels of ``library``.
 - ``gpu_loss``, ``gpu_norm``: the Triton kernels of a GPU, in ``gpu_…_kernels``. ``gpu_library`` says if they can run.
@@ -30,7 +30,7 @@ from dstransformer.model.ops.library import (
     processor_name,
 )
 from dstransformer.model.ops.reference import HeadShape, dropout
-from dstransformer.model.ops.rounding import RoundedWeights, rounded
+from dstransformer.model.ops.rounding import RoundedWeights, int8_values, rounded, through_int8
 from dstransformer.model.ops.varlen import Backend, check_backend
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "cross_entropy",
     "dropout",
     "gpu_kernels_name",
+    "int8_values",
     "kernels_fingerprint",
     "linear",
     "precision_name",
@@ -55,5 +56,6 @@ __all__ = [
     "r_drop_cross_entropy",
     "residual_norm",
     "rounded",
+    "through_int8",
     "weight_gradient",
 ]

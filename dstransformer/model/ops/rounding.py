@@ -1,4 +1,4 @@
-"""Weights in the precision of the computation: rounded at each use, or once for many uses."""
+"""Weights in the precision of the computation, rounded at each use or once for many uses, and weights of 8 bits."""
 
 from __future__ import annotations
 
@@ -42,6 +42,35 @@ class _Rounded(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad.to(ctx.dtype), None
+
+
+def int8_values(weight: Tensor) -> Tensor:
+    """The values of a matrix in CTranslate2's int8: each row is a scale, ``127 / max |w|``, and integers.
+
+    CTranslate2 4.8 stores ``round(w * scale)``, to the nearest and half to even, and computes with the integer over the
+    scale. A row of zeros stays zeros.
+
+    Args:
+        weight: ``(rows, columns)``, fp32.
+
+    Returns:
+        ``(rows, columns)``, fp32, without gradient.
+    """
+    weight = weight.detach()
+    scale = 127.0 / weight.abs().amax(dim=1, keepdim=True).clamp_(min=1e-36)  # finite for a row of zeros too
+    return (weight * scale).round_().div_(scale)
+
+
+def through_int8(weight: Tensor) -> Tensor:
+    """:func:`int8_values`, with the gradient of the weight: the straight-through estimator (Bengio et al., 2013).
+
+    No value is clipped, as the largest of each row is 127 steps, so the gradient passes everywhere.
+    """
+    values = int8_values(weight)
+    if not torch.is_grad_enabled():
+        return values
+    found: Tensor = _Rounded.apply(weight, values)  # type: ignore[no-untyped-call]
+    return found
 
 
 class RoundedWeights:

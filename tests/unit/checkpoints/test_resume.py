@@ -56,6 +56,7 @@ def test_the_advice_to_set_a_value_back_can_be_pasted() -> None:
         "training.mixture=[{epochs: 3, weights: {a: 1}}, {temperature: 5}]",
         "training.augment=[{modifier: typos, probability: 0.1, rate: 0.05}]",
         "training.bpe_dropout=0.1",
+        "training.int8_weights=true",
     ]
     wanted = load_config("toy", values)
     old, new = _flatten(wanted), _flatten(load_config("toy"))

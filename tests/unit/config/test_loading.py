@@ -94,6 +94,7 @@ def test_the_resolved_config_reads_back_the_same(tmp_path: Path) -> None:
     ("base", ["model.dropout=1.0"], "model.dropout = 1.0: must be less than 1"),
     ("base", ["model.dropout=.nan"], "model.dropout = nan"),
     ("base", ["model.norm=middle"], "model.norm = 'middle': input should be 'post' or 'pre'"),
+    ("base", ["training.int8_weights=8"], "training.int8_weights = 8: input should be a valid boolean"),
     ("base", ["checkpoint.keep_last=2"], "average_last 5 is more than keep_last 2"),
 ])  # fmt: skip
 def test_invalid_values_are_named(preset: str, overrides: list[str], message: str) -> None:

@@ -76,3 +76,11 @@ def test_the_directions_of_a_model_of_several_are_named(run: Path) -> None:
     assert "translates `en` to `de` (`>>deu<<`), `de` to `en` (`>>eng<<`), each named by its tag" in card
     assert "mul" not in card
     assert 'tokenizer([">>deu<< A sentence.", ">>deu<< Another one."]' in card
+
+
+def test_scores_of_weights_in_8_bits_are_called_so(run: Path) -> None:
+    bundle = open_bundle(run / "bundle")
+    in_int8 = {**bundle.provenance, "config": {"training": {"int8_weights": True}}}
+    row = "| weights of the scores | as in an int8 export of CTranslate2 |"
+    assert row not in model_card(bundle)
+    assert row in model_card(replace(bundle, provenance=in_int8))

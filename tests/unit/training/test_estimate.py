@@ -9,6 +9,7 @@ from dstransformer.config import compose, load_config
 from dstransformer.corpus import Corpus
 from dstransformer.errors import ConfigError
 from dstransformer.model import LengthSums, parameter_count, training_flops
+from dstransformer.parsing.linearise import Linearisation
 from dstransformer.training.estimate import (
     approximate_epochs,
     bytes_per_parameter,
@@ -16,7 +17,7 @@ from dstransformer.training.estimate import (
     estimate,
     plan_warnings,
 )
-from dstransformer.training.setup import Setup, check_memory
+from dstransformer.training.setup import Setup, check_corpus, check_memory
 
 BUDGET = ["batch.src_tokens=600", "batch.tgt_tokens=600", "training.max_updates=100"]
 
@@ -138,3 +139,17 @@ def test_odd_plans_cause_warnings(changes: list[str], updates_per_epoch: float, 
     assert len(warnings) == len(parts)
     for part, warning in zip(parts, warnings, strict=True):
         assert part in warning
+
+
+@pytest.mark.parametrize(
+    "value", ["training.int8_weights=true", "training.augment=[{modifier: upper, probability: 1}]"]
+)
+def test_a_parser_is_not_trained_with_what_is_for_translation(toy_corpus: Path, value: str) -> None:
+    corpus, config = Corpus.open(toy_corpus), load_config("toy", [value])
+    setup = Setup(config, compose(config, 1), corpus, Path("run"), 1)
+    check_corpus(setup, verify=False)
+    corpus.manifest = corpus.manifest.model_copy(update={"trees": Linearisation()})
+    with pytest.raises(
+        ConfigError, match=rf"{value.partition('=')[0]} is for .*, but .* holds trees, .*: set training\."
+    ):
+        check_corpus(setup, verify=False)
