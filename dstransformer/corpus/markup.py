@@ -31,7 +31,7 @@ _BREAKS = frozenset(
 #: What would begin a tag, a comment or a declaration.
 _BEGINS_TAG = re.compile(r"<[A-Za-z/!?]")
 
-_END_TAG = re.compile(r"</[^<>]*>")
+_END_TAG = re.compile(r"</[A-Za-z][^<>]*>")
 
 
 class Tag(NamedTuple):

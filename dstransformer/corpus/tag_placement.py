@@ -109,8 +109,8 @@ class _Placement:
         spans = {index: span for index, tag in enumerate(self._tags) if tag.closing and (span := self._span(tag))}
         for index in sorted(spans, reverse=True):
             self._grow(spans, self._tags[index].parent, spans[index])
-        while (crossing := _find_crossing(spans)) is not None:
-            self._widen(spans, *crossing)
+        while self._widen_crossing(spans):
+            pass
         return spans
 
     def points(self, spans: Spans) -> dict[int, int]:
@@ -129,7 +129,7 @@ class _Placement:
         """What a pair goes around, without regard to other pairs."""
         src, tgt = self._src.words, self._tgt.words
         inside = range(bisect_right(self._src.ends, tag.begin), bisect_left(self._src.begins, tag.end))
-        if not inside or not tgt:
+        if not inside or not tgt or tag.begin == tag.end:
             return None
         if tag.begin <= src[0].begin and tag.end >= src[-1].end:
             return _Span(tgt[0].begin, tgt[-1].end)
@@ -185,13 +185,24 @@ class _Placement:
             spans[index] = grown = _Span(min(own.begin, grown.begin), max(own.end, grown.end))
             index = self._tags[index].parent
 
-    def _widen(self, spans: Spans, first: int, second: int) -> None:
-        """Make one of two crossing pairs hold the other: the one that grows less, or else the outer one is that which
-        begins first in the source.
+    def _widen_crossing(self, spans: Spans) -> bool:
+        """Make one of two crossing pairs hold the other, wherever that is seen; returns whether any crossed.
+
+        The one grows that grows less; of equals, that which begins first in the source.
         """
-        one, other = spans[first], spans[second]
-        more = (other.end - one.end) - (other.begin - one.begin)
-        self._grow(spans, first if more < 0 or (more == 0 and first < second) else second, _Span(one.begin, other.end))
+        found = False
+        around: list[int] = []
+        for index in _by_place(spans):
+            while around and spans[around[-1]].end <= spans[index].begin:
+                around.pop()
+            if around and spans[around[-1]].begin < spans[index].begin and spans[around[-1]].end < spans[index].end:
+                first, one, other = around[-1], spans[around[-1]], spans[index]
+                more = (other.end - one.end) - (other.begin - one.begin)
+                wider = first if more < 0 or (more == 0 and first < index) else index
+                self._grow(spans, wider, _Span(one.begin, other.end))
+                found = True
+            around.append(index)
+        return found
 
     def _anchor(self, tag: Tag) -> int:
         src, tgt = self._src.words, self._tgt.words
@@ -217,18 +228,6 @@ def _alike(marks: str) -> str:
 def _by_place(spans: Spans) -> list[int]:
     """The pairs by the begin of their spans, of equal begins the longest first."""
     return sorted(spans, key=lambda index: (spans[index].begin, -spans[index].end, index))
-
-
-def _find_crossing(spans: Spans) -> tuple[int, int] | None:
-    """Two pairs of which each goes around a part of the other's span; the one that begins first, first."""
-    around: list[int] = []
-    for index in _by_place(spans):
-        while around and spans[around[-1]].end <= spans[index].begin:
-            around.pop()
-        if around and spans[around[-1]].end < spans[index].end:
-            return around[-1], index
-        around.append(index)
-    return None
 
 
 def _render(tags: Sequence[Tag], spans: Spans, points: Mapping[int, int], target: str) -> str:
