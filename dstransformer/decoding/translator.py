@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -241,6 +240,7 @@ class Translator(TextDecoder):
 
     tags: Tags | None = None
     is_guided: bool = False
+    _has_warned: bool = False
 
     @classmethod
     def from_bundle(cls, opened: Bundle, engine: TorchEngine, settings: DecodingConfig) -> Self:
@@ -295,7 +295,7 @@ class Translator(TextDecoder):
         self._check_request(n_best, prefixes, sampling)
         if sampling is not None and not isinstance(self.engine, TorchEngine):
             raise ConfigError("this engine cannot sample: leave out --sample, or use --engine torch")
-        aligner = self._aligner if alignments or markup else None
+        aligner = self._build_aligner() if alignments or markup else None
         texts = check_strings("sentences", sentences)
         marked = [parse_markup(text, f"sentence {n}") for n, text in enumerate(texts, first)] if markup else []
         if markup:
@@ -346,16 +346,16 @@ class Translator(TextDecoder):
             for owner, text, number in zip(owners, texts, numbers, strict=True)
         ]
 
-    @cached_property
-    def _aligner(self) -> Aligner:
-        """Aligns the outputs.
+    def _build_aligner(self) -> Aligner:
+        """What aligns the outputs.
 
         Raises:
             ConfigError: The engine is not PyTorch's.
         """
         if not isinstance(self.engine, TorchEngine):
             raise ConfigError("this engine cannot align: leave out alignments and markup, or use --engine torch")
-        if not self.is_guided:
+        if not self.is_guided and not self._has_warned:
+            self._has_warned = True
             logger.warning("the model was trained without guided alignment (loss.guided_alignment): it aligns badly")
         return Aligner(self.model, self.tokenizer, guided=self.is_guided, batch_tokens=self.settings.batch_tokens)
 
