@@ -42,7 +42,7 @@ def example(rng: random.Random) -> Example:
     target: list[tuple[str, int]] = []
 
     def take(words: dict[str, str]) -> tuple[str, int]:
-        source.append(rng.choice(list(words)))
+        source.append(rng.choice([word for word in words if word not in source[-1:]]))
         return words[source[-1]], len(source) - 1
 
     def phrase() -> None:
@@ -78,7 +78,7 @@ def held_out(examples: list[Example]) -> list[Example]:
 def folder(tmp_path_factory: pytest.TempPathFactory, examples: list[Example]) -> Path:
     """Texts, a corpus with alignments and a model trained on it."""
     folder = tmp_path_factory.mktemp("align")
-    options = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--vocab-size", "340"]
+    options = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de", "--vocab-size", "400"]
     for flag, some in (("", examples[:PAIRS]), ("valid-", examples[PAIRS:])):
         for side, lines in zip(("src", "tgt"), list(zip(*some, strict=True))[:2], strict=True):
             (folder / f"{flag}{side}").write_text("".join(line + "\n" for line in lines))
