@@ -128,7 +128,7 @@ def test_long_lines_are_aligned_in_parts(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "long").write_text(" ".join(lines) + "\n")
     for name in ("short", "long"):
         files = [f"{tmp_path}/{name}", "--output", f"{tmp_path}/{name}.out", "--alignments", f"{tmp_path}/{name}.align"]
-        options = ["--long", "split", "--max-input-tokens", "18"]
+        options = ["--long", "split", "--max-input-tokens", "11"]
         assert main(["translate", f"{folder}/guided", *files, *options]) == 0
     first, second = ((tmp_path / f"short.{name}").read_text().splitlines() for name in ("out", "align"))
     parts = [[tuple(map(int, link.split("-"))) for link in line.split()] for line in second]
