@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _BUNDLE = "a bundle and held-out text"
+_ALIGNED = "a bundle, held-out text and its alignments"
 _DEVICE = "a CUDA device"
 _PEERS = "Multi30k, a package index"
 
@@ -44,6 +45,7 @@ PROGRAMS = (
     Program("exports", "decoding.exports", "exports of a bundle: outputs, BLEU, speed", "5 min", _BUNDLE),
     Program("alignment", "decoding.alignment", "word alignments, guided and not, beside eflomal's", "10 min"),
     Program("parsing", "decoding.parsing", "a parser: F1 beside two baselines, speed", "2 min", "a parser and trees"),
+    Program("markup", "decoding.markup", "sentences with tags, placed by a model's alignment", "1 min", _ALIGNED),
     Program("plan", "data.plan", "time and memory of planning an epoch of 4.5M and 36M pairs", "1 min"),
     Program("windows", "data.windows", "planning 10^9 pairs in windows, and how well the windows shuffle", "3 min"),
     Program("loading", "data.loading", "how long a training step waits for its data", "2 min"),

@@ -64,6 +64,11 @@ def add_parser(commands: Commands[CommandParser]) -> None:
     parser.add_argument(
         "--alignments", type=file, metavar="FILE", help="also write the word alignments of the outputs, such as 0-0 1-2"
     )
+    parser.add_argument(
+        "--markup",
+        action="store_true",
+        help="lines have inline HTML or XML tags, which are put back into the translations",
+    )
     parser.add_argument("--interactive", action="store_true", help="prompt for sentences, and show scores")
     parser.add_argument(
         "--engine",
@@ -117,6 +122,7 @@ def _load(options: argparse.Namespace, request: Request) -> Translator:
         "--ensemble": options.ensemble,
         "--sample": request.sampling,
         "--alignments": options.alignments,
+        "--markup": options.markup,
     }
     for option, given in lacking.items():
         if given:
@@ -151,7 +157,9 @@ def _read_request(options: argparse.Namespace) -> Request:
     if options.sample and searching:
         raise UserError(f"--{searching[0]} is for the search, and --sample draws: leave one out")
     sampling = Sampling(**given) if options.sample else None
-    return Request(options.n_best, sampling, options.prefix, options.prefix_file, options.format, options.tag)
+    return Request(
+        options.n_best, sampling, options.prefix, options.prefix_file, options.format, options.tag, options.markup
+    )
 
 
 def _converse(translator: Translator, request: Request) -> CommandResult:
@@ -176,7 +184,12 @@ def _converse(translator: Translator, request: Request) -> CommandResult:
             raise DataError(f"standard input, line {number}: not UTF-8") from None
         prefixes = [request.prefix] if request.prefix else None
         outputs = translator.search(
-            [line], n_best=request.n_best, prefixes=prefixes, sampling=request.sampling, first=number
+            [line],
+            n_best=request.n_best,
+            prefixes=prefixes,
+            sampling=request.sampling,
+            markup=request.markup,
+            first=number,
         )[0]
         for one in outputs:
             print(f"{one.score:8.4f}  {one.text}" if line.strip() else "", flush=True)

@@ -18,10 +18,16 @@ from dstransformer.corpus.tokenizer import CONTROL_CHARACTERS, INVISIBLE_CHARACT
 Mask = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
 
-_WORD, _INVISIBLE, _CONTROL = re.compile(r"\S+"), re.compile(INVISIBLE_CHARACTERS), re.compile(CONTROL_CHARACTERS)
+WORD, _INVISIBLE, _CONTROL = re.compile(r"\S+"), re.compile(INVISIBLE_CHARACTERS), re.compile(CONTROL_CHARACTERS)
 
 #: A word of a text in which ``plain_spaces`` has not replaced control characters yet.
 _PLAIN_WORD = re.compile(r"[^\s\u0000-\u001f\u007f-\u009f]+")
+
+
+def words_before(text: str, rest: str) -> int:
+    """The number, from 0, that the first word of ``rest`` has in ``text + rest``."""
+    is_divided = text[-1:].isspace() or rest[:1].isspace()
+    return len(text.split()) - (0 if is_divided or not text else 1)
 
 
 class WordBorders:
@@ -98,7 +104,7 @@ def _following_words(text: str, word: re.Pattern[str]) -> list[int]:
 
 def _words_in_plain_spaces(text: str) -> list[int]:
     """For each character of ``plain_spaces(text)`` the number of the word of ``text``, as :func:`_following_words`."""
-    numbers = _following_words(text, _WORD)
+    numbers = _following_words(text, WORD)
     if text.isprintable() or not numbers:
         return numbers
     kept: list[int] = []

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -27,6 +27,18 @@ logger = logging.getLogger(__name__)
 
 #: Pairs of a stream that are held at a time.
 BUFFER_PAIRS = 1024
+
+
+class Pieces(NamedTuple):
+    """A sentence, encoded.
+
+    Attributes:
+        ids: Its pieces, without begin and end.
+        words: The number of the word of each piece; -1 for those of a tag that it begins with, which gets no links.
+    """
+
+    ids: Sequence[int]
+    words: Sequence[int]
 
 
 class Aligner:
@@ -76,40 +88,41 @@ class Aligner:
         self, sources: Sequence[str], targets: Sequence[str], progress: Advance | None = None
     ) -> list[list[Link]]:
         """The links between the whitespace-separated words of each pair, sorted."""
-        words = words_of_pieces(self.tokenizer, targets)
-        return self._align(sources, self.tokenizer.encode(targets), words, progress)
+        src, tgt = (
+            list(map(Pieces, tokenizer.encode(texts), words_of_pieces(tokenizer, texts)))
+            for tokenizer, texts in ((self.tokenizer.src, sources), (self.tokenizer, targets))
+        )
+        return self._align(src, tgt, progress)
 
-    def align_outputs(self, sources: Sequence[str], outputs: Sequence[Sequence[int]]) -> list[list[Link]]:
+    def align_outputs(self, sources: Sequence[Pieces], outputs: Sequence[Sequence[int]]) -> list[list[Link]]:
         """As :meth:`align`, for the tokens of outputs, without begin and end, that a search has found."""
-        return self._align(sources, outputs, [words_of_output(self.tokenizer, ids) for ids in outputs], None)
+        return self._align(sources, [Pieces(ids, words_of_output(self.tokenizer, ids)) for ids in outputs], None)
 
     def _align(
-        self,
-        sources: Sequence[str],
-        tgt: Sequence[Sequence[int]],
-        tgt_words: Sequence[Sequence[int]],
-        progress: Advance | None,
+        self, sources: Sequence[Pieces], targets: Sequence[Pieces], progress: Advance | None
     ) -> list[list[Link]]:
-        src = self.tokenizer.src.encode(sources)
-        src_words = words_of_pieces(self.tokenizer.src, sources)
-        chosen = self._best_sources(src, tgt, progress)
+        chosen = self._best_sources(sources, [target.ids for target in targets], progress)
         return [
-            sorted({(from_words[source], to_word) for source, to_word in zip(best, to_words, strict=False)})
-            for best, from_words, to_words in zip(chosen, src_words, tgt_words, strict=True)
+            sorted({(source.words[piece], word) for piece, word in zip(best, target.words, strict=False)})
+            for best, source, target in zip(chosen, sources, targets, strict=True)
         ]
 
     @torch.inference_mode()
     def _best_sources(
-        self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], progress: Advance | None
+        self, sources: Sequence[Pieces], tgt: Sequence[Sequence[int]], progress: Advance | None
     ) -> list[list[int]]:
         """For each target piece the source piece with the highest weight; none for pairs that are empty or too long."""
+        src = [source.ids for source in sources]
+        tags = [sum(word < 0 for word in source.words) for source in sources]
 
         def find(batch: Sequence[int]) -> list[list[int]]:
-            return self._find(
-                pack_pairs(*join_sentences([src[n] for n in batch]), *join_sentences([tgt[n] for n in batch]))
-            )
+            packed = pack_pairs(*join_sentences([src[n] for n in batch]), *join_sentences([tgt[n] for n in batch]))
+            return self._find(packed, [tags[n] for n in batch])
 
-        lengths = [max(map(len, pair)) if all(pair) else 0 for pair in zip(src, tgt, strict=True)]
+        lengths = [
+            max(len(ids), len(target)) if len(ids) > skipped and target else 0
+            for ids, target, skipped in zip(src, tgt, tags, strict=True)
+        ]
         planned = [0 if self.max_tokens and length > self.max_tokens else length for length in lengths]
         best: list[list[int]] = [[] for _ in src]
         if progress is not None:
@@ -123,7 +136,7 @@ class Aligner:
                     progress(len(batch))
         return best
 
-    def _find(self, batch: PackedBatch) -> list[list[int]]:
+    def _find(self, batch: PackedBatch, tags: Sequence[int]) -> list[list[int]]:
         batch = batch.to(self._device)
         with self.model.alignment_layer.recording() as recorded:
             memory = self.model.encode(batch.src, batch.src_packing)
@@ -131,6 +144,8 @@ class Aligner:
         weights = self._weights(*recorded[0], batch)
         ends = batch.src_packing.lengths - 1
         weights[torch.arange(len(ends), device=ends.device), :, ends] = -1.0
+        for own, skipped in zip(weights, tags, strict=True):
+            own[:, :skipped] = -1.0
         best = weights.argmax(dim=2).tolist()
         return [row[: length - 1] for row, length in zip(best, batch.tgt_packing.lengths.tolist(), strict=True)]
 

@@ -12,9 +12,7 @@ from typing import NamedTuple, TypeVar
 from dstransformer.config import DecodingConfig, complete_config
 from dstransformer.corpus.alignment import format_links
 from dstransformer.corpus.directions import build_tags
-from dstransformer.decoding.aligner import Aligner
-from dstransformer.decoding.engine import TorchEngine
-from dstransformer.decoding.formats import Request, warn_of_prefixes_left
+from dstransformer.decoding.formats import Request, check_markup, warn_of_prefixes_left
 from dstransformer.decoding.translator import TextDecoder, Translator
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.io.text import iter_arriving, iter_lines, writing_files
@@ -104,8 +102,9 @@ def translate_files(
     outputs_to = [output, *([] if alignments is None else [alignments])]
     with writing_files(outputs_to, overwrite=overwrite, inputs=inputs) as (write, *write_links):
         lines = _iter_input(file)
+        if request.markup and file not in (None, "-"):
+            check_markup(str(file))
         translator = load()
-        aligner = build_aligner(translator) if write_links else None
         began = time.perf_counter()
         prefixes = request.iter_prefixes()
         stream = translator.iter_search(
@@ -113,39 +112,20 @@ def translate_files(
             n_best=request.n_best,
             prefixes=prefixes,
             sampling=request.sampling,
+            alignments=alignments is not None,
+            markup=request.markup,
             progress=progress,
         )
         for count, (line, outputs) in enumerate(stream, 1):
             tokens += sum(len(one.tokens) for one in outputs)
             for text in request.render(count, line, outputs):
                 write(text)
-            for links in (
-                aligner.align_outputs([line] * len(outputs), [one.tokens for one in outputs]) if aligner else ()
-            ):
-                write_links[0](format_links(links))
+            for write_line in write_links:
+                for one in outputs:
+                    write_line(format_links(one.alignment or ()))
     if prefixes is not None and request.prefix_file is not None:
         warn_of_prefixes_left(prefixes, count)
     return Translated(count, tokens, time.perf_counter() - began)
-
-
-def build_aligner(translator: TextDecoder) -> Aligner:
-    """An aligner of a translator's outputs.
-
-    Raises:
-        ConfigError: The translator is not one of PyTorch for one direction, or divides long inputs.
-    """
-    if not isinstance(translator, Translator) or not isinstance(translator.engine, TorchEngine):
-        raise ConfigError("alignments need a translation model and --engine torch")
-    if translator.tags is not None:
-        raise ConfigError("alignments are for models of one direction, and this one has several: leave them out")
-    if translator.settings.long_inputs == "split":
-        raise ConfigError("alignments are of whole lines: leave out --long split")
-    return Aligner(
-        translator.model,
-        translator.tokenizer,
-        guided=translator.is_guided,
-        batch_tokens=translator.settings.batch_tokens,
-    )
 
 
 class Translated(NamedTuple):

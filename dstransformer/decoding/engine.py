@@ -222,7 +222,7 @@ class TorchEngine:
         """Decode in batches of similar length; empty sentences are not decoded."""
         results = [[Hypothesis([], 0.0, 0.0)] for _ in src]
         nan_sentences: list[int] = []
-        with _evaluating(self.ensemble), memory_errors():
+        with evaluating(self.ensemble), memory_errors():
             for batch, found in chain.from_iterable(decode_in_memory(decode, batch) for batch in batches):
                 for index, hypotheses in zip(batch, found, strict=True):
                     if hypotheses:
@@ -293,7 +293,8 @@ class TorchEngine:
 
 
 @contextmanager
-def _evaluating(models: Ensemble) -> Iterator[None]:
+def evaluating(models: Ensemble) -> Iterator[None]:
+    """Set models to eval mode for a while."""
     was_training = [model.training for model in models.members]
     models.eval()
     try:

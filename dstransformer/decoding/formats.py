@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Literal, get_args
 
+from dstransformer.corpus.alignment import format_links
+from dstransformer.corpus.markup import parse_markup
 from dstransformer.corpus.tokenizer import plain_spaces
+from dstransformer.decoding.outputs import Output
 from dstransformer.decoding.sampling import Sampling
-from dstransformer.decoding.translator import Output
 from dstransformer.errors import ConfigError
 from dstransformer.io.text import iter_lines
 
@@ -33,9 +35,11 @@ class Request:
         prefix_file: A file with a prefix for each line, instead.
         format: ``text``: an output per line; of several, Moses' n-best lists (``line ||| text ||| logprob= L |||
             score``, lines from 0). ``tsv``: line and rank from 1, score, log-probability, text. ``jsonl``: the same
-            as JSON, with the source and the number of tokens, end included. ``pairs``: the output and its source line,
-            with a tab between them, as ``dst-prep`` reads them for back-translation.
+            as JSON, with the source and the number of tokens, end included, and the alignment if there is one.
+            ``pairs``: the output and its source line, with a tab between them, as ``dst-prep`` reads them for
+            back-translation.
         tag: Stands before the output of each pair (Caswell et al., 2019).
+        markup: The lines have inline tags, and so have the outputs; see :meth:`TextDecoder.search`.
 
     Raises:
         ConfigError: A tag without pairs, or one with spaces; or two prefixes.
@@ -47,6 +51,7 @@ class Request:
     prefix_file: str | None = None
     format: Format = "text"
     tag: str = ""
+    markup: bool = False
 
     def __post_init__(self) -> None:
         if self.prefix and self.prefix_file:
@@ -102,7 +107,19 @@ def _json(number: int, rank: int, source: str, one: Output) -> str:
         "log_probability": round(one.log_probability, 6),
         "tokens": len(one.tokens) + 1,
     }
+    if one.alignment is not None:
+        fields["alignment"] = format_links(one.alignment)
     return json.dumps(fields, ensure_ascii=False)
+
+
+def check_markup(file: str) -> None:
+    """Check the tags of every line of a file before the work begins.
+
+    Raises:
+        DataError: The tags of a line are not well-formed, or the file cannot be read.
+    """
+    for number, line in enumerate(iter_lines(file), 1):
+        parse_markup(line, f"{file}, line {number}")
 
 
 def warn_of_prefixes_left(prefixes: Iterator[str], lines: int) -> None:

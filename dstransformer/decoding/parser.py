@@ -11,8 +11,9 @@ from dstransformer.corpus.tokenizer import plain_spaces
 from dstransformer.decoding.beam import Constraint
 from dstransformer.decoding.constraint import MIN_BRACKETS, SymbolTable, TreeConstraint
 from dstransformer.decoding.engine import TorchEngine
+from dstransformer.decoding.outputs import Output
 from dstransformer.decoding.sampling import Sampling
-from dstransformer.decoding.translator import Output, TextDecoder, check_strings
+from dstransformer.decoding.translator import TextDecoder, check_strings
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import Bundle
 from dstransformer.parsing.linearise import Linearisation, is_symbol
@@ -78,6 +79,8 @@ class Parser(TextDecoder):
         n_best: int = 1,
         prefixes: Sequence[str] | None = None,
         sampling: Sampling | None = None,
+        alignments: bool = False,
+        markup: bool = False,
         progress: Advance | None = None,
         first: int = 1,
     ) -> list[list[Output]]:
@@ -88,16 +91,20 @@ class Parser(TextDecoder):
             n_best: Trees per sentence.
             prefixes: Trees have none: must be None.
             sampling: Trees are not sampled: must be None.
+            alignments: Trees are not aligned: must be False.
+            markup: Sentences have no tags: must be False.
             progress: Called after each batch with the number of its sentences.
             first: Number of the first sentence in warnings and errors.
 
         Raises:
-            ConfigError: ``n_best`` is more than the beam; or prefixes or sampling are given.
+            ConfigError: ``n_best`` is more than the beam; or prefixes, sampling, alignments or markup are given.
             DataError: A sentence is longer than the limit, than the positions that the model has learned, or than
                 memory allows.
         """
         if prefixes is not None or sampling is not None:
             raise ConfigError("a parser takes no prefix and draws no samples")
+        if alignments or markup:
+            raise ConfigError("a parser aligns no words and takes no markup")
         self._check_request(n_best, prefixes, sampling)
         words = list(map(self.split, check_strings("sentences", sentences)))
         numbers = range(first, first + len(words))

@@ -13,8 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dstransformer.decoding.formats import Request, warn_of_prefixes_left
-from dstransformer.decoding.translator import BUFFER_LINES, Output, TextDecoder, take_prefixes
+from dstransformer.decoding.formats import Request, check_markup, warn_of_prefixes_left
+from dstransformer.decoding.outputs import BUFFER_LINES, Output
+from dstransformer.decoding.translator import TextDecoder, take_prefixes
 from dstransformer.distributed.launcher import Processes
 from dstransformer.errors import DataError, DstError, UserError, check_format_version, counted
 from dstransformer.io.files import hold_lock, replace_file, storage_errors, write_durably
@@ -87,6 +88,8 @@ def translate_in_parts(
             return 0
         raise already_exists(output)
     next(iter_lines(file))  # a file that cannot be read fails before the model is loaded
+    if request.markup:
+        check_markup(file)
     translator = load()
     lines, late = 0, False
     try:
@@ -206,6 +209,7 @@ def _make_parts(
                     n_best=request.n_best,
                     prefixes=begun,
                     sampling=request.sampling,
+                    markup=request.markup,
                     progress=progress,
                     first=first,
                 )
@@ -309,10 +313,12 @@ class _Job:
                 temporary.replace(path)
             temporary.unlink(missing_ok=True)
         found = _read_job(path)
+        added = dataclasses.asdict(Request())  # what a job of an older version lacks
         for name, value in self.asked.items():
-            if found.asked.get(name) != value:
+            before = found.asked.get(name, added.get(name))
+            if before != value:
                 raise UserError(
-                    f"{folder.path} was begun with {name} {found.asked.get(name)}, not {value}: repeat that command, "
+                    f"{folder.path} was begun with {name} {before}, not {value}: repeat that command, "
                     f"or remove {folder.path} to begin again"
                 )
         if found.input != self.input:

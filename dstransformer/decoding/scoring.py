@@ -19,7 +19,7 @@ from dstransformer.batching import PackedBatch, pack_pairs, plan_batches
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.directions import Tags, build_tags
 from dstransformer.decoding.devices import choose_device, decode_in_memory, memory_errors
-from dstransformer.decoding.translator import BUFFER_LINES
+from dstransformer.decoding.outputs import BUFFER_LINES
 from dstransformer.errors import ConfigError, DataError, UserError, counted
 from dstransformer.io.text import is_same_file, iter_lines, writing_lines
 from dstransformer.model import DTYPES, Bundle, Transformer, open_bundle

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -15,40 +14,21 @@ import torch
 from dstransformer.config import DecodingConfig, complete_config
 from dstransformer.corpus import Tokenizer
 from dstransformer.corpus.directions import Tags
+from dstransformer.corpus.markup import parse_markup
+from dstransformer.corpus.tag_placement import place_tags
 from dstransformer.corpus.tokenizer import plain_spaces
+from dstransformer.corpus.words import words_before, words_of_pieces
+from dstransformer.decoding.aligner import Aligner, Pieces
 from dstransformer.decoding.beam import Hypothesis
-from dstransformer.decoding.engine import SearchEngine, TorchEngine
+from dstransformer.decoding.engine import SearchEngine, TorchEngine, evaluating
+from dstransformer.decoding.long_inputs import first_words, limit_inputs, split_long, split_symbols
+from dstransformer.decoding.outputs import BUFFER_LINES, Output, join_outputs
 from dstransformer.decoding.sampling import Sampling
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.model import Bundle, Transformer, open_bundle
 from dstransformer.terminal.progress import Advance
 
 logger = logging.getLogger(__name__)
-
-#: Lines of a stream that are held at a time: enough to sort them into batches of similar length.
-BUFFER_LINES = 4096
-
-#: Where a sentence can end: spaces after its last character, closing quotation marks and brackets included.
-_SENTENCE_END = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’»)\]])\s+|(?<=[。！？])\s*""")
-
-#: A text after which Chinese and Japanese have no space: it ends with kana, an ideograph or their punctuation.
-_NO_SPACE_FOLLOWS = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef][”’]*$")
-
-
-class Output(NamedTuple):
-    """One output of a sentence.
-
-    Attributes:
-        text: Detokenised, on one line; a tree, if the model is a parser.
-        score: See :class:`Hypothesis`.
-        log_probability: See :class:`Hypothesis`.
-        tokens: See :class:`Hypothesis`.
-    """
-
-    text: str
-    score: float
-    log_probability: float
-    tokens: list[int]
 
 
 class TextDecoder(ABC):
@@ -120,6 +100,8 @@ class TextDecoder(ABC):
         n_best: int = 1,
         prefixes: Sequence[str] | None = None,
         sampling: Sampling | None = None,
+        alignments: bool = False,
+        markup: bool = False,
         progress: Advance | None = None,
         first: int = 1,
     ) -> list[list[Output]]:
@@ -131,18 +113,25 @@ class TextDecoder(ABC):
             prefixes: What the outputs of each sentence begin with; an empty string for anything. A prefix ends with a
                 whole piece, because it is encoded separately.
             sampling: Draw the outputs instead of searching for the best; they are in the order of drawing.
+            alignments: Find the :attr:`Output.alignment` of each output.
+            markup: The sentences have inline tags, see :func:`parse_markup`. They are translated without the tags,
+                which :func:`place_tags` puts into the texts of the outputs; so ``&``, ``<`` and ``>`` are entities.
             progress: Called after each batch with the number of its sentences.
             first: Number of the first sentence in warnings and errors, and for the random numbers of sampling.
 
         Raises:
-            ConfigError: ``n_best`` is more than the beam, or long inputs are split and n_best or prefixes are given.
+            ConfigError: ``n_best`` is more than the beam; long inputs are split and n_best or prefixes are given; or
+                this is a parser, which aligns nothing.
             DataError: A sentence or its prefix is longer than memory allows; or without a limit, than the positions
-                that the model has learned.
+                that the model has learned; or its tags are not well-formed.
         """
 
-    def translate(self, sentences: Sequence[str], progress: Advance | None = None, *, first: int = 1) -> list[str]:
+    def translate(
+        self, sentences: Sequence[str], progress: Advance | None = None, *, markup: bool = False, first: int = 1
+    ) -> list[str]:
         """The best output of each sentence; see :meth:`search`."""
-        return [outputs[0].text for outputs in self.search(sentences, progress=progress, first=first)]
+        found = self.search(sentences, markup=markup, progress=progress, first=first)
+        return [outputs[0].text for outputs in found]
 
     def iter_search(
         self,
@@ -151,6 +140,8 @@ class TextDecoder(ABC):
         n_best: int = 1,
         prefixes: Iterator[str] | None = None,
         sampling: Sampling | None = None,
+        alignments: bool = False,
+        markup: bool = False,
         buffer_lines: int = BUFFER_LINES,
         progress: Advance | None = None,
     ) -> Iterator[tuple[str, list[Output]]]:
@@ -173,6 +164,8 @@ class TextDecoder(ABC):
                     n_best=n_best,
                     prefixes=None if prefixes is None else take_prefixes(prefixes, len(held), done + 1),
                     sampling=sampling,
+                    alignments=alignments,
+                    markup=markup,
                     progress=progress,
                     first=done + 1,
                 )
@@ -188,6 +181,22 @@ class TextDecoder(ABC):
             raise ConfigError(f"--n-best {n_best}: must be from 1 to the beam size, {beam}: raise --beam")
         if self.settings.long_inputs == "split" and (n_best > 1 or prefixes is not None):
             raise ConfigError("--long split takes the best output of each part: leave out --n-best and prefixes")
+
+
+class _Part(NamedTuple):
+    """A sentence, or a part of one that is too long.
+
+    Attributes:
+        owner: The index of the sentence.
+        begin: Its tag and a space, or nothing.
+        text: The rest.
+        first_word: The number, from 0, of the first word of the rest in the sentence.
+    """
+
+    owner: int
+    begin: str
+    text: str
+    first_word: int
 
 
 def _checked(settings: DecodingConfig) -> DecodingConfig:
@@ -231,6 +240,7 @@ class Translator(TextDecoder):
 
     tags: Tags | None = None
     is_guided: bool = False
+    _has_warned: bool = False
 
     @classmethod
     def from_bundle(cls, opened: Bundle, engine: TorchEngine, settings: DecodingConfig) -> Self:
@@ -269,6 +279,8 @@ class Translator(TextDecoder):
         n_best: int = 1,
         prefixes: Sequence[str] | None = None,
         sampling: Sampling | None = None,
+        alignments: bool = False,
+        markup: bool = False,
         progress: Advance | None = None,
         first: int = 1,
     ) -> list[list[Output]]:
@@ -276,29 +288,42 @@ class Translator(TextDecoder):
 
         Raises:
             ConfigError: ``n_best`` is more than the beam; long inputs are split, and n_best or prefixes are given; or
-                the engine cannot sample.
+                the engine can neither sample nor align.
             DataError: A sentence or its prefix is longer than memory allows; or without a limit, than the positions
-                that the model has learned.
+                that the model has learned; or its tags are not well-formed.
         """
         self._check_request(n_best, prefixes, sampling)
         if sampling is not None and not isinstance(self.engine, TorchEngine):
             raise ConfigError("this engine cannot sample: leave out --sample, or use --engine torch")
+        aligner = self._build_aligner() if alignments or markup else None
         texts = check_strings("sentences", sentences)
-        count = len(texts)
-        src, owners = self._encode(texts, first)
+        marked = [parse_markup(text, f"sentence {n}") for n, text in enumerate(texts, first)] if markup else []
+        if markup:
+            texts = [one.text for one in marked]
+        parts = self._divide(texts, first)
+        src = self.tokenizer.src.encode([part.begin + part.text for part in parts])
         found = self.search_ids(
             src,
             n_best=n_best,
             prefixes=self.tokenizer.encode(check_strings("prefixes", prefixes)) if prefixes is not None else (),
             sampling=sampling,
             progress=progress,
-            numbers=[first + owner for owner in owners],
+            numbers=[first + part.owner for part in parts],
         )
         outputs = self._outputs(found)
-        return outputs if len(outputs) == count else join_outputs(outputs, owners)
+        if aligner is not None:
+            outputs = self._align(aligner, parts, src, outputs)
+        if len(outputs) > len(texts):
+            outputs = join_outputs(outputs, [part.owner for part in parts])
+        if not markup:
+            return outputs
+        return [
+            [one._replace(text=place_tags(source, one.text, one.alignment or ())) for one in each]
+            for source, each in zip(marked, outputs, strict=True)
+        ]
 
-    def _encode(self, sentences: Sequence[str], first: int) -> tuple[list[list[int]], list[int]]:
-        """The tokens of the sentences, or of their parts if long ones are split, and the sentence of each."""
+    def _divide(self, sentences: Sequence[str], first: int) -> list[_Part]:
+        """The sentences with their tags; or their parts, if long ones are split."""
         texts, owners, limit = list(sentences), list(range(len(sentences))), self.max_input_tokens
         begins = [""] * len(texts)
         are_split = self.settings.long_inputs == "split"
@@ -306,10 +331,54 @@ class Translator(TextDecoder):
             begins, texts = self.tags.split(sentences, first)
         elif are_split:
             begins, texts = split_symbols(texts, self.tokenizer.src)
+        numbers = [
+            words_before(sentence[: len(sentence) - len(text)], text)
+            for sentence, text in zip(sentences, texts, strict=True)
+        ]
         if are_split:
             limits = [max(1, limit - 1) if limit and begin else limit for begin in begins]  # the tag is a token
-            texts, owners = split_long(texts, self.tokenizer.src.encode(texts), limits, self.tokenizer.src)
-        return self.tokenizer.src.encode([begins[o] + text for o, text in zip(owners, texts, strict=True)]), owners
+            whole = texts
+            texts, owners = split_long(whole, self.tokenizer.src.encode(whole), limits, self.tokenizer.src)
+            firsts = first_words(whole, texts, owners)
+            numbers = [numbers[owner] + number for owner, number in zip(owners, firsts, strict=True)]
+        return [
+            _Part(owner, begins[owner], text, number)
+            for owner, text, number in zip(owners, texts, numbers, strict=True)
+        ]
+
+    def _build_aligner(self) -> Aligner:
+        """What aligns the outputs.
+
+        Raises:
+            ConfigError: The engine is not PyTorch's.
+        """
+        if not isinstance(self.engine, TorchEngine):
+            raise ConfigError("this engine cannot align: leave out alignments and markup, or use --engine torch")
+        if not self.is_guided and not self._has_warned:
+            self._has_warned = True
+            logger.warning("the model was trained without guided alignment (loss.guided_alignment): it aligns badly")
+        return Aligner(self.model, self.tokenizer, guided=self.is_guided, batch_tokens=self.settings.batch_tokens)
+
+    def _align(
+        self,
+        aligner: Aligner,
+        parts: Sequence[_Part],
+        src: Sequence[Sequence[int]],
+        outputs: list[list[Output]],
+    ) -> list[list[Output]]:
+        """The outputs with their alignments, in which the words of a source are those of the whole sentence."""
+        words = words_of_pieces(self.tokenizer.src, [part.begin + part.text for part in parts])
+        limit = self.max_input_tokens or None
+        sources = []
+        for part, ids, own in zip(parts, src, words, strict=True):
+            tag = 1 if part.begin else 0
+            numbers = [word - tag + part.first_word if word >= tag else -1 for word in own[:limit]]
+            sources.append(Pieces(ids[:limit], numbers))
+        flat = [(source, one.tokens) for source, found in zip(sources, outputs, strict=True) for one in found]
+        assert isinstance(self.engine, TorchEngine)
+        with evaluating(self.engine.ensemble):
+            links = iter(aligner.align_outputs([source for source, _ in flat], [tokens for _, tokens in flat]))
+        return [[one._replace(alignment=next(links)) for one in found] for found in outputs]
 
     def _outputs(self, found: Sequence[Sequence[Hypothesis]]) -> list[list[Output]]:
         """The outputs with their texts. A call of SentencePiece for all of them; one for each costs 2% of the time."""
@@ -353,119 +422,6 @@ class Translator(TextDecoder):
         return self.engine.search(
             src, self.settings, numbers=numbers, n_best=n_best, prefixes=prefixes, progress=progress
         )
-
-
-def limit_inputs(
-    src: Sequence[Sequence[int]], numbers: Sequence[int], *, limit: int, refuse: bool
-) -> list[Sequence[int]]:
-    """Cut sentences of more than ``limit`` tokens to their first, or leave them without tokens; with one warning.
-
-    Args:
-        src: The sentences.
-        numbers: Their numbers, for the warning.
-        limit: Maximum tokens of a sentence, and those that are kept of a longer one; 0: any number.
-        refuse: Keep none.
-    """
-    long = [index for index, ids in enumerate(src) if limit and len(ids) > limit]
-    if not long:
-        return list(src)
-    done = "it gets no output" if refuse else f"only its first {limit:,} are translated"
-    more = len(long) - 1
-    others = (
-        f", nor {'does' if more == 1 else 'do'} {more:,} more"
-        if refuse
-        else (f", and {more:,} more {'is' if more == 1 else 'are'} cut")
-    )
-    logger.warning(
-        "sentence %d has %s tokens: %s (--max-input-tokens)%s; split it, or let --long split do so",
-        numbers[long[0]], f"{len(src[long[0]]):,}", done, others if more else "",
-    )  # fmt: skip
-    return [ids if len(ids) <= limit else [] if refuse else ids[:limit] for ids in src]
-
-
-def split_symbols(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """Divide texts into the tag and the space that each begins with, or nothing, and the rest.
-
-    A tag is a first word that is a symbol of the tokenizer.
-    """
-    tags = {symbol.removeprefix("▁") for symbol in tokenizer.symbols if symbol.startswith("▁")}
-    found = [text.lstrip().partition(" ") for text in texts]
-    begins = [f"{word} " if word in tags else "" for word, _, _ in found]
-    rests = [rest if begin else text for text, begin, (_, _, rest) in zip(texts, begins, found, strict=True)]
-    return begins, rests
-
-
-def split_long(
-    texts: Sequence[str], ids: Sequence[Sequence[int]], limits: Sequence[int], tokenizer: Tokenizer
-) -> tuple[list[str], list[int]]:
-    """Divide texts of more tokens than their limits into parts of whole sentences, as many in a part as fit.
-
-    A single sentence that is too long stays whole. Between the sentences of a part is what was there in the text.
-
-    Args:
-        texts: The texts.
-        ids: Their tokens.
-        limits: Maximum tokens of a part of each text; 0: any number.
-        tokenizer: Counts the tokens of the sentences.
-
-    Returns:
-        The parts, and the index of the text of each.
-    """
-    parts: list[str] = []
-    owners: list[int] = []
-    for index, (text, tokens, limit) in enumerate(zip(texts, ids, limits, strict=True)):
-        divided = [text] if not limit or len(tokens) <= limit else _pack_sentences(text, limit, tokenizer)
-        parts += divided
-        owners += [index] * len(divided)
-    return parts, owners
-
-
-def _pack_sentences(text: str, limit: int, tokenizer: Tokenizer) -> list[str]:
-    spans = _sentence_spans(text)
-    # A tokenizer that does not normalise makes tokens of the spaces between two sentences too.
-    ends = [begin for begin, _ in spans[1:]] + [len(text)]
-    with_spaces = [text[begin:end] for (begin, _), end in zip(spans, ends, strict=True)]
-    parts: list[tuple[int, int]] = []
-    room = 0
-    for (begin, end), tokens in zip(spans, map(len, tokenizer.encode(with_spaces)), strict=True):
-        if parts and tokens <= room:
-            parts[-1] = (parts[-1][0], end)
-            room -= tokens
-        else:
-            parts.append((begin, end))
-            room = limit - tokens
-    return [text[begin:end] for begin, end in parts]
-
-
-def _sentence_spans(text: str) -> list[tuple[int, int]]:
-    """Where each sentence of a text begins and ends; a text of spaces is one sentence."""
-    spans: list[tuple[int, int]] = []
-    begin = 0
-    for separator in _SENTENCE_END.finditer(text):
-        spans.append((begin, separator.start()))
-        begin = separator.end()
-    spans.append((begin, len(text)))
-    return [span for span in spans if text[slice(*span)].strip()] or [(0, len(text))]
-
-
-def join_outputs(outputs: Sequence[list[Output]], owners: Sequence[int]) -> list[list[Output]]:
-    """Join the best outputs of the parts of each text; scores and log-probabilities are the sums.
-
-    The texts are joined by a space, or by nothing where Chinese and Japanese have none: the target may have spaces
-    where the source has none, and the reverse.
-    """
-    joined = []
-    for _, group in groupby(zip(owners, outputs, strict=True), key=lambda pair: pair[0]):
-        best = [found[0] for _, found in group]
-        text = _join_texts([one.text for one in best if one.text])
-        score, log_probability = sum(one.score for one in best), sum(one.log_probability for one in best)
-        joined.append([Output(text, score, log_probability, [token for one in best for token in one.tokens])])
-    return joined
-
-
-def _join_texts(texts: Sequence[str]) -> str:
-    spaced = [text if _NO_SPACE_FOLLOWS.search(text) else f"{text} " for text in texts[:-1]]
-    return "".join([*spaced, *texts[-1:]])
 
 
 def take_prefixes(prefixes: Iterator[str], count: int, first: int) -> list[str]:

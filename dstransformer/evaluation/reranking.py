@@ -18,8 +18,8 @@ import numpy.typing as npt
 from sacrebleu.metrics.bleu import BLEU
 
 from dstransformer.corpus.tokenizer import plain_spaces
+from dstransformer.decoding.outputs import BUFFER_LINES
 from dstransformer.decoding.scoring import PairScore, Scorer
-from dstransformer.decoding.translator import BUFFER_LINES
 from dstransformer.errors import DataError, counted, shown
 from dstransformer.evaluation.bleu import score
 from dstransformer.evaluation.result import Score

@@ -60,6 +60,7 @@ class Job:
     """
 
     n_best: int
+    alignments: bool
     prefixed: bool
     results: list[Candidates]
     left: int
@@ -79,14 +80,15 @@ class _Item:
     @property
     def kind(self) -> object:
         """Only sentences of one kind are translated together."""
-        return self.job if self.job.call is not None else (self.job.n_best, self.job.prefixed)
+        return self.job if self.job.call is not None else (self.job.n_best, self.job.alignments, self.job.prefixed)
 
 
 class Batcher:
     """Runs the work of many threads in one.
 
-    A batch is the oldest sentence in the queue and all that fit with it: those of the same ``n_best``, oldest first,
-    up to ``batch_tokens`` source tokens. If the thread is idle, a sentence waits up to ``delay`` seconds for others.
+    A batch is the oldest sentence in the queue and all that fit with it: those of the same ``n_best``, with or without
+    alignments, oldest first, up to ``batch_tokens`` source tokens. If the thread is idle, a sentence waits up to
+    ``delay`` seconds for others.
 
     Args:
         search: Translates a batch; only called in the thread.
@@ -133,20 +135,20 @@ class Batcher:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
-    def submit(self, queries: Sequence[Query], n_best: int = 1) -> Job:
+    def submit(self, queries: Sequence[Query], n_best: int = 1, *, alignments: bool = False) -> Job:
         """Queue sentences, at least one: all or none of them.
 
         Raises:
             QueueFullError: The queue has no room for the sentences.
             StoppingError: The batcher was stopped.
         """
-        job = Job(n_best, any(query.prefix for query in queries), [None] * len(queries), len(queries))
+        job = Job(n_best, alignments, any(query.prefix for query in queries), [None] * len(queries), len(queries))
         self._add(job, queries)
         return job
 
     def submit_call(self, call: Callable[[], Any]) -> Job:
         """Queue a call that needs the model; it counts as one sentence. Errors as for :meth:`submit`."""
-        job = Job(1, False, [], 1, call)
+        job = Job(1, False, False, [], 1, call)
         self._add(job, [Query("", 0)])
         return job
 
@@ -237,7 +239,8 @@ class Batcher:
 
     def _translate(self, batch: list[_Item]) -> None:
         began = time.monotonic()
-        found = self._search(Batch([item.query for item in batch], batch[0].job.n_best))
+        job = batch[0].job
+        found = self._search(Batch([item.query for item in batch], job.n_best, job.alignments))
         seconds = time.monotonic() - began
         tgt_tokens = sum(candidates[0].tokens for candidates in found if candidates)
         rate = len(batch) / max(seconds, 1e-6)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from dstransformer.corpus import BOS_ID, EOS_ID, Tokenizer
+from dstransformer.corpus.directions import Tags
 from dstransformer.decoding import Output, Translator
 from dstransformer.decoding.batch_size import tokens_per_batch
 from dstransformer.errors import DataError
@@ -31,7 +32,7 @@ class LoadedModel:
 
     def __init__(self, bundle: Bundle, translator: Translator) -> None:
         self._translator = translator
-        translator.tags = None  # the server has checked and added them
+        translator.tags = Tags(bundle.directions) if bundle.directions else None  # of sentences that begin with them
         self.info = ModelInfo(
             path=bundle.path,
             architecture=bundle.model,
@@ -43,17 +44,24 @@ class LoadedModel:
             tgt_lang=bundle.tgt_lang,
             directions=bundle.directions,
             weights_sha256=bundle.weights_sha256,
+            is_guided=bundle.is_guided,
         )
 
     def warm_up(self) -> None:
         """Translate a word, so that the first request does not wait for one-time initialisation."""
-        self.search(Batch([Query("a", 1)], 1))
+        tag = self.info.directions[0].tag if self.info.directions else None
+        self.search(Batch([Query(f"{tag} a" if tag else "a", 1)], 1))
 
     def search(self, batch: Batch) -> list[Candidates]:
         """See :meth:`dstransformer.serving.model.Model.search`."""
         texts = [query.text for query in batch.queries]
         prefixes = [query.prefix for query in batch.queries]
-        outputs = self._translator.search(texts, n_best=batch.n_best, prefixes=prefixes if any(prefixes) else None)
+        outputs = self._translator.search(
+            texts,
+            n_best=batch.n_best,
+            prefixes=prefixes if any(prefixes) else None,
+            alignments=batch.alignments,
+        )
         found = [_candidates(each) for each in outputs]
         if nan_sentences := found.count(None):
             logger.warning(
@@ -71,7 +79,10 @@ class LoadedModel:
 def _candidates(outputs: Sequence[Output]) -> Candidates:
     if any(math.isnan(output.log_probability) for output in outputs):
         return None
-    return [Candidate(text, score, probability, len(tokens)) for text, score, probability, tokens in outputs]
+    return [
+        Candidate(text, score, probability, len(tokens), alignment)
+        for text, score, probability, tokens, alignment in outputs
+    ]
 
 
 _SPACE = "▁"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from dstransformer.config import DecodingConfig, ModelConfig
+from dstransformer.corpus.alignment import Link
 from dstransformer.corpus.directions import Direction
 from dstransformer.corpus.tokenizer import Tokenizer
 
@@ -25,10 +26,11 @@ class Query(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Sentences that are translated together, and how many hypotheses of each are wanted."""
+    """Sentences that are translated together, how many hypotheses of each are wanted, and whether with alignments."""
 
     queries: list[Query]
     n_best: int
+    alignments: bool = False
 
 
 class Candidate(NamedTuple):
@@ -39,12 +41,14 @@ class Candidate(NamedTuple):
         score: Log-probability over the length penalty.
         log_probability: Of the tokens and the end, in nats.
         tokens: Its length, without its end.
+        alignment: The links of its words, if they are wanted.
     """
 
     text: str
     score: float
     log_probability: float
     tokens: int
+    alignment: list[Link] | None = None
 
 
 #: The result of a search for a sentence: its translations, best first; None if the model computes NaN.
@@ -65,6 +69,7 @@ class ModelInfo(NamedTuple):
         tgt_lang: Code of the target language, None if it is not recorded.
         directions: The directions that it translates in, with their tags; empty if there is one.
         weights_sha256: SHA-256 of the weights.
+        is_guided: Whether it was trained on alignments.
     """
 
     path: Path
@@ -77,6 +82,7 @@ class ModelInfo(NamedTuple):
     tgt_lang: str | None
     directions: tuple[Direction, ...]
     weights_sha256: str
+    is_guided: bool
 
 
 class Model(Protocol):

@@ -33,6 +33,14 @@ class TranslateRequest(StrictModel):
         str | None,
         Field(description="target language, or its tag, of a model of several; without it a text begins with its tag"),
     ] = None
+    alignments: Annotated[bool, Field(description="whether to return the word alignment of each translation")] = False
+    markup: Annotated[
+        bool, Field(description="whether text has inline HTML or XML tags, which the translations are to have too")
+    ] = False
+
+
+#: Pairs of linked words.
+Alignment = list[tuple[int, int]]
 
 
 class Hypothesis(BaseModel):
@@ -41,12 +49,17 @@ class Hypothesis(BaseModel):
     text: Annotated[str, Field(description="the translation")]
     score: Annotated[float, Field(description="log-probability over the length penalty; higher is better")]
     log_probability: Annotated[float, Field(description="log-probability of the tokens and the end, in nats")]
+    alignment: Annotated[Alignment | None, Field(description="as that of the best translation")] = None
 
 
 class Translation(BaseModel):
     """The translation of a sentence; an empty sentence has an empty one."""
 
     text: Annotated[str, Field(description="the best translation, on one line")]
+    alignment: Annotated[
+        Alignment | None,
+        Field(description="numbers of linked words, source and target, from 0, without tags; only if asked for"),
+    ] = None
     score: Annotated[float | None, Field(description="the score of the best; only if n_best was given")] = None
     n_best: Annotated[
         list[Hypothesis] | None, Field(description="the best hypotheses, best first; only if n_best was given")
@@ -94,6 +107,7 @@ class Health(BaseModel):
     directions: Annotated[
         list[dict[str, str | None]], Field(description="src_lang, tgt_lang and tag of each direction, of several")
     ]
+    guided_alignment: Annotated[bool, Field(description="whether the model has learned alignments; else they are poor")]
     decoding: Annotated[dict[str, Any], Field(description="settings of the search, device and precision")]
     limits: Annotated[dict[str, Any], Field(description="the limits of the server")]
     version: Annotated[str, Field(description="of dstransformer")]
@@ -113,4 +127,6 @@ EXPECTED = {
     "source": "a string",
     "target": "a string",
     "to": "a string",
+    "alignments": "true or false",
+    "markup": "true or false",
 }

@@ -7,10 +7,12 @@ import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dstransformer import __version__
 from dstransformer.corpus.directions import build_tags
+from dstransformer.corpus.markup import MarkedText, parse_markup
+from dstransformer.corpus.tag_placement import place_tags
 from dstransformer.errors import DataError, DstError, UserError, shown
 from dstransformer.serving.batcher import Batcher, Job, QueueFullError, StoppingError
 from dstransformer.serving.guard import RefusedError
@@ -20,11 +22,13 @@ from dstransformer.serving.model import Candidate, Candidates, Model, Query
 from dstransformer.serving.model_process import ModelEndedError
 from dstransformer.serving.schema import AttentionRequest, Health, TranslateRequest
 
-#: Texts with more characters are tokenized in another thread, so that other requests need not wait.
+#: Texts with more characters are worked on in another thread, so that other requests need not wait.
 _LONG_TEXT = 10_000
 
 #: Settings of the search that have no effect: the server refuses longer inputs, by a limit of its own.
 _UNUSED = ("max_input_tokens", "long_inputs")
+
+Result = TypeVar("Result")
 
 #: Returns when the client closes the connection.
 WaitForDisconnect = Callable[[], Coroutine[Any, Any, None]]
@@ -66,6 +70,7 @@ class Service:
             "src_lang": info.src_lang,
             "tgt_lang": info.tgt_lang,
             "directions": [asdict(one) for one in info.directions],
+            "guided_alignment": info.is_guided,
             "decoding": {name: value for name, value in info.decoding.items() if name not in _UNUSED},
             "limits": vars(limits),
             "version": __version__,
@@ -100,16 +105,22 @@ class Service:
         Raises:
             RefusedError: The request cannot be answered.
         """
-        texts = [request.text] if isinstance(request.text, str) else request.text
-        prefixes = self._prefixes(request, len(texts))
-        self._check_size(texts, request)
-        texts = self._with_tags(texts, request.to)
+        given = [request.text] if isinstance(request.text, str) else request.text
+        prefixes = self._prefixes(request, len(given))
+        self._check_size(given, request)
+        sources = await _off_the_loop(_read_sources, given, request.markup, size=sum(map(len, given)))
+        texts = self._with_tags([source.text for source in sources], request.to)
         queries = await self._tokenize(texts, prefixes)
         indices = [index for index, query in enumerate(queries) if query.tokens]
         found: list[list[Candidate]] = [[] for _ in texts]
         if indices:
             results: list[Candidates] | None = await self._wait(
-                lambda: self.batcher.submit([queries[index] for index in indices], request.n_best or 1), disconnect
+                lambda: self.batcher.submit(
+                    [queries[index] for index in indices],
+                    request.n_best or 1,
+                    alignments=request.alignments or request.markup,
+                ),
+                disconnect,
             )
             if results is None:
                 return None
@@ -117,7 +128,8 @@ class Service:
                 if candidates is None:
                     raise RefusedError(500, f"the model computes NaN for sentence {index + 1}: {shown(texts[index])}")
                 found[index] = candidates
-        return {"translations": [_describe(candidates, request.n_best) for candidates in found]}
+        described = await _off_the_loop(_describe_all, request, sources, texts, found, size=sum(map(len, given)))
+        return {"translations": described}
 
     async def attention(self, request: AttentionRequest, disconnect: WaitForDisconnect) -> dict[str, Any] | None:
         """The answer to a request, as :class:`AttentionAnswer`; None if the client has disconnected.
@@ -173,13 +185,8 @@ class Service:
             RefusedError: A sentence or a prefix is too long, or not text.
         """
         both = [*texts, *filter(None, prefixes)]
-        for index, text in enumerate(both):
-            if not _is_text(text):
-                raise RefusedError(422, f"{_label(index, len(texts))} has half a surrogate pair, which is no character")
-        if sum(map(len, both)) > _LONG_TEXT:
-            ids = await asyncio.to_thread(self._encode, both, len(texts))
-        else:
-            ids = self._encode(both, len(texts))
+        _check_characters(both, len(texts))
+        ids = await _off_the_loop(self._encode, both, len(texts), size=sum(map(len, both)))
         max_tokens = self.limits.sentence_tokens
         for index, row in enumerate(ids):
             if len(row) > max_tokens:
@@ -238,6 +245,32 @@ def _result(result: asyncio.Future[Any]) -> Any:
         raise RefusedError(503, shown(error, quote=False, limit=400), 1) from None
 
 
+async def _off_the_loop(work: Callable[..., Result], *arguments: Any, size: int) -> Result:
+    """Call a function; in another thread if its texts have many characters."""
+    return await asyncio.to_thread(work, *arguments) if size > _LONG_TEXT else work(*arguments)
+
+
+def _read_sources(texts: Sequence[str], markup: bool) -> list[MarkedText]:
+    """The sentences of a request, and their tags if they have markup.
+
+    Raises:
+        RefusedError: The tags of a sentence are not well-formed.
+    """
+    if not markup:
+        return [MarkedText(text, ()) for text in texts]
+    _check_characters(texts, len(texts))
+    try:
+        return [parse_markup(text, f"sentence {number}") for number, text in enumerate(texts, 1)]
+    except DataError as error:
+        raise RefusedError(422, shown(error, quote=False, limit=400)) from None
+
+
+def _check_characters(texts: Sequence[str], sentences: int) -> None:
+    for index, text in enumerate(texts):
+        if not _is_text(text):
+            raise RefusedError(422, f"{_label(index, sentences)} has half a surrogate pair, which is no character")
+
+
 def _label(index: int, sentences: int) -> str:
     return f"sentence {index + 1}" if index < sentences else "a prefix"
 
@@ -251,15 +284,50 @@ def _is_text(text: str) -> bool:
     return True
 
 
+def _describe_all(
+    request: TranslateRequest, sources: Sequence[MarkedText], texts: Sequence[str], found: Sequence[Sequence[Candidate]]
+) -> list[dict[str, Any]]:
+    """The answers for the sentences, of which ``texts`` begin with the tags of their directions."""
+    described = []
+    for source, text, candidates in zip(sources, texts, found, strict=True):
+        added = len(text.split()) - len(source.text.split())
+        finished = [_finish(each, source, added, request) for each in candidates]
+        described.append(_describe(finished, request.n_best) if finished else _describe_empty(source, request))
+    return described
+
+
+def _finish(candidate: Candidate, source: MarkedText, added: int, request: TranslateRequest) -> Candidate:
+    """A translation as it was asked for: with tags, and with its alignment.
+
+    Args:
+        candidate: What the model has found.
+        source: The sentence.
+        added: Words that the server put before the sentence: its tag.
+        request: The request.
+    """
+    links = [(src - added, tgt) for src, tgt in candidate.alignment or ()]
+    text = place_tags(source, candidate.text, links) if request.markup else candidate.text
+    return candidate._replace(text=text, alignment=links if request.alignments else None)
+
+
 def _describe(candidates: Sequence[Candidate], n_best: int | None) -> dict[str, Any]:
-    """The answer for one sentence; an empty one has no candidates."""
-    text = candidates[0].text if candidates else ""
+    """The answer for one sentence."""
+    best, *_ = described = [_describe_one(each) for each in candidates]
     if n_best is None:
-        return {"text": text}
-    scores = {"score": candidates[0].score} if candidates else {}
-    hypotheses = [{"text": each.text, "score": each.score, "log_probability": each.log_probability}
-                  for each in candidates]  # fmt: skip
-    return {"text": text, **scores, "n_best": hypotheses}
+        return {name: value for name, value in best.items() if name in ("text", "alignment")}
+    return {name: value for name, value in best.items() if name != "log_probability"} | {"n_best": described}
+
+
+def _describe_empty(source: MarkedText, request: TranslateRequest) -> dict[str, Any]:
+    """The answer for a sentence without words, which may have tags."""
+    text = place_tags(source, "", ()) if request.markup else ""
+    links: dict[str, Any] = {"alignment": []} if request.alignments else {}
+    return {"text": text, **links} | ({} if request.n_best is None else {"n_best": []})
+
+
+def _describe_one(candidate: Candidate) -> dict[str, Any]:
+    scores = {"text": candidate.text, "score": candidate.score, "log_probability": candidate.log_probability}
+    return scores if candidate.alignment is None else {**scores, "alignment": candidate.alignment}
 
 
 def _name(bundle: Path) -> str:

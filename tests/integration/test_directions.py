@@ -144,6 +144,13 @@ def test_a_request_names_the_target_language(folder: Path) -> None:
         assert (named.status, named.json) == (
             200, server.post({"text": [f">>deu<< {text}" for text in texts]}).json
         )  # fmt: skip
+        asked = {"alignments": True, "markup": True}
+        added, typed = (
+            server.post({"text": text, **asked, **to}).json["translations"][0]
+            for text, to in ((f"<b>{texts[0]}</b>", {"to": "de"}), (f">>deu<< <b>{texts[0]}</b>", {}))
+        )
+        assert [[source + 1, target] for source, target in added["alignment"]] == typed["alignment"]
+        assert added["text"].startswith("<b>")
         missing = server.post({"text": [">>deu<< The dog.", texts[0]]})
         assert missing.status == 422
         assert missing.json["detail"].startswith("sentence 2 begins with no tag, and the model translates into several")
@@ -168,7 +175,8 @@ def test_long_texts_keep_their_tag_in_every_part(folder: Path) -> None:
     for tags in (translator.tags, None):  # None as in the server
         translator.tags = tags
         text = f"{first} {second.removeprefix('>>deu<< ')}"
-        assert translator._encode([text], 1)[0] == translator.tokenizer.encode([first, second])
+        parts = [part.begin + part.text for part in translator._divide([text], 1)]
+        assert translator.tokenizer.encode(parts) == translator.tokenizer.encode([first, second])
         joined = translator.translate([text])
         assert joined == [" ".join(text for text in apart if text)]
 
@@ -176,7 +184,7 @@ def test_long_texts_keep_their_tag_in_every_part(folder: Path) -> None:
 def test_a_limit_of_one_token_divides_text_too(folder: Path) -> None:
     translator = Translator.load(folder / "run")
     translator.settings = translator.settings.model_copy(update={"long_inputs": "split", "max_input_tokens": 1})
-    assert translator._encode([">>deu<< The dog. The cat."], 1)[1] == [0, 0]
+    assert [part.owner for part in translator._divide([">>deu<< The dog. The cat."], 1)] == [0, 0]
 
 
 def test_a_model_of_one_direction_has_no_other() -> None:

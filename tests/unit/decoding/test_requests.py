@@ -14,7 +14,8 @@ from dstransformer.corpus import Tokenizer
 from dstransformer.decoding import Output, Sampling, Translator
 from dstransformer.decoding.commands import load_translator
 from dstransformer.decoding.formats import Request
-from dstransformer.decoding.translator import join_outputs, split_long
+from dstransformer.decoding.long_inputs import split_long
+from dstransformer.decoding.outputs import join_outputs
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.model import Transformer, save_bundle
 

@@ -1,0 +1,119 @@
+"""Inputs beyond the limit: cut, left out, or divided at the ends of sentences."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+
+from dstransformer.corpus import Tokenizer
+from dstransformer.corpus.words import words_before
+
+logger = logging.getLogger(__name__)
+
+#: Where a sentence can end: spaces after its last character, closing quotation marks and brackets included.
+_SENTENCE_END = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’»)\]])\s+|(?<=[。！？])\s*""")
+
+
+def limit_inputs(
+    src: Sequence[Sequence[int]], numbers: Sequence[int], *, limit: int, refuse: bool
+) -> list[Sequence[int]]:
+    """Cut sentences of more than ``limit`` tokens to their first, or leave them without tokens; with one warning.
+
+    Args:
+        src: The sentences.
+        numbers: Their numbers, for the warning.
+        limit: Maximum tokens of a sentence, and those that are kept of a longer one; 0: any number.
+        refuse: Keep none.
+    """
+    long = [index for index, ids in enumerate(src) if limit and len(ids) > limit]
+    if not long:
+        return list(src)
+    done = "it gets no output" if refuse else f"only its first {limit:,} are translated"
+    more = len(long) - 1
+    others = (
+        f", nor {'does' if more == 1 else 'do'} {more:,} more"
+        if refuse
+        else (f", and {more:,} more {'is' if more == 1 else 'are'} cut")
+    )
+    logger.warning(
+        "sentence %d has %s tokens: %s (--max-input-tokens)%s; split it, or let --long split do so",
+        numbers[long[0]], f"{len(src[long[0]]):,}", done, others if more else "",
+    )  # fmt: skip
+    return [ids if len(ids) <= limit else [] if refuse else ids[:limit] for ids in src]
+
+
+def split_symbols(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
+    """Divide texts into the tag and the space that each begins with, or nothing, and the rest.
+
+    A tag is a first word that is a symbol of the tokenizer.
+    """
+    tags = {symbol.removeprefix("▁") for symbol in tokenizer.symbols if symbol.startswith("▁")}
+    found = [text.lstrip().partition(" ") for text in texts]
+    begins = [f"{word} " if word in tags else "" for word, _, _ in found]
+    rests = [rest if begin else text for text, begin, (_, _, rest) in zip(texts, begins, found, strict=True)]
+    return begins, rests
+
+
+def split_long(
+    texts: Sequence[str], ids: Sequence[Sequence[int]], limits: Sequence[int], tokenizer: Tokenizer
+) -> tuple[list[str], list[int]]:
+    """Divide texts of more tokens than their limits into parts of whole sentences, as many in a part as fit.
+
+    A single sentence that is too long stays whole. Between the sentences of a part is what was there in the text.
+
+    Args:
+        texts: The texts.
+        ids: Their tokens.
+        limits: Maximum tokens of a part of each text; 0: any number.
+        tokenizer: Counts the tokens of the sentences.
+
+    Returns:
+        The parts, and the index of the text of each.
+    """
+    parts: list[str] = []
+    owners: list[int] = []
+    for index, (text, tokens, limit) in enumerate(zip(texts, ids, limits, strict=True)):
+        divided = [text] if not limit or len(tokens) <= limit else _pack_sentences(text, limit, tokenizer)
+        parts += divided
+        owners += [index] * len(divided)
+    return parts, owners
+
+
+def first_words(texts: Sequence[str], parts: Sequence[str], owners: Sequence[int]) -> list[int]:
+    """The number, from 0, of the first word of each part in its text; arguments as :func:`split_long` returns them."""
+    numbers: list[int] = []
+    end = 0
+    for index, (part, owner) in enumerate(zip(parts, owners, strict=True)):
+        begin = texts[owner].index(part, end if index and owners[index - 1] == owner else 0)
+        end = begin + len(part)
+        numbers.append(words_before(texts[owner][:begin], part))
+    return numbers
+
+
+def _pack_sentences(text: str, limit: int, tokenizer: Tokenizer) -> list[str]:
+    spans = _sentence_spans(text)
+    # A tokenizer that does not normalise makes tokens of the spaces between two sentences too.
+    ends = [begin for begin, _ in spans[1:]] + [len(text)]
+    with_spaces = [text[begin:end] for (begin, _), end in zip(spans, ends, strict=True)]
+    parts: list[tuple[int, int]] = []
+    room = 0
+    for (begin, end), tokens in zip(spans, map(len, tokenizer.encode(with_spaces)), strict=True):
+        if parts and tokens <= room:
+            parts[-1] = (parts[-1][0], end)
+            room -= tokens
+        else:
+            parts.append((begin, end))
+            room = limit - tokens
+    return [text[begin:end] for begin, end in parts]
+
+
+def _sentence_spans(text: str) -> list[tuple[int, int]]:
+    """Where each sentence of a text begins and ends; a text of spaces is one sentence."""
+    spans: list[tuple[int, int]] = []
+    begin = 0
+    for separator in _SENTENCE_END.finditer(text):
+        spans.append((begin, separator.start()))
+        begin = separator.end()
+    spans.append((begin, len(text)))
+    return [span for span in spans if text[slice(*span)].strip()] or [(0, len(text))]

@@ -1,0 +1,126 @@
+"""Outputs that carry their alignments, and sentences with inline tags, with a model of random weights."""
+
+from __future__ import annotations
+
+import html
+import logging
+import re
+
+import pytest
+from support.data.corpora import TEXT
+
+from dstransformer.corpus import Direction
+from dstransformer.corpus.alignment import Link
+from dstransformer.corpus.directions import Tags
+from dstransformer.decoding import Output, Sampling, Translator
+from dstransformer.decoding.outputs import join_outputs
+from dstransformer.errors import ConfigError, DataError
+
+#: Any word can tell directions apart: it need not be a symbol of the tokenizer.
+DIRECTIONS = [Direction("en", "de", ">>deu<<"), Direction("en", "fr", ">>fra<<")]
+
+
+def check_links(source: str, output: Output) -> None:
+    """Every word of the target has a link, to a word of the source."""
+    assert output.alignment is not None
+    assert output.alignment == sorted(set(output.alignment))
+    assert {target for _, target in output.alignment} == set(range(len(output.text.split())))
+    assert {number for number, _ in output.alignment} <= set(range(len(source.split())))
+
+
+def moved(links: list[Link] | None, src: int, tgt: int) -> list[Link]:
+    return [(one + src, other + tgt) for one, other in links or ()]
+
+
+def test_each_output_is_aligned_with_its_sentence(translator: Translator) -> None:
+    sentences = [*TEXT, "", "  "]
+    plain = translator.search(sentences, n_best=3)
+    for source, outputs, others in zip(
+        sentences, translator.search(sentences, n_best=3, alignments=True), plain, strict=True
+    ):
+        assert [one._replace(alignment=None) for one in outputs] == others
+        for output in outputs:
+            check_links(source, output)
+    drawn = translator.search(TEXT[:2], n_best=2, sampling=Sampling(seed=3), alignments=True)
+    for source, outputs in zip(TEXT, drawn, strict=False):
+        for output in outputs:
+            check_links(source, output)
+    assert not translator.model.training
+
+
+def test_a_stream_is_aligned_too(translator: Translator) -> None:
+    expected = translator.search(TEXT, alignments=True)
+    stream = translator.iter_search(iter(TEXT), alignments=True, buffer_lines=2)
+    assert [outputs for _, outputs in stream] == expected
+
+
+def test_a_model_without_guided_alignment_warns_once(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        translator.search(["dog"], alignments=True)
+        translator.search(["dog"], markup=True)
+    assert caplog.text.count("the model was trained without guided alignment") == 1
+
+
+def test_alignments_of_parts_count_the_words_of_the_line(translator: Translator) -> None:
+    sentences = ["The dog jumps.", "The fox jumps.", "A lazy dog."]
+    most = max(len(ids) for ids in translator.tokenizer.encode(sentences))
+    limits = {"max_input_tokens": most, "long_inputs": "split"}
+    translator.settings = translator.settings.model_copy(update=limits)
+    one, two, three = (found[0] for found in translator.search(sentences, alignments=True))
+    expected = [*(one.alignment or ())]
+    expected += moved(two.alignment, 3, len(one.text.split()))
+    expected += moved(three.alignment, 6, len(f"{one.text} {two.text}".split()))
+    lines = ["dog", "  ".join(sentences), "The <b>dog jumps. The</b> fox jumps. A lazy dog."]
+    found = [outputs[0] for outputs in translator.search(lines[:2], alignments=True)]
+    assert found[1].alignment == sorted(expected)
+    check_links(lines[1], found[1])
+    marked = translator.translate([lines[2]], markup=True)[0]
+    assert re.sub("</?b>", "", marked) == html.escape(found[1].text, quote=False)
+
+
+@pytest.mark.parametrize(("texts", "firsts"), [(["A b.", "", "c d."], (0, 0, 2)), (["犬。", "猫 c", "d"], (0, 0, 2))])
+def test_parts_are_joined_with_their_links(texts: list[str], firsts: tuple[int, ...]) -> None:
+    parts = [[Output(text, -1.0, -1.0, [], [(0, 0)] if text else [])] for text in texts]
+    ((joined,),) = join_outputs(parts, [0] * len(parts))
+    assert joined.alignment == sorted({(0, first) for text, first in zip(texts, firsts, strict=True) if text})
+    parts[0] = [parts[0][0]._replace(alignment=None)]
+    assert join_outputs(parts, [0] * len(parts))[0][0].alignment is None
+
+
+def test_cut_sentences_are_aligned_as_far_as_they_are_translated(translator: Translator) -> None:
+    translator.settings = translator.settings.model_copy(update={"max_input_tokens": 3})
+    (output,) = translator.search([TEXT[0]], alignments=True)[0]
+    kept = translator.tokenizer.decode([translator.tokenizer.encode([TEXT[0]])[0][:3]])[0]
+    assert max(number for number, _ in output.alignment or ()) < len(kept.split())
+
+
+def test_the_tag_of_a_direction_gets_no_links(translator: Translator) -> None:
+    translator.tags = Tags(DIRECTIONS, "fr")
+    added, typed = (found[0] for found in translator.search([TEXT[0], f">>fra<< {TEXT[0]}"], alignments=True))
+    assert added.text == typed.text
+    check_links(TEXT[0], added)
+    assert typed.alignment == moved(added.alignment, 1, 0)
+    whole, inner = translator.translate([f"<b>{TEXT[0]}</b>", f">>deu<< <b>{TEXT[0]}</b>"], markup=True)
+    assert (whole[:3], whole[-4:]) == ("<b>", "</b>")
+    assert inner.count("<b>") == inner.count("</b>") == 1
+
+
+def test_tags_are_put_back(translator: Translator) -> None:
+    lines = [f"<p>{TEXT[0]}<br/></p>", "The <b>dog</b> &amp; <i></i>fox", "", "<b></b>", "a &lt; b"]
+    plain = translator.translate([TEXT[0], "The dog & fox", "", "", "a < b"])
+    found = translator.translate(lines, markup=True)
+    for line, marked, text in zip(lines, found, plain, strict=True):
+        assert html.unescape(re.sub("<[^<>]*>", "", marked)) == text
+        assert sorted(re.findall("<[^<>]*>", marked)) == sorted(re.findall("<[^<>]*>", line))
+    assert found[3] == "<b></b>"
+    for output in translator.search(lines[1:2], markup=True, n_best=2)[0]:
+        check_links("The dog & fox", output._replace(text=re.sub("<[^<>]*>", "", output.text)))
+
+
+def test_what_is_refused(translator: Translator) -> None:
+    with pytest.raises(DataError, match="sentence 8, column 5: '<b>' is not closed on its line"):
+        translator.search(["dog", "The <b>dog"], markup=True, first=7)
+    translator.engine = object()  # type: ignore[assignment]
+    for asked in ({"alignments": True}, {"markup": True}):
+        with pytest.raises(ConfigError, match="this engine cannot align: leave out alignments and markup"):
+            translator.search(["dog"], **asked)  # type: ignore[arg-type]
