@@ -34,6 +34,11 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         "--quantization", choices=QUANTIZATIONS, default="float32", help="type of the stored weights (float32)"
     )
     ct2.add_argument(
+        "--reduce-range",
+        action="store_true",
+        help="weights of 7 bits in an int8 type: exact on processors without instructions for 8 (VNNI)",
+    )
+    ct2.add_argument(
         "--shortlist",
         type=folder,
         metavar="CORPUS",
@@ -68,8 +73,12 @@ def run_ct2(options: argparse.Namespace) -> CommandResult:
     """Write a folder for CTranslate2.
 
     Raises:
-        UserError: An option of the shortlist without one, or out of bounds.
+        UserError: An option of the shortlist without one, or out of bounds; or a reduced range without an int8 type.
     """
+    if options.reduce_range and not options.quantization.startswith("int8"):
+        raise UserError(
+            f"--reduce-range is for int8, not {options.quantization}: add --quantization int8, or leave it out"
+        )
     sizes = {"best": options.shortlist_best, "frequent": options.shortlist_frequent}
     for name, value in sizes.items():
         if value is not None and options.shortlist is None:
@@ -89,6 +98,7 @@ def run_ct2(options: argparse.Namespace) -> CommandResult:
         options.bundle,
         options.out,
         quantization=options.quantization,
+        reduce_range=options.reduce_range,
         shortlist=shortlist,
         overwrite=options.overwrite,
     )

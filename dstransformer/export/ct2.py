@@ -42,6 +42,10 @@ FILES = (
     VOCABULARY_MAP, "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json",
 )  # fmt: skip
 
+#: The largest integer of weights of a reduced range: two products of such a weight and an input of 8 bits without sign
+#: add up to less than 2^15.
+REDUCED_MAX = 63
+
 #: Positions that the sinusoids are stored for, if no setting asks for more.
 POSITIONS = 2048
 
@@ -64,6 +68,7 @@ def export_ct2(
     out: Path,
     *,
     quantization: str = "float32",
+    reduce_range: bool = False,
     shortlist: ShortlistOptions | None = None,
     overwrite: bool = False,
 ) -> Bundle:
@@ -73,6 +78,7 @@ def export_ct2(
         source: See :func:`dstransformer.model.open_bundle`.
         out: The folder; it appears once it is complete.
         quantization: The type of the stored weights, by CTranslate2's name.
+        reduce_range: Whether weights of an int8 type have 7 bits, for processors without instructions for 8.
         shortlist: What the shortlist is built from; None: without one.
         overwrite: Whether to replace an earlier export.
 
@@ -93,7 +99,7 @@ def export_ct2(
     weights = bundle.load_weights()
     replace_folder(
         out,
-        lambda folder: write_ct2(bundle, weights, folder, quantization, vocabulary_map),
+        lambda folder: write_ct2(bundle, weights, folder, quantization, vocabulary_map, reduce_range=reduce_range),
         overwrite=overwrite,
         full=FULL_ADVICE,
     )
@@ -101,19 +107,20 @@ def export_ct2(
 
 
 def write_ct2(
-    bundle: Bundle, weights: Weights, folder: Path, quantization: str, vocabulary_map: str | None = None
+    bundle: Bundle,
+    weights: Weights,
+    folder: Path,
+    quantization: str,
+    vocabulary_map: str | None = None,
+    *,
+    reduce_range: bool = False,
 ) -> None:
     """Write the export into a new folder; see :func:`export_ct2`."""
-    from ctranslate2.converters.converter import Converter
-
-    class BundleConverter(Converter):  # type: ignore[misc]
-        """CTranslate2 calls ``_load`` and does the rest: checks, quantisation, files."""
-
-        def _load(self) -> Any:
-            return build_spec(bundle, weights)
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    BundleConverter().convert(str(folder), quantization=quantization)
+    spec = build_spec(bundle, weights)
+    spec.validate()
+    _quantise(spec, quantization, reduce_range=reduce_range)
+    folder.mkdir(parents=True)
+    spec.save(str(folder))
     bundle.tokenizer.save_in(folder)
     if vocabulary_map is not None:
         (folder / VOCABULARY_MAP).write_text(vocabulary_map, encoding="utf-8")
@@ -125,12 +132,32 @@ def write_ct2(
         **({"directions": [asdict(one) for one in bundle.directions]} if bundle.directions else {}),
         "joint_vocabulary": bundle.tokenizer.is_joint,
         "quantization": quantization,
+        **({"reduce_range": True} if reduce_range else {}),
         "positions": positions(bundle),
         "model": bundle.model.model_dump(),
         "decoding": bundle.decoding.model_dump(),
         "weights_sha256": bundle.weights_sha256,
     }
     (folder / RECORD).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _quantise(spec: Any, quantization: str, *, reduce_range: bool) -> None:
+    """Convert the weights of a specification, to an int8 type by CTranslate2 or with a reduced range."""
+    from ctranslate2.specs.model_spec import NumpyVariable, index_spec
+
+    matrices = {}
+    if reduce_range:
+        found = spec.variables()
+        matrices = {name: found[name].numpy().copy() for name in found if name.endswith("/weight")}
+    spec.optimize(quantization=quantization)
+    stored = spec.variables()
+    for name, matrix in matrices.items():
+        if f"{name}_scale" not in stored or isinstance(stored[name], str):  # kept in fp32, or shared
+            continue
+        scale = REDUCED_MAX / np.abs(matrix).max(axis=1).clip(min=1e-36)
+        part = index_spec(spec, name.removesuffix("/weight"))
+        part.weight = NumpyVariable(np.rint(matrix * scale[:, None]).astype(np.int8))
+        part.weight_scale = NumpyVariable(scale.astype(np.float32))
 
 
 def positions(bundle: Bundle) -> int:
