@@ -33,6 +33,12 @@ LEARNING = [
     "batch.src_tokens=1200", "batch.tgt_tokens=1200", "batch.micro_batches=1", "training.max_updates=200",
     "validation.every=0",
 ]  # fmt: skip
+#: Aligns the words of both sides in their order.
+ALIGNER = (
+    'paste {src} {tgt} | awk -F\'\\t\' \'{ n = split($1, a, " "); m = split($2, b, " "); line = "";'
+    ' for (i = 0; i < n && i < m; i++) line = line i "-" i " "; print line }\' > {out}'
+)
+
 STUDENT = [value for value in TINY if not value.startswith("tracking.")]
 STUDENT += ["model.encoder_layers=2", "model.decoder_layers=1", "training.max_updates=30", "checkpoint.every_updates=3"]
 
@@ -145,13 +151,24 @@ def test_back_translation_is_the_same_workflow(models: Path, tmp_path: Path) -> 
         ({"student": {"preset": None}}, "student.preset is missing: give it in your configuration"),
         ({"export": {"quantisation": "int8"}}, "export.quantisation is not a value of launch/distill/config.yaml"),
         ({"test": {}}, "test is {}"),
+        ({"alignments": {"model": "TEACHER", "command": ALIGNER}}, "alignments: model and command are both given"),
+        ({"alignments": {"command": "my-aligner {src} {tgt}"}}, "alignments: command lacks {out}: it must name"),
+        ({"alignments": {"model": "none"}}, "none is not a folder"),
+        ({"alignments": {"model": "REVERSE"}}, "reverse translates from de to en: name one from en to de"),
+        ({"alignments": {"model": "teacher"}}, "teacher was not trained with guided alignment: train it with"),
+        ({"student": {"set": ["loss.guided_alignment=1"]}}, "loss.guided_alignment is 1.0, but nothing aligns"),
+        ({"student": {"set": ["model.d_modell=8"]}}, "training of student: "),
+        ({"finetune": {"updates": -1}}, "finetune.updates is -1"),
+        ({"text": {"src": None, "tgt": None}, "baseline": True}, "baseline trains on text.src and text.tgt"),
     ],
 )
 def test_bad_values_are_refused_in_one_line(
     models: Path, tmp_path: Path, changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(REPOSITORY / "launch"))
-    from distill import settings
+    from distill.checks import check
+    from distill.plan import Plan
+    from distill.settings import read_settings
 
     from dstransformer.errors import DstError
 
@@ -163,7 +180,7 @@ def test_bad_values_are_refused_in_one_line(
     changed = json.loads(text.replace("OTHER", str(other)))
     config = configure(models, tmp_path / "config", **changed)
     with pytest.raises(DstError) as caught:
-        settings.check_models(settings.read_settings(yaml.safe_load(config.read_text()), [config]))
+        check(Plan(read_settings(yaml.safe_load(config.read_text()), [config])))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
