@@ -164,7 +164,10 @@ def test_back_translation_is_the_same_workflow(models: Path, tmp_path: Path) -> 
         ({"student": {"set": ["loss.guided_alignment=1"]}}, "loss.guided_alignment is 1.0, but nothing aligns"),
         ({"student": {"set": ["model.d_modell=8"]}}, "training of student: "),
         ({"finetune": {"updates": -1}}, "finetune.updates is -1"),
-        ({"text": {"src": None, "tgt": None}, "baseline": True}, "baseline trains on text.src and text.tgt"),
+        (
+            {"text": {"src": None, "tgt": None, "mono": "MONO"}, "baseline": True},
+            "baseline trains on text.src and text.tgt",
+        ),
     ],
 )
 def test_bad_values_are_refused_in_one_line(
@@ -175,7 +178,7 @@ def test_bad_values_are_refused_in_one_line(
         shutil.copytree(models / "teacher" / "bundle", other)
         replace_vocabulary(other, models / "reverse" / "bundle")
     text = json.dumps(changes).replace("TEACHER", str(models / "teacher")).replace("REVERSE", str(models / "reverse"))
-    changed = json.loads(text.replace("OTHER", str(other)))
+    changed = json.loads(text.replace("OTHER", str(other)).replace("MONO", str(models / "mono.en")))
     config = configure(models, tmp_path / "config", **changed)
     with pytest.raises(DstError) as caught:
         check(Plan(read_settings(yaml.safe_load(config.read_text()), [config])))
