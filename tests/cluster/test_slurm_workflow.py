@@ -21,7 +21,16 @@ pytest.importorskip("snakemake_executor_plugin_slurm", reason="needs pip install
 HERE = REPOSITORY / "launch" / "distill"
 
 #: The nodes of the test have one core and 1000 MB; the cluster keeps no accounts, so that sacct knows nothing.
-SMALL = ["--default-resources", "mem_mb=400", "runtime=10", "--slurm-no-account", "--slurm-status-command", "squeue"]
+SMALL = [
+    "--cores",
+    "1",
+    "--default-resources",
+    "mem_mb=400",
+    "runtime=10",
+    "--slurm-no-account",
+    "--slurm-status-command",
+    "squeue",
+]
 SMALL += ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "5"]
 STEPS = ("teacher", "translate", "corpus", "student")
 
@@ -49,7 +58,6 @@ def test_each_step_is_a_job_of_slurm(toy_corpus: Path, tmp_path: Path) -> None:
     config.write_text(yaml.safe_dump(content), encoding="utf-8")
     profile = ["--snakefile", str(HERE / "Snakefile"), "--profile", str(HERE / "profiles" / "slurm")]
     command = [sys.executable, "-m", "snakemake", *profile, "--configfile", str(config), "--until", "student", *SMALL]
-    command += ["--set-threads", *(f"{step}=1" for step in STEPS)]
     (tmp_path / "slurm").mkdir()
     try:
         with slurm_cluster(tmp_path / "slurm") as cluster:
