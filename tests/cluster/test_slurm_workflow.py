@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from support.clusters.slurm import slurm_cluster
+from support.clusters.slurm import Slurm, slurm_cluster
 from support.clusters.tools import UnavailableError
 from support.processes.forks import REPOSITORY
 from support.processes.launching import run_command
@@ -33,6 +35,18 @@ SMALL = [
 ]
 SMALL += ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "5"]
 STEPS = ("teacher", "translate", "corpus", "student")
+
+
+def with_configuration(cluster: Slurm, folder: Path) -> dict[str, str]:
+    """The environment of a cluster with an ``srun`` that finds its configuration.
+
+    The plugin starts ``srun`` without SLURM_CONF, since clusters have their configuration in ``/etc/slurm``.
+    """
+    folder.mkdir()
+    environment, srun = cluster.environment, folder / "srun"
+    srun.write_text(f'#!/bin/sh\nSLURM_CONF={environment["SLURM_CONF"]} exec {shutil.which("srun")} "$@"\n')
+    srun.chmod(0o755)
+    return environment | {"PATH": f"{folder}{os.pathsep}{environment['PATH']}"}
 
 
 @pytest.mark.cluster
@@ -61,7 +75,7 @@ def test_each_step_is_a_job_of_slurm(toy_corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "slurm").mkdir()
     try:
         with slurm_cluster(tmp_path / "slurm") as cluster:
-            done = run_command(command, env=cluster.environment, cwd=tmp_path)
+            done = run_command(command, env=with_configuration(cluster, tmp_path / "bin"), cwd=tmp_path)
             jobs = cluster.run("scontrol", "show", "jobs", "--oneliner")
     except UnavailableError as reason:
         pytest.skip(str(reason))
