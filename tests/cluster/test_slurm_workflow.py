@@ -56,7 +56,8 @@ def test_each_step_is_a_job_of_slurm(toy_corpus: Path, tmp_path: Path) -> None:
     for name in ("validation", "test"):
         files = ["--src", str(tmp_path / f"{name}.en"), "--tgt", str(tmp_path / f"{name}.de")]
         assert dst_prep(["text", str(toy_corpus), "--split", name, *files]) == 0
-    values = [value for value in TINY if not value.startswith("tracking.")] + ["training.max_updates=4"]
+    values = [value for value in TINY if not value.startswith("tracking.")]
+    values += ["training.max_updates=4", "batch.micro_batches=1"]
     content = {
         "out": "out",
         "src_lang": "en",
