@@ -6,17 +6,27 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distill.chain import chains, costs
+
 from dstransformer.config import load_config
-from dstransformer.errors import DataError
 from dstransformer.io.files import replace_file
 from dstransformer.io.json_text import read_json
 from dstransformer.terminal.command import run_guarded
 from dstransformer.tracking import RunGroup
 
-FORMAT_VERSION = 1
+#: 2: the chains, the costs and what is shipped; ``bytes`` and ``speed`` name ``student.ct2`` instead of
+#: ``student, ct2``.
+FORMAT_VERSION = 2
+
+#: The weights in a bundle.
+WEIGHTS = "model.safetensors"
+
+#: The shortlist in an export, by CTranslate2's name.
+VOCABULARY_MAP = "vmap.txt"
 
 
 def main() -> int:
@@ -34,7 +44,7 @@ def main() -> int:
     page = to_markdown(report)
     replace_file(folder / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     replace_file(folder / "report.md", page)
-    group.log(page, ["report.md", "report.json"])
+    group.log(page, ["report.md", "report.json"], metrics(report))
     group.finish("finished")
     print(page)
     return 0
@@ -43,50 +53,116 @@ def main() -> int:
 def collect(folder: Path) -> dict[str, Any]:
     """What the steps found, as plain data."""
     records = [read_json(path) for path in sorted((folder / "records").glob("*.json"), key=lambda p: p.stat().st_mtime)]
-    speeds, sizes = {}, {}
-    for record in records:
-        kind, _, rest = record["step"].partition(".")
-        if kind == "speed":
-            model, engine = rest.split(".")
-            speeds[f"{model}, {engine}"] = read_json(Path(record["products"][0]["path"]))
-        if record["step"].startswith("export_"):
-            sizes[f"{record['step'].removeprefix('export_')}, ct2"] = sum(p["bytes"] for p in record["products"])
-        if record["step"] in ("teacher", "student"):
-            weights = [p["bytes"] for p in record["products"] if p["path"].endswith("model.safetensors")]
-            sizes[f"{record['step']}, torch"] = sum(weights)
-    if missing := [name for name in speeds if name not in sizes]:
-        raise DataError(
-            f"a record of {missing[0].partition(',')[0]} is gone from records/: run with --forcerun translate"
-        )
-    scores = read_json(folder / "scores.json")
+    scores, shipped = read_json(folder / "scores.json"), read_json(folder / "shipped.json")
+    by_step = {record["step"]: record for record in records}
+    speeds = {
+        step.removeprefix("speed."): read_json(Path(record["products"][0]["path"]))
+        for step, record in by_step.items()
+        if step.startswith("speed.")
+    }
+    sizes = {name: size_of(name, by_step) for name in speeds}
+    found: dict[str, dict[str, float]] = {
+        name: {"bytes": sizes[name], "sentences_per_second": speed["sentences_per_second"]}
+        for name, speed in speeds.items()
+    }
+    first = Path(scores["results"][0]["system"]).name.partition(".")[0]
+    for result in scores["results"]:
+        test, _, system = Path(result["system"]).name.partition(".")
+        if test == first and (name := measured_name(system)) in found:
+            found[name]["bleu"] = result["metrics"]["bleu"]
     return {
         "format_version": FORMAT_VERSION,
         "scores": scores["results"],
         "significance": scores["significance"],
+        "shipped": shipped,
         "bytes": sizes,
         "speed": speeds,
+        "chains": chains(found, shipped["model"], shortlist=has_shortlist(by_step["ship"])),
+        "cost": costs(records),
         "steps": records,
     }
 
 
-def to_markdown(report: dict[str, Any]) -> str:
+def size_of(name: str, by_step: Mapping[str, Mapping[str, Any]]) -> int:
+    """The bytes of what a speed was measured of: weights, or an export as it was used."""
+    model, engine = name.split(".")
+    if engine == "torch":
+        return sum(made["bytes"] for made in by_step[model]["products"] if made["path"].endswith(WEIGHTS))
+    if model == "shipped":
+        return sum(made["bytes"] for made in by_step["ship"]["products"] if made["path"] != "shipped.json")
+    products = by_step[f"export_{model}"]["products"]
+    return sum(made["bytes"] for made in products if Path(made["path"]).name != VOCABULARY_MAP)
+
+
+def has_shortlist(record: Mapping[str, Any]) -> bool:
+    """Whether an export was written with a shortlist."""
+    return any(Path(made["path"]).name == VOCABULARY_MAP for made in record["products"])
+
+
+def measured_name(system: str) -> str:
+    """The name of a system among the speeds: its model and engine."""
+    model, quantization = (system.partition("-")[at] for at in (0, 2))
+    return f"{model}.{'ct2' if quantization or model == 'shipped' else 'torch'}"
+
+
+def metrics(report: Mapping[str, Any]) -> dict[str, float]:
+    """The values of a report that MLflow gets."""
+    found = {"cost/core_hours": report["cost"]["core_hours"], "cost/hours": report["cost"]["seconds"] / 3600}
+    for result in report["scores"]:
+        test, _, system = Path(result["system"]).name.partition(".")
+        found[f"bleu/{test}/{system}"] = result["metrics"]["bleu"]
+    for name, speed in report["speed"].items():
+        found[f"sentences_per_second/{name}"] = speed["sentences_per_second"]
+        found[f"bytes/{name}"] = report["bytes"][name]
+    return found
+
+
+def to_markdown(report: Mapping[str, Any]) -> str:
     """The report as a page."""
     baseline = Path(report["significance"][0]["baseline"]).name.partition(".")[2]
-    lines = ["# Report", "", f"p: paired bootstrap against {baseline}.", ""]
+    model, why = report["shipped"]["model"], report["shipped"]["why"]
+    lines = ["# Report", "", f"exported/shipped is {model}: {why}.", ""]
+    lines += [f"p: paired bootstrap against {baseline}.", ""]
     lines += table("test set", "system", "BLEU", "p", "chrF2", "p")
     chance = {found["system"]: found for test in report["significance"] for found in test["systems"]}
     for found in report["scores"]:
         test, _, system = Path(found["system"]).name.partition(".")
         values = [(found["metrics"][name], chance[found["system"]][name]["p_value"]) for name in ("bleu", "chrf")]
         lines.append(row(test, system, *(cell for value, p in values for cell in (f"{value:.2f}", shown_chance(p)))))
-    lines += ["", "One core, first test set.", "", *table("model, engine", "bytes", "sentences a second")]
+    lines += ["", "One core, first test set.", "", *table("model.engine", "bytes", "sentences a second")]
     for name, speed in report["speed"].items():
         lines.append(row(name, f"{report['bytes'][name]:,}", f"{speed['sentences_per_second']:.1f}"))
-    lines += ["", *table("step", "seconds", "command")]
-    lines += [row(one["step"], f"{one['seconds']:.1f}", f"`{one['command']}`") for one in report["steps"]]
+    lines += [*chain_lines(report["chains"]), *cost_lines(report["cost"])]
+    lines += ["", *table("step", "command")]
+    lines += [row(one["step"], f"`{one['command']}`") for one in report["steps"]]
     lines += ["", *table("file", "SHA-256")]
     lines += [row(made["path"], f"`{made['sha256']}`") for one in report["steps"] for made in one["products"]]
     return "\n".join(lines) + "\n"
+
+
+def chain_lines(steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The table of what each step changes."""
+    lines = ["", "What each step changes: BLEU on the first test set, bytes, and speed on one core.", ""]
+    lines += table("path", "from", "to", "what changes", "BLEU", "difference", "bytes, times", "speed, times")
+    for one in steps:
+        values = (
+            ("bleu", ".2f"),
+            ("bleu_difference", "+.2f"),
+            ("bytes_factor", ".3f"),
+            ("sentences_per_second_factor", ".2f"),
+        )
+        cells = [format(one[name], form) if name in one else "" for name, form in values]
+        lines.append(row(one["path"], one["from"], one["to"], one["change"], *cells))
+    return lines
+
+
+def cost_lines(cost: Mapping[str, Any]) -> list[str]:
+    """The table of what each step costs."""
+    lines = ["", "Cost. A step that was interrupted counts from its last start.", ""]
+    lines += table("step", "seconds", "cores", "core hours")
+    for name, one in cost["steps"].items():
+        lines.append(row(name, f"{one['seconds']:.1f}", str(one["cores"]), f"{one['core_hours']:.4f}"))
+    return [*lines, row("all", f"{cost['seconds']:.1f}", "", f"{cost['core_hours']:.4f}")]
 
 
 def table(*names: str) -> list[str]:

@@ -19,7 +19,11 @@ def main() -> int:
     """Measure a bundle with PyTorch, or an export with CTranslate2."""
     parser = argparse.ArgumentParser(description="Measure the sentences a second of a model on one core.")
     parser.add_argument("model", type=Path, help="a bundle, or what dst export ct2 wrote")
-    parser.add_argument("src", type=Path, help="sentences")
+    parser.add_argument(
+        "--ensemble", type=Path, action="append", default=[], help="a bundle to decode together with it"
+    )
+    parser.add_argument("--no-shortlist", action="store_true", help="all pieces, also if the export has a shortlist")
+    parser.add_argument("--src", type=Path, required=True, help="sentences")
     options = parser.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     import torch
@@ -31,7 +35,10 @@ def main() -> int:
 
     torch.set_num_threads(1)
     is_export = is_ct2_export(options.model)
-    translator = open_ct2(options.model, threads=1) if is_export else Translator.load(options.model, device="cpu")
+    if is_export:
+        translator = open_ct2(options.model, threads=1, shortlist=not options.no_shortlist)
+    else:
+        translator = Translator.load(options.model, others=options.ensemble, device="cpu")
     sentences = list(iter_lines(options.src))
     translator.translate(sentences[:WARM_UP])
     began = time.perf_counter()

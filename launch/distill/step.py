@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--makes", type=Path, nargs="+", required=True, help="files and folders that the command makes")
     parser.add_argument("--stdout", type=Path, help="file for what the command prints")
     parser.add_argument("--log", type=Path, required=True, help="file for its messages")
+    parser.add_argument("--cores", type=int, default=1, help="cores that the step has")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     command = options.command[1:]  # after `--`
@@ -52,6 +53,7 @@ def main() -> int:
         "step": options.record.stem,
         "command": shlex.join(command) + (f" > {shlex.quote(str(options.stdout))}" if options.stdout else ""),
         "seconds": round(seconds, 2),
+        "cores": options.cores,
         "products": [describe(path) for root in options.makes for path in files_of(root)],
     }
     replace_file(options.record, json.dumps(content, indent=2) + "\n")

@@ -73,10 +73,16 @@ class RunGroup:
         }
         self._send(start, {"op": "params", "params": dict(params)})
 
-    def log(self, note: str, files: Sequence[str]) -> None:
-        """Replace the run's description and upload files of the group's folder."""
+    def log(self, note: str, files: Sequence[str], metrics: Mapping[str, float] | None = None) -> None:
+        """Replace the run's description, upload files of the group's folder, and log metrics of the whole group."""
+        now = unix_ms()
+        values = [[name, float(value), now, 0] for name, value in (metrics or {}).items()]
         uploads = [{"op": "file", "path": file} for file in files]
-        self._send({"op": "tags", "tags": {"mlflow.note.content": note}}, *uploads)
+        self._send(
+            {"op": "tags", "tags": {"mlflow.note.content": note}},
+            *([{"op": "metrics", "metrics": values}] if values else []),
+            *uploads,
+        )
 
     def finish(self, status: RunStatus) -> None:
         """End the parent run."""

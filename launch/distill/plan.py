@@ -1,0 +1,298 @@
+"""The steps that follow from a configuration: their commands, and the records that they come after."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from distill.settings import TEACHER, Settings
+
+from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of a workflow. A record is that of a step, relative to the folder of the workflow."""
+
+    settings: Settings
+
+    @property
+    def reads(self) -> tuple[str, str]:
+        """The languages that the teacher translates from and into."""
+        languages = (self.settings.src_lang, self.settings.tgt_lang)
+        return languages[::-1] if self.settings.back_translation.enabled else languages
+
+    @property
+    def parts(self) -> dict[str, Path]:
+        """The texts that the teacher translates, by name."""
+        text = self.settings.text
+        parallel = None if self.settings.back_translation.enabled else text.src
+        return {name: path for name, path in (("parallel", parallel), ("mono", text.mono)) if path is not None}
+
+    @property
+    def best_of_many(self) -> bool:
+        """Whether the best of several translations is taken by its reference."""
+        return "parallel" in self.parts and self.settings.translate.n_best > 1
+
+    @property
+    def translated(self) -> dict[str, str]:
+        """The record of what the teacher made of each text."""
+        return {
+            part: f"records/{'choose' if part == 'parallel' and self.best_of_many else 'translate'}_{part}.json"
+            for part in self.parts
+        }
+
+    @property
+    def ready(self) -> dict[str, str]:
+        """The record after which the pairs of each text are those to train on."""
+        if self.settings.filter.reverse is None:
+            return self.translated
+        return {part: f"records/filter_{part}.json" for part in self.parts}
+
+    @property
+    def pairs(self) -> dict[str, tuple[str, str]]:
+        """These pairs: the file of the original text, and of its translation."""
+        if self.settings.filter.reverse is None:
+            return {part: (str(text), f"made/{part}.translation") for part, text in self.parts.items()}
+        return {part: (f"made/{part}.kept", f"made/{part}.kept.translation") for part in self.parts}
+
+    @property
+    def teachers(self) -> list[str]:
+        """The folders of the teachers' bundles."""
+        return [str(bundle_folder(path)) for path in self.settings.teacher.bundles] or ["teacher/bundle"]
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The bundles that are exported: students and a single teacher, unless it is for back-translation."""
+        teacher = (
+            {} if self.settings.back_translation.enabled or len(self.teachers) > 1 else {"teacher": self.teachers[0]}
+        )
+        return {**teacher, **{name: f"{name}/bundle" for name in self.candidates}}
+
+    @property
+    def candidates(self) -> list[str]:
+        """The students of which the better one is shipped; the first if they are equal."""
+        return ["student", *(["finetuned"] if self.settings.finetune.updates else [])]
+
+    @property
+    def ensemble(self) -> str:
+        """The teacher's bundle and options that add the others, as words."""
+        first, *others = self.teachers
+        return words([first, *(word for other in others for word in ("--ensemble", other))])
+
+    @property
+    def translate_command(self) -> str:
+        """The command with which the teacher translates, without its files."""
+        back = self.settings.back_translation
+        search = f"--sample --seed {back.seed}" if back.enabled else f"--beam {self.settings.translate.beam}"
+        options = words(self.settings.translate.options)
+        return f"{self.settings.launcher} translate {self.ensemble} {search} {options} --resume --overwrite"
+
+    @property
+    def _tags(self) -> bool:
+        return self.settings.back_translation.enabled and bool(self.settings.back_translation.tag)
+
+    @property
+    def pairs_after(self) -> list[str]:
+        """The records of the steps before the pairs of the corpus are complete."""
+        return [*(["records/tag.json"] if self._tags else []), *self.ready.values()]
+
+    @property
+    def corpus_after(self) -> list[str]:
+        """The records of the steps before the corpus."""
+        aligned = ["records/align.json"] if self.settings.alignments.given else []
+        return [*self.pairs_after, *aligned, "records/teacher.json"]
+
+    @property
+    def pairs_texts(self) -> list[Path]:
+        """The files of the user that the pairs of the corpus are made from."""
+        text = self.settings.text
+        own = [text.src, text.tgt] if self.settings.back_translation.enabled else list(self.parts.values())
+        return [path for path in own if path is not None]
+
+    @property
+    def corpus_texts(self) -> list[Path]:
+        """These files, and the validation text."""
+        return [*self.pairs_texts, self.settings.corpus.valid_src, self.settings.corpus.valid_tgt]
+
+    @property
+    def sides(self) -> tuple[list[str], list[str]]:
+        """The source and the target files of the corpus."""
+        src, tgt = (list(files) for files in zip(*self.pairs.values(), strict=True))
+        if self.settings.back_translation.enabled:
+            src, tgt = ["made/tagged"] if self._tags else tgt, src
+            if self.settings.text.src is not None:
+                src, tgt = [str(self.settings.text.src), *src], [str(self.settings.text.tgt), *tgt]
+        return src, tgt
+
+    @property
+    def align_options(self) -> str:
+        """The options of ``align.py``: the pairs, and what aligns them."""
+        src, tgt = self.sides
+        options = ["--src", *src, "--tgt", *tgt, "--to", "made/alignments"]
+        if self.settings.alignments.command is not None:
+            return words([*options, "--command", self.settings.alignments.command])
+        model = self.settings.alignments.model
+        assert model is not None
+        return words([*options, "--bundle", self.teachers[0] if model == TEACHER else str(bundle_folder(model))])
+
+    @property
+    def corpus_command(self) -> str:
+        """The command that builds the student's corpus, with the vocabulary of the teacher."""
+        aligned = ["--alignments", "made/alignments"] if self.settings.alignments.given else []
+        return self._build(*self.sides, "corpus", aligned)
+
+    @property
+    def baseline_command(self) -> str:
+        """The command that builds the corpus of the baseline: the parallel text as it is."""
+        text = self.settings.text
+        return self._build([str(text.src)], [str(text.tgt)], "corpus_baseline", [])
+
+    def _build(self, src: list[str], tgt: list[str], out: str, options: list[str]) -> str:
+        settings = self.settings
+        command = ["dst-prep", "build", "--source", "files", "--src-lang", settings.src_lang]
+        command += ["--tgt-lang", settings.tgt_lang, "--src", *src, "--tgt", *tgt, *options]
+        command += ["--valid-src", str(settings.corpus.valid_src), "--valid-tgt", str(settings.corpus.valid_tgt)]
+        return f"{words([*command, '--out', out, '--overwrite', *settings.corpus.options])} {self._vocabulary}"
+
+    @property
+    def _vocabulary(self) -> str:
+        """The options that take the teacher's vocabulary; the shell looks whether it has one for each language."""
+        folder = Path(self.teachers[0])
+        joint, source = folder / TOKENIZER_NAME, folder / SRC_TOKENIZER_NAME
+        src, tgt = (joint, source) if self.settings.back_translation.enabled else (source, joint)
+        apart = f"echo --no-joint --src-tokenizer-model {words([str(src)])} --tokenizer-model {words([str(tgt)])}"
+        return f"$([ -e {words([str(source)])} ] && {apart} || echo --tokenizer-model {words([str(joint)])})"
+
+    @property
+    def trained(self) -> dict[str, list[str]]:
+        """The values of each model that the workflow trains, in place of its preset's."""
+        given, aligns = self.settings.student.set, self.settings.alignments.given
+        guided = [f"loss.guided_alignment={self.settings.alignments.weight}"] if aligns else []
+        finetune = ["training.int8_weights=true", f"training.max_updates={self.settings.finetune.updates}"]
+        return {
+            **({} if self.settings.teacher.bundles else {"teacher": self.settings.teacher.set}),
+            "student": [*guided, *given],
+            **(
+                {"baseline": [*given, *(["loss.guided_alignment=0"] if aligns else [])]}
+                if self.settings.baseline
+                else {}
+            ),
+            **(
+                {"finetuned": [*guided, *given, *finetune, *self.settings.finetune.set]}
+                if self.settings.finetune.updates
+                else {}
+            ),
+        }
+
+    def train_command(self, model: str) -> str:
+        """The command that trains a model in the folder of its name."""
+        section = self.settings.teacher if model == "teacher" else self.settings.student
+        corpora = {"teacher": str(self.settings.teacher.corpus), "baseline": "corpus_baseline"}
+        begin = ["--init", "student/bundle"] if model == "finetuned" else []
+        values = [f"--set={value}" for value in self.trained[model]]
+        options = [str(section.preset), *values, "--corpus", corpora.get(model, "corpus"), *begin]
+        return f"{self.settings.launcher} train {words([*options, '--run', model, '--name', model])}"
+
+    @property
+    def shortlist(self) -> bool:
+        """Whether the exports of students limit translations to likely pieces."""
+        return self.settings.export.shortlist or "--shortlist" in self.settings.export.options
+
+    def export_options(self, model: str) -> str:
+        """The options of ``dst export ct2`` for a model, as words."""
+        export = self.settings.export
+        adds = export.shortlist and model != "teacher" and "--shortlist" not in export.options
+        limit = ["--shortlist", "corpus"] if adds else []
+        return words(["--quantization", export.quantization, *limit, *export.options])
+
+    def export_after(self, model: str) -> list[str]:
+        """The records of the steps before the export of a model."""
+        limits = self.settings.export.shortlist and model != "teacher"
+        return [f"records/{model}.json", *(["records/corpus.json"] if limits else [])]
+
+    @property
+    def systems(self) -> dict[str, tuple[str, str]]:
+        """What translates the test sets: the record before it, and its command. The first is the baseline."""
+        teacher = {"teacher": ("records/teacher.json", f"{self.settings.launcher} translate {self.ensemble}")}
+        baseline = {"baseline": ("records/baseline.json", "dst translate baseline/bundle")}
+        whole = "--engine ct2 --no-shortlist" if self.shortlist else "--engine ct2"
+        exports = {
+            f"{model}-{self.settings.export.quantization}": (
+                f"records/export_{model}.json",
+                f"dst translate exported/{model} {whole}",
+            )
+            for model in self.models
+        }
+        ours = {
+            **({} if self.settings.back_translation.enabled else teacher),
+            **(baseline if self.settings.baseline else {}),
+            "student": ("records/student.json", "dst translate student/bundle"),
+            **exports,
+        }
+        shipped = {"shipped": ("records/ship.json", "dst translate exported/shipped --engine ct2")}
+        return {**ours, **(shipped if self._differs else {})}
+
+    @property
+    def _differs(self) -> bool:
+        """Whether the shipped export may translate differently than the student's."""
+        return self.shortlist or len(self.candidates) > 1
+
+    @property
+    def speeds(self) -> dict[str, tuple[str, str]]:
+        """What the speed is measured of, by model and engine: the record before it, and the model as options."""
+        models = {"teacher": self.ensemble, "baseline": "baseline/bundle", "student": "student/bundle"}
+        torch = {
+            f"{model}.torch": (f"records/{model}.json", options)
+            for model, options in models.items()
+            if model in self.systems
+        }
+        whole = " --no-shortlist" if self.shortlist else ""
+        exports = {
+            f"{model}.ct2": (f"records/export_{model}.json", f"exported/{model}{whole}") for model in self.models
+        }
+        shipped = {"shipped.ct2": ("records/ship.json", "exported/shipped")}
+        return {**torch, **exports, **(shipped if self._differs else {})}
+
+    @property
+    def ship_after(self) -> list[str]:
+        """The records of the steps before the shipped export is chosen."""
+        exports = [f"records/export_{model}.json" for model in self.candidates]
+        return exports + ([f"records/validate_{model}.json" for model in self.candidates] if exports[1:] else [])
+
+    @property
+    def evaluate_command(self) -> str:
+        """The command that scores all systems on all test sets, and compares them with the first."""
+        command = ["dst", "evaluate", "--significance", "bootstrap", "--json"]
+        for name, test in self.settings.test.items():
+            files = [f"made/{name}.{system}" for system in self.systems]
+            command += ["--src", str(test.src), "--ref", str(test.ref), "--systems", *files]
+        return words(command)
+
+    @property
+    def records(self) -> list[str]:
+        """The records of all steps."""
+        many, reverse = self.best_of_many, self.settings.filter.reverse is not None
+        steps = [
+            "teacher",
+            *(["n_best"] if many else []),
+            *([f"score_{part}" for part in self.parts] if reverse else []),
+        ]
+        steps += [*(["corpus_baseline"] if self.settings.baseline else []), "corpus", *self.trained]
+        steps += [f"export_{model}" for model in self.models]
+        steps += [f"decode.{test}.{system}" for test in self.settings.test for system in self.systems]
+        steps += ["scores", *(f"speed.{name}" for name in self.speeds)]
+        others = [*self.translated.values(), *self.corpus_after, *self.ship_after, "records/ship.json"]
+        return list(dict.fromkeys([*(f"records/{step}.json" for step in steps), *others]))
+
+
+def bundle_folder(path: Path) -> Path:
+    """The folder of a bundle's files: that of a run is within it."""
+    return path / "bundle" if (path / "bundle").is_dir() else path
+
+
+def words(options: Iterable[str]) -> str:
+    """Options as words of a shell command."""
+    return shlex.join(options)
