@@ -40,9 +40,10 @@ FOLDERS = ("cluster", "distributed", "integration", "gpu", "fuzz", "unit")
 
 #: The files that take longest; they come before all others.
 SLOWEST = (
-    "test_tutorials.py", "test_engine.py", "test_watchdog.py", "test_slurm.py", "test_table3.py",
-    "test_launch_files.py", "test_tracking_outages.py", "test_preemption.py", "test_portable.py", "test_offload.py",
-    "test_two_nodes.py", "test_evaluate.py", "test_hf.py", "test_separate_vocabularies.py", "test_dst_cli.py",
+    "test_distillation.py", "test_slurm_workflow.py", "test_tutorials.py", "test_engine.py", "test_watchdog.py",
+    "test_slurm.py", "test_table3.py", "test_markup.py", "test_align.py", "test_launch_files.py",
+    "test_tracking_outages.py", "test_preemption.py", "test_portable.py", "test_offload.py", "test_two_nodes.py",
+    "test_evaluate.py", "test_hf.py", "test_separate_vocabularies.py", "test_dst_cli.py",
 )  # fmt: skip
 
 #: For each file of tests, whether one of its tests belongs to the first tier.

@@ -248,8 +248,8 @@ MOMENTS = (
     "finetuned/checkpoints/latest", "scores.json",
 )  # fmt: skip
 
-#: How many of them; DST_KILL_MOMENTS=10 takes all.
-KILLS = int(os.environ.get("DST_KILL_MOMENTS", "4"))
+#: How many of them, a minute each; DST_KILL_MOMENTS=10 takes all.
+KILLS = int(os.environ.get("DST_KILL_MOMENTS", "2"))
 
 
 @pytest.mark.slow
