@@ -110,6 +110,8 @@ def _type(key: Mapping[str, Any]) -> str:
     """The type of a key in words."""
     if "anyOf" in key:
         return " or ".join(dict.fromkeys(_type(part) for part in key["anyOf"] if part.get("type") != "null"))
+    if "prefixItems" in key:
+        return "pair"
     if key.get("type") == "array":
         of = _type(key["items"])
         return f"list of lists{of.removeprefix('list')}" if of.startswith("list ") else f"list of {of}s"
