@@ -243,11 +243,7 @@ def decode_lines(
     from dstransformer.distributed.launcher import read_processes
     from dstransformer.terminal.progress import reporting
 
-    if options.file and options.bundle.is_file() and Path(options.file).is_dir():
-        raise UserError(
-            f"the bundle {options.bundle} is a file and the text {options.file} a folder: are they swapped? "
-            "Write BUNDLE before FILE"
-        )
+    _check_order(options)
     processes = read_processes(os.environ)
     in_parts = processes.world_size > 1 or options.resume
     if in_parts:
@@ -281,6 +277,14 @@ def decode_lines(
     if options.output not in (None, "-"):
         print(f"dst: {done}", file=sys.stderr)
     return CommandResult()
+
+
+def _check_order(options: argparse.Namespace) -> None:
+    if options.file and options.bundle.is_file() and Path(options.file).is_dir():
+        raise UserError(
+            f"the bundle {options.bundle} is a file and the text {options.file} a folder: are they swapped? "
+            "Write BUNDLE before FILE"
+        )
 
 
 def _check_parts(options: argparse.Namespace, processes: Processes, alignments: str | None) -> None:

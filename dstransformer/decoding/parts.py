@@ -87,9 +87,7 @@ def translate_in_parts(
         if processes.rank:  # rank 0 refuses it, or has just made it
             return 0
         raise already_exists(output)
-    next(iter_lines(file))  # a file that cannot be read fails before the model is loaded
-    if request.markup:
-        check_markup(file)
+    _check_input(file, request)
     translator = load()
     lines, late = 0, False
     try:
@@ -105,6 +103,13 @@ def translate_in_parts(
     if late:  # this process may have made the folder again
         folder.clear()
     return lines
+
+
+def _check_input(file: str, request: Request) -> None:
+    """Refuse a file that cannot be read, or tags that are not well-formed, before the model is loaded."""
+    next(iter_lines(file))
+    if request.markup:
+        check_markup(file)
 
 
 @dataclasses.dataclass(frozen=True)
