@@ -46,6 +46,7 @@ class ModelConfig(Section):
     activation: Activation
     activation_dropout: Probability
     norm: Literal["post", "pre"]
+    norm_epsilon: Annotated[float, Field(gt=0, lt=1)]
     attention_bias: bool
     output_bias: bool
     positions: Literal["sinusoidal", "learned"]
@@ -260,6 +261,7 @@ class DecodingConfig(Section):
 
     beam_size: Annotated[int, Field(ge=1, le=1000)]
     length_penalty: Annotated[float, Field(ge=0, le=10)]
+    length_offset: Annotated[float, Field(ge=0, le=1000)]
     max_input_tokens: NonNegative
     long_inputs: Literal["cut", "split", "refuse"]
     min_tokens: Annotated[int, Field(ge=0, le=100_000)]

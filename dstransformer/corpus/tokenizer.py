@@ -102,6 +102,15 @@ class Tokenizer:
         return self if self._src is None else self._src
 
     @cached_property
+    def shares_ids(self) -> bool:
+        """Whether an id is the same piece on both sides, so that one matrix can hold the embeddings of both.
+
+        True of a joint vocabulary, and of two models that divide text differently but number the same pieces alike, as
+        imported ones of OPUS-MT do.
+        """
+        return self.is_joint or self.src.pieces(range(self.src.vocab_size)) == self.pieces(range(self.vocab_size))
+
+    @cached_property
     def identity(self) -> str:
         """A hash of the model, or of both."""
         own = self.sha256

@@ -37,7 +37,7 @@ class Hypothesis:
 
     Attributes:
         tokens: Without begin and end.
-        score: ``log_probability / length_penalty(len(tokens) + 1, alpha)``.
+        score: ``log_probability / length_penalty(len(tokens) + 1, alpha, offset)``.
         log_probability: The log-probability of the tokens and the end, in nats.
     """
 
@@ -46,12 +46,13 @@ class Hypothesis:
     log_probability: float
 
 
-def length_penalty(length: int, alpha: float) -> float:
+def length_penalty(length: int, alpha: float, offset: float = 5.0) -> float:
     """``((5 + length) / 6)^alpha`` (section 6.1; Wu et al., 2016, equation 14, without its coverage term).
 
-    ``length`` includes the end of the sentence, as in the authors' tensor2tensor: an empty output has length 1.
+    ``length`` includes the end of the sentence, as in the authors' tensor2tensor: an empty output has length 1. Another
+    ``offset`` takes the place of 5, and one more that of 6.
     """
-    penalty: float = ((5.0 + length) / 6.0) ** alpha
+    penalty: float = ((offset + length) / (offset + 1.0)) ** alpha
     return penalty
 
 
@@ -249,7 +250,7 @@ class _Search:
         n, beam = len(limits), settings.beam_size
         self.results: list[list[Hypothesis]] = [[] for _ in limits]
         self._beam = beam
-        self._alpha = settings.length_penalty
+        self._alpha, self._offset = settings.length_penalty, settings.length_offset
         self._threshold = settings.pruning_threshold
         self._ragged = ragged
         self._constraint = constraint
@@ -259,7 +260,8 @@ class _Search:
         self._prefixes: Tensor | None = None
         self._length = 0  # of every live hypothesis
         self._limits = torch.tensor(limits, device=device)
-        self._limit_penalties = torch.tensor([length_penalty(limit, self._alpha) for limit in limits], device=device)
+        penalties = [length_penalty(limit, self._alpha, self._offset) for limit in limits]
+        self._limit_penalties = torch.tensor(penalties, device=device)
         self._numbers = torch.arange(n, device=device)  # index of each sentence in the results
         self._live = torch.full((n, beam), _NEVER, device=device)
         self._live[:, 0] = 0.0
@@ -405,7 +407,8 @@ class _Search:
 
     def _finish(self, log_probability: Tensor, parents: Tensor) -> None:
         """Merge the hypotheses that end at this step, ``(n, beam)``, into the ``n_best``."""
-        scores = torch.cat((self._scores, log_probability / length_penalty(self._length, self._alpha)), dim=1)
+        penalty = length_penalty(self._length, self._alpha, self._offset)
+        scores = torch.cat((self._scores, log_probability / penalty), dim=1)
         self._scores, chosen = scores.topk(self._scores.shape[1])
         self._finished = torch.cat((self._finished, log_probability), dim=1).gather(1, chosen)
         # After its tokens a live hypothesis is filled with end tokens.

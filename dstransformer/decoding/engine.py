@@ -187,6 +187,7 @@ class TorchEngine:
                 limits=limits,
                 numbers=[numbers[index] for index in batch],
                 alpha=settings.length_penalty,
+                offset=settings.length_offset,
                 min_tokens=settings.min_tokens,
                 prefixes=given,
             )

@@ -63,6 +63,7 @@ def sample(
     limits: Sequence[int],
     numbers: Sequence[int],
     alpha: float,
+    offset: float = 5.0,
     min_tokens: int = 0,
     prefixes: Sequence[Sequence[int]] = (),
 ) -> list[list[Hypothesis]]:
@@ -81,6 +82,7 @@ def sample(
         limits: Maximum tokens of each sentence's output, end included; the last one is the end.
         numbers: The number of each sentence in the whole text.
         alpha: The length penalty of the score.
+        offset: The offset of lengths in it.
         min_tokens: Fewest tokens of an output, without its end.
         prefixes: For each sentence the tokens that its outputs begin with; none if empty.
 
@@ -111,7 +113,7 @@ def sample(
         live = live[kept]
         tokens = chosen[torch.from_numpy(kept)].flatten().to(device)
         rows = (torch.from_numpy(kept)[:, None] * count + torch.arange(count)).flatten().to(device)
-    return [drawn.hypotheses(sentence, alpha) for sentence in range(len(limits))]
+    return [drawn.hypotheses(sentence, alpha, offset) for sentence in range(len(limits))]
 
 
 def _forced_token(position: int, prefix: Sequence[int], limit: int) -> int | None:
@@ -140,7 +142,7 @@ class _Drawn:
         left: npt.NDArray[np.bool_] = ~np.all(self._finished[live], axis=1)
         return left
 
-    def hypotheses(self, sentence: int, alpha: float) -> list[Hypothesis]:
+    def hypotheses(self, sentence: int, alpha: float, offset: float) -> list[Hypothesis]:
         if np.isnan(self._log_probability[sentence]).any():
             return []
         found = []
@@ -148,7 +150,7 @@ class _Drawn:
             self._tokens[sentence].tolist(), self._log_probability[sentence].tolist(), strict=True
         ):
             text = tokens[: tokens.index(EOS_ID)]
-            found.append(Hypothesis(text, value / length_penalty(len(text) + 1, alpha), value))
+            found.append(Hypothesis(text, value / length_penalty(len(text) + 1, alpha, offset), value))
         return found
 
 

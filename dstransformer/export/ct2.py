@@ -205,7 +205,7 @@ def build_spec(bundle: Bundle, weights: Weights) -> Any:
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = special
     spec.config.decoder_start_token = special[1]
     spec.config.add_source_eos = True
-    spec.config.layer_norm_epsilon = 1e-6
+    spec.config.layer_norm_epsilon = model.norm_epsilon
     tied = model.tie_embeddings
     encoder.embeddings[0].weight = _array(weights["embedding.weight" if tied == "all" else "src_embedding.weight"])
     decoder.embeddings.weight = _array(weights["embedding.weight"])

@@ -44,9 +44,9 @@ PATIENCE = 2.0
 #: longer. So its outputs do not depend on the rest of its batch, and a batch need not be split at every length.
 LIMIT_STEP = 32
 
-#: CTranslate2 ranks finished hypotheses by ``log_probability / length ** exponent``. The exponent is alpha times this;
-#: the result is chosen by our own formula among those that it returns.
-EXPONENT_SHARE = 0.8
+#: CTranslate2 ranks finished hypotheses by ``log_probability / length ** exponent``. With the exponent here it weighs
+#: one more token as our own formula does at outputs of so many; the result is chosen by ours among those it returns.
+USUAL_LENGTH = 20
 
 #: The compute type of each ``--precision``.
 COMPUTE_TYPES = {None: "default", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -264,7 +264,8 @@ class _Search:
         self._engine = engine
         self._settings = settings
         # Not 0: then CTranslate2 would stop at the first hypothesis that ends.
-        self._exponent = max(EXPONENT_SHARE * settings.length_penalty, 1e-6)
+        share = USUAL_LENGTH / (settings.length_offset + USUAL_LENGTH)
+        self._exponent = max(share * settings.length_penalty, 1e-6)
 
     def prepare(self, src: Sequence[int], prefix: Sequence[int]) -> _Sentence:
         """A sentence with its pieces' names and the limit of its output."""
@@ -342,7 +343,8 @@ class _Search:
         """The hypotheses of a sentence by our score, best first; one that is empty if there are none."""
         hypotheses = []
         for names, _, log_probability in candidates:
-            ours = log_probability / length_penalty(len(names) + 1, self._settings.length_penalty)
+            penalty = length_penalty(len(names) + 1, self._settings.length_penalty, self._settings.length_offset)
+            ours = log_probability / penalty
             hypotheses.append(Hypothesis([self._engine.ids[name] for name in names], ours, log_probability))
         return sorted(hypotheses, key=lambda one: -one.score) or [Hypothesis([], 0.0, 0.0)]
 

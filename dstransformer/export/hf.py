@@ -1,7 +1,8 @@
 """``dst export hf``: a bundle as a folder that ``transformers`` loads as a ``MarianMTModel`` with a fast tokenizer.
 
 A fast tokenizer has one vocabulary. If each language has its own, the folder's tokenizer is the source's, and the
-target's is in :data:`TARGET`: ``AutoTokenizer.from_pretrained(folder, subfolder="target")``.
+target's is in :data:`TARGET`: ``AutoTokenizer.from_pretrained(folder, subfolder="target")``. Two models that number the
+same pieces, as those of OPUS-MT do, stay what they are: the files of a ``MarianTokenizer``.
 
 Writing it needs nothing of Hugging Face but safetensors: its files are weights and JSON.
 """
@@ -13,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID
+from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 from dstransformer.decoding.beam import FIRST_PIECE
-from dstransformer.export.hf_tokenizer import tokenizer_config, tokenizer_json
+from dstransformer.export.hf_tokenizer import SPACE, tokenizer_config, tokenizer_json
 from dstransformer.export.marian import check_marian, marian_weights
 from dstransformer.export.model_card import model_card
 from dstransformer.export.weights import FULL_ADVICE, check_translates
@@ -25,8 +26,9 @@ from dstransformer.io.products import is_hf_export
 from dstransformer.model import Bundle, open_bundle, save_weights
 
 #: Version of what this module writes, in ``config.json`` as ``dstransformer.format_version``. With a joint vocabulary
-#: that is still what version 1 was, and it says so.
-FORMAT_VERSION, JOINT_FORMAT_VERSION = 2, 1
+#: that is still what version 1 was, and it says so. 2: a vocabulary for each language. 3: the files of a
+#: ``MarianTokenizer``.
+FORMAT_VERSION, SEPARATE_FORMAT_VERSION, JOINT_FORMAT_VERSION = 3, 2, 1
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 GENERATION, TOKENIZER, TOKENIZER_CONFIG = "generation_config.json", "tokenizer.json", "tokenizer_config.json"
@@ -37,6 +39,9 @@ TARGET = "target"
 #: All files of the folder with a joint vocabulary, and what it holds besides if each language has one.
 FILES = (CONFIG, WEIGHTS, GENERATION, TOKENIZER, TOKENIZER_CONFIG, CARD)
 TARGET_FILES = (f"{TARGET}/{TOKENIZER}", f"{TARGET}/{TOKENIZER_CONFIG}")
+
+#: What a ``MarianTokenizer`` has in place of :data:`TOKENIZER`.
+SOURCE_MODEL, TARGET_MODEL, VOCABULARY = MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 
 #: Maximum input of a model that does not limit it (``decoding.max_input_tokens`` 0), in tokens.
 UNLIMITED_INPUT = 1024
@@ -60,7 +65,7 @@ def export_hf(source: str | Path, out: Path, *, overwrite: bool = False) -> Bund
         DataError: The source is not a bundle, or a ``MarianMTModel`` cannot hold it; or ``out`` is something else.
         StorageError: The folder cannot be written.
     """
-    files = (*FILES, *TARGET_FILES)
+    files = (*FILES, *TARGET_FILES, *MARIAN_FILES)
     check_output_folder(out, "OUT", "an export for Hugging Face", is_hf_export, files, overwrite=overwrite)
     bundle = open_bundle(source)
     check_translates(bundle)
@@ -78,15 +83,25 @@ def export_hf(source: str | Path, out: Path, *, overwrite: bool = False) -> Bund
         for name, text in texts.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
+        if is_marian(bundle.tokenizer):
+            bundle.tokenizer.src.save(folder / SOURCE_MODEL)
+            bundle.tokenizer.save(folder / TARGET_MODEL)
         save_weights(folder / WEIGHTS, weights, {"format": "pt"})
 
     replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
     return bundle
 
 
+def is_marian(tokenizer: Tokenizer) -> bool:
+    """Whether a ``MarianTokenizer`` holds the tokenizer: two models that number the same pieces."""
+    return not tokenizer.is_joint and tokenizer.shares_ids
+
+
 def _tokenizers(bundle: Bundle) -> dict[str, str]:
-    """The tokenizer's files, or those of both, by their paths in the folder."""
+    """The tokenizer's files of text, or those of both, by their paths in the folder."""
     src, tgt = bundle.tokenizer.src, bundle.tokenizer
+    if is_marian(tgt):
+        return {VOCABULARY: _json(marian_vocabulary(tgt)), TOKENIZER_CONFIG: _json(_marian_tokenizer_config(bundle))}
     name = "tokenizer" if tgt.is_joint else "source tokenizer"
     texts = {
         TOKENIZER: _json(tokenizer_json(src, name)),
@@ -96,6 +111,28 @@ def _tokenizers(bundle: Bundle) -> dict[str, str]:
         of_target = tokenizer_json(tgt, "target tokenizer"), tokenizer_config(tgt, longest_output(bundle))
         texts |= zip(TARGET_FILES, map(_json, of_target), strict=True)
     return texts
+
+
+def marian_vocabulary(tokenizer: Tokenizer) -> dict[str, int]:
+    """The content of ``vocab.json``: the id of each piece. A tag stands without the space before it."""
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    return {
+        piece.removeprefix(SPACE) if piece in tokenizer.symbols else piece: number
+        for number, piece in enumerate(pieces)
+    }
+
+
+def _marian_tokenizer_config(bundle: Bundle) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": bundle.src_lang,
+        "target_lang": bundle.tgt_lang,
+        "separate_vocabs": False,
+        "model_max_length": longest_input(bundle) + 1,
+        "unk_token": "<unk>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+    }
 
 
 def longest_input(bundle: Bundle) -> int:
@@ -111,7 +148,8 @@ def longest_output(bundle: Bundle) -> int:
 def marian_config(bundle: Bundle) -> dict[str, Any]:
     """The content of ``config.json``."""
     model, tokenizer = bundle.model, bundle.tokenizer
-    version = JOINT_FORMAT_VERSION if tokenizer.is_joint else FORMAT_VERSION
+    version = JOINT_FORMAT_VERSION if tokenizer.is_joint else SEPARATE_FORMAT_VERSION
+    version = FORMAT_VERSION if is_marian(tokenizer) else version
     sides = {
         f"{side}_{name}": value
         for side, depth in (("encoder", model.encoder_depth), ("decoder", model.decoder_depth))
@@ -156,14 +194,15 @@ def generation_config(bundle: Bundle) -> dict[str, Any]:
     """The content of ``generation_config.json``: our beam search, as nearly as ``generate`` has it.
 
     ``generate`` divides log-probabilities by ``length ** length_penalty``, our search by ``((5 + length) / 6) **
-    alpha``. The exponent here makes both weigh one more token alike at outputs of :data:`USUAL_LENGTH` tokens.
+    alpha``, or with another offset. The exponent here makes both weigh one more token alike at outputs of
+    :data:`USUAL_LENGTH` tokens.
     """
     rows = bundle.model.embedding_rows(bundle.tokenizer.vocab_size)
     alpha = bundle.decoding.length_penalty
     return {
         "num_beams": bundle.decoding.beam_size,
         "do_sample": False,
-        "length_penalty": round(alpha * USUAL_LENGTH / (5 + USUAL_LENGTH), 4),
+        "length_penalty": round(alpha * USUAL_LENGTH / (bundle.decoding.length_offset + USUAL_LENGTH), 4),
         "early_stopping": False,
         "max_length": longest_output(bundle) + 1,
         **({"min_new_tokens": bundle.decoding.min_tokens} if bundle.decoding.min_tokens else {}),

@@ -4,9 +4,10 @@ Marian's model is ours with three differences, which the weights make up for:
 
 - Its sinusoids are all sines, then all cosines; ours alternate. So every matrix, norm and bias that touches the
   residual stream has that dimension permuted.
-- Its norms have epsilon 1e-5, ours 1e-6. ``sqrt(10) * x`` normalised with 1e-5 is ``x`` normalised with 1e-6. So each
-  norm gives its output times ``sqrt(10)``, the projections that read it are divided by that, and those that add to it
-  are multiplied. Only the first norm of encoder and decoder, where the positions are added, keeps Marian's epsilon.
+- Its norms have epsilon 1e-5, ours usually 1e-6. ``sqrt(10) * x`` normalised with 1e-5 is ``x`` normalised with 1e-6.
+  So each norm gives its output times ``sqrt(10)``, the projections that read it are divided by that, and those that add
+  to it are multiplied. Only the first norm of encoder and decoder, where the positions are added, keeps Marian's
+  epsilon. A model with Marian's epsilon (``model.norm_epsilon``) is not scaled.
 - Its heads are d_model / heads wide. Narrower ones are filled with zeros.
 """
 
@@ -22,8 +23,8 @@ from dstransformer.config import ModelConfig
 from dstransformer.errors import DataError
 from dstransformer.export.weights import Affine, Weights, affine, attention
 
-#: What the residual stream is multiplied with from the first norm on; see above.
-SCALE = math.sqrt(10.0)
+#: The epsilon of Marian's norms.
+EPSILON = 1e-5
 
 
 def check_marian(config: ModelConfig, name: object) -> None:
@@ -68,12 +69,12 @@ def marian_weights(weights: Weights, config: ModelConfig) -> dict[str, Tensor]:
     ):
         for number in range(depth):
             ours, theirs = f"{side}.{number}", f"model.{side}.layers.{number}"
-            before = 1.0 if number == 0 else SCALE
+            before = 1.0 if number == 0 else _scale(config)
             for ours_name, theirs_name in sublayers:
                 names = (f"{ours}.{ours_name}", f"{theirs}.{theirs_name}")
                 state.update(_attention(exact, config, *names, before))
-                before = SCALE
-            after = 1.0 if number == depth - 1 else SCALE
+                before = _scale(config)
+            after = 1.0 if number == depth - 1 else _scale(config)
             state.update(_feed_forward(exact, config, ours, theirs, after))
     return {name: weight.float().contiguous() for name, weight in state.items()}
 
@@ -101,15 +102,15 @@ def _attention(
     yield from _named(f"{theirs}.k_proj", _read(parts.k, config, of_memory))
     yield from _named(f"{theirs}.v_proj", _read(parts.v, config, of_memory))
     yield from _named(f"{theirs}.out_proj", _write(parts.out, config, before))
-    yield from _named(f"{theirs}_layer_norm", _write(affine(weights, f"{ours}_residual.norm"), config, SCALE))
+    yield from _named(f"{theirs}_layer_norm", _write(affine(weights, f"{ours}_residual.norm"), config, _scale(config)))
 
 
 def _feed_forward(
     weights: Weights, config: ModelConfig, ours: str, theirs: str, after: float
 ) -> Iterator[tuple[str, Tensor]]:
     """The feed-forward network of a layer and its norm, whose output is ``after`` times ours."""
-    yield from _named(f"{theirs}.fc1", _read(affine(weights, f"{ours}.feed_forward.inner"), config, SCALE))
-    yield from _named(f"{theirs}.fc2", _write(affine(weights, f"{ours}.feed_forward.outer"), config, SCALE))
+    yield from _named(f"{theirs}.fc1", _read(affine(weights, f"{ours}.feed_forward.inner"), config, _scale(config)))
+    yield from _named(f"{theirs}.fc2", _write(affine(weights, f"{ours}.feed_forward.outer"), config, _scale(config)))
     norm = affine(weights, f"{ours}.feed_forward_residual.norm")
     yield from _named(f"{theirs}.final_layer_norm", _write(norm, config, after))
 
@@ -128,6 +129,11 @@ def _write(part: Affine, config: ModelConfig, scale: float) -> Affine:
     """A projection or a norm whose output is ``scale`` times ours."""
     order = _order(config)
     return Affine(part.weight[order] * scale, part.bias[order] * scale)
+
+
+def _scale(config: ModelConfig) -> float:
+    """What the residual stream is multiplied with from the first norm on; see above."""
+    return math.sqrt(EPSILON / config.norm_epsilon)
 
 
 def _order(config: ModelConfig) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from dstransformer.config import DecodingConfig
 from dstransformer.corpus import Tokenizer
 from dstransformer.errors import counted, without_secrets
 from dstransformer.model import Bundle, parameter_count
@@ -30,9 +31,16 @@ limit = inputs.input_ids.shape[1] + {extra} + 1
 outputs = model.generate(**inputs, max_length=limit)
 print({decoder}.batch_decode(outputs, skip_special_tokens=True))
 ```
+"""
 
+_OTHER_SEARCH = """\
 `generate` searches with the beam of this model, but divides log-probabilities by a power of the length, where
-`dst translate`{measured} divides by `((5 + length) / 6) ** {alpha}`. So a few outputs differ.
+`dst translate`{measured} divides by `{penalty}`. So a few outputs differ.
+"""
+
+_SAME_SEARCH = """\
+`generate` searches with the beam of this model, and divides log-probabilities by the power of the length that
+`dst translate`{measured} divides by too.
 """
 
 #: With a vocabulary for each language: the line that loads the target's, and what else to know.
@@ -54,7 +62,7 @@ found = model.generate(
     **inputs, max_length=limit, num_return_sequences=beam, return_dict_in_generate=True, output_scores=True
 )
 lengths = (found.sequences > tokenizer.eos_token_id).sum(1) + 1  # generate also fills with ends
-scores = found.sequences_scores * lengths**power / ((5 + lengths) / 6) ** {alpha}
+scores = found.sequences_scores * lengths**power / {penalties}
 best = scores.view(-1, beam).argmax(1) + torch.arange(0, len(scores), beam, device=scores.device)
 print({decoder}.batch_decode(found.sequences[best], skip_special_tokens=True))
 ```
@@ -95,20 +103,29 @@ def model_card(bundle: Bundle) -> str:
 def _usage(bundle: Bundle, scores: list[Score]) -> Iterator[str]:
     search = bundle.decoding
     measured = ", with which the scores below were measured," if scores else ""
-    target, decoder = ("", "tokenizer") if bundle.tokenizer.is_joint else (_TARGET, "target")
+    target, decoder = ("", "tokenizer") if bundle.tokenizer.shares_ids else (_TARGET, "target")
     tag = next((f"{one.tag} " for one in bundle.directions if one.tag), "")
     code = {
         "extra": search.max_extra_tokens,
-        "alpha": search.length_penalty,
+        "penalty": _penalty(search, "length"),
+        "penalties": _penalty(search, "lengths"),
         "tag": tag,
         "target": target,
         "decoder": decoder,
     }
-    yield _USAGE.format(**code, measured=measured)
-    if search.beam_size > 1:
+    yield _USAGE.format(**code)
+    same = search.length_offset == 0
+    yield (_SAME_SEARCH if same else _OTHER_SEARCH).format(**code, measured=measured)
+    if search.beam_size > 1 and not same:
         yield _RESCORING.format(**code)
-    if not bundle.tokenizer.is_joint:
+    if not bundle.tokenizer.shares_ids:
         yield _TWO_TOKENIZERS
+
+
+def _penalty(search: DecodingConfig, length: str) -> str:
+    """The length penalty as an expression of Python."""
+    offset = search.length_offset
+    return f"(({offset:g} + {length}) / {offset + 1:g}) ** {search.length_penalty}"
 
 
 def final_scores(bundle: Bundle) -> list[Score]:
@@ -229,7 +246,8 @@ def _training(bundle: Bundle) -> dict[str, object]:
         "updates": f"{steps[-1]:,}" if isinstance(steps[-1], int) else None,
         "checkpoints averaged": counted(len(steps), "checkpoint") if len(steps) > 1 else None,
         "hardware": hardware.get("device") if isinstance(hardware, dict) else None,
-        "search of the scores": f"beam {search.beam_size}, length penalty ((5 + length) / 6)^{search.length_penalty}",
+        "search of the scores": f"beam {search.beam_size}, length penalty "
+        + _penalty(search, "length").replace(" ** ", "^"),
         "weights of the scores": "as in an int8 export of CTranslate2" if _is_trained_in_int8(record) else None,
         "SHA-256 of the bundle's weights": (record.get("files") or {}).get("model.safetensors"),
     }

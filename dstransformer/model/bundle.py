@@ -41,14 +41,18 @@ _DAMAGED = "if the file is damaged, restore it or copy the bundle again"
 
 #: 1: ``config.yaml`` is the configuration of the training, without a version. 2: it holds what using the model takes,
 #: and the provenance has the configuration of the training. 3: ``trees``. 4: ``joint_vocabulary``. 5: ``directions``
-#: and ``_IN_OLDER``, stated only by models that have them. A version reads every one before it.
-FORMAT_VERSION = 5
+#: and ``_IN_4``, stated only by models that have them. 6: ``_IN_5`` and ``_SEARCH_IN_5`` likewise, and two tokenizers
+#: for one matrix. A version reads every one before it.
+FORMAT_VERSION = 6
 
-#: The version of the bundles of all other models, which programs that read version 4 open.
-_WITHOUT_NEWER_KEYS = 4
+#: Keys of the architecture that versions 4 and 5 lack, with the value that every model had then. Only another is
+#: stated, so that programs which read an older version open the bundles of all other models.
+_IN_4 = {"encoder_layers": None, "decoder_layers": None, "activation": "relu", "output_bias": False}
+_IN_5 = {"norm_epsilon": 1e-6}
+_IN_OLDER = _IN_4 | _IN_5
 
-#: Keys of the architecture that version 4 lacks, with the value that every model had then. Only another is stated.
-_IN_OLDER = {"encoder_layers": None, "decoder_layers": None, "activation": "relu", "output_bias": False}
+#: The same of the search.
+_SEARCH_IN_5 = {"length_offset": 5.0}
 
 
 @dataclass(frozen=True)
@@ -133,18 +137,22 @@ class Bundle:
             DataError: See :meth:`load_weights`; or the weights do not fit the configuration.
         """
         weights = self.load_weights()
-        with meta_device():
-            model = Transformer(
-                self.model,
-                self.tokenizer.vocab_size,
-                backend=backend,
-                src_vocab_size=self.tokenizer.src.vocab_size,
-            )
+        model = _weightless(self.model, self.tokenizer, backend)
         mismatch = _describe_mismatch(model.state_dict(), weights)
         if mismatch is not None:
             raise DataError(f"{self.path / WEIGHTS} does not fit {CONFIG} and {TOKENIZER}: {mismatch}; copy it again")
         model.load_state_dict(weights, assign=True)
         return model.to(device=device, dtype=dtype).eval()
+
+
+def describe_misfit(model: ModelConfig, tokenizer: Tokenizer, weights: Mapping[str, Tensor]) -> str | None:
+    """How weights differ from those of an architecture; None if they fit it."""
+    return _describe_mismatch(_weightless(model, tokenizer).state_dict(), weights)
+
+
+def _weightless(model: ModelConfig, tokenizer: Tokenizer, backend: Backend = "auto") -> Transformer:
+    with meta_device():
+        return Transformer(model, tokenizer.vocab_size, backend=backend, src_vocab_size=tokenizer.src.vocab_size)
 
 
 def _describe_mismatch(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | None:
@@ -260,17 +268,18 @@ def open_bundle(path: str | Path) -> Bundle:
 def _open_tokenizer(folder: Path, provenance: Mapping[str, Any], model: ModelConfig, *, joint: bool) -> Tokenizer:
     src = None
     if not joint:
-        if model.tie_embeddings == "all":
-            raise DataError(
-                f"{folder / CONFIG}: joint_vocabulary is false, but model.tie_embeddings is all: one matrix cannot be "
-                f"for two vocabularies; {_DAMAGED}"
-            )
         if not (folder / SRC_TOKENIZER).is_file():
             raise DataError(f"{folder} lacks {SRC_TOKENIZER}: restore it, or copy the bundle again")
         _check_hash(folder / SRC_TOKENIZER, provenance)
         src = Tokenizer.load(folder / SRC_TOKENIZER)
     _check_hash(folder / TOKENIZER, provenance)
-    return Tokenizer.load(folder / TOKENIZER, src)
+    tokenizer = Tokenizer.load(folder / TOKENIZER, src)
+    if model.tie_embeddings == "all" and not tokenizer.shares_ids:
+        raise DataError(
+            f"{folder / CONFIG}: joint_vocabulary is false, but model.tie_embeddings is all: one matrix cannot be for "
+            f"two vocabularies; {_DAMAGED}"
+        )
+    return tokenizer
 
 
 def _read_trees(stored: object, path: Path) -> Linearisation | None:
@@ -328,20 +337,27 @@ def save_bundle(
     save_weights(folder / WEIGHTS, weights)
     directions = provenance.get("directions")
     unstated = {name for name, value in _IN_OLDER.items() if getattr(config.model, name) == value}
+    unstated_search = {name for name, value in _SEARCH_IN_5.items() if getattr(config.decoding, name) == value}
+    version = 4
+    if directions or not _IN_4.keys() <= unstated:
+        version = 5
+    one_matrix_of_two = config.model.tie_embeddings == "all" and not tokenizer.is_joint
+    if one_matrix_of_two or not _IN_5.keys() <= unstated or not unstated_search:
+        version = 6
     stored = {
-        "format_version": FORMAT_VERSION if directions or len(unstated) < len(_IN_OLDER) else _WITHOUT_NEWER_KEYS,
+        "format_version": version,
         "src_lang": provenance.get("src_lang"),
         "tgt_lang": provenance.get("tgt_lang"),
         "trees": provenance.get("trees"),
         "joint_vocabulary": tokenizer.is_joint,
         **({"directions": directions} if directions else {}),
         "model": config.model.model_dump(exclude=unstated),
-        "decoding": config.decoding.model_dump(),
+        "decoding": config.decoding.model_dump(exclude=unstated_search),
     }
     (folder / CONFIG).write_text(yaml.safe_dump(stored, sort_keys=False), encoding="utf-8")
     models = tokenizer.save_in(folder)
     files = {name: file_sha256(folder / name) for name in (WEIGHTS, CONFIG, *models)}
-    trained = config.without_secrets().model_dump(exclude={"model": unstated})
+    trained = config.without_secrets().model_dump(exclude={"model": unstated, "decoding": unstated_search})
     record = {**provenance, "files": files, "config": trained}
     (folder / PROVENANCE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return files[WEIGHTS]

@@ -158,7 +158,7 @@ def resolve_setup(request: TrainRequest, processes: Processes) -> Setup:
 
 def _check_embeddings(model: ModelConfig, corpus: Corpus) -> None:
     """Refuse one matrix for two vocabularies."""
-    if model.tie_embeddings == "all" and not corpus.tokenizer.is_joint:
+    if model.tie_embeddings == "all" and not corpus.tokenizer.shares_ids:
         raise ConfigError(
             f"model.tie_embeddings = all, but {corpus.path} has a vocabulary for each language, which cannot share a "
             "matrix: set model.tie_embeddings=target (the decoder's embedding and the softmax share theirs) or none"

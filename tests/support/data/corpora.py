@@ -8,12 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import sentencepiece
 
 from dstransformer.corpus import (
     FORMAT_VERSION,
     CleaningReport,
+    Corpus,
     CorpusWriter,
     Manifest,
     SourceInfo,
@@ -99,3 +101,13 @@ def build_toy(out: Path, pairs: int, *more: str, vocab_size: int | None = 400) -
         printed = finish(process)
         assert process.returncode == 0, printed
     return out
+
+
+def toy_sentences(corpus: Path, number: int, side: str = "src") -> list[str]:
+    """The first sentences of a side of a corpus's training pairs."""
+    opened = Corpus.open(corpus)
+    src, src_lengths, tgt, tgt_lengths, *_ = opened.split("train").gather(list(range(number)))  # type: ignore[arg-type]
+    ids, lengths = (src, src_lengths) if side == "src" else (tgt, tgt_lengths)
+    ends = np.cumsum(lengths).tolist()
+    rows = [ids[end - length : end].tolist() for end, length in zip(ends, lengths, strict=True)]
+    return opened.tokenizer.decode(rows)

@@ -20,6 +20,11 @@ def test_length_penalty_is_equation_14(length: int, alpha: float, expected: floa
     assert length_penalty(length, alpha) == pytest.approx(expected, rel=1e-12)
 
 
+def test_without_an_offset_it_is_a_power_of_the_length() -> None:
+    assert length_penalty(9, 0.5, 0.0) == pytest.approx(3.0, rel=1e-12)
+    assert length_penalty(1, 0.5, 0.0) == 1.0
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 1.0, 2.0])
 def test_no_continuation_scores_above_the_bound(alpha: float) -> None:
     limit = 12

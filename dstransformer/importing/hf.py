@@ -1,0 +1,348 @@
+"""``dst import hf``: a folder of a ``transformers.MarianMTModel``, such as an OPUS-MT model, as a bundle.
+
+Reading it needs nothing of Hugging Face but safetensors: its files are weights, JSON and SentencePiece models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from dstransformer.config import Config, ModelConfig, complete_config
+from dstransformer.corpus import Direction, Tokenizer
+from dstransformer.corpus.directions import common_language
+from dstransformer.errors import ConfigError, DataError, UserError, counted, shown
+from dstransformer.importing.marian_tokenizer import (
+    Vocabulary,
+    absent_pieces,
+    build_tokenizer,
+    check_numbers,
+    order_vocabulary,
+    read_model,
+)
+from dstransformer.importing.marian_weights import Load, bundle_weights
+from dstransformer.io.files import file_sha256, read_bounded, read_error, replace_folder
+from dstransformer.io.json_text import read_record
+from dstransformer.io.output_folders import check_bundle_folder
+from dstransformer.model import Bundle, open_bundle, save_bundle
+from dstransformer.model.bundle import describe_misfit
+from dstransformer.model.transformer import sinusoidal_table
+
+CONFIG, GENERATION, WEIGHTS = "config.json", "generation_config.json", "model.safetensors"
+SOURCE_MODEL, TARGET_MODEL, VOCABULARY = "source.spm", "target.spm", "vocab.json"
+TARGET_VOCABULARY, TOKENIZER_CONFIG = "target_vocab.json", "tokenizer_config.json"
+
+#: Maximum bytes of a SentencePiece model.
+MAX_MODEL_BYTES = 2**28
+
+_FULL_ADVICE = "make room, then give the same command"
+
+_ADVICE = "if it is damaged, download the model again"
+
+#: The functions of a feed-forward network, by their names there.
+_ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
+
+#: What a ``MarianConfig`` may ask for and a bundle does not have, with the value that it must have, if it states one.
+_REQUIRED = {
+    "scale_embedding": True,
+    "static_position_embeddings": True,
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
+    "add_bias_logits": False,
+    "is_encoder_decoder": True,
+}
+
+#: Marian's, in every norm.
+NORM_EPSILON = 1e-5
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The result of an import.
+
+    Attributes:
+        bundle: The bundle.
+        absent: The pieces of its SentencePiece models that its vocabulary lacks: their text is divided into others.
+    """
+
+    bundle: Bundle
+    absent: list[str]
+
+
+def import_hf(
+    folder: Path, out: Path, *, src_lang: str | None = None, tgt_lang: str | None = None, overwrite: bool = False
+) -> Imported:
+    """Write a bundle of a model of Hugging Face's ``transformers``.
+
+    Args:
+        folder: The folder of a ``MarianMTModel`` and its ``MarianTokenizer``.
+        out: The bundle; it appears once it is complete.
+        src_lang: Code of the source language; None takes that of the folder's tokenizer, if it states one.
+        tgt_lang: That of the target language.
+        overwrite: Whether to replace a bundle.
+
+    Raises:
+        DataError: The folder lacks a file or holds another model, or a bundle cannot hold it; or ``out`` is something
+            else.
+        StorageError: The bundle cannot be written.
+    """
+    check_bundle_folder(out, "--out", overwrite=overwrite)
+    _check_folder(folder)
+    stated = read_record(folder / CONFIG, dict, advice=_ADVICE)
+    tokenizer, src, tgt, absent = _open_tokenizer(folder, stated)
+    config = _read_config(folder, stated)
+    with _open_weights(folder / WEIGHTS) as load:
+        _check_positions(load, config.model, folder / WEIGHTS)
+        try:
+            weights = bundle_weights(load, config.model, src.rows, tgt.rows)
+        except (IndexError, RuntimeError) as error:
+            raise DataError(f"{folder / WEIGHTS} does not fit {CONFIG}: {shown(error, quote=False)}") from None
+    if (misfit := describe_misfit(config.model, tokenizer, weights)) is not None:
+        raise DataError(f"{folder / WEIGHTS} does not fit {CONFIG}: {misfit}")
+    languages = _languages(folder, src_lang, tgt_lang)
+    record = _provenance(folder, languages, src.tags)
+
+    def write(new: Path) -> None:
+        save_bundle(new, weights, config, tokenizer, record)
+
+    replace_folder(out, write, overwrite=overwrite, full=_FULL_ADVICE)
+    return Imported(open_bundle(out), absent)
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that lacks a file."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder: name one with {CONFIG}, {WEIGHTS} and the files of a tokenizer")
+    for name in (CONFIG, WEIGHTS, SOURCE_MODEL, TARGET_MODEL, VOCABULARY):
+        if (folder / name).is_file():
+            continue
+        if name == WEIGHTS and (pickled := sorted(path.name for path in folder.glob("pytorch_model*.bin"))):
+            raise DataError(
+                f"{folder} has its weights in {pickled[0]}, a pickle, which may execute anything when it is read: "
+                f'where you trust it, write safetensors, MarianMTModel.from_pretrained("{folder}").save_pretrained(NEW)'
+            )
+        if name == WEIGHTS and (folder / f"{WEIGHTS}.index.json").is_file():
+            raise DataError(f"{folder} has its weights in several files: save them in one, {WEIGHTS}")
+        if name == SOURCE_MODEL and (folder / "tokenizer.json").is_file():
+            raise DataError(
+                f"{folder} has no {name}, but a tokenizer.json, which does not hold the SentencePiece models: if "
+                "`dst export hf` wrote it, use the bundle that it came from"
+            )
+        raise DataError(f"{folder} has no {name}: it is not the folder of a MarianMTModel with its MarianTokenizer")
+
+
+def _read_config(folder: Path, stated: Mapping[str, Any]) -> Config:
+    """The configuration of the bundle."""
+    sections = {"model": _architecture(stated, folder / CONFIG), "decoding": _search(folder, stated)}
+    try:
+        return complete_config(sections, str(folder))
+    except ConfigError as error:
+        raise DataError(f"{error}; {_ADVICE}") from None
+
+
+def _architecture(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The architecture that a ``config.json`` states.
+
+    Raises:
+        DataError: A bundle cannot hold it.
+    """
+    if stated.get("model_type") != "marian":
+        named = ", ".join(map(str, stated.get("architectures") or [])) or stated.get("model_type")
+        raise DataError(f"{path} is of {shown(named)}: only MarianMTModel can be imported")
+    for name, value in _REQUIRED.items():
+        if stated.get(name, value) != value:
+            raise DataError(
+                f"{path}: {name} is {shown(stated[name])}, and a bundle cannot hold that: it must be {value}"
+            )
+    for name in ("ffn_dim", "attention_heads"):
+        one, other = (_whole(stated, f"{side}_{name}", path) for side in ("encoder", "decoder"))
+        if one != other:
+            raise DataError(f"{path}: encoder_{name} is {one} and decoder_{name} {other}: a bundle has one for both")
+    activation = stated.get("activation_function", "gelu")
+    if activation not in _ACTIVATIONS:
+        raise DataError(
+            f"{path}: activation_function is {shown(activation)}: a bundle has one of {', '.join(_ACTIVATIONS)}"
+        )
+    width, heads = _whole(stated, "d_model", path), _whole(stated, "encoder_attention_heads", path)
+    if width % heads or width % 2:
+        raise DataError(f"{path}: d_model {width} is odd, or not a multiple of the {heads} attention heads")
+    shares = stated.get("share_encoder_decoder_embeddings", True)
+    ties = stated.get("tie_word_embeddings", True)
+    depths = [_whole(stated, f"{side}_layers", path) for side in ("encoder", "decoder")]
+    return {
+        "num_layers": depths[0],
+        "encoder_layers": depths[0] if depths[0] != depths[1] else None,
+        "decoder_layers": depths[1] if depths[0] != depths[1] else None,
+        "d_model": width,
+        "d_ff": _whole(stated, "encoder_ffn_dim", path),
+        "num_heads": heads,
+        "d_k": width // heads,
+        "d_v": width // heads,
+        **{name: stated.get(name, 0.0) for name in ("dropout", "attention_dropout", "activation_dropout")},
+        "activation": _ACTIVATIONS[activation],
+        "norm_epsilon": NORM_EPSILON,
+        "attention_bias": True,
+        "output_bias": True,
+        "tie_embeddings": ("all" if shares else "target") if ties else "none",
+        "vocab_multiple": 1,
+    }
+
+
+def _whole(stated: Mapping[str, Any], name: str, path: Path) -> int:
+    value = stated.get(name)
+    if type(value) is not int or value < 1:
+        raise DataError(f"{path}: {name} is {shown(value)}, not a number from 1 on; {_ADVICE}")
+    return value
+
+
+def _search(folder: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The search that ``generate`` would do by default, as nearly as ours has it."""
+    path = folder / GENERATION
+    settings = {**stated, **(read_record(path, dict, advice=_ADVICE) if path.is_file() else {})}
+    limits = (stated.get("max_position_embeddings"), _tokenizer_config(folder).get("model_max_length"))
+    longest = min((limit for limit in limits if type(limit) is int and limit > 1), default=512)
+    return {
+        "beam_size": _either(settings.get("num_beams"), 1),
+        "length_penalty": _either(settings.get("length_penalty"), 1.0),
+        "length_offset": 0.0,
+        "min_tokens": _either(settings.get("min_new_tokens"), 0),
+        "max_input_tokens": longest - 1,
+    }
+
+
+def _either(value: object, default: float) -> object:
+    """A stated value, or else the default."""
+    return default if value is None else value
+
+
+def _open_tokenizer(folder: Path, stated: Mapping[str, Any]) -> tuple[Tokenizer, Vocabulary, Vocabulary, list[str]]:
+    """The tokenizer, the vocabularies of both sides, and the pieces that they lack."""
+    pad, end = (_number(stated, f"{name}_token_id", folder / CONFIG) for name in ("pad", "eos"))
+    start = _number({"decoder_start_token_id": pad, **stated}, "decoder_start_token_id", folder / CONFIG)
+    if end in (start, pad):
+        raise DataError(f"{folder / CONFIG}: eos_token_id {end} is the padding, or what decoding starts with, too")
+
+    def read_vocabulary(name: str, size: str) -> Vocabulary:
+        numbers = read_record(folder / name, lambda content: check_numbers(content, folder / name), advice=_ADVICE)
+        rows = stated.get(size) or stated.get("vocab_size")
+        if len(numbers) != rows:
+            raise DataError(f"{folder / name} has {counted(len(numbers), 'piece')}, and the model {rows} ({CONFIG})")
+        return order_vocabulary(numbers, pad=pad, start=start, end=end, path=folder / name)
+
+    src = read_vocabulary(VOCABULARY, "vocab_size")
+    shares = stated.get("share_encoder_decoder_embeddings", True)
+    separate = not shares and (folder / TARGET_VOCABULARY).is_file()
+    tgt = read_vocabulary(TARGET_VOCABULARY, "decoder_vocab_size") if separate else src
+    try:
+        models = [
+            read_model(read_bounded(folder / name, MAX_MODEL_BYTES), folder / name)
+            for name in (SOURCE_MODEL, TARGET_MODEL)
+        ]
+    except OSError as error:
+        raise read_error(folder, error) from None
+    absent = [piece for model, side in zip(models, (src, tgt), strict=True) for piece in absent_pieces(model, side)]
+    return build_tokenizer(*models, src, tgt), src, tgt, absent
+
+
+def _number(stated: Mapping[str, Any], name: str, path: Path) -> int:
+    value = stated.get(name)
+    if type(value) is not int:
+        raise DataError(f"{path}: {name} is {shown(value)}, not a number; {_ADVICE}")
+    return value
+
+
+@contextmanager
+def _open_weights(path: Path) -> Iterator[Load]:
+    """Within it, weights can be read by their names."""
+    try:
+        with safe_open(path, "pt") as file:
+            names = set(file.keys())
+
+            def load(name: str) -> Tensor:
+                stored = next((one for one in (name, *_other_names(name)) if one in names), None)
+                if stored is None:
+                    raise DataError(f"{path} has no weight {name}: it does not fit {CONFIG}; {_ADVICE}")
+                weight: Tensor = file.get_tensor(stored)
+                if not weight.is_floating_point():
+                    raise DataError(f"{path}: {name} is of type {weight.dtype}, not of floating-point numbers")
+                return weight
+
+            yield load
+    except OSError as error:
+        raise read_error(path, error) from None
+    except SafetensorError as error:
+        raise DataError(f"{path} is not a safetensors file ({shown(error, quote=False)}); {_ADVICE}") from None
+
+
+def _other_names(name: str) -> Iterator[str]:
+    """Under which other names a weight may be stored: one that several share is stored once."""
+    if name == "model.shared.weight":
+        yield from ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+    elif name.endswith("embed_tokens.weight"):
+        yield "model.shared.weight"
+        if name.startswith("model.decoder"):
+            yield "lm_head.weight"
+
+
+def _check_positions(load: Load, model: ModelConfig, path: Path) -> None:
+    """Refuse positions other than sinusoids, if the weights have any."""
+    for side in ("encoder", "decoder"):
+        try:
+            found = load(f"model.{side}.embed_positions.weight").float()
+        except DataError:
+            continue
+        table = sinusoidal_table(len(found), model.d_model, torch.float32, torch.device("cpu"))
+        expected = torch.cat((table[:, 0::2], table[:, 1::2]), dim=1)
+        if found.shape != expected.shape or not torch.allclose(found, expected, atol=2e-3):
+            raise DataError(f"{path}: the positions of the {side} are not sinusoids, and a bundle cannot hold them")
+
+
+def _languages(folder: Path, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
+    stated = _tokenizer_config(folder)
+    return src_lang or _text(stated.get("source_lang")), tgt_lang or _text(stated.get("target_lang"))
+
+
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
+    path = folder / TOKENIZER_CONFIG
+    return read_record(path, dict, advice=_ADVICE) if path.is_file() else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _provenance(folder: Path, languages: tuple[str | None, str | None], tags: list[str]) -> dict[str, Any]:
+    from dstransformer import __version__
+
+    src_lang, tgt_lang = languages
+    record: dict[str, Any] = {
+        "dstransformer": __version__,
+        "imported": {
+            "format": "MarianMTModel",
+            "path": str(folder.absolute()),
+            "files": {
+                name: file_sha256(folder / name) for name in (CONFIG, WEIGHTS, SOURCE_MODEL, TARGET_MODEL, VOCABULARY)
+            },
+        },
+        "step": None,
+        "src_lang": src_lang,
+        "tgt_lang": tgt_lang,
+    }
+    if tags:
+        if src_lang is None:
+            raise UserError(
+                f"{folder} translates into several languages ({', '.join(tags[:3])} …), and does not say from which: "
+                "give --src-lang, mul for several"
+            )
+        directions = [Direction(src_lang, tag[2:-2], tag) for tag in tags]
+        record["directions"] = [vars(one) for one in directions]
+        record["tgt_lang"] = common_language(one.tgt_lang for one in directions)
+    return record

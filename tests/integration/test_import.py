@@ -1,0 +1,91 @@
+"""A model of transformers in the hands of a user: imported, used by every command, trained further, exported."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from support.data.corpora import toy_sentences
+from support.models.opus import as_marian, opus_folder
+from support.processes.launching import run_dst
+from support.training.runs import TINY
+from support.training.trained import trained_bundle
+
+from data_prep.cli import main as dst_prep
+from dstransformer.cli.program import run as dst
+from dstransformer.decoding import Translator
+from dstransformer.model import open_bundle
+
+
+@pytest.fixture(scope="module")
+def imported(shared_folder: Callable[[str, Callable[[Path], object]], Path], toy_corpus: Path) -> Path:
+    """A folder with ``bundle``, imported, and the texts of another corpus."""
+
+    def make(folder: Path) -> None:
+        marian = as_marian(trained_bundle(folder / "ours", toy_corpus, updates=80), folder / "marian")
+        where = ["--out", str(folder / "bundle"), "--src-lang", "en", "--tgt-lang", "de"]
+        assert dst(["import", "hf", str(marian), *where]) == 0
+        for side, name in (("src", "en"), ("tgt", "de")):
+            (folder / f"mine.{name}").write_text("\n".join(toy_sentences(toy_corpus, 400, side)) + "\n")
+
+    return shared_folder("imported", make)
+
+
+def build(folder: Path, out: Path) -> None:
+    """A corpus with both tokenizers of the bundle."""
+    texts = ["--src", str(folder / "mine.en"), "--tgt", str(folder / "mine.de"), "--valid-size", "60"]
+    models = [
+        "--no-joint", "--src-tokenizer-model", str(folder / "bundle" / "tokenizer.src.model"),
+        "--tokenizer-model", str(folder / "bundle" / "tokenizer.model"),
+    ]  # fmt: skip
+    languages = ["--source", "files", "--src-lang", "en", "--tgt-lang", "de"]
+    assert dst_prep(["build", *languages, *texts, *models, "--out", str(out)]) == 0
+
+
+@pytest.mark.slow
+def test_an_imported_model_is_trained_further_and_translates_better(imported: Path, tmp_path: Path) -> None:
+    corpus, run = tmp_path / "corpus", tmp_path / "run"
+    build(imported, corpus)
+    begin = ["train", "toy", "--corpus", str(corpus), "--run", str(run), "--init", str(imported / "bundle")]
+    mine = [value for value in TINY if not value.startswith("model.")]
+    mine += ["training.max_updates=80", "schedule.peak=0.003", "validation.final_sentences=0", "decoding.beam_size=4"]
+    refused = run_dst(*begin, "--set", *mine)
+    assert refused.returncode == 2
+    advice = re.search(r"has another architecture: .*; give --set (.*)", refused.stderr)
+    assert advice is not None, refused.stderr
+    done = run_dst(*begin, "--set", *mine, *advice[1].split())
+    assert done.returncode == 0, done.stderr
+    tuned = open_bundle(run)
+    assert (tuned.model.tie_embeddings, tuned.model.norm_epsilon) == ("all", 1e-5)
+    assert tuned.provenance["parent"]["same_tokenizer"]
+    assert yaml.safe_load((run / "bundle" / "config.yaml").read_text())["format_version"] == 6
+    files = [str(tmp_path / f"valid.{name}") for name in ("en", "de")]
+    assert dst_prep(["text", str(corpus), "--split", "validation", "--src", files[0], "--tgt", files[1]]) == 0
+    scores = {}
+    for name, bundle in (("imported", imported / "bundle"), ("tuned", run)):
+        found = run_dst("evaluate", str(bundle), "--src", files[0], "--ref", files[1], "--json")
+        assert found.returncode == 0, found.stderr
+        scores[name] = json.loads(found.stdout)["metrics"]["bleu"]
+    assert scores["tuned"] > scores["imported"] + 1
+
+
+def test_every_use_of_a_bundle_works_with_an_imported_one(tmp_path: Path) -> None:
+    folder = opus_folder(tmp_path / "opus", tags=[">>deu<<", ">>nld<<"])
+    bundle, text, out = tmp_path / "bundle", tmp_path / "text", tmp_path / "out"
+    assert dst(["import", "hf", str(folder), "--out", str(bundle)]) == 0
+    text.write_text("The quick fox jumps.\nTwo small dogs.\n")
+    assert dst(["translate", str(bundle), str(text), "--beam", "1", "--to", "nld", "--output", str(out)]) == 0
+    ours = out.read_text().splitlines()
+    assert len(ours) == 2
+    assert dst(["score", str(bundle), "--src", str(text), "--tgt", str(out), "--to", "nld"]) == 0
+    assert dst(["export", "ct2", str(bundle), str(tmp_path / "ct2")]) == 0
+    again = ["--engine", "ct2", "--beam", "1", "--to", "nld", "--output", str(out), "--overwrite"]
+    assert dst(["translate", str(tmp_path / "ct2"), str(text), *again]) == 0
+    assert out.read_text().splitlines() == ours
+    assert dst(["translate", str(bundle), str(text)]) == 2
+    settings = open_bundle(bundle).decoding.model_copy(update={"beam_size": 1})
+    assert Translator.load(bundle, settings=settings).translate([">>nld<< Two small dogs."]) == ours[1:]
