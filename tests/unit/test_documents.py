@@ -107,7 +107,7 @@ def iter_commands(text: str) -> Iterator[tuple[str, str, list[str]]]:
                     program = {"dst": "dst", "dst-prep": "dst-prep", "dstransformer": "dst", "data_prep": "dst-prep"}
                     if word not in program or not re.match(r"[a-z][\w-]*$", words[i + 1]) or "install" in words[:i]:
                         continue
-                    command = " ".join(words[i + 1 : i + (3 if words[i + 1] == "export" else 2)])
+                    command = " ".join(words[i + 1 : i + (3 if words[i + 1] in ("export", "import") else 2)])
                     yield program[word], command, [w.partition("=")[0] for w in words[i:] if re.match(r"--[a-z]", w)]
 
 
