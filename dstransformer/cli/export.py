@@ -23,7 +23,7 @@ QUANTIZATIONS = (
 
 def add_parser(commands: Commands[CommandParser]) -> None:
     """Add the parser of ``dst export``."""
-    parser = commands.add_parser("export", help="write a bundle for Hugging Face or CTranslate2")
+    parser = commands.add_parser("export", help="write a bundle for Hugging Face, CTranslate2 or Marian")
     formats = parser.add_subparsers(metavar="FORMAT", required=True, parser_class=CommandParser)
     hf = formats.add_parser("hf", help="a folder for transformers: MarianMTModel and a fast tokenizer")
     _add_places(hf)
@@ -51,6 +51,9 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         "--shortlist-frequent", type=int, metavar="N", help="with --shortlist: frequent pieces for any source (100)"
     )
     ct2.set_defaults(handler=run_ct2)
+    marian = formats.add_parser("marian", help="a folder for Marian: model.npz and its vocabulary")
+    _add_places(marian)
+    marian.set_defaults(handler=run_marian)
 
 
 def _add_places(parser: CommandParser) -> None:
@@ -67,6 +70,15 @@ def run_hf(options: argparse.Namespace) -> CommandResult:
     bundle = export_hf(options.bundle, options.out, overwrite=options.overwrite)
     with_it = "its tokenizer" if bundle.tokenizer.is_joint else "the source's tokenizer, and the target's in target/"
     return CommandResult(f"{options.out}: a MarianMTModel with {with_it}; README.md is its model card")
+
+
+def run_marian(options: argparse.Namespace) -> CommandResult:
+    """Write a folder for Marian."""
+    from dstransformer.export.marian_npz import DECODER, export_marian
+
+    exit_on_sigterm()
+    export_marian(options.bundle, options.out, overwrite=options.overwrite)
+    return CommandResult(f"{options.out}: a model of Marian; decode with --config {options.out / DECODER}")
 
 
 def run_ct2(options: argparse.Namespace) -> CommandResult:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, Commands, folder
-from dstransformer.errors import counted
+from dstransformer.errors import UserError, counted
 from dstransformer.terminal.command import CommandParser, exit_on_sigterm
+
+if TYPE_CHECKING:
+    from dstransformer.model import Bundle
 
 
 def add_parser(commands: Commands[CommandParser]) -> None:
@@ -20,11 +24,27 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         type=folder,
         help="folder with config.json, model.safetensors, source.spm, target.spm and vocab.json",
     )
-    hf.add_argument("--out", required=True, type=folder, metavar="BUNDLE", help="folder for the bundle")
-    hf.add_argument("--src-lang", metavar="CODE", help="source language (that of the folder's tokenizer)")
-    hf.add_argument("--tgt-lang", metavar="CODE", help="target language (that of the folder's tokenizer)")
-    hf.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
+    _add_bundle(hf, " (that of the folder's tokenizer)")
     hf.set_defaults(handler=run_hf)
+    marian = formats.add_parser("marian", help="a Transformer of Marian")
+    marian.add_argument("model", metavar="MODEL", type=folder, help="its weights, model.npz")
+    marian.add_argument(
+        "--vocabs",
+        nargs="+",
+        required=True,
+        type=folder,
+        metavar="SPM",
+        help="SentencePiece model of both sides, or those of the source and of the target",
+    )
+    _add_bundle(marian, "")
+    marian.set_defaults(handler=run_marian)
+
+
+def _add_bundle(parser: CommandParser, default: str) -> None:
+    parser.add_argument("--out", required=True, type=folder, metavar="BUNDLE", help="folder for the bundle")
+    parser.add_argument("--src-lang", metavar="CODE", help=f"source language{default}")
+    parser.add_argument("--tgt-lang", metavar="CODE", help=f"target language{default}")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
 
 
 def run_hf(options: argparse.Namespace) -> CommandResult:
@@ -39,12 +59,37 @@ def run_hf(options: argparse.Namespace) -> CommandResult:
         tgt_lang=options.tgt_lang,
         overwrite=options.overwrite,
     )
-    bundle = imported.bundle
-    languages = f"{bundle.src_lang or 'unknown'} to {bundle.tgt_lang or 'unknown'}"
-    text = f"{options.out}: {languages}, {bundle.tokenizer.vocab_size:,} pieces"
+    text = _describe(imported.bundle)
     if imported.absent:
         text += (
             f"\n{counted(len(imported.absent), 'piece')} of its SentencePiece models are not in its vocabulary "
             f"({', '.join(map(repr, imported.absent[:3]))}): their text is divided into others"
         )
     return CommandResult(text)
+
+
+def run_marian(options: argparse.Namespace) -> CommandResult:
+    """Make a bundle of a Transformer of Marian.
+
+    Raises:
+        UserError: More than two vocabularies.
+    """
+    if len(options.vocabs) > 2:
+        raise UserError(f"--vocabs names {len(options.vocabs)} files: name one for both sides, or one for each")
+    from dstransformer.importing.marian import import_marian
+
+    exit_on_sigterm()
+    bundle = import_marian(
+        options.model,
+        options.vocabs * (3 - len(options.vocabs)),
+        options.out,
+        src_lang=options.src_lang,
+        tgt_lang=options.tgt_lang,
+        overwrite=options.overwrite,
+    )
+    return CommandResult(_describe(bundle))
+
+
+def _describe(bundle: Bundle) -> str:
+    languages = f"{bundle.src_lang or 'unknown'} to {bundle.tgt_lang or 'unknown'}"
+    return f"{bundle.path}: {languages}, {bundle.tokenizer.vocab_size:,} pieces"

@@ -27,6 +27,9 @@ class Section(BaseModel):
 #: The function between the two products of a feed-forward network.
 Activation = Literal["relu", "swish", "gelu"]
 
+#: What tells the decoder and the encoder the order of tokens.
+Positions = Literal["sinusoidal", "timing", "learned"]
+
 Layers = Annotated[int, Field(ge=1, le=1_000)]
 
 
@@ -49,7 +52,8 @@ class ModelConfig(Section):
     norm_epsilon: Annotated[float, Field(gt=0, lt=1)]
     attention_bias: bool
     output_bias: bool
-    positions: Literal["sinusoidal", "learned"]
+    positions: Positions
+    start: Literal["embedding", "zeros"]
     max_positions: Annotated[int, Field(ge=1, le=2**26)]
     tie_embeddings: Literal["all", "target", "none"]
     vocab_multiple: Width

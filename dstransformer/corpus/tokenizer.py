@@ -101,6 +101,11 @@ class Tokenizer:
         """The tokenizer of the source side: this one itself if the vocabulary is joint."""
         return self if self._src is None else self._src
 
+    @property
+    def model_pieces(self) -> tuple[int, ...]:
+        """The number of each id's piece in the SentencePiece model; negative for a special piece that it lacks."""
+        return tuple(self._piece_of_id)
+
     @cached_property
     def shares_ids(self) -> bool:
         """Whether an id is the same piece on both sides, so that one matrix can hold the embeddings of both.

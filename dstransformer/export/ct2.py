@@ -207,9 +207,11 @@ def build_spec(bundle: Bundle, weights: Weights) -> Any:
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = model.norm_epsilon
     tied = model.tie_embeddings
-    encoder.embeddings[0].weight = _array(weights["embedding.weight" if tied == "all" else "src_embedding.weight"])
-    decoder.embeddings.weight = _array(weights["embedding.weight"])
-    decoder.projection.weight = _array(weights["softmax.weight" if tied == "none" else "embedding.weight"])
+    source = _started(weights["embedding.weight"], model) if tied == "all" else weights["src_embedding.weight"]
+    encoder.embeddings[0].weight = _array(source)
+    decoder.embeddings.weight = _array(_started(weights["embedding.weight"], model))
+    projection = weights["softmax.weight"] if tied == "none" else _started(weights["embedding.weight"], model)
+    decoder.projection.weight = _array(projection)
     if model.output_bias:
         decoder.projection.bias = _array(weights["output_bias"])
     for side, part, table in (("encoder", encoder, "src_input"), ("decoder", decoder, "tgt_input")):
@@ -219,6 +221,15 @@ def build_spec(bundle: Bundle, weights: Weights) -> Any:
         for number, layer in enumerate(part.layer):
             _set_layer(layer, weights, f"{side}.{number}", model)
     return spec
+
+
+def _started(embedding: Tensor, model: ModelConfig) -> Tensor:
+    """The target's embedding with what decoding starts from. The begin of a sentence is never an output."""
+    if model.start == "embedding":
+        return embedding
+    started = embedding.clone()
+    started[BOS_ID] = 0.0
+    return started
 
 
 def head_width(model: ModelConfig) -> int:
@@ -231,7 +242,8 @@ def head_width(model: ModelConfig) -> int:
 def _positions(bundle: Bundle, weights: Weights, table: str) -> Tensor:
     if bundle.model.positions == "learned":
         return weights[f"{table}.positions.weight"]
-    return sinusoidal_table(positions(bundle), bundle.model.d_model, torch.float32, torch.device("cpu"))
+    kind = bundle.model.positions
+    return sinusoidal_table(positions(bundle), bundle.model.d_model, torch.float32, torch.device("cpu"), kind)
 
 
 def _set_layer(layer: Any, weights: Weights, name: str, model: ModelConfig) -> None:

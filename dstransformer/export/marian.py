@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dstransformer.config import ModelConfig
+from dstransformer.corpus import BOS_ID
 from dstransformer.errors import DataError
 from dstransformer.export.weights import Affine, Weights, affine, attention
 
@@ -42,7 +43,9 @@ def check_marian(config: ModelConfig, name: object) -> None:
     if config.norm != "post":
         problem = "model.norm is pre, and MarianMTModel normalises after each sub-layer"
     elif config.positions != "sinusoidal":
-        problem = "model.positions is learned, and MarianMTModel has sinusoids (it does not save other positions)"
+        problem = (
+            f"model.positions is {config.positions}, and MarianMTModel has sinusoids (it does not save other positions)"
+        )
     elif rest:
         problem = f"model.d_model {config.d_model} is not a multiple of model.num_heads {config.num_heads}"
     else:
@@ -54,13 +57,15 @@ def check_marian(config: ModelConfig, name: object) -> None:
         raise DataError(f"{name} cannot be a MarianMTModel: {problem}; `dst export ct2` can hold it")
 
 
-def marian_weights(weights: Weights, config: ModelConfig) -> dict[str, Tensor]:
+def marian_weights(weights: Weights, config: ModelConfig, epsilon: float = EPSILON) -> dict[str, Tensor]:
     """The state of a ``MarianMTModel`` in fp32.
 
     Args:
         weights: The bundle's.
         config: Its architecture, see :func:`check_marian`.
+        epsilon: That of the norms which will compute with it.
     """
+    scale = math.sqrt(epsilon / config.norm_epsilon)  # of the residual stream from the first norm on; see above
     exact = {name: weight.double() for name, weight in weights.items()}
     state = dict(_embeddings(exact, config))
     for side, depth, sublayers in (
@@ -69,19 +74,21 @@ def marian_weights(weights: Weights, config: ModelConfig) -> dict[str, Tensor]:
     ):
         for number in range(depth):
             ours, theirs = f"{side}.{number}", f"model.{side}.layers.{number}"
-            before = 1.0 if number == 0 else _scale(config)
+            before = 1.0 if number == 0 else scale
             for ours_name, theirs_name in sublayers:
                 names = (f"{ours}.{ours_name}", f"{theirs}.{theirs_name}")
-                state.update(_attention(exact, config, *names, before))
-                before = _scale(config)
-            after = 1.0 if number == depth - 1 else _scale(config)
-            state.update(_feed_forward(exact, config, ours, theirs, after))
+                state.update(_attention(exact, config, *names, before, scale))
+                before = scale
+            after = 1.0 if number == depth - 1 else scale
+            state.update(_feed_forward(exact, config, ours, theirs, after, scale))
     return {name: weight.float().contiguous() for name, weight in state.items()}
 
 
 def _embeddings(weights: Weights, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     order = _order(config)
     target = weights["embedding.weight"][:, order]
+    if config.start == "zeros":
+        target[BOS_ID] = 0.0
     if config.tie_embeddings == "all":
         yield "model.shared.weight", target
     else:
@@ -93,24 +100,27 @@ def _embeddings(weights: Weights, config: ModelConfig) -> Iterator[tuple[str, Te
 
 
 def _attention(
-    weights: Weights, config: ModelConfig, ours: str, theirs: str, before: float
+    weights: Weights, config: ModelConfig, ours: str, theirs: str, before: float, scale: float
 ) -> Iterator[tuple[str, Tensor]]:
-    """The attention ``ours`` and its norm. Its input is ``before`` times ours; the memory is not scaled."""
+    """The attention ``ours`` and its norm, whose output is ``scale`` times ours.
+
+    Its input is ``before`` times ours; the memory is not scaled.
+    """
     parts = attention(weights, ours, config, config.d_model // config.num_heads)
     of_memory = 1.0 if ours.endswith("memory_attention") else before
     yield from _named(f"{theirs}.q_proj", _read(parts.q, config, before))
     yield from _named(f"{theirs}.k_proj", _read(parts.k, config, of_memory))
     yield from _named(f"{theirs}.v_proj", _read(parts.v, config, of_memory))
     yield from _named(f"{theirs}.out_proj", _write(parts.out, config, before))
-    yield from _named(f"{theirs}_layer_norm", _write(affine(weights, f"{ours}_residual.norm"), config, _scale(config)))
+    yield from _named(f"{theirs}_layer_norm", _write(affine(weights, f"{ours}_residual.norm"), config, scale))
 
 
 def _feed_forward(
-    weights: Weights, config: ModelConfig, ours: str, theirs: str, after: float
+    weights: Weights, config: ModelConfig, ours: str, theirs: str, after: float, scale: float
 ) -> Iterator[tuple[str, Tensor]]:
-    """The feed-forward network of a layer and its norm, whose output is ``after`` times ours."""
-    yield from _named(f"{theirs}.fc1", _read(affine(weights, f"{ours}.feed_forward.inner"), config, _scale(config)))
-    yield from _named(f"{theirs}.fc2", _write(affine(weights, f"{ours}.feed_forward.outer"), config, _scale(config)))
+    """The feed-forward network of a layer, and its norm. Their outputs are ``scale`` and ``after`` times ours."""
+    yield from _named(f"{theirs}.fc1", _read(affine(weights, f"{ours}.feed_forward.inner"), config, scale))
+    yield from _named(f"{theirs}.fc2", _write(affine(weights, f"{ours}.feed_forward.outer"), config, scale))
     norm = affine(weights, f"{ours}.feed_forward_residual.norm")
     yield from _named(f"{theirs}.final_layer_norm", _write(norm, config, after))
 
@@ -129,11 +139,6 @@ def _write(part: Affine, config: ModelConfig, scale: float) -> Affine:
     """A projection or a norm whose output is ``scale`` times ours."""
     order = _order(config)
     return Affine(part.weight[order] * scale, part.bias[order] * scale)
-
-
-def _scale(config: ModelConfig) -> float:
-    """What the residual stream is multiplied with from the first norm on; see above."""
-    return math.sqrt(EPSILON / config.norm_epsilon)
 
 
 def _order(config: ModelConfig) -> Tensor:

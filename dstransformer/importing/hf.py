@@ -28,7 +28,8 @@ from dstransformer.importing.marian_tokenizer import (
     read_model,
 )
 from dstransformer.importing.marian_weights import Load, bundle_weights
-from dstransformer.io.files import file_sha256, read_bounded, read_error, replace_folder
+from dstransformer.importing.record import imported_from
+from dstransformer.io.files import read_bounded, read_error, replace_folder
 from dstransformer.io.json_text import read_record
 from dstransformer.io.output_folders import check_bundle_folder
 from dstransformer.model import Bundle, open_bundle, save_bundle
@@ -320,22 +321,9 @@ def _text(value: object) -> str | None:
 
 
 def _provenance(folder: Path, languages: tuple[str | None, str | None], tags: list[str]) -> dict[str, Any]:
-    from dstransformer import __version__
-
-    src_lang, tgt_lang = languages
-    record: dict[str, Any] = {
-        "dstransformer": __version__,
-        "imported": {
-            "format": "MarianMTModel",
-            "path": str(folder.absolute()),
-            "files": {
-                name: file_sha256(folder / name) for name in (CONFIG, WEIGHTS, SOURCE_MODEL, TARGET_MODEL, VOCABULARY)
-            },
-        },
-        "step": None,
-        "src_lang": src_lang,
-        "tgt_lang": tgt_lang,
-    }
+    files = [folder / name for name in (CONFIG, WEIGHTS, SOURCE_MODEL, TARGET_MODEL, VOCABULARY)]
+    record = imported_from("MarianMTModel", files, languages)
+    src_lang = languages[0]
     if tags:
         if src_lang is None:
             raise UserError(

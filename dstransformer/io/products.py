@@ -52,6 +52,11 @@ def is_hf_export(folder: Path) -> bool:
     return isinstance(content, dict) and "dstransformer" in content
 
 
+def is_marian_export(folder: Path) -> bool:
+    """Whether a folder is what ``dst export marian`` writes."""
+    return _has_all(folder, ("dstransformer.json", "model.npz"))
+
+
 def is_ct2_export(folder: Path) -> bool:
     """Whether a folder is what ``dst export ct2`` writes."""
     return _has_all(folder, ("dstransformer.json", "model.bin"))
@@ -67,7 +72,7 @@ def product_of(folder: Path) -> str | None:
         return "checkpoints"
     if _has_all(folder, BUNDLE_FILES[:2]):
         return "bundle"
-    if is_ct2_export(folder) or is_hf_export(folder):
+    if is_ct2_export(folder) or is_hf_export(folder) or is_marian_export(folder):
         return "export"
     trains = _has_any(folder, ("metrics.jsonl",)) or (folder / "checkpoints").is_dir()
     return "run" if trains and _has_all(folder, ("config.yaml",)) else None

@@ -42,13 +42,13 @@ _DAMAGED = "if the file is damaged, restore it or copy the bundle again"
 #: 1: ``config.yaml`` is the configuration of the training, without a version. 2: it holds what using the model takes,
 #: and the provenance has the configuration of the training. 3: ``trees``. 4: ``joint_vocabulary``. 5: ``directions``
 #: and ``_IN_4``, stated only by models that have them. 6: ``_IN_5`` and ``_SEARCH_IN_5`` likewise, and two tokenizers
-#: for one matrix. A version reads every one before it.
+#: for one matrix, and the positions ``timing``. A version reads every one before it.
 FORMAT_VERSION = 6
 
 #: Keys of the architecture that versions 4 and 5 lack, with the value that every model had then. Only another is
 #: stated, so that programs which read an older version open the bundles of all other models.
 _IN_4 = {"encoder_layers": None, "decoder_layers": None, "activation": "relu", "output_bias": False}
-_IN_5 = {"norm_epsilon": 1e-6}
+_IN_5 = {"norm_epsilon": 1e-6, "start": "embedding"}
 _IN_OLDER = _IN_4 | _IN_5
 
 #: The same of the search.
@@ -338,14 +338,9 @@ def save_bundle(
     directions = provenance.get("directions")
     unstated = {name for name, value in _IN_OLDER.items() if getattr(config.model, name) == value}
     unstated_search = {name for name, value in _SEARCH_IN_5.items() if getattr(config.decoding, name) == value}
-    version = 4
-    if directions or not _IN_4.keys() <= unstated:
-        version = 5
-    one_matrix_of_two = config.model.tie_embeddings == "all" and not tokenizer.is_joint
-    if one_matrix_of_two or not _IN_5.keys() <= unstated or not unstated_search:
-        version = 6
+    stated = (_IN_OLDER | _SEARCH_IN_5).keys() - unstated - unstated_search
     stored = {
-        "format_version": version,
+        "format_version": _version(config.model, tokenizer, stated | ({"directions"} if directions else set())),
         "src_lang": provenance.get("src_lang"),
         "tgt_lang": provenance.get("tgt_lang"),
         "trees": provenance.get("trees"),
@@ -361,6 +356,14 @@ def save_bundle(
     record = {**provenance, "files": files, "config": trained}
     (folder / PROVENANCE).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return files[WEIGHTS]
+
+
+def _version(model: ModelConfig, tokenizer: Tokenizer, stated: set[str]) -> int:
+    """The oldest version that knows what a bundle states, so that programs which read an older one open the others."""
+    one_matrix_of_two = model.tie_embeddings == "all" and not tokenizer.is_joint
+    if one_matrix_of_two or model.positions == "timing" or stated & (_IN_5 | _SEARCH_IN_5).keys():
+        return FORMAT_VERSION
+    return 5 if stated else 4
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from dstransformer.config import Activation, ModelConfig
+from dstransformer.config import Activation, ModelConfig, Positions
+from dstransformer.corpus import BOS_ID
 from dstransformer.model import ops
 from dstransformer.model.guidance import Links, alignment_cross_entropy
 from dstransformer.model.loss import LossSums, r_drop_cross_entropy, smoothed_cross_entropy
@@ -89,7 +90,7 @@ class Transformer(nn.Module):
         self.softmax = nn.Embedding(rows, width) if config.tie_embeddings == "none" else None  # the matrix before it
         self.output_bias = nn.Parameter(torch.empty(rows)) if config.output_bias else None
         self.src_input = PositionedEmbedding(config)
-        self.tgt_input = PositionedEmbedding(config)
+        self.tgt_input = PositionedEmbedding(config, from_zeros=config.start == "zeros")
         self.encoder = nn.ModuleList(EncoderLayer(config, backend) for _ in range(config.encoder_depth))
         self.decoder = nn.ModuleList(DecoderLayer(config, backend) for _ in range(config.decoder_depth))
         pre_norm = config.norm == "pre"
@@ -409,13 +410,19 @@ class PositionedEmbedding(TensorModule):
     """Adds the position to a scaled token embedding and applies dropout (sections 3.4, 3.5 and 5.4).
 
     The embedding matrix is an argument of each call, because source, target and softmax may share it.
+
+    Args:
+        config: The architecture.
+        from_zeros: Whether zeros take the place of the embedding of the begin of a sentence.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, *, from_zeros: bool = False) -> None:
         super().__init__()
+        self.from_zeros = from_zeros
         self.scale = math.sqrt(config.d_model)
         self.max_positions = config.max_positions
         self.dropout = Dropout(config.dropout)
+        self.kind = config.positions
         self.positions = nn.Embedding(config.max_positions, config.d_model) if config.positions == "learned" else None
 
     def reset_parameters(self) -> None:
@@ -442,9 +449,11 @@ class PositionedEmbedding(TensorModule):
             ValueError: With learned positions, a sentence of more than ``max_positions`` tokens.
         """
         embedded = F.embedding(ids, weight) * self.scale
+        if self.from_zeros:
+            embedded = embedded.masked_fill((ids == BOS_ID)[:, None], 0.0)
         if self.positions is None:
             rows = -(-max_len // TABLE_STEP) * TABLE_STEP
-            table = sinusoidal_table(rows, weight.shape[1], embedded.dtype, embedded.device)
+            table = sinusoidal_table(rows, weight.shape[1], embedded.dtype, embedded.device, self.kind)
             embedded = embedded + table[positions]
         else:
             if max_len > self.max_positions:
@@ -454,9 +463,15 @@ class PositionedEmbedding(TensorModule):
 
 
 @lru_cache(maxsize=16)
-def sinusoidal_table(rows: int, d_model: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``PE(pos, 2i) = sin(pos / 10000^(2i / d_model))``, ``PE(pos, 2i + 1) = cos(…)`` (section 3.5)."""
-    frequencies = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / d_model))
+def sinusoidal_table(
+    rows: int, d_model: int, dtype: torch.dtype, device: torch.device, kind: Positions = "sinusoidal"
+) -> Tensor:
+    """``PE(pos, 2i) = sin(pos / 10000^(2i / d_model))``, ``PE(pos, 2i + 1) = cos(…)`` (section 3.5).
+
+    ``timing``, of the authors' tensor2tensor and of Marian, has ``i / (d_model / 2 - 1)`` in place of ``2i / d_model``.
+    """
+    steps = d_model if kind == "sinusoidal" else max(d_model - 2, 1)
+    frequencies = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / steps))
     angles = torch.arange(rows, dtype=torch.float64)[:, None] * frequencies
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).to(device=device, dtype=dtype)
 

@@ -201,10 +201,10 @@ def plan_warnings(config: Config, updates_per_epoch: float) -> list[str]:
             "checkpoint.average_last=1"
         )
     model, default = config.model, load_config("base").model.max_positions
-    if model.positions == "sinusoidal" and model.max_positions != default:
+    if model.positions != "learned" and model.max_positions != default:
         warnings.append(
-            f"model.max_positions = {model.max_positions} has no effect with model.positions = sinusoidal: remove it, "
-            "or set model.positions=learned"
+            f"model.max_positions = {model.max_positions} has no effect with model.positions = {model.positions}: "
+            "remove it, or set model.positions=learned"
         )
     return warnings
 

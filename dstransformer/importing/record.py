@@ -1,0 +1,29 @@
+"""What the provenance of an imported bundle records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dstransformer import __version__
+from dstransformer.io.files import file_sha256
+
+
+def imported_from(format_name: str, files: Sequence[Path], languages: tuple[str | None, str | None]) -> dict[str, Any]:
+    """The provenance of a model that was not trained here.
+
+    Args:
+        format_name: What kind of model it was.
+        files: The files that it was read from.
+        languages: Codes of the source and the target language, None if unknown.
+    """
+    src_lang, tgt_lang = languages
+    hashes = {path.name: file_sha256(path) for path in files}
+    return {
+        "dstransformer": __version__,
+        "imported": {"format": format_name, "path": str(files[0].absolute().parent), "files": hashes},
+        "step": None,
+        "src_lang": src_lang,
+        "tgt_lang": tgt_lang,
+    }
