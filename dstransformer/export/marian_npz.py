@@ -145,12 +145,12 @@ def _check(bundle: Bundle) -> None:
     check_marian(model.model_copy(update={"positions": "sinusoidal"}), bundle.path)
 
 
-def marian_arrays(bundle: Bundle) -> dict[str, np.ndarray[Any, Any]]:
+def marian_arrays(bundle: Bundle) -> dict[str, Any]:
     """The arrays of ``model.npz`` by name: its weights in fp32, and its configuration."""
     model, tokenizer = bundle.model, bundle.tokenizer
     rows = {"encoder": _rows(tokenizer.src), "decoder": _rows(tokenizer)}
     state = marian_weights(bundle.load_weights(), model, EPSILON)
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for name, (marian, transposed) in marian_names(model).items():
         weight = state[name]
         if name == "final_logits_bias":

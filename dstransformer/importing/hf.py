@@ -250,7 +250,7 @@ def _open_tokenizer(folder: Path, stated: Mapping[str, Any]) -> tuple[Tokenizer,
     except OSError as error:
         raise read_error(folder, error) from None
     absent = [piece for model, side in zip(models, (src, tgt), strict=True) for piece in absent_pieces(model, side)]
-    return build_tokenizer(*models, src, tgt), src, tgt, absent
+    return build_tokenizer(models[0], models[1], src, tgt), src, tgt, absent
 
 
 def _number(stated: Mapping[str, Any], name: str, path: Path) -> int:
