@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
+import hashlib
 import json
+import os
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -47,7 +52,8 @@ def main() -> int:
     command = options.command[1:]  # after `--`
     for record in options.after:
         check(record)
-    seconds = run(options.record.stem, command, options.stdout, options.log)
+    with own_cores(options.cores):
+        seconds = run(options.record.stem, command, options.stdout, options.log)
     content = {
         "format_version": FORMAT_VERSION,
         "step": options.record.stem,
@@ -58,6 +64,21 @@ def main() -> int:
     }
     replace_file(options.record, json.dumps(content, indent=2) + "\n")
     return 0
+
+
+@contextlib.contextmanager
+def own_cores(cores: int) -> Iterator[None]:
+    """Within it, a step that has all cores of the workflow runs alone on its machine.
+
+    Snakemake 9.10 to 9.16 lets other steps run beside it (their issue 3913). Jobs of SLURM have cores of their own.
+    """
+    if "SLURM_JOB_ID" in os.environ:
+        yield
+        return
+    workflow = hashlib.sha256(os.fsencode(Path.cwd())).hexdigest()[:16]
+    with Path(tempfile.gettempdir(), f"distill-{os.getuid()}-{workflow}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if cores >= int(os.environ.get("DISTILL_CORES", "1")) else fcntl.LOCK_SH)
+        yield
 
 
 def check(record: Path) -> None:

@@ -232,6 +232,21 @@ def test_a_step_refuses_what_was_damaged_and_names_the_step_to_repeat(tmp_path: 
         assert not (tmp_path / "records" / "third.json").exists()
 
 
+def test_steps_that_have_all_cores_run_one_after_the_other(tmp_path: Path) -> None:
+    """Whatever Snakemake starts at once: the speed of a model is measured alone."""
+    (tmp_path / "records").mkdir()
+    steps = []
+    for name in ("one", "two"):
+        options = ["--record", f"records/{name}.json", "--log", "log", "--cores", "2", "--makes", name]
+        words = ["sh", "-c", f"date +%s.%N > {name}; sleep 0.5; date +%s.%N >> {name}"]
+        command = [sys.executable, str(HERE / "step.py"), *options, "--", *words]
+        environment = {name: value for name, value in CODE.items() if name != "SLURM_JOB_ID"} | {"DISTILL_CORES": "2"}
+        steps.append(subprocess.Popen(command, cwd=tmp_path, env=environment))
+    assert [process.wait() for process in steps] == [0, 0]
+    first, second = sorted([float(line) for line in (tmp_path / name).read_text().split()] for name in ("one", "two"))
+    assert first[1] <= second[0]
+
+
 def test_a_step_that_fails_has_no_record_and_says_why_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "records").mkdir()
     done = step(tmp_path, "first", "a", "dst", "rerank", "none", "--weights", "1", "0", "0")
@@ -250,6 +265,19 @@ MOMENTS = (
 
 #: How many of them, a minute each; DST_KILL_MOMENTS=10 takes all.
 KILLS = int(os.environ.get("DST_KILL_MOMENTS", "2"))
+
+
+def damage_a_translation(config: Path) -> None:
+    """Damage what a finished step made: the next step that reads it refuses it, until its record is deleted."""
+    out = config.parent / "out"
+    (out / "made" / "parallel.translation").write_text("damaged\n")
+    (out / "records" / "filter_parallel.json").unlink()
+    (out / "report.md").unlink(missing_ok=True)
+    done = run(config)
+    assert done.returncode == 1
+    (line,) = said(done)
+    assert "made/parallel.translation is not what step choose_parallel made" in line
+    (out / "records" / "choose_parallel.json").unlink()
 
 
 @pytest.mark.slow
@@ -272,6 +300,7 @@ def test_a_workflow_that_is_killed_ends_with_the_same_bytes(models: Path, tmp_pa
             assert process.poll() is None, f"ended before {moment}"
         kills += 1
     assert kills >= min(KILLS, 4)
+    damage_a_translation(killed)
     done = run(killed)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     expected, found = products(whole.parent / "out"), products(out)
@@ -300,20 +329,6 @@ def test_a_workflow_that_is_killed_ends_with_the_same_bytes(models: Path, tmp_pa
 
     (out / "records" / "score_mono.json").unlink()  # what came of it is complete
     assert "rule score:" in run(killed, "--dry-run").stdout
-
-    (out / "made" / "parallel.translation").write_text("damaged\n")
-    kept = ("teacher", "n_best", "choose_parallel")
-    for record in (path for path in (out / "records").glob("*.json") if path.stem not in kept):
-        record.unlink()
-    (out / "report.md").unlink()
-    done = run(killed)
-    assert done.returncode == 1
-    (line,) = said(done)
-    assert "made/parallel.translation is not what step choose_parallel made" in line
-    (out / "records" / "choose_parallel.json").unlink()
-    done = run(killed)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert products(out) == expected
 
 
 @pytest.mark.slow
