@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from pathlib import Path
 
 from dstransformer.cli.options import CommandResult, Commands, folder
 from dstransformer.errors import UserError
@@ -60,6 +62,18 @@ def _add_places(parser: CommandParser) -> None:
     parser.add_argument("bundle", metavar="BUNDLE", type=folder, help="folder of a bundle, a checkpoint or a run")
     parser.add_argument("out", metavar="OUT", type=folder, help="folder to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
+    parser.add_argument(
+        "--sign", type=folder, metavar="KEY", help="sign the export with a private key (needs dstransformer[sign])"
+    )
+
+
+def _finish(options: argparse.Namespace) -> Callable[[Path], None] | None:
+    """What signs the export, if that is wanted."""
+    if options.sign is None:
+        return None
+    from dstransformer.io.signatures import Signer
+
+    return Signer(options.sign).sign
 
 
 def run_hf(options: argparse.Namespace) -> CommandResult:
@@ -67,7 +81,7 @@ def run_hf(options: argparse.Namespace) -> CommandResult:
     from dstransformer.export.hf import export_hf
 
     exit_on_sigterm()
-    bundle = export_hf(options.bundle, options.out, overwrite=options.overwrite)
+    bundle = export_hf(options.bundle, options.out, overwrite=options.overwrite, finish=_finish(options))
     with_it = "its tokenizer" if bundle.tokenizer.is_joint else "the source's tokenizer, and the target's in target/"
     return CommandResult(f"{options.out}: a MarianMTModel with {with_it}; README.md is its model card")
 
@@ -77,7 +91,7 @@ def run_marian(options: argparse.Namespace) -> CommandResult:
     from dstransformer.export.marian_npz import DECODER, export_marian
 
     exit_on_sigterm()
-    export_marian(options.bundle, options.out, overwrite=options.overwrite)
+    export_marian(options.bundle, options.out, overwrite=options.overwrite, finish=_finish(options))
     return CommandResult(f"{options.out}: a model of Marian; decode with --config {options.out / DECODER}")
 
 
@@ -113,5 +127,6 @@ def run_ct2(options: argparse.Namespace) -> CommandResult:
         reduce_range=options.reduce_range,
         shortlist=shortlist,
         overwrite=options.overwrite,
+        finish=_finish(options),
     )
     return CommandResult(f"{options.out}: a CTranslate2 model ({options.quantization}); translate with --engine ct2")

@@ -7,6 +7,7 @@ The folder is CTranslate2's own (``model.bin``, ``config.json``, the vocabulary)
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from dstransformer.export.shortlist import ShortlistOptions
 from dstransformer.export.weights import FULL_ADVICE, Affine, Weights, affine, attention, check_translates
 from dstransformer.io.files import replace_folder
 from dstransformer.io.output_folders import check_output_folder
-from dstransformer.io.products import is_ct2_export
+from dstransformer.io.products import SIGNATURE, is_ct2_export
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.model.transformer import sinusoidal_table
 
@@ -39,7 +40,7 @@ VOCABULARY_MAP = "vmap.txt"
 #: All files of the folder.
 FILES = (
     RECORD, MODEL, TOKENIZER_NAME, SRC_TOKENIZER_NAME, "config.json",
-    VOCABULARY_MAP, "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json",
+    SIGNATURE, VOCABULARY_MAP, "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json",
 )  # fmt: skip
 
 #: The largest integer of weights of a reduced range: two products of such a weight and an input of 8 bits without sign
@@ -71,6 +72,7 @@ def export_ct2(
     reduce_range: bool = False,
     shortlist: ShortlistOptions | None = None,
     overwrite: bool = False,
+    finish: Callable[[Path], None] | None = None,
 ) -> Bundle:
     """Write a bundle as a folder for CTranslate2.
 
@@ -81,6 +83,7 @@ def export_ct2(
         reduce_range: Whether weights of an int8 type have 7 bits, for processors without instructions for 8.
         shortlist: What the shortlist is built from; None: without one.
         overwrite: Whether to replace an earlier export.
+        finish: Called with the complete folder before it appears, as to sign it.
 
     Returns:
         The bundle.
@@ -97,12 +100,13 @@ def export_ct2(
     check_translates(bundle)
     vocabulary_map = None if shortlist is None else shortlist.build(bundle.tokenizer)
     weights = bundle.load_weights()
-    replace_folder(
-        out,
-        lambda folder: write_ct2(bundle, weights, folder, quantization, vocabulary_map, reduce_range=reduce_range),
-        overwrite=overwrite,
-        full=FULL_ADVICE,
-    )
+
+    def write(folder: Path) -> None:
+        write_ct2(bundle, weights, folder, quantization, vocabulary_map, reduce_range=reduce_range)
+        if finish is not None:
+            finish(folder)
+
+    replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
     return bundle
 
 

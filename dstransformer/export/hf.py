@@ -10,7 +10,7 @@ Writing it needs nothing of Hugging Face but safetensors: its files are weights 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from dstransformer.export.model_card import model_card
 from dstransformer.export.weights import FULL_ADVICE, check_translates
 from dstransformer.io.files import replace_folder
 from dstransformer.io.output_folders import check_output_folder
-from dstransformer.io.products import is_hf_export
+from dstransformer.io.products import SIGNATURE, is_hf_export
 from dstransformer.model import Bundle, open_bundle, save_weights
 
 #: Version of what this module writes, in ``config.json`` as ``dstransformer.format_version``. With a joint vocabulary
@@ -50,13 +50,16 @@ UNLIMITED_INPUT = 1024
 USUAL_LENGTH = 20
 
 
-def export_hf(source: str | Path, out: Path, *, overwrite: bool = False) -> Bundle:
+def export_hf(
+    source: str | Path, out: Path, *, overwrite: bool = False, finish: Callable[[Path], None] | None = None
+) -> Bundle:
     """Write a bundle as a folder for Hugging Face's ``transformers``.
 
     Args:
         source: See :func:`dstransformer.model.open_bundle`.
         out: The folder; it appears once it is complete.
         overwrite: Whether to replace an earlier export.
+        finish: Called with the complete folder before it appears, as to sign it.
 
     Returns:
         The bundle.
@@ -65,7 +68,7 @@ def export_hf(source: str | Path, out: Path, *, overwrite: bool = False) -> Bund
         DataError: The source is not a bundle, or a ``MarianMTModel`` cannot hold it; or ``out`` is something else.
         StorageError: The folder cannot be written.
     """
-    files = (*FILES, *TARGET_FILES, *MARIAN_FILES)
+    files = (*FILES, *TARGET_FILES, *MARIAN_FILES, SIGNATURE)
     check_output_folder(out, "OUT", "an export for Hugging Face", is_hf_export, files, overwrite=overwrite)
     bundle = open_bundle(source)
     check_translates(bundle)
@@ -87,6 +90,8 @@ def export_hf(source: str | Path, out: Path, *, overwrite: bool = False) -> Bund
             bundle.tokenizer.src.save(folder / SOURCE_MODEL)
             bundle.tokenizer.save(folder / TARGET_MODEL)
         save_weights(folder / WEIGHTS, weights, {"format": "pt"})
+        if finish is not None:
+            finish(folder)
 
     replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
     return bundle

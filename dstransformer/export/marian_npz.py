@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from dstransformer.export.marian import check_marian, marian_weights
 from dstransformer.export.weights import FULL_ADVICE, check_translates
 from dstransformer.io.files import replace_folder
 from dstransformer.io.output_folders import check_output_folder
-from dstransformer.io.products import is_marian_export
+from dstransformer.io.products import SIGNATURE, is_marian_export
 from dstransformer.model import Bundle, open_bundle
 
 #: Version of ``dstransformer.json``.
@@ -84,13 +84,16 @@ def _layer_names(side: str, number: int) -> Iterator[tuple[str, tuple[str, bool]
         yield f"{theirs}.fc{layer}.bias", (f"{marian}_ffn_b{layer}", False)
 
 
-def export_marian(source: str | Path, out: Path, *, overwrite: bool = False) -> Bundle:
+def export_marian(
+    source: str | Path, out: Path, *, overwrite: bool = False, finish: Callable[[Path], None] | None = None
+) -> Bundle:
     """Write a bundle as a model of Marian with its vocabulary.
 
     Args:
         source: See :func:`dstransformer.model.open_bundle`.
         out: The folder; it appears once it is complete.
         overwrite: Whether to replace an earlier export.
+        finish: Called with the complete folder before it appears, as to sign it.
 
     Returns:
         The bundle.
@@ -99,7 +102,7 @@ def export_marian(source: str | Path, out: Path, *, overwrite: bool = False) -> 
         DataError: The source is not a bundle, or Marian cannot hold it; or ``out`` is something else.
         StorageError: The folder cannot be written.
     """
-    check_output_folder(out, "OUT", "an export for Marian", is_marian_export, FILES, overwrite=overwrite)
+    check_output_folder(out, "OUT", "an export for Marian", is_marian_export, (*FILES, SIGNATURE), overwrite=overwrite)
     bundle = open_bundle(source)
     check_translates(bundle)
     _check(bundle)
@@ -122,6 +125,8 @@ def export_marian(source: str | Path, out: Path, *, overwrite: bool = False) -> 
             "weights_sha256": bundle.weights_sha256,
         }
         (folder / RECORD).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if finish is not None:
+            finish(folder)
 
     replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
     return bundle

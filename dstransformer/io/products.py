@@ -26,9 +26,12 @@ RUN_FILES = (
 #: Where a checkpoint keeps weights and moments; ``zero`` up to format version 2.
 CHECKPOINT_FOLDERS = ("state", "zero")
 
+#: The signature of a bundle or an export.
+SIGNATURE = "model.sig"
+
 #: Files that identify a bundle, and all that it may hold.
 BUNDLE_FILES = ("model.safetensors", "config.yaml", "tokenizer.model", "provenance.json")
-ALL_BUNDLE_FILES = (*BUNDLE_FILES, "tokenizer.src.model")
+ALL_BUNDLE_FILES = (*BUNDLE_FILES, "tokenizer.src.model", SIGNATURE)
 
 
 def is_run(folder: Path) -> bool:
