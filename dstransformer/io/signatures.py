@@ -38,7 +38,7 @@ class Signer:
 
         with _key_errors(key, "private", _MAKE_KEY):
             password: Any = os.environb.get(os.fsencode(PASSWORD))  # bytes, which cryptography wants
-            self._config: Any = signing.Config().use_elliptic_key_signer(private_key=key, password=password)
+            self._config: Any = _config(signing).use_elliptic_key_signer(private_key=key, password=password)
 
     def sign(self, folder: Path) -> None:
         """Write the signature of a folder into it, in place of an older one."""
@@ -63,7 +63,7 @@ def verify_signature(folder: Path, key: Path) -> None:
     if not (folder / SIGNATURE).is_file():
         raise DataError(f"{folder} is not signed: it has no {SIGNATURE}")
     with _key_errors(key, "public", "take it from the private one: openssl ec -in KEY.pem -pubout -out KEY.pub"):
-        config = verifying.Config().use_elliptic_key_verifier(public_key=key)
+        config = _config(verifying).use_elliptic_key_verifier(public_key=key)
     try:
         config.set_hashing_config(_hashing(folder)).verify(folder, folder / SIGNATURE)
     except InvalidSignature:
@@ -87,10 +87,15 @@ def _differences(said: str) -> str:
     return "; ".join(f"{kind}: {names}" for kind, names in found.items() if names) or shown(said, quote=False)
 
 
+def _config(module: Any) -> Any:
+    """A configuration of the library, whose constructors have no types."""
+    return module.Config()
+
+
 def _hashing(folder: Path) -> Any:
     from model_signing import hashing
 
-    return hashing.Config().set_ignored_paths(paths=[folder / SIGNATURE], ignore_git_paths=False)
+    return _config(hashing).set_ignored_paths(paths=[folder / SIGNATURE], ignore_git_paths=False)
 
 
 def _require() -> None:

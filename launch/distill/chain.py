@@ -8,7 +8,7 @@ from typing import Any
 
 #: What changes from the system before to this one.
 CHANGES = {
-    "baseline": "the smaller model",
+    "baseline": "the student's architecture",
     "student": "the teacher's translations",
     "finetuned": "updates with 8-bit weights",
     "shipped": "the shortlist",

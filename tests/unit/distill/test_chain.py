@@ -36,7 +36,7 @@ def test_a_chain_names_what_changes_and_ends_with_what_is_shipped() -> None:
     more = {"baseline.torch": FOUND["student.torch"], "finetuned.ct2": FOUND["student.ct2"]}
     found = {**FOUND, **more, "shipped.ct2": FOUND["student.ct2"]}
     assert steps(found, "finetuned", PATHS[0], shortlist=True) == [
-        ("teacher.torch", "baseline.torch", "the smaller model"),
+        ("teacher.torch", "baseline.torch", "the student's architecture"),
         ("baseline.torch", "student.torch", "the teacher's translations"),
         ("student.torch", "student.ct2", "8-bit weights and the engine"),
         ("student.ct2", "finetuned.ct2", "updates with 8-bit weights"),
@@ -45,7 +45,7 @@ def test_a_chain_names_what_changes_and_ends_with_what_is_shipped() -> None:
     ]
     # The updates did not help: the plain student is shipped.
     assert steps(found, "student", PATHS[1], shortlist=False) == [
-        ("teacher.ct2", "student.ct2", "the smaller model and the teacher's translations"),
+        ("teacher.ct2", "student.ct2", "the student's architecture and the teacher's translations"),
         ("student.ct2", "finetuned.ct2", "updates with 8-bit weights"),
         ("teacher.ct2", "student.ct2", "all of it"),
     ]
