@@ -99,7 +99,8 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["", *(module.__name__.rpartition(".")[2].replace("_", "-") for module in COMMANDS)]
+    "command",
+    ["", *(module.__name__.rpartition(".")[2].removesuffix("_model").replace("_", "-") for module in COMMANDS)],
 )
 def test_every_option_has_a_help_text(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):

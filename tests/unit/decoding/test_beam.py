@@ -23,7 +23,13 @@ ALPHAS = [0.0, 0.6, 1.5]
 
 def decoding(beam_size: int, **changes: Any) -> DecodingConfig:
     values = {"beam_size": beam_size, "length_penalty": 0.6, "max_extra_tokens": 2, "batch_tokens": 100}
-    values |= {"max_input_tokens": 0, "long_inputs": "cut", "min_tokens": 0, "pruning_threshold": 0.0}
+    values |= {
+        "length_offset": 5.0,
+        "max_input_tokens": 0,
+        "long_inputs": "cut",
+        "min_tokens": 0,
+        "pruning_threshold": 0.0,
+    }
     return DecodingConfig.model_validate(values | changes)
 
 

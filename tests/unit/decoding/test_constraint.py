@@ -143,6 +143,7 @@ def test_a_wide_beam_finds_the_best_of_all_trees(alpha: float) -> None:
     settings = DecodingConfig(
         beam_size=300,
         length_penalty=alpha,
+        length_offset=5.0,
         max_input_tokens=0,
         max_extra_tokens=LIMIT - 3,
         batch_tokens=100,
@@ -194,6 +195,7 @@ def test_a_batch_equals_one_sentence_at_a_time(beam_size: int) -> None:
     settings = DecodingConfig(
         beam_size=beam_size,
         length_penalty=0.3,
+        length_offset=5.0,
         max_input_tokens=0,
         max_extra_tokens=20,
         batch_tokens=100,
