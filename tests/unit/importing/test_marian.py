@@ -150,15 +150,28 @@ def lines(toy_corpus: Path) -> list[str]:
 
 
 #: In a beam Marian does not replace a hypothesis that has ended; without one both are the same.
+EXTRA = 60
 GREEDY = ("--beam-size", "1", "--normalize", "0", "--max-length-factor", "4")
 
 
 def greedy(bundle: Bundle) -> DecodingConfig:
-    return bundle.decoding.model_copy(update={"beam_size": 1, "length_penalty": 0.0, "max_extra_tokens": 60})
+    return bundle.decoding.model_copy(update={"beam_size": 1, "length_penalty": 0.0, "max_extra_tokens": EXTRA})
 
 
-def same(found: list[str], expected: list[str]) -> float:
-    return sum(map(str.__eq__, found, expected)) / len(found)
+def compare(bundle: Path, lines: list[str], texts: list[str], scores: list[float]) -> None:
+    """Compare Marian's translations with ours, of lines whose output ends by itself: the limits are not the same."""
+    ours = Translator.load(bundle, settings=greedy(open_bundle(bundle)))
+    found = [hypotheses[0] for hypotheses in ours.search(lines)]
+    sources = map(len, ours.tokenizer.src.encode(lines))
+    limits = [min(4 * source, source + EXTRA) for source in sources]
+    ended = [number for number, (one, limit) in enumerate(zip(found, limits, strict=True)) if len(one.tokens) < limit]
+    expected = ours.tokenizer.decode([one.tokens for one in found])
+    equal = [number for number in ended if texts[number] == expected[number]]
+    assert len(ended) >= 0.9 * len(lines)
+    assert len(equal) >= 0.99 * len(ended)
+    differences = [abs(found[number].log_probability - scores[number]) for number in equal]
+    assert np.quantile(differences, 0.99) < 1e-3  # one text may have two spellings in pieces
+    assert len(set(texts)) > len(lines) // 2
 
 
 @pytest.mark.slow
@@ -167,14 +180,8 @@ def test_marian_translates_as_we_do_with_our_model(tmp_path: Path, toy_corpus: P
     marian_python()
     bundle = trained_bundle(tmp_path / "bundle", toy_corpus, updates=150, **MARIAN)
     export_marian(bundle, tmp_path / "marian")
-    ours = Translator.load(bundle, settings=greedy(open_bundle(bundle)))
-    found = ours.search(lines)
-    texts, scores = decode(lines, tmp_path, "-c", str(tmp_path / "marian" / "decoder.yml"), *GREEDY)
-    expected = ours.tokenizer.decode([hypotheses[0].tokens for hypotheses in found])
-    assert same(texts, expected) >= 0.99
-    equal = [number for number in range(len(lines)) if texts[number] == expected[number]]
-    assert max(abs(found[number][0].log_probability - scores[number]) for number in equal) < 1e-3
-    assert len(set(texts)) > len(lines) // 2
+    decoder = str(tmp_path / "marian" / "decoder.yml")
+    compare(bundle, lines, *decode(lines, tmp_path, "-c", decoder, *GREEDY))
 
 
 @pytest.mark.slow
@@ -193,8 +200,5 @@ def test_we_translate_as_marian_does_with_its_model(tmp_path: Path, toy_corpus: 
     marian(*(word for name, values in options.items() for word in (f"--{name}", *values.split())), cwd=tmp_path)
     vocabulary = tmp_path / "vocab.spm"
     bundle = import_marian(tmp_path / "model.npz", [vocabulary, vocabulary], tmp_path / "bundle")
-    found = Translator.load(bundle, settings=greedy(bundle)).translate(lines)
     model = ["--models", "model.npz", "--vocabs", "vocab.spm", "vocab.spm"]
-    texts, _ = decode(lines, tmp_path, *model, *GREEDY)
-    assert same(found, texts) >= 0.99
-    assert len(set(texts)) > len(lines) // 2
+    compare(bundle.path, lines, *decode(lines, tmp_path, *model, *GREEDY))
