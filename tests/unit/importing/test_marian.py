@@ -149,7 +149,7 @@ def lines(toy_corpus: Path) -> list[str]:
     return [*one, *(f"{first} {second}" for first, second in pairwise(one))][:1000]
 
 
-#: In a beam Marian does not replace a hypothesis that has ended; without one both are the same.
+#: Without a beam, in which the two searches keep finished hypotheses differently.
 EXTRA = 60
 GREEDY = ("--beam-size", "1", "--normalize", "0", "--max-length-factor", "4")
 
