@@ -214,8 +214,7 @@ def build_spec(bundle: Bundle, weights: Weights) -> Any:
     source = _started(weights["embedding.weight"], model) if tied == "all" else weights["src_embedding.weight"]
     encoder.embeddings[0].weight = _array(source)
     decoder.embeddings.weight = _array(_started(weights["embedding.weight"], model))
-    projection = weights["softmax.weight"] if tied == "none" else _started(weights["embedding.weight"], model)
-    decoder.projection.weight = _array(projection)
+    decoder.projection.weight = _array(weights["softmax.weight" if tied == "none" else "embedding.weight"])
     if model.output_bias:
         decoder.projection.bias = _array(weights["output_bias"])
     for side, part, table in (("encoder", encoder, "src_input"), ("decoder", decoder, "tgt_input")):

@@ -27,6 +27,9 @@ from dstransformer.export.weights import Affine, Weights, affine, attention
 #: The epsilon of Marian's norms.
 EPSILON = 1e-5
 
+#: The logit of the begin of a sentence where its row of the softmax had to become zeros.
+NEVER = -30.0
+
 
 def check_marian(config: ModelConfig, name: object) -> None:
     """Check that Marian can hold a model.
@@ -96,7 +99,10 @@ def _embeddings(weights: Weights, config: ModelConfig) -> Iterator[tuple[str, Te
         yield "model.decoder.embed_tokens.weight", target
     if config.tie_embeddings == "none":
         yield "lm_head.weight", weights["softmax.weight"][:, order]
-    yield "final_logits_bias", weights.get("output_bias", target.new_zeros(len(target)))[None]
+    bias = weights.get("output_bias", target.new_zeros(len(target))).clone()
+    if config.start == "zeros" and config.tie_embeddings != "none":
+        bias[BOS_ID] = NEVER
+    yield "final_logits_bias", bias[None]
 
 
 def _attention(

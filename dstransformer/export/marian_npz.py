@@ -154,7 +154,8 @@ def marian_arrays(bundle: Bundle) -> dict[str, Any]:
     """The arrays of ``model.npz`` by name: its weights in fp32, and its configuration."""
     model, tokenizer = bundle.model, bundle.tokenizer
     rows = {"encoder": _rows(tokenizer.src), "decoder": _rows(tokenizer)}
-    state = marian_weights(bundle.load_weights(), model, EPSILON)
+    # Marian decodes from zeros by itself, and the begin of a sentence keeps its share of the probability.
+    state = marian_weights(bundle.load_weights(), model.model_copy(update={"start": "embedding"}), EPSILON)
     arrays: dict[str, Any] = {}
     for name, (marian, transposed) in marian_names(model).items():
         weight = state[name]

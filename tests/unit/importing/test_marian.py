@@ -178,7 +178,7 @@ def compare(bundle: Path, lines: list[str], texts: list[str], scores: list[float
 @pytest.mark.extended
 def test_marian_translates_as_we_do_with_our_model(tmp_path: Path, toy_corpus: Path, lines: list[str]) -> None:
     marian_python()
-    bundle = trained_bundle(tmp_path / "bundle", toy_corpus, updates=150, **MARIAN)
+    bundle = trained_bundle(tmp_path / "bundle", toy_corpus, updates=150, vocab_multiple=1, **MARIAN)
     export_marian(bundle, tmp_path / "marian")
     decoder = str(tmp_path / "marian" / "decoder.yml")
     compare(bundle, lines, *decode(lines, tmp_path, "-c", decoder, *GREEDY))
