@@ -82,7 +82,7 @@ def run_hf(options: argparse.Namespace) -> CommandResult:
 
     exit_on_sigterm()
     bundle = export_hf(options.bundle, options.out, overwrite=options.overwrite, finish=_finish(options))
-    with_it = "its tokenizer" if bundle.tokenizer.is_joint else "the source's tokenizer, and the target's in target/"
+    with_it = "its tokenizer" if bundle.tokenizer.shares_ids else "the source's tokenizer, and the target's in target/"
     return CommandResult(f"{options.out}: a MarianMTModel with {with_it}; README.md is its model card")
 
 

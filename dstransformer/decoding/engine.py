@@ -186,9 +186,7 @@ class TorchEngine:
                 count=count,
                 limits=limits,
                 numbers=[numbers[index] for index in batch],
-                alpha=settings.length_penalty,
-                offset=settings.length_offset,
-                min_tokens=settings.min_tokens,
+                settings=settings,
                 prefixes=given,
             )
 

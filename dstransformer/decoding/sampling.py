@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dstransformer.config import DecodingConfig
 from dstransformer.corpus import BOS_ID, EOS_ID
 from dstransformer.decoding.beam import FIRST_PIECE, Hypothesis, length_penalty
 from dstransformer.decoding.devices import without_cudnn_attention
@@ -62,9 +63,7 @@ def sample(
     count: int,
     limits: Sequence[int],
     numbers: Sequence[int],
-    alpha: float,
-    offset: float = 5.0,
-    min_tokens: int = 0,
+    settings: DecodingConfig,
     prefixes: Sequence[Sequence[int]] = (),
 ) -> list[list[Hypothesis]]:
     """Draw ``count`` outputs for each sentence.
@@ -81,9 +80,7 @@ def sample(
         count: Outputs per sentence.
         limits: Maximum tokens of each sentence's output, end included; the last one is the end.
         numbers: The number of each sentence in the whole text.
-        alpha: The length penalty of the score.
-        offset: The offset of lengths in it.
-        min_tokens: Fewest tokens of an output, without its end.
+        settings: The length penalty of the score, and the fewest tokens of an output.
         prefixes: For each sentence the tokens that its outputs begin with; none if empty.
 
     Returns:
@@ -99,7 +96,7 @@ def sample(
     for position in range(max(limits)):
         logits = decoder.step(tokens, rows).float()
         uniform = uniform_numbers(sampling.seed, np.asarray(numbers)[live], count, position)
-        first = FIRST_PIECE if position >= min_tokens else FIRST_PIECE + 1
+        first = FIRST_PIECE if position >= settings.min_tokens else FIRST_PIECE + 1
         chosen = draw_tokens(logits[:, first:vocab_size], sampling, torch.from_numpy(uniform).to(device)) + first
         chosen = chosen.view(-1, count).cpu()
         for index, sentence in enumerate(live.tolist()):
@@ -113,7 +110,7 @@ def sample(
         live = live[kept]
         tokens = chosen[torch.from_numpy(kept)].flatten().to(device)
         rows = (torch.from_numpy(kept)[:, None] * count + torch.arange(count)).flatten().to(device)
-    return [drawn.hypotheses(sentence, alpha, offset) for sentence in range(len(limits))]
+    return [drawn.hypotheses(sentence, settings) for sentence in range(len(limits))]
 
 
 def _forced_token(position: int, prefix: Sequence[int], limit: int) -> int | None:
@@ -142,7 +139,7 @@ class _Drawn:
         left: npt.NDArray[np.bool_] = ~np.all(self._finished[live], axis=1)
         return left
 
-    def hypotheses(self, sentence: int, alpha: float, offset: float) -> list[Hypothesis]:
+    def hypotheses(self, sentence: int, settings: DecodingConfig) -> list[Hypothesis]:
         if np.isnan(self._log_probability[sentence]).any():
             return []
         found = []
@@ -150,7 +147,8 @@ class _Drawn:
             self._tokens[sentence].tolist(), self._log_probability[sentence].tolist(), strict=True
         ):
             text = tokens[: tokens.index(EOS_ID)]
-            found.append(Hypothesis(text, value / length_penalty(len(text) + 1, alpha, offset), value))
+            penalty = length_penalty(len(text) + 1, settings.length_penalty, settings.length_offset)
+            found.append(Hypothesis(text, value / penalty, value))
         return found
 
 

@@ -211,8 +211,7 @@ def build_spec(bundle: Bundle, weights: Weights) -> Any:
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = model.norm_epsilon
     tied = model.tie_embeddings
-    source = _started(weights["embedding.weight"], model) if tied == "all" else weights["src_embedding.weight"]
-    encoder.embeddings[0].weight = _array(source)
+    encoder.embeddings[0].weight = _array(weights["embedding.weight" if tied == "all" else "src_embedding.weight"])
     decoder.embeddings.weight = _array(_started(weights["embedding.weight"], model))
     decoder.projection.weight = _array(weights["softmax.weight" if tied == "none" else "embedding.weight"])
     if model.output_bias:
@@ -227,7 +226,7 @@ def build_spec(bundle: Bundle, weights: Weights) -> Any:
 
 
 def _started(embedding: Tensor, model: ModelConfig) -> Tensor:
-    """The target's embedding with what decoding starts from. The begin of a sentence is never an output."""
+    """The target's embedding with what decoding starts from."""
     if model.start == "embedding":
         return embedding
     started = embedding.clone()

@@ -26,6 +26,7 @@ from dstransformer.decoding.commands import override_settings
 from dstransformer.distributed.world import usable_cores
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.export.ct2 import FORMAT_VERSION, RECORD, VOCABULARY_MAP, require_ctranslate2, unused_rows, write_ct2
+from dstransformer.export.lengths import length_exponent
 from dstransformer.export.weights import check_translates
 from dstransformer.io.files import file_sha256
 from dstransformer.io.json_text import read_record
@@ -43,10 +44,6 @@ PATIENCE = 2.0
 #: A sentence is searched to its limit rounded up to a multiple of this, and again to the limit itself if an output is
 #: longer. So its outputs do not depend on the rest of its batch, and a batch need not be split at every length.
 LIMIT_STEP = 32
-
-#: CTranslate2 ranks finished hypotheses by ``log_probability / length ** exponent``. With the exponent here it weighs
-#: one more token as our own formula does at outputs of so many; the result is chosen by ours among those it returns.
-USUAL_LENGTH = 20
 
 #: The compute type of each ``--precision``.
 COMPUTE_TYPES = {None: "default", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -263,9 +260,9 @@ class _Search:
     def __init__(self, engine: CT2Engine, settings: DecodingConfig) -> None:
         self._engine = engine
         self._settings = settings
+        # Of the length, by which CTranslate2 ranks; the result is chosen by our own formula among those it returns.
         # Not 0: then CTranslate2 would stop at the first hypothesis that ends.
-        share = USUAL_LENGTH / (settings.length_offset + USUAL_LENGTH)
-        self._exponent = max(share * settings.length_penalty, 1e-6)
+        self._exponent = max(length_exponent(settings), 1e-6)
 
     def prepare(self, src: Sequence[int], prefix: Sequence[int]) -> _Sentence:
         """A sentence with its pieces' names and the limit of its output."""

@@ -17,6 +17,7 @@ from typing import Any
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 from dstransformer.decoding.beam import FIRST_PIECE
 from dstransformer.export.hf_tokenizer import SPACE, tokenizer_config, tokenizer_json
+from dstransformer.export.lengths import length_exponent
 from dstransformer.export.marian import check_marian, marian_weights
 from dstransformer.export.model_card import model_card
 from dstransformer.export.weights import FULL_ADVICE, check_translates
@@ -45,9 +46,6 @@ SOURCE_MODEL, TARGET_MODEL, VOCABULARY = MARIAN_FILES = ("source.spm", "target.s
 
 #: Maximum input of a model that does not limit it (``decoding.max_input_tokens`` 0), in tokens.
 UNLIMITED_INPUT = 1024
-
-#: Output length, end included, at which Hugging Face's length penalty weighs one more token as ours does.
-USUAL_LENGTH = 20
 
 
 def export_hf(
@@ -198,16 +196,13 @@ def marian_config(bundle: Bundle) -> dict[str, Any]:
 def generation_config(bundle: Bundle) -> dict[str, Any]:
     """The content of ``generation_config.json``: our beam search, as nearly as ``generate`` has it.
 
-    ``generate`` divides log-probabilities by ``length ** length_penalty``, our search by ``((5 + length) / 6) **
-    alpha``, or with another offset. The exponent here makes both weigh one more token alike at outputs of
-    :data:`USUAL_LENGTH` tokens.
+    ``generate`` divides log-probabilities by ``length ** length_penalty``, see :mod:`dstransformer.export.lengths`.
     """
     rows = bundle.model.embedding_rows(bundle.tokenizer.vocab_size)
-    alpha = bundle.decoding.length_penalty
     return {
         "num_beams": bundle.decoding.beam_size,
         "do_sample": False,
-        "length_penalty": round(alpha * USUAL_LENGTH / (bundle.decoding.length_offset + USUAL_LENGTH), 4),
+        "length_penalty": round(length_exponent(bundle.decoding), 4),
         "early_stopping": False,
         "max_length": longest_output(bundle) + 1,
         **({"min_new_tokens": bundle.decoding.min_tokens} if bundle.decoding.min_tokens else {}),

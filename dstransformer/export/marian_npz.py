@@ -15,6 +15,7 @@ from torch import Tensor
 from dstransformer.config import ModelConfig
 from dstransformer.corpus import Tokenizer
 from dstransformer.errors import DataError
+from dstransformer.export.lengths import length_exponent
 from dstransformer.export.marian import check_marian, marian_weights
 from dstransformer.export.weights import FULL_ADVICE, check_translates
 from dstransformer.io.files import replace_folder
@@ -36,9 +37,6 @@ CONFIG = "special:model.yml"
 
 #: The epsilon of Marian's norms.
 EPSILON = 1e-6
-
-#: Output length, end included, at which Marian's length penalty weighs one more token as ours does.
-USUAL_LENGTH = 20
 
 #: The parts of a layer, in the names of a ``MarianMTModel`` and of Marian.
 _ATTENTION = {"self_attn": "self", "encoder_attn": "context"}
@@ -232,6 +230,6 @@ def decoder_config(bundle: Bundle) -> dict[str, Any]:
         "models": [MODEL],
         "vocabs": [VOCABULARY, VOCABULARY] if joint else [SOURCE_VOCABULARY, TARGET_VOCABULARY],
         "beam-size": search.beam_size,
-        "normalize": round(search.length_penalty * USUAL_LENGTH / (search.length_offset + USUAL_LENGTH), 4),
+        "normalize": round(length_exponent(search), 4),
         "word-penalty": 0,
     }

@@ -18,7 +18,10 @@ from torch import Tensor
 from dstransformer.config import Config, ModelConfig, complete_config
 from dstransformer.corpus import Direction, Tokenizer
 from dstransformer.corpus.directions import common_language
+from dstransformer.corpus.tokenizer import MAX_BYTES
 from dstransformer.errors import ConfigError, DataError, UserError, counted, shown
+from dstransformer.export.marian import EPSILON
+from dstransformer.export.weights import FULL_ADVICE
 from dstransformer.importing.marian_tokenizer import (
     Vocabulary,
     absent_pieces,
@@ -28,7 +31,7 @@ from dstransformer.importing.marian_tokenizer import (
     read_model,
 )
 from dstransformer.importing.marian_weights import Load, bundle_weights
-from dstransformer.importing.record import imported_from
+from dstransformer.importing.record import imported_from, whole_number
 from dstransformer.io.files import read_bounded, read_error, replace_folder
 from dstransformer.io.json_text import read_record
 from dstransformer.io.output_folders import check_bundle_folder
@@ -39,11 +42,6 @@ from dstransformer.model.transformer import sinusoidal_table
 CONFIG, GENERATION, WEIGHTS = "config.json", "generation_config.json", "model.safetensors"
 SOURCE_MODEL, TARGET_MODEL, VOCABULARY = "source.spm", "target.spm", "vocab.json"
 TARGET_VOCABULARY, TOKENIZER_CONFIG = "target_vocab.json", "tokenizer_config.json"
-
-#: Maximum bytes of a SentencePiece model.
-MAX_MODEL_BYTES = 2**28
-
-_FULL_ADVICE = "make room, then give the same command"
 
 _ADVICE = "if it is damaged, download the model again"
 
@@ -60,9 +58,6 @@ _REQUIRED = {
     "add_bias_logits": False,
     "is_encoder_decoder": True,
 }
-
-#: Marian's, in every norm.
-NORM_EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
@@ -98,23 +93,23 @@ def import_hf(
     check_bundle_folder(out, "--out", overwrite=overwrite)
     _check_folder(folder)
     stated = read_record(folder / CONFIG, dict, advice=_ADVICE)
-    tokenizer, src, tgt, absent = _open_tokenizer(folder, stated)
+    tokenizer, vocabulary, absent = _open_tokenizer(folder, stated)
     config = _read_config(folder, stated)
     with _open_weights(folder / WEIGHTS) as load:
         _check_positions(load, config.model, folder / WEIGHTS)
         try:
-            weights = bundle_weights(load, config.model, src.rows, tgt.rows)
+            weights = bundle_weights(load, config.model, vocabulary.rows, vocabulary.rows)
         except (IndexError, RuntimeError) as error:
             raise DataError(f"{folder / WEIGHTS} does not fit {CONFIG}: {shown(error, quote=False)}") from None
     if (misfit := describe_misfit(config.model, tokenizer, weights)) is not None:
         raise DataError(f"{folder / WEIGHTS} does not fit {CONFIG}: {misfit}")
     languages = _languages(folder, src_lang, tgt_lang)
-    record = _provenance(folder, languages, src.tags)
+    record = _provenance(folder, languages, vocabulary.tags)
 
     def write(new: Path) -> None:
         save_bundle(new, weights, config, tokenizer, record)
 
-    replace_folder(out, write, overwrite=overwrite, full=_FULL_ADVICE)
+    replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
     return Imported(open_bundle(out), absent)
 
 
@@ -138,6 +133,8 @@ def _check_folder(folder: Path) -> None:
                 "`dst export hf` wrote it, use the bundle that it came from"
             )
         raise DataError(f"{folder} has no {name}: it is not the folder of a MarianMTModel with its MarianTokenizer")
+    if (folder / TARGET_VOCABULARY).exists():
+        raise DataError(f"{folder} has a vocabulary for each side ({TARGET_VOCABULARY}), which cannot be imported")
 
 
 def _read_config(folder: Path, stated: Mapping[str, Any]) -> Config:
@@ -164,7 +161,7 @@ def _architecture(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
                 f"{path}: {name} is {shown(stated[name])}, and a bundle cannot hold that: it must be {value}"
             )
     for name in ("ffn_dim", "attention_heads"):
-        one, other = (_whole(stated, f"{side}_{name}", path) for side in ("encoder", "decoder"))
+        one, other = (whole_number(stated, f"{side}_{name}", path) for side in ("encoder", "decoder"))
         if one != other:
             raise DataError(f"{path}: encoder_{name} is {one} and decoder_{name} {other}: a bundle has one for both")
     activation = stated.get("activation_function", "gelu")
@@ -172,36 +169,29 @@ def _architecture(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
         raise DataError(
             f"{path}: activation_function is {shown(activation)}: a bundle has one of {', '.join(_ACTIVATIONS)}"
         )
-    width, heads = _whole(stated, "d_model", path), _whole(stated, "encoder_attention_heads", path)
+    width, heads = whole_number(stated, "d_model", path), whole_number(stated, "encoder_attention_heads", path)
     if width % heads or width % 2:
         raise DataError(f"{path}: d_model {width} is odd, or not a multiple of the {heads} attention heads")
     shares = stated.get("share_encoder_decoder_embeddings", True)
     ties = stated.get("tie_word_embeddings", True)
-    depths = [_whole(stated, f"{side}_layers", path) for side in ("encoder", "decoder")]
+    depths = [whole_number(stated, f"{side}_layers", path) for side in ("encoder", "decoder")]
     return {
         "num_layers": depths[0],
         "encoder_layers": depths[0] if depths[0] != depths[1] else None,
         "decoder_layers": depths[1] if depths[0] != depths[1] else None,
         "d_model": width,
-        "d_ff": _whole(stated, "encoder_ffn_dim", path),
+        "d_ff": whole_number(stated, "encoder_ffn_dim", path),
         "num_heads": heads,
         "d_k": width // heads,
         "d_v": width // heads,
         **{name: stated.get(name, 0.0) for name in ("dropout", "attention_dropout", "activation_dropout")},
         "activation": _ACTIVATIONS[activation],
-        "norm_epsilon": NORM_EPSILON,
+        "norm_epsilon": EPSILON,
         "attention_bias": True,
         "output_bias": True,
         "tie_embeddings": ("all" if shares else "target") if ties else "none",
         "vocab_multiple": 1,
     }
-
-
-def _whole(stated: Mapping[str, Any], name: str, path: Path) -> int:
-    value = stated.get(name)
-    if type(value) is not int or value < 1:
-        raise DataError(f"{path}: {name} is {shown(value)}, not a number from 1 on; {_ADVICE}")
-    return value
 
 
 def _search(folder: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,33 +214,26 @@ def _either(value: object, default: float) -> object:
     return default if value is None else value
 
 
-def _open_tokenizer(folder: Path, stated: Mapping[str, Any]) -> tuple[Tokenizer, Vocabulary, Vocabulary, list[str]]:
-    """The tokenizer, the vocabularies of both sides, and the pieces that they lack."""
+def _open_tokenizer(folder: Path, stated: Mapping[str, Any]) -> tuple[Tokenizer, Vocabulary, list[str]]:
+    """The tokenizer, its vocabulary, and the pieces of its models that this lacks."""
     pad, end = (_number(stated, f"{name}_token_id", folder / CONFIG) for name in ("pad", "eos"))
     start = _number({"decoder_start_token_id": pad, **stated}, "decoder_start_token_id", folder / CONFIG)
     if end in (start, pad):
         raise DataError(f"{folder / CONFIG}: eos_token_id {end} is the padding, or what decoding starts with, too")
-
-    def read_vocabulary(name: str, size: str) -> Vocabulary:
-        numbers = read_record(folder / name, lambda content: check_numbers(content, folder / name), advice=_ADVICE)
-        rows = stated.get(size) or stated.get("vocab_size")
-        if len(numbers) != rows:
-            raise DataError(f"{folder / name} has {counted(len(numbers), 'piece')}, and the model {rows} ({CONFIG})")
-        return order_vocabulary(numbers, pad=pad, start=start, end=end, path=folder / name)
-
-    src = read_vocabulary(VOCABULARY, "vocab_size")
-    shares = stated.get("share_encoder_decoder_embeddings", True)
-    separate = not shares and (folder / TARGET_VOCABULARY).is_file()
-    tgt = read_vocabulary(TARGET_VOCABULARY, "decoder_vocab_size") if separate else src
+    path = folder / VOCABULARY
+    numbers = read_record(path, lambda content: check_numbers(content, path), advice=_ADVICE)
+    if len(numbers) != stated.get("vocab_size"):
+        rows = shown(stated.get("vocab_size"))
+        raise DataError(f"{path} has {counted(len(numbers), 'piece')}, and the model {rows} ({CONFIG})")
+    vocabulary = order_vocabulary(numbers, pad=pad, start=start, end=end, path=path)
     try:
-        models = [
-            read_model(read_bounded(folder / name, MAX_MODEL_BYTES), folder / name)
-            for name in (SOURCE_MODEL, TARGET_MODEL)
-        ]
+        source, target = (
+            read_model(read_bounded(folder / name, MAX_BYTES), folder / name) for name in (SOURCE_MODEL, TARGET_MODEL)
+        )
     except OSError as error:
         raise read_error(folder, error) from None
-    absent = [piece for model, side in zip(models, (src, tgt), strict=True) for piece in absent_pieces(model, side)]
-    return build_tokenizer(models[0], models[1], src, tgt), src, tgt, absent
+    absent = [piece for model in (source, target) for piece in absent_pieces(model, vocabulary)]
+    return build_tokenizer(source, target, vocabulary), vocabulary, absent
 
 
 def _number(stated: Mapping[str, Any], name: str, path: Path) -> int:

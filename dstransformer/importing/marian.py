@@ -18,20 +18,16 @@ from torch import Tensor
 
 from dstransformer.config import Config, ModelConfig, complete_config
 from dstransformer.corpus import BOS_ID, Tokenizer
-from dstransformer.corpus.tokenizer import SRC_TOKENIZER_NAME, TOKENIZER_NAME
+from dstransformer.corpus.tokenizer import MAX_BYTES, SRC_TOKENIZER_NAME, TOKENIZER_NAME
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.export.marian_npz import CONFIG, EPSILON, marian_names
+from dstransformer.export.weights import FULL_ADVICE
 from dstransformer.importing.marian_weights import Load, bundle_weights
-from dstransformer.importing.record import imported_from
+from dstransformer.importing.record import imported_from, whole_number
 from dstransformer.io.files import read_bounded, read_error, replace_folder
 from dstransformer.io.output_folders import check_bundle_folder
 from dstransformer.model import Bundle, open_bundle, save_bundle
 from dstransformer.model.bundle import describe_misfit
-
-#: Maximum bytes of a SentencePiece model.
-MAX_MODEL_BYTES = 2**28
-
-_FULL_ADVICE = "make room, then give the same command"
 
 #: The embeddings of source and target, by ``model.tie_embeddings``.
 _APART = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
@@ -103,7 +99,7 @@ def import_marian(
     def write(new: Path) -> None:
         save_bundle(new, weights, config, tokenizer, record)
 
-    replace_folder(out, write, overwrite=overwrite, full=_FULL_ADVICE)
+    replace_folder(out, write, overwrite=overwrite, full=FULL_ADVICE)
     return open_bundle(out)
 
 
@@ -116,7 +112,7 @@ def _open_tokenizer(vocabularies: Sequence[Path]) -> Tokenizer:
                 "imported; a model of transformers has both, see dst import hf"
             )
         try:
-            contents.append(read_bounded(path, MAX_MODEL_BYTES))
+            contents.append(read_bounded(path, MAX_BYTES))
         except OSError as error:
             raise read_error(path, error) from None
     if len(set(contents)) == 1:
@@ -193,13 +189,13 @@ def _read_config(stated: Mapping[str, Any], path: Path, tokenizer: Tokenizer) ->
     activation = stated.get("transformer-ffn-activation", "swish")
     if activation not in _ACTIVATIONS:
         raise DataError(f"{path}: transformer-ffn-activation is {shown(activation)}, and a bundle cannot hold that")
-    width, heads = _whole(stated, "dim-emb", path), _whole(stated, "transformer-heads", path)
-    wide, other = _whole(stated, "transformer-dim-ffn", path), stated.get("transformer-decoder-dim-ffn", 0)
+    width, heads = whole_number(stated, "dim-emb", path), whole_number(stated, "transformer-heads", path)
+    wide, other = whole_number(stated, "transformer-dim-ffn", path), stated.get("transformer-decoder-dim-ffn", 0)
     if width % heads or width % 2:
         raise DataError(f"{path}: dim-emb {width} is odd, or not a multiple of the {heads} heads")
     if other not in (0, wide):
         raise DataError(f"{path}: transformer-dim-ffn is {wide} and that of the decoder {other}: a bundle has one")
-    depths = [_whole(stated, f"{side}-depth", path) for side in ("enc", "dec")]
+    depths = [whole_number(stated, f"{side}-depth", path) for side in ("enc", "dec")]
     search = _decoder(path)
     sections = {
         "model": {
@@ -240,13 +236,6 @@ def _ties(stated: Mapping[str, Any], path: Path, *, joint: bool) -> str:
     if stated.get("tied-embeddings-src"):
         raise DataError(f"{path}: tied-embeddings-src is true without tied-embeddings-all; a bundle cannot hold that")
     return "target" if stated.get("tied-embeddings") else "none"
-
-
-def _whole(stated: Mapping[str, Any], name: str, path: Path) -> int:
-    value = stated.get(name)
-    if type(value) is not int or value < 1:
-        raise DataError(f"{path}: {name} is {shown(value)}, not a number from 1 on")
-    return value
 
 
 def _decoder(path: Path) -> Mapping[str, Any]:

@@ -76,20 +76,19 @@ def read_model(model: bytes, path: object) -> Any:
     return Tokenizer(model, str(path)).proto()
 
 
-def build_tokenizer(source: Any, target: Any, src: Vocabulary, tgt: Vocabulary) -> Tokenizer:
+def build_tokenizer(source: Any, target: Any, vocabulary: Vocabulary) -> Tokenizer:
     """The tokenizer of a bundle.
 
     Args:
         source: The model that divides source text, as a ``ModelProto``.
         target: That of target text.
-        src: The vocabulary of the source side.
-        tgt: That of the target side, the same one if they share it.
+        vocabulary: The pieces of both.
 
     Raises:
-        DataError: A vocabulary has no piece of its model.
+        DataError: The vocabulary has no piece of a model.
     """
-    of_source = Tokenizer(_numbered(source, src, "source.spm"), SRC_TOKENIZER_NAME)
-    return Tokenizer(_numbered(target, tgt, "target.spm"), TOKENIZER_NAME, of_source)
+    of_source = Tokenizer(_numbered(source, vocabulary, "source.spm"), SRC_TOKENIZER_NAME)
+    return Tokenizer(_numbered(target, vocabulary, "target.spm"), TOKENIZER_NAME, of_source)
 
 
 def absent_pieces(model: Any, vocabulary: Vocabulary) -> list[str]:

@@ -1,7 +1,7 @@
 """The weights of a ``transformers.MarianMTModel`` as those of a bundle, so that it computes the same logits.
 
-The inverse of :mod:`dstransformer.export.marian`. The norms keep Marian's epsilon (``model.norm_epsilon``), so nothing
-is scaled; the dimensions of the residual stream change their order, because Marian's sinusoids are all sines, then all
+The inverse of :mod:`dstransformer.export.marian`. The norms keep their epsilon (``model.norm_epsilon``), so nothing is
+scaled; the dimensions of the residual stream change their order, because Marian's sinusoids are all sines, then all
 cosines.
 """
 

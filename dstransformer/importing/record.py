@@ -1,12 +1,13 @@
-"""What the provenance of an imported bundle records."""
+"""What importers share: a number of a configuration, and the provenance of a bundle."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dstransformer import __version__
+from dstransformer.errors import DataError, shown
 from dstransformer.io.files import file_sha256
 
 
@@ -27,3 +28,15 @@ def imported_from(format_name: str, files: Sequence[Path], languages: tuple[str 
         "src_lang": src_lang,
         "tgt_lang": tgt_lang,
     }
+
+
+def whole_number(stated: Mapping[str, Any], name: str, path: Path) -> int:
+    """A number from 1 on in a configuration.
+
+    Raises:
+        DataError: It is missing, or something else.
+    """
+    value = stated.get(name)
+    if type(value) is not int or value < 1:
+        raise DataError(f"{path}: {name} is {shown(value)}, not a number from 1 on: if it is damaged, copy it again")
+    return value

@@ -76,9 +76,13 @@ def own_cores(cores: int) -> Iterator[None]:
         yield
         return
     workflow = hashlib.sha256(os.fsencode(Path.cwd())).hexdigest()[:16]
-    with Path(tempfile.gettempdir(), f"distill-{os.getuid()}-{workflow}.lock").open("wb") as lock:
+    path = Path(tempfile.gettempdir(), f"distill-{os.getuid()}-{workflow}.lock")  # anyone may write there
+    lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX if cores >= int(os.environ.get("DISTILL_CORES", "1")) else fcntl.LOCK_SH)
         yield
+    finally:
+        os.close(lock)
 
 
 def check(record: Path) -> None:

@@ -57,7 +57,8 @@ def opus_folder(
             if "embed_positions" not in name:
                 spread = 0.3 if weight.dim() == 1 else weight.shape[-1] ** -0.5
                 weight.copy_(torch.randn_like(weight) * spread + ("norm" in name and name.endswith("weight")))
-        model.model.shared.weight[pad] = 0.0
+        for side in (model.get_encoder(), model.get_decoder()):
+            side.embed_tokens.weight[pad] = 0.0
         model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias) * 0.3)
     model.generation_config.update(**search)
     model.save_pretrained(folder)

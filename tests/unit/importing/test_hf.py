@@ -64,6 +64,7 @@ ARCHITECTURES: list[dict[str, Any]] = [
     {"activation_function": "relu", "encoder_layers": 3, "decoder_layers": 1},
     {"activation_function": "gelu", "decoder_layers": 3},
     {"tie_word_embeddings": False},
+    {"share_encoder_decoder_embeddings": False},
 ]
 
 
@@ -167,6 +168,7 @@ def pickle(folder: Path) -> None:
 @pytest.mark.parametrize(("change", "message"), [
     (lambda folder: remove(folder, "vocab.json"), "has no vocab.json: it is not the folder of a MarianMTModel with"),
     (lambda folder: remove(folder, "source.spm"), "has no source.spm"),
+    (lambda folder: (folder / "target_vocab.json").write_text("{}"), "has a vocabulary for each side"),
     (pickle, "weights in pytorch_model.bin, a pickle, which may execute anything when it is read"),
     (lambda folder: damage(folder, "config.json", model_type="mbart", architectures=["MBart"]), "is of 'MBart': only"),
     (lambda folder: damage(folder, "config.json", decoder_ffn_dim=64), "encoder_ffn_dim is 48 and decoder_ffn_dim 64"),
