@@ -23,9 +23,13 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from support.data.corpora import build_toy
+from support.processes.forks import environment
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models are tiny; more threads would only compete
+# Whatever starts the fork server first, it finds what to preload (Python ignores it if it does not), and so never
+# imports this package from the code of a model that MLflow has loaded.
+os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
 
 # A shell that starts a job in the background ignores these, and every process of a test would inherit that.
 for number in (signal.SIGINT, signal.SIGHUP):
