@@ -314,6 +314,20 @@ class Manifest(_Section):
         tgt = f"{self.tokenizer.vocab_size:,}"
         return tgt if self.src_tokenizer is None else f"{self.src_tokenizer.vocab_size:,} and {tgt}"
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells whether another corpus is the same, and how to build it again, as plain data.
+
+        ``shards`` are the hashes of each split, in their order.
+        """
+        return {
+            "command": self.command,
+            "sources": [source.model_dump() for source in self.sources],
+            "recipes": [recipe.model_dump() for recipe in self.recipes],
+            "versions": self.versions,
+            "shards": {name: [shard.sha256 for shard in split.shards] for name, split in self.splits.items()},
+        }
+
     def to_json(self) -> str:
         """Return the text of ``manifest.json``."""
         return self.model_dump_json(indent=2) + "\n"

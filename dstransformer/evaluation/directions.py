@@ -27,7 +27,7 @@ def largest_direction(split: Split) -> int:
 
 
 def score_directions(
-    scorer: Scorer, rows: Mapping[str, range], outputs: Sequence[str], references: Sequence[str]
+    scorer: Scorer, rows: Mapping[str, Sequence[int]], outputs: Sequence[str], references: Sequence[str]
 ) -> tuple[Score, ...]:
     """Score the outputs of each direction.
 

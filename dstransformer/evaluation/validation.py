@@ -104,7 +104,7 @@ class Validator:
             split: A split of the corpus, with raw text.
             sentences: How many sentences of each direction, from the first, to translate for the scores; 0 means all.
         """
-        loss, nll, tokens = self._world.all_reduce(self._loss_sums(split)).tolist()
+        loss, nll, tokens = self.loss_sums(split).tolist()
         rows = covered_rows(split, sentences)
         sources, references = (
             [texts[row] for own in rows.values() for row in own] for texts in (split.src_texts(), split.tgt_texts())
@@ -129,18 +129,26 @@ class Validator:
         )
 
     @torch.no_grad()
-    def _loss_sums(self, split: Split) -> Tensor:
+    def loss_sums(self, split: Split, rows: Sequence[int] | None = None) -> Tensor:
+        """Sums over a split, or rows of it: label-smoothed loss, loss without smoothing, target tokens. Collective.
+
+        Returns:
+            float64, shape ``(3,)``.
+        """
         sums = torch.zeros(3, dtype=torch.float64)
-        for pairs in self._iter_batches(split):
+        for pairs in self._iter_batches(split, rows):
             batch = build_batch(split, pairs).to(self._world.device)
             losses = self._model(*batch)
             sums += torch.tensor([float(losses.loss), float(losses.nll), batch.tgt_out.numel()], dtype=torch.float64)
-        return sums
+        return self._world.all_reduce(sums)
 
-    def _iter_batches(self, split: Split) -> Iterator[Indices]:
-        """This rank's share of a split, in batches of similar target length."""
+    def _iter_batches(self, split: Split, rows: Sequence[int] | None) -> Iterator[Indices]:
+        """This rank's share of a split, or of rows of it, in batches of similar target length."""
         src_lengths, tgt_lengths = training_lengths(split)
-        own = np.lexsort((src_lengths, tgt_lengths))[self._world.rank :: self._world.world_size]
+        order = np.lexsort((src_lengths, tgt_lengths))
+        if rows is not None:
+            order = order[np.isin(order, rows)]
+        own = order[self._world.rank :: self._world.world_size]
         # The lengths include EOS, which the plan counts again; without it, empty targets would be left out.
         for batch in plan_batches(tgt_lengths[own].tolist(), self._config.decoding.batch_tokens):
             yield own[batch]

@@ -20,13 +20,13 @@ import yaml
 
 from dstransformer.config import Config, compose, load_config
 from dstransformer.corpus import Corpus
+from dstransformer.distributed.child import ChildResult, run_dst
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import usable_cores
 from dstransformer.errors import RUN_AGAIN, DataError, UserError, without_secrets
 from dstransformer.io.files import hold_lock, replace_file, storage_errors
 from dstransformer.io.products import enclosing_product
 from dstransformer.model import parameter_count
-from dstransformer.paper.child import ChildResult, run_dst
 from dstransformer.paper.table3_report import draw, to_markdown
 from dstransformer.paper.table3_rows import (
     ROWS,

@@ -23,6 +23,9 @@ from dstransformer.tracking import RunStart, resolve_tracking_uri
 from dstransformer.training.estimate import approximate_epochs
 from dstransformer.training.setup import Setup, TrainRequest
 
+#: The libraries whose versions can change a result.
+VERSIONS = ("torch", "deepspeed", "sentencepiece", "sacrebleu")
+
 
 def describe_provenance(
     request: TrainRequest, setup: Setup, stored: Mapping[str, Any] | None, world: World
@@ -40,11 +43,12 @@ def describe_provenance(
     return {
         "dstransformer": __version__,
         "git_revision": git_revision() if world.is_rank0 else None,
-        "versions": {name: version(name) for name in ("torch", "deepspeed", "sentencepiece")},
+        "versions": {name: version(name) for name in VERSIONS},
         "preset": request.preset,
         "overrides": list(map(without_secrets, request.overrides)),
         "run": str(request.run.absolute()),
         "corpus": str(request.corpus.absolute()),
+        "corpus_identity": manifest.identity,
         "sources": [source.name for source in manifest.sources],
         "src_lang": manifest.src_lang,
         "tgt_lang": manifest.tgt_lang,
@@ -52,7 +56,8 @@ def describe_provenance(
         "trees": None if manifest.trees is None else asdict(manifest.trees),
         "tokenizer_sha256": manifest.tokenizer.sha256,
         "src_tokenizer_sha256": None if manifest.src_tokenizer is None else manifest.src_tokenizer.sha256,
-        "hardware": _hardware(world),
+        "hardware": describe_hardware(world),
+        "world_size": setup.world_size,
         "parent": pretrained if stored is None else stored.get("parent"),
     }
 
@@ -148,7 +153,7 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip() or None if done.returncode == 0 else None
 
 
-def _hardware(world: World) -> dict[str, str]:
+def describe_hardware(world: World) -> dict[str, str]:
     """The hardware facts that can change the last bits of a result; the same on every rank. Collective."""
     if world.device.type == "cuda":
         own = {"device": torch.cuda.get_device_name(world.device), "gpu_kernels": gpu_kernels_name(world.device)}

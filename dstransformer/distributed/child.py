@@ -1,4 +1,4 @@
-"""Runs a command of ``dst`` in a child process, which gets the signals of its parent and ends with it."""
+"""Runs a program in a child process, which gets the signals of its parent and ends with it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dstransformer.distributed.world import free_port
 from dstransformer.io.files import storage_errors
 from dstransformer.terminal.command import Stopped, stopped_by_signals
 
@@ -21,13 +22,16 @@ _LAUNCHER_NAMES = (
     "ROLE_WORLD_SIZE", "ROLE_NAME", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
 
+#: How the last line of a program that failed begins.
+_ERRORS = ("dst: error: ", "dst: internal error: ", "dst-prep: error: ", "dst-prep: internal error: ")
+
 #: The program of the child. It asks the kernel for SIGTERM if its parent dies (prctl(2)).
 _MAIN = """
 import ctypes, os, runpy, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 if os.getppid() != int(sys.argv.pop(1)):
     sys.exit(143)
-runpy.run_module("dstransformer", run_name="__main__", alter_sys=True)
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 
 
@@ -50,13 +54,41 @@ class ChildResult:
     signal: int | None
 
 
-def run_dst(arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -> ChildResult:
-    """Run a command of ``dst`` to its end. A stop signal is passed on, and the child is waited for.
+def run_dst(
+    arguments: Sequence[str], log: Path, variables: Mapping[str, str] | None = None, processes: int = 1
+) -> ChildResult:
+    """Run a command of ``dst`` to its end, see :func:`run_module`.
 
     Args:
         arguments: Its arguments.
         log: The child's standard error is appended to it.
         variables: Environment variables to add.
+        processes: Number of processes on this machine, which ``torchrun`` starts if there are several.
+
+    Raises:
+        StorageError: The log cannot be written.
+    """
+    if processes == 1:
+        return run_module("dstransformer", arguments, log, variables)
+    launch = ["--nproc_per_node", str(processes), "--master_port", str(free_port()), "--module", "--", "dstransformer"]
+    return run_module("torch.distributed.run", [*launch, *arguments], log, variables)
+
+
+def run_module(
+    module: str,
+    arguments: Sequence[str],
+    log: Path,
+    variables: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> ChildResult:
+    """Run a module as ``python -m`` does, to its end. A stop signal is passed on, and the child is waited for.
+
+    Args:
+        module: The module.
+        arguments: Its arguments.
+        log: The child's standard error is appended to it.
+        variables: Environment variables to add.
+        folder: Its working folder; None for that of this process.
 
     Raises:
         StorageError: The log cannot be written.
@@ -70,8 +102,9 @@ def run_dst(arguments: Sequence[str], log: Path, variables: Mapping[str, str]) -
     with storage_errors(log), log.open("ab") as errors:
         start = errors.tell()
         process = subprocess.Popen(
-            [sys.executable, "-c", _MAIN, str(os.getpid()), *arguments],
-            env={**environment, **variables},
+            [sys.executable, "-c", _MAIN, str(os.getpid()), module, *arguments],
+            env={**environment, **(variables or {})},
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=errors,
             stdin=subprocess.DEVNULL,
@@ -92,9 +125,9 @@ def _describe(process: subprocess.Popen[str], log: Path, start: int) -> str:
     with log.open("rb") as file:
         file.seek(start)
         lines = file.read().decode(errors="replace").strip().splitlines()
-    found = next((line for line in reversed(lines) if line.startswith(("dst: error: ", "dst: internal error: "))), None)
+    found = next((line for line in reversed(lines) if line.startswith(_ERRORS)), None)
     if found is not None:
-        return found.removeprefix("dst: ").removeprefix("error: ")
+        return found.partition(": ")[2].removeprefix("error: ")
     if process.returncode < 0:
         return f"ended by {signal.Signals(-process.returncode).name}"
     return lines[-1] if lines else f"exit status {process.returncode}"

@@ -10,8 +10,8 @@ import psutil
 import pytest
 from support.processes.launching import wait_until
 
+from dstransformer.distributed.child import run_dst
 from dstransformer.errors import StorageError
-from dstransformer.paper.child import run_dst
 
 #: Runs a child that does nothing but what it first asks of the kernel.
 WAITING = """

@@ -1,0 +1,1 @@
+"""Does a training again from its record and compares the figures."""

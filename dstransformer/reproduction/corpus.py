@@ -1,0 +1,103 @@
+"""Finds the corpus that a model was trained on, by its hashes, or builds it again with the recorded command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from dstransformer.corpus import Corpus
+from dstransformer.corpus.manifest import Manifest
+from dstransformer.distributed.child import run_module
+from dstransformer.errors import DataError, UserError
+from dstransformer.reproduction.record import Record
+
+Say = Callable[[str], None]
+
+
+def find_corpus(record: Record, given: Path | None, build_in: Path, inputs: Path | None, say: Say) -> Corpus:
+    """Open the corpus of a training, or build it again. Every file is checked.
+
+    Args:
+        record: The training.
+        given: A folder with the corpus; None for that which the training names, if it still holds the same, or else
+            one built again.
+        build_in: Where it is built; the log of the build lies beside it.
+        inputs: The folder with the files that it is built from; None for the working folder.
+        say: Called with a line about what was found.
+
+    Raises:
+        DataError: The corpus is another or damaged, or cannot be built again.
+        UserError: The build was stopped.
+    """
+    place = given if given is not None else _former_place(record)
+    if place is None:
+        place = build_in
+        if not build_in.exists():
+            _build(record, build_in, inputs, say)
+    corpus = Corpus.open(place)
+    if difference := _difference(record, corpus.manifest):
+        raise DataError(f"{place} is not the corpus of {record.name}: {difference}")
+    proof = "by all its hashes" if record.corpus is not None else "by its tokenizer; other hashes were not recorded"
+    say(f"corpus    {place}: the same {proof}")
+    return corpus
+
+
+def _former_place(record: Record) -> Path | None:
+    """Where the corpus was, if it is still there and the same."""
+    recorded = record.provenance.get("corpus")
+    if not isinstance(recorded, str):
+        return None
+    try:
+        manifest = Manifest.load(Path(recorded))
+    except DataError:
+        return None
+    return None if _difference(record, manifest) else Path(recorded)
+
+
+def _difference(record: Record, manifest: Manifest) -> str | None:
+    """What differs between a corpus and the recorded one; None if nothing does."""
+    sides = (("", manifest.tokenizer), ("src_", manifest.src_tokenizer))
+    for side, info in sides:
+        before, found = record.provenance.get(f"{side}tokenizer_sha256"), None if info is None else info.sha256
+        if before != found:
+            return f"{side}tokenizer_sha256 is {found}, not {before}"
+    if record.corpus is None:
+        return None
+    before, found = record.corpus["shards"], manifest.identity["shards"]
+    for split in dict.fromkeys([*before, *found]):
+        if before.get(split) != found.get(split):
+            return f"its split {split} has other hashes{_cause(record.corpus, manifest)}"
+    return None
+
+
+def _cause(before: object, manifest: Manifest) -> str:
+    """Why a corpus that was built with the recorded command may differ."""
+    now = manifest.identity
+    for what in ("sources", "recipes", "versions"):
+        recorded = before.get(what) if isinstance(before, dict) else None
+        if recorded != now[what]:
+            return f"; its {what} differ: recorded {recorded}, here {now[what]}"[:600]
+    return ""
+
+
+def _build(record: Record, out: Path, inputs: Path | None, say: Say) -> None:
+    if record.corpus is None:
+        raise DataError(
+            f"the record of {record.name} does not say how its corpus was built, as an older version wrote it, and "
+            f"{record.provenance.get('corpus')} does not hold it: name the corpus with --corpus"
+        )
+    command = str(record.corpus["command"])
+    log = out.with_name("corpus.log")
+    say(f"corpus    built again in {out} with `{command}`; its log is {log}")
+    program, *arguments = shlex.split(command)
+    if program != "dst-prep":
+        raise DataError(f"the corpus of {record.name} was not built by dst-prep but by {program}: give --corpus")
+    done = run_module("data_prep", [*arguments, "--out", str(out.absolute())], log, folder=inputs)
+    if done.signal is not None:
+        raise UserError("stopped while the corpus was built: run the same command to go on")
+    if done.status != 0:
+        raise DataError(
+            f"the corpus cannot be built again ({done.error}): name the folder of its input files with --inputs, or "
+            f"the corpus with --corpus; see {log}"
+        )

@@ -1,0 +1,149 @@
+"""The record of a training: all that it takes to do it again, and the figures that it reached."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dstransformer.config import Config, complete_config
+from dstransformer.errors import DataError, shown
+from dstransformer.io.files import replace_file, storage_errors
+from dstransformer.io.json_text import read_record
+from dstransformer.io.products import is_run
+from dstransformer.model import Bundle, open_bundle
+from dstransformer.tracking.metrics_log import METRICS_NAME, read_records
+
+FORMAT_VERSION = 1
+
+#: Kinds of lines in ``metrics.jsonl`` with the figures of the final bundle, and how they begin here.
+_FINAL = "final_"
+
+#: Keys of the provenance that a record holds.
+_KEPT = (
+    "dstransformer", "git_revision", "versions", "preset", "corpus", "corpus_identity", "src_lang", "tgt_lang",
+    "tokenizer_sha256", "src_tokenizer_sha256", "hardware", "world_size", "parent", "config",
+)  # fmt: skip
+
+Figures = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished training.
+
+    Attributes:
+        name: What it is called: the folder of the run, or the name of the record's file.
+        provenance: What it was made of, as its bundle records it.
+        figures: The figures of the final bundle, by split and name: ``figures["test"]["bleu"]``.
+        weights_sha256: The hash of the final bundle's weights.
+        training_loss: Steps with the loss that the run logged at them; empty if they are not known.
+    """
+
+    name: str
+    provenance: dict[str, Any]
+    figures: Figures
+    weights_sha256: str
+    training_loss: list[tuple[int, float]]
+
+    @property
+    def config(self) -> Config:
+        """The complete configuration; keys that an older version lacked have their default.
+
+        Raises:
+            ConfigError: This version does not know a key.
+        """
+        return complete_config(self.provenance["config"], f"the record of {self.name}")
+
+    @property
+    def corpus(self) -> Mapping[str, Any] | None:
+        """What identifies the corpus, see ``Manifest.identity``; None if an older version did not record it."""
+        found: Mapping[str, Any] | None = self.provenance.get("corpus_identity")
+        return found
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes; 1 if an older version did not record it."""
+        return int(self.provenance.get("world_size") or 1)
+
+    def write(self, path: Path) -> None:
+        """Write the record as JSON."""
+        content = {"format_version": FORMAT_VERSION, **asdict(self)}
+        with storage_errors(path):
+            replace_file(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def read(path: Path) -> Record:
+    """The record of a run or of a bundle, or one from :meth:`Record.write`.
+
+    A bundle outside the folder of its run knows only the score by which it was chosen.
+
+    Raises:
+        DataError: There is no such record, it is damaged or of a newer format, or the training is not finished.
+    """
+    if path.is_file():
+        return read_record(path, _build, newest=FORMAT_VERSION, advice="copy it again")
+    return describe(open_bundle(path))
+
+
+def describe(bundle: Bundle) -> Record:
+    """The record of the training of a final bundle.
+
+    Raises:
+        DataError: It is not the final bundle of a finished training.
+    """
+    place, provenance = bundle.path, bundle.provenance
+    if "imported" in provenance:
+        raise DataError(f"{place} was imported: how it was trained is not recorded, so it cannot be done again")
+    bundle.training_config()
+    final = provenance.get("final")
+    if not isinstance(final, dict):
+        raise DataError(
+            f"{place} is not the final bundle of a training: name RUN or RUN/bundle of a run that has finished"
+        )
+    run = place.parent
+    figures, losses = _read_metrics(run) if is_run(run) else ({}, [])
+    if not figures:
+        figures = {"validation": {str(final["metric"]): float(final["scores"][final["chosen"]])}}
+    return Record(
+        name=run.absolute().name if is_run(run) else place.absolute().name,
+        provenance={key: provenance[key] for key in _KEPT if key in provenance},
+        figures=figures,
+        weights_sha256=bundle.weights_sha256,
+        training_loss=losses,
+    )
+
+
+def _read_metrics(run: Path) -> tuple[Figures, list[tuple[int, float]]]:
+    """The figures of the final bundle and the losses that a run has logged."""
+    figures: Figures = {}
+    losses: list[tuple[int, float]] = []
+    for line in read_records(run / METRICS_NAME, skip_damaged=True):
+        kind = line["kind"]
+        if kind.startswith(_FINAL):
+            values = {name: value for name, value in line.items() if name not in ("kind", "step", "time")}
+            numbers = {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+            figures[kind.removeprefix(_FINAL)] = numbers
+        elif kind == "train" and isinstance(line.get("loss"), float):
+            losses.append((line["step"], line["loss"]))
+    return figures, losses
+
+
+def _build(content: dict[str, Any]) -> Record:
+    for name in ("provenance", "figures"):
+        if not isinstance(content[name], dict):
+            raise ValueError(f"{name} is {shown(content[name])}, not an object")
+    if not isinstance(content["provenance"]["config"], dict):
+        raise ValueError("provenance.config is not an object")
+    return Record(
+        name=str(content["name"]),
+        provenance=content["provenance"],
+        figures={
+            str(split): {str(name): float(value) for name, value in values.items()}
+            for split, values in content["figures"].items()
+        },
+        weights_sha256=str(content["weights_sha256"]),
+        training_loss=[(int(step), float(loss)) for step, loss in content["training_loss"]],
+    )

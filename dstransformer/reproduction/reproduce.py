@@ -1,0 +1,337 @@
+"""Trains or evaluates a model again from its record, and compares every figure with the recorded one."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dstransformer.config import Config, compose, precision_of, write_config
+from dstransformer.corpus import Corpus
+from dstransformer.distributed.child import run_dst
+from dstransformer.distributed.launcher import Processes
+from dstransformer.distributed.world import World, join_world, leave_world
+from dstransformer.errors import RUN_AGAIN, DataError, DstError, UserError
+from dstransformer.evaluation import Evaluation
+from dstransformer.evaluation.task import Task
+from dstransformer.evaluation.validation import Validator, add_paper_bleu
+from dstransformer.io.files import storage_errors
+from dstransformer.model import Bundle, open_bundle
+from dstransformer.reproduction import record as records
+from dstransformer.reproduction.bounds import PER_TOKEN, rounding_bound, sampling_bounds
+from dstransformer.reproduction.corpus import find_corpus
+from dstransformer.reproduction.environment import describe_environment, differences
+from dstransformer.reproduction.record import Figures, Record
+
+FORMAT_VERSION = 1
+RECORD_NAME = "record.json"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of ``dst reproduce``.
+
+    Attributes:
+        recorded: A run, a bundle or the file of a record.
+        out: The folder for the corpus, if it is built again, and for the run.
+        corpus: The corpus; None to find it.
+        inputs: The folder with the files that a corpus is built from; None for the working folder.
+        init: The bundle that the training started from; None for the recorded path.
+        processes: Number of processes; None for the recorded number.
+        evaluate_only: Evaluate the recorded weights, and train nothing.
+    """
+
+    recorded: Path
+    out: Path
+    corpus: Path | None = None
+    inputs: Path | None = None
+    init: Path | None = None
+    processes: int | None = None
+    evaluate_only: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure, as recorded and as found again.
+
+    Attributes:
+        name: ``test bleu``.
+        recorded: The recorded value.
+        found: The value here.
+        bound: How far the two may differ; infinite if too few sentences were scored for a bound.
+    """
+
+    name: str
+    recorded: float
+    found: float
+    bound: float
+
+    @property
+    def verdict(self) -> str:
+        """``equal``, ``within the bound`` or ``OUTSIDE the bound``."""
+        if self.found == self.recorded:
+            return "equal"
+        return "within the bound" if abs(self.found - self.recorded) <= self.bound else "OUTSIDE the bound"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome.
+
+    Attributes:
+        name: The name of the training.
+        differences: What differs and can change the last bits of results, by name: recorded, and here.
+        figures: All figures.
+        same_weights: Whether the weights have the same bits; None if nothing was trained.
+        loss_difference: The largest difference of a logged training loss, and its step; None if nothing was trained or
+            the losses were not recorded.
+    """
+
+    name: str
+    differences: Mapping[str, tuple[str, str]]
+    figures: Sequence[Figure]
+    same_weights: bool | None
+    loss_difference: tuple[float, int] | None
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether every figure is within its bound and, where nothing differs, the weights have the same bits."""
+        bits = bool(self.differences) or self.same_weights in (True, None)
+        return bits and all(figure.verdict != "OUTSIDE the bound" for figure in self.figures)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``--json``; an infinite bound is null."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "name": self.name,
+            "reproduced": self.reproduced,
+            "differences": {name: {"recorded": old, "here": new} for name, (old, new) in self.differences.items()},
+            "figures": [
+                {**asdict(one), "bound": one.bound if math.isfinite(one.bound) else None, "verdict": one.verdict}
+                for one in self.figures
+            ],
+            "same_weights": self.same_weights,
+            "training_loss": None if self.loss_difference is None else dict(
+                zip(("largest_difference", "step"), self.loss_difference, strict=True)
+            ),
+        }  # fmt: skip
+
+
+def reproduce(request: Request, say: Say) -> Report:
+    """Do a training, or only its evaluation, again.
+
+    Args:
+        request: What to do.
+        say: Called with lines about what differs and what happens.
+
+    Raises:
+        UserError: The record, the corpus or an option is wrong.
+        DstError: The training failed or was stopped.
+    """
+    record = records.read(request.recorded)
+    config = record.config
+    bundle = _recorded_bundle(request) if request.evaluate_only else None
+    processes = _processes(request, record, config)
+    _claim(request.out, record)
+    with _alone() as world:
+        threads = None if request.evaluate_only else _threads(record)
+        here = describe_environment(world, processes, threads)
+        if bundle is not None:
+            here["world_size"] = record.provenance.get("world_size")
+        changed = differences(record.provenance, here)
+        for line in describe_differences(changed):
+            say(line)
+        corpus = find_corpus(record, request.corpus, request.out / "corpus", request.inputs, say)
+        if bundle is not None:
+            evaluations = {name: found for name, found, _ in _evaluate(config, corpus, bundle, world, record.figures)}
+            return _compare_evaluation(record, config, changed, evaluations, world)
+        run = _train(request, record, config, corpus, processes, threads, say)
+        found = records.read(run)
+        changed = differences(record.provenance, found.provenance)
+        bounds = {} if not changed or found.figures == record.figures else _bounds(config, corpus, run, world, record)
+        return _compare_training(record, found, changed, bounds)
+
+
+def describe_differences(changed: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    """Lines that say what differs."""
+    if not changed:
+        yield "differs   nothing: all figures must be equal"
+    for name, (recorded, here) in changed.items():
+        yield f"differs   {name}: recorded {recorded}, here {here}"
+
+
+def _recorded_bundle(request: Request) -> Bundle:
+    """The bundle of the record, whose weights are evaluated again."""
+    if request.recorded.is_file():
+        raise UserError(f"--evaluate-only: {request.recorded} holds no weights; name the run or the bundle")
+    bundle = open_bundle(request.recorded)
+    bundle.verify_weights()
+    return bundle
+
+
+def _processes(request: Request, record: Record, config: Config) -> int:
+    """The number of processes that train. Raises before anything is built if it cannot be."""
+    processes = request.processes or record.world_size
+    compose(config, processes)
+    if not request.evaluate_only:
+        import torch
+
+        gpus = torch.cuda.device_count()
+        if gpus and processes > gpus:
+            raise UserError(
+                f"{record.name} was trained by {processes} processes, and this machine has {gpus} GPUs: give a smaller "
+                f"--processes that divides batch.micro_batches = {config.batch.micro_batches}"
+            )
+    return processes
+
+
+def _threads(record: Record) -> str | None:
+    """The number of threads of each process on a CPU, if all had the same."""
+    threads = (record.provenance.get("hardware") or {}).get("threads")
+    return threads if isinstance(threads, str) and threads.isdigit() else None
+
+
+def _claim(out: Path, record: Record) -> None:
+    """Make the output folder, or go on in that of an earlier call for the same record.
+
+    Raises:
+        DataError: The folder holds something else.
+    """
+    place = out / RECORD_NAME
+    if place.is_file():
+        if records.read(place) != replace(record, name=records.read(place).name):
+            raise DataError(f"{out} is the reproduction of another training: choose another --out")
+        return
+    with storage_errors(out):
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise DataError(f"{out} exists and is not a reproduction: choose another --out")
+        out.mkdir(parents=True, exist_ok=True)
+    record.write(place)
+
+
+@contextmanager
+def _alone() -> Iterator[World]:
+    """This process as the only one of its group."""
+    world = join_world(Processes(0, 0, 1), dict(os.environ))
+    try:
+        yield world
+    finally:
+        leave_world()
+
+
+def _train(
+    request: Request, record: Record, config: Config, corpus: Corpus, processes: int, threads: str | None, say: Say
+) -> Path:
+    """Train in a run folder, or go on in it; returns that folder."""
+    run, log, preset = request.out / "run", request.out / "train.log", request.out / "config.yaml"
+    tracking = config.tracking.model_copy(update={"uri": None})
+    with storage_errors(preset):
+        write_config(config.model_copy(update={"tracking": tracking}), preset)
+    arguments = ["train", str(preset), "--corpus", str(corpus.path), "--run", str(run)]
+    if (init := _parent(request, record)) is not None:
+        arguments += ["--init", str(init)]
+    started = "1 process" if processes == 1 else f"{processes} processes"
+    say(f"training  {config.training.max_updates:,} updates in {run}, {started}; its log is {log}")
+    done = run_dst(arguments, log, {} if threads is None else {"OMP_NUM_THREADS": threads}, processes)
+    if done.signal is not None:
+        stopped = DstError("stopped: run the same command to go on")
+        stopped.exit_code = RUN_AGAIN
+        raise stopped
+    if done.status != 0:
+        raise DstError(f"the training failed: {done.error}; see {log}")
+    return run
+
+
+def _parent(request: Request, record: Record) -> Path | None:
+    """The bundle that the training started from."""
+    parent = record.provenance.get("parent")
+    if parent is None:
+        if request.init is not None:
+            raise UserError(f"--init {request.init}: {record.name} did not start from a bundle; leave it out")
+        return None
+    place = request.init if request.init is not None else Path(str(parent["path"]))
+    try:
+        found = open_bundle(place)
+    except DataError as error:
+        raise DataError(f"{record.name} started from another bundle: give it with --init ({error})") from None
+    if found.weights_sha256 != parent["weights_sha256"]:
+        raise DataError(
+            f"{place} is not the bundle that {record.name} started from: its weights have the hash "
+            f"{found.weights_sha256[:12]}, not {parent['weights_sha256'][:12]}; give that one with --init"
+        )
+    return place
+
+
+def _evaluate(
+    config: Config, corpus: Corpus, bundle: Bundle, world: World, splits: Mapping[str, object]
+) -> Iterator[tuple[str, Evaluation, Validator]]:
+    """Evaluate a bundle on held-out splits, as the end of a training does."""
+    task = Task(corpus.manifest.trees)
+    precision = precision_of(compose(config, 1 if config.batch.micro_batches == "auto" else config.batch.micro_batches))
+    validator = Validator(config, corpus.tokenizer, world, precision, task)
+    validator.load(bundle.load_weights().items())
+    for name in splits:
+        split = corpus.split(name)
+        found = validator.evaluate(split, config.validation.final_sentences)
+        yield name, add_paper_bleu(found, split, corpus.manifest.tgt_lang), validator
+
+
+def _bounds(config: Config, corpus: Corpus, run: Path, world: World, record: Record) -> dict[str, dict[str, float]]:
+    """The bounds of the figures of a training done again, by split."""
+    task, sentences = Task(corpus.manifest.trees), config.validation.final_sentences
+    return {
+        name: sampling_bounds(validator, corpus.split(name), found, task, sentences)
+        for name, found, validator in _evaluate(config, corpus, open_bundle(run), world, record.figures)
+    }
+
+
+def _compare_evaluation(
+    record: Record,
+    config: Config,
+    changed: Mapping[str, tuple[str, str]],
+    evaluations: Mapping[str, Evaluation],
+    world: World,
+) -> Report:
+    trained = precision_of(compose(config, record.world_size))
+    on_gpu = "gpu_kernels" in (record.provenance.get("hardware") or {})
+    precisions = (trained if on_gpu else "fp32", trained if world.device.type == "cuda" else "fp32")
+    found = {name: evaluation.metrics for name, evaluation in evaluations.items()}
+    bounds = {
+        split: {
+            name: rounding_bound(name, value, evaluations[split].sentences, precisions)
+            for name, value in figures.items()
+        }
+        for split, figures in record.figures.items()
+    }
+    return Report(record.name, changed, _figures(record.figures, found, bounds), None, None)
+
+
+def _compare_training(
+    record: Record, found: Record, changed: Mapping[str, tuple[str, str]], bounds: Mapping[str, Mapping[str, float]]
+) -> Report:
+    losses = dict(found.training_loss)
+    gaps = [(abs(loss - losses[step]), step) for step, loss in record.training_loss if step in losses]
+    figures = _figures(record.figures, found.figures, bounds)
+    return Report(record.name, changed, figures, found.weights_sha256 == record.weights_sha256, max(gaps, default=None))
+
+
+def _figures(
+    recorded: Figures, found: Mapping[str, Mapping[str, float]], bounds: Mapping[str, Mapping[str, float]]
+) -> list[Figure]:
+    """Every recorded figure beside the one found; without bounds they must be equal."""
+    listed = []
+    for split, figures in recorded.items():
+        own = bounds.get(split, {})
+        main = next((bound for name, bound in own.items() if name not in PER_TOKEN), 0.0)
+        for name, value in figures.items():
+            if name not in found.get(split, {}):
+                raise DataError(f"this version computes no {name} of {split}, which is recorded")
+            # BLEU of split compounds has the bound of BLEU.
+            listed.append(Figure(f"{split} {name}", value, found[split][name], own.get(name, main)))
+    return listed

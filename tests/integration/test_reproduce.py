@@ -1,0 +1,216 @@
+"""``dst reproduce``: a training done again from its record."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.data.corpora import build_toy
+from support.processes.launching import run_dst
+from support.training.runs import train_options
+
+from dstransformer.cli.program import run as dst
+from dstransformer.reproduction import record as records
+from dstransformer.reproduction.record import Record
+
+
+@pytest.fixture(scope="module")
+def trained(shared_folder: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A folder with ``corpus`` and the run ``original``, which was trained on it."""
+
+    def make(folder: Path) -> None:
+        corpus = build_toy(folder / "corpus", 620)
+        done = run_dst(*train_options(corpus, folder / "original", "validation.bleu_sentences=30"))
+        assert done.returncode == 0, done.stderr
+
+    return shared_folder("reproduced", make)
+
+
+def changed(trained: Path, path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """The file of the run's record, with a change."""
+    records.read(trained / "original").write(path)
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The error line of ``dst reproduce``, which a mistake of the user ends."""
+    capsys.readouterr()
+    assert dst(["reproduce", *map(str, arguments)]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("dst: error: ")]
+    assert len(errors) == 1
+    return errors[0]
+
+
+@pytest.mark.slow
+def test_where_nothing_differs_every_bit_is_the_same(trained: Path, tmp_path: Path) -> None:
+    done = run_dst("reproduce", str(trained / "original"), "--out", str(tmp_path / "again"), "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("differs   nothing: all figures must be equal\n"), done.stderr
+    report = json.loads(done.stdout)
+    assert report["reproduced"]
+    assert report["same_weights"]
+    assert report["differences"] == {}
+    assert report["training_loss"]["largest_difference"] == 0
+    names = {f"{split} {name}" for split in ("validation", "test") for name in ("loss", "perplexity", "bleu", "chrf")}
+    assert names <= {figure["name"] for figure in report["figures"]}
+    assert {figure["verdict"] for figure in report["figures"]} == {"equal"}
+    weights = [run / "bundle" / "model.safetensors" for run in (trained / "original", tmp_path / "again" / "run")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+@pytest.mark.slow
+def test_elsewhere_figures_have_bounds_and_the_corpus_is_built_again(trained: Path, tmp_path: Path) -> None:
+    """The record says another version of PyTorch, a loss that is a little different and a chrF that is far off."""
+
+    def change(content: dict[str, Any]) -> None:
+        content["provenance"]["versions"]["torch"] = "1.0"
+        content["provenance"]["corpus"] = "/nowhere"
+        content["figures"]["test"]["loss"] += 1e-3
+        content["figures"]["test"]["chrf"] += 50.0
+
+    record = changed(trained, tmp_path / "record.json", change)
+    done = run_dst("reproduce", str(record), "--out", str(tmp_path / "again"), "--json")
+    assert done.returncode == 1, done.stderr
+    first, second, *_ = done.stderr.splitlines()
+    assert first.startswith("differs   torch: recorded 1.0, here ")
+    assert second.startswith("corpus    built again in ")
+    report = json.loads(done.stdout)
+    assert not report["reproduced"]
+    assert report["same_weights"]
+    verdicts = {figure["name"]: figure["verdict"] for figure in report["figures"]}
+    assert verdicts.pop("test chrf") == "OUTSIDE the bound"
+    assert verdicts.pop("test loss") == "within the bound"
+    assert set(verdicts.values()) == {"equal"}
+    assert {file.name for file in (tmp_path / "again").iterdir()} >= {"record.json", "corpus", "run", "train.log"}
+
+
+@pytest.mark.slow
+def test_weights_are_evaluated_again(trained: Path, tmp_path: Path) -> None:
+    done = run_dst("reproduce", str(trained / "original"), "--evaluate-only", "--out", str(tmp_path / "again"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("original is reproduced: each of its 10 figures is equal")
+    bundle = tmp_path / "bundle"
+    shutil.copytree(trained / "original" / "bundle", bundle)
+    alone = run_dst("reproduce", str(bundle), "--evaluate-only", "--out", str(tmp_path / "alone"))
+    assert alone.returncode == 0, alone.stderr
+    assert alone.stdout.splitlines()[-1] == "bundle is reproduced: each of its 1 figures is equal"
+    weights = bundle / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    damaged = run_dst("reproduce", str(bundle), "--evaluate-only", "--out", str(tmp_path / "damaged"))
+    assert damaged.returncode == 2
+    assert "model.safetensors" in damaged.stderr
+
+
+class TestRefused:
+    def test_another_corpus(
+        self, trained: Path, toy_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        found = refused(capsys, trained / "original", "--corpus", toy_corpus, "--out", tmp_path / "again")
+        assert f"{toy_corpus} is not the corpus of original: " in found
+
+    def test_a_corpus_that_cannot_be_built(
+        self, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def change(content: dict[str, Any]) -> None:
+            content["provenance"]["corpus"] = "/nowhere"
+            content["provenance"]["corpus_identity"]["command"] = (
+                "dst-prep build --source files --src-lang en --tgt-lang de --src a.en --tgt a.de"
+            )
+
+        record = changed(trained, tmp_path / "record.json", change)
+        found = refused(capsys, record, "--inputs", tmp_path, "--out", tmp_path / "again")
+        assert "the corpus cannot be built again (" in found
+        assert "a.en" in found
+        assert "--inputs" in found
+
+    def test_an_older_record_without_hashes_of_its_corpus(
+        self, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def change(content: dict[str, Any]) -> None:
+            content["provenance"]["corpus"] = "/nowhere"
+            del content["provenance"]["corpus_identity"]
+
+        record = changed(trained, tmp_path / "record.json", change)
+        assert "name the corpus with --corpus" in refused(capsys, record, "--out", tmp_path / "again")
+
+    def test_another_parent(self, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        def change(content: dict[str, Any]) -> None:
+            content["provenance"]["parent"] = {"path": "/nowhere", "weights_sha256": "0" * 64}
+
+        record = changed(trained, tmp_path / "record.json", change)
+        assert "give it with --init" in refused(capsys, record, "--out", tmp_path / "again")
+        other = ["--init", trained / "original", "--out", tmp_path / "again"]
+        assert "not 000000000000; give that one with --init" in refused(capsys, record, *other)
+
+    def test_options_that_do_not_fit(self, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        run, record = trained / "original", changed(trained, tmp_path / "record.json", lambda _: None)
+        out = ["--out", tmp_path / "again"]
+        assert "cannot be split evenly over 3 processes" in refused(capsys, run, "--processes", "3", *out)
+        assert f"{record} holds no weights" in refused(capsys, record, "--evaluate-only", *out)
+        assert "leave out --evaluate-only" in refused(
+            capsys, run, "--evaluate-only", "--write-record", tmp_path / "new.json"
+        )
+        assert "already exists" in refused(capsys, run, "--write-record", record)
+        assert not (tmp_path / "again").exists()
+
+    def test_a_folder_of_something_else(
+        self, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "notes.txt").touch()
+        assert "exists and is not a reproduction" in refused(capsys, trained / "original", "--out", tmp_path)
+        other = tmp_path / "other"
+        other.mkdir()
+        changed(trained, other / "record.json", lambda content: content["figures"].clear())
+        assert "is the reproduction of another training" in refused(capsys, trained / "original", "--out", other)
+
+    def test_what_is_no_finished_training(
+        self, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        checkpoint = trained / "original" / "checkpoints" / "step-00000008"
+        assert "is not the final bundle of a training" in refused(capsys, checkpoint, "--out", tmp_path / "again")
+        bundle = tmp_path / "bundle"
+        shutil.copytree(trained / "original" / "bundle", bundle)
+        provenance = json.loads((bundle / "provenance.json").read_text())
+        (bundle / "provenance.json").write_text(json.dumps(provenance | {"imported": {"format": "MarianMTModel"}}))
+        assert "was imported" in refused(capsys, bundle, "--out", tmp_path / "again")
+
+    @pytest.mark.parametrize(
+        ("change", "part"),
+        [
+            (lambda content: content.update(format_version=2), "has format version 2"),
+            (lambda content: content.pop("figures"), "is damaged (it lacks the key 'figures')"),
+            (lambda content: content.update(provenance=[]), "is damaged (provenance is [], not an object)"),
+            (
+                lambda content: content["provenance"]["config"].update(news={}),
+                "the record of original: unknown key 'news'",
+            ),
+        ],
+    )
+    def test_a_damaged_record(
+        self,
+        trained: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        change: Callable[[dict[str, Any]], object],
+        part: str,
+    ) -> None:
+        record = changed(trained, tmp_path / "record.json", change)
+        assert part in refused(capsys, record, "--out", tmp_path / "again")
+        assert not (tmp_path / "again").exists()
+
+
+def test_a_record_is_read_as_it_was_written(trained: Path, tmp_path: Path) -> None:
+    before = records.read(trained / "original")
+    before.write(tmp_path / "record.json")
+    after: Record = records.read(tmp_path / "record.json")
+    assert after == before
+    assert after.corpus is not None
+    assert after.figures["test"].keys() >= {"loss", "bleu", "chrf"}
+    assert [step for step, _ in after.training_loss] == [2, 4, 6, 8, 10, 12]
