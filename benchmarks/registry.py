@@ -43,6 +43,7 @@ PROGRAMS = (
     Program("spinning", "training.spinning", "OpenMP threads that spin briefly, and GNU's default", "30 min"),
     Program("augment", "training.augment", "what augmentation costs", "5 min", "a corpus with a BPE vocabulary"),
     Program("exports", "decoding.exports", "exports of a bundle: outputs, BLEU, speed", "5 min", _BUNDLE),
+    Program("importing", "decoding.importing", "dst import hf of 75M parameters: seconds, memory", "1 min"),
     Program("alignment", "decoding.alignment", "word alignments, guided and not, beside eflomal's", "10 min"),
     Program("parsing", "decoding.parsing", "a parser: F1 beside two baselines, speed", "2 min", "a parser and trees"),
     Program("markup", "decoding.markup", "sentences with tags, placed by a model's alignment", "1 min", _ALIGNED),

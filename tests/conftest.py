@@ -54,6 +54,11 @@ SLOWEST = (
 FIRST_TIER = pytest.StashKey[dict[Path, bool]]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--part``, with which CI runs a part of the extended tests each day."""
+    parser.addoption("--part", metavar="K/N", help="of N parts of the test files, run the K-th")
+
+
 def pytest_collection() -> None:
     """Importing the tests makes a million objects that stay: look for no garbage meanwhile, and never among them."""
     gc.disable()
@@ -74,6 +79,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         first = SLOWEST.index(item.path.name) if item.path.name in SLOWEST else len(SLOWEST)
         return first, FOLDERS.index(item.path.relative_to(here).parts[0])
 
+    if part := config.getoption("--part"):
+        number, count = map(int, part.split("/"))
+        chosen = set(sorted({item.path for item in items})[number - 1 :: count])
+        config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
+        items[:] = [item for item in items if item.path in chosen]
     items.sort(key=place)
     tiers = config.stash.setdefault(FIRST_TIER, {})
     for item in items:

@@ -36,6 +36,11 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         "--evaluate-only", action="store_true", help="evaluate the recorded weights again; train nothing"
     )
     parser.add_argument(
+        "--prepare-only",
+        action="store_true",
+        help="find or build the corpus, write the configuration and print the command that trains",
+    )
+    parser.add_argument(
         "--out", type=folder, metavar="FOLDER", help="folder for what is made again (NAME.reproduction)"
     )
     parser.add_argument(
@@ -51,6 +56,8 @@ def run(options: argparse.Namespace) -> CommandResult:
 
     if options.write_record is not None:
         return _write_record(options)
+    if options.evaluate_only and options.prepare_only:
+        raise UserError("--evaluate-only trains nothing, so there is nothing to prepare: leave out --prepare-only")
     name = options.recorded.absolute().name
     out = options.out or Path(f"{name.removesuffix('.json')}.reproduction")
     request = Request(
@@ -61,9 +68,12 @@ def run(options: argparse.Namespace) -> CommandResult:
         init=options.init,
         processes=options.processes,
         evaluate_only=options.evaluate_only,
+        prepare_only=options.prepare_only,
     )
     with contextlib.redirect_stdout(sys.stderr):
         report = reproduce(request, _say)
+    if report is None:
+        return CommandResult()
     text = json.dumps(report.to_json(), indent=2) if options.json else _describe(report)
     return CommandResult(text, 0 if report.reproduced else 1)
 
@@ -72,11 +82,9 @@ def _write_record(options: argparse.Namespace) -> CommandResult:
     from dstransformer.io.text import check_output_file
     from dstransformer.reproduction import record
 
-    for option in ("corpus", "inputs", "init", "processes", "out"):
-        if getattr(options, option) is not None:
+    for option in ("corpus", "inputs", "init", "processes", "evaluate-only", "prepare-only", "out"):
+        if getattr(options, option.replace("-", "_")) not in (None, False):
             raise UserError(f"--write-record only writes a file: leave out --{option}")
-    if options.evaluate_only:
-        raise UserError("--write-record only writes a file: leave out --evaluate-only")
     path = check_output_file(options.write_record)
     if path.exists():
         raise UserError(f"{path} already exists: give another name")

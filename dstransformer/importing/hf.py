@@ -245,21 +245,22 @@ def _number(stated: Mapping[str, Any], name: str, path: Path) -> int:
 
 @contextmanager
 def _open_weights(path: Path) -> Iterator[Load]:
-    """Within it, weights can be read by their names."""
+    """Within it, weights can be read by their names. Each maps the file anew, so that no read page stays in memory."""
     try:
         with safe_open(path, "pt") as file:
             names = set(file.keys())
 
-            def load(name: str) -> Tensor:
-                stored = next((one for one in (name, *_other_names(name)) if one in names), None)
-                if stored is None:
-                    raise DataError(f"{path} has no weight {name}: it does not fit {CONFIG}; {_ADVICE}")
-                weight: Tensor = file.get_tensor(stored)
-                if not weight.is_floating_point():
-                    raise DataError(f"{path}: {name} is of type {weight.dtype}, not of floating-point numbers")
-                return weight
+        def load(name: str) -> Tensor:
+            stored = next((one for one in (name, *_other_names(name)) if one in names), None)
+            if stored is None:
+                raise DataError(f"{path} has no weight {name}: it does not fit {CONFIG}; {_ADVICE}")
+            with safe_open(path, "pt") as mapped:
+                weight: Tensor = mapped.get_tensor(stored)
+            if not weight.is_floating_point():
+                raise DataError(f"{path}: {name} is of type {weight.dtype}, not of floating-point numbers")
+            return weight
 
-            yield load
+        yield load
     except OSError as error:
         raise read_error(path, error) from None
     except SafetensorError as error:

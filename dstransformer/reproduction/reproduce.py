@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dstransformer.config import Config, compose, precision_of, write_config
-from dstransformer.corpus import Corpus
+import torch
+
+from dstransformer.config import compose, precision_of, write_config
+from dstransformer.corpus import Corpus, Split
 from dstransformer.distributed.child import run_dst
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import World, join_world, leave_world
-from dstransformer.errors import RUN_AGAIN, DataError, DstError, UserError
+from dstransformer.errors import RUN_AGAIN, DataError, DstError, UserError, counted
 from dstransformer.evaluation import Evaluation
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator, add_paper_bleu
@@ -45,6 +48,7 @@ class Request:
         init: The bundle that the training started from; None for the recorded path.
         processes: Number of processes; None for the recorded number.
         evaluate_only: Evaluate the recorded weights, and train nothing.
+        prepare_only: Find the corpus and write the configuration, and train nothing.
     """
 
     recorded: Path
@@ -54,6 +58,12 @@ class Request:
     init: Path | None = None
     processes: int | None = None
     evaluate_only: bool = False
+    prepare_only: bool = False
+
+    @property
+    def run(self) -> Path:
+        """The run folder of the training done again."""
+        return self.out / "run"
 
 
 @dataclass(frozen=True)
@@ -123,39 +133,40 @@ class Report:
         }  # fmt: skip
 
 
-def reproduce(request: Request, say: Say) -> Report:
+def reproduce(request: Request, say: Say) -> Report | None:
     """Do a training, or only its evaluation, again.
 
     Args:
         request: What to do.
         say: Called with lines about what differs and what happens.
 
+    Returns:
+        The comparison; None if the training was only prepared.
+
     Raises:
         UserError: The record, the corpus or an option is wrong.
         DstError: The training failed or was stopped.
     """
     record = records.read(request.recorded)
-    config = record.config
     bundle = _recorded_bundle(request) if request.evaluate_only else None
-    processes = _processes(request, record, config)
+    processes = _processes(request, record)
     _claim(request.out, record)
     with _alone() as world:
-        threads = None if request.evaluate_only else _threads(record)
+        threads = None if bundle is not None else _threads(record)
         here = describe_environment(world, processes, threads)
-        if bundle is not None:
-            here["world_size"] = record.provenance.get("world_size")
         changed = differences(record.provenance, here)
         for line in describe_differences(changed):
             say(line)
         corpus = find_corpus(record, request.corpus, request.out / "corpus", request.inputs, say)
         if bundle is not None:
-            evaluations = {name: found for name, found, _ in _evaluate(config, corpus, bundle, world, record.figures)}
-            return _compare_evaluation(record, config, changed, evaluations, world)
-        run = _train(request, record, config, corpus, processes, threads, say)
-        found = records.read(run)
-        changed = differences(record.provenance, found.provenance)
-        bounds = {} if not changed or found.figures == record.figures else _bounds(config, corpus, run, world, record)
-        return _compare_training(record, found, changed, bounds)
+            return _compare_evaluation(record, changed, corpus, bundle, world)
+        if not _is_finished(request.run, record):
+            arguments = _prepare(request, record, corpus)
+            if request.prepare_only:
+                say(f"prepared  train on {processes} processes with: {shlex.join(['dst', *arguments])}")
+                return None
+            _train(request, arguments, processes, threads, say)
+        return _compare_training(record, request.run, corpus, world)
 
 
 def describe_differences(changed: Mapping[str, tuple[str, str]]) -> Iterator[str]:
@@ -175,19 +186,19 @@ def _recorded_bundle(request: Request) -> Bundle:
     return bundle
 
 
-def _processes(request: Request, record: Record, config: Config) -> int:
-    """The number of processes that train. Raises before anything is built if it cannot be."""
+def _processes(request: Request, record: Record) -> int:
+    """The number of processes that train; for an evaluation alone, the recorded one. Raises if it cannot be."""
     processes = request.processes or record.world_size
-    compose(config, processes)
-    if not request.evaluate_only:
-        import torch
-
-        gpus = torch.cuda.device_count()
-        if gpus and processes > gpus:
-            raise UserError(
-                f"{record.name} was trained by {processes} processes, and this machine has {gpus} GPUs: give a smaller "
-                f"--processes that divides batch.micro_batches = {config.batch.micro_batches}"
-            )
+    compose(record.config, processes)
+    if request.evaluate_only or request.prepare_only or _is_finished(request.run, record):
+        return processes
+    gpus = torch.cuda.device_count()
+    if gpus and processes > gpus:
+        raise UserError(
+            f"{record.name} was trained by {processes} processes, and this machine has {counted(gpus, 'GPU')}: give a "
+            f"smaller --processes that divides batch.micro_batches = {record.config.batch.micro_batches}, or "
+            "--prepare-only to train with a launcher"
+        )
     return processes
 
 
@@ -225,19 +236,30 @@ def _alone() -> Iterator[World]:
         leave_world()
 
 
-def _train(
-    request: Request, record: Record, config: Config, corpus: Corpus, processes: int, threads: str | None, say: Say
-) -> Path:
-    """Train in a run folder, or go on in it; returns that folder."""
-    run, log, preset = request.out / "run", request.out / "train.log", request.out / "config.yaml"
+def _is_finished(run: Path, record: Record) -> bool:
+    """Whether a run has all figures that are recorded."""
+    try:
+        return (run / "bundle").is_dir() and records.read(run).figures.keys() >= record.figures.keys()
+    except DataError:
+        return False
+
+
+def _prepare(request: Request, record: Record, corpus: Corpus) -> list[str]:
+    """Write the configuration; returns the arguments of ``dst`` that train with it."""
+    preset, config = request.out / "config.yaml", record.config
     tracking = config.tracking.model_copy(update={"uri": None})
     with storage_errors(preset):
         write_config(config.model_copy(update={"tracking": tracking}), preset)
-    arguments = ["train", str(preset), "--corpus", str(corpus.path), "--run", str(run)]
-    if (init := _parent(request, record)) is not None:
-        arguments += ["--init", str(init)]
+    arguments = ["train", str(preset), "--corpus", str(corpus.path), "--run", str(request.run)]
+    parent = _parent(request, record)
+    return arguments if parent is None else [*arguments, "--init", str(parent)]
+
+
+def _train(request: Request, arguments: Sequence[str], processes: int, threads: str | None, say: Say) -> None:
+    """Train, or go on with a training."""
+    log = request.out / "train.log"
     started = "1 process" if processes == 1 else f"{processes} processes"
-    say(f"training  {config.training.max_updates:,} updates in {run}, {started}; its log is {log}")
+    say(f"training  in {request.run}, {started}; its log is {log}")
     done = run_dst(arguments, log, {} if threads is None else {"OMP_NUM_THREADS": threads}, processes)
     if done.signal is not None:
         stopped = DstError("stopped: run the same command to go on")
@@ -245,7 +267,6 @@ def _train(
         raise stopped
     if done.status != 0:
         raise DstError(f"the training failed: {done.error}; see {log}")
-    return run
 
 
 def _parent(request: Request, record: Record) -> Path | None:
@@ -269,56 +290,55 @@ def _parent(request: Request, record: Record) -> Path | None:
 
 
 def _evaluate(
-    config: Config, corpus: Corpus, bundle: Bundle, world: World, splits: Mapping[str, object]
-) -> Iterator[tuple[str, Evaluation, Validator]]:
-    """Evaluate a bundle on held-out splits, as the end of a training does."""
-    task = Task(corpus.manifest.trees)
-    precision = precision_of(compose(config, 1 if config.batch.micro_batches == "auto" else config.batch.micro_batches))
-    validator = Validator(config, corpus.tokenizer, world, precision, task)
+    record: Record, corpus: Corpus, bundle: Bundle, world: World
+) -> Iterator[tuple[Split, Evaluation, Validator]]:
+    """Evaluate a bundle on the held-out splits of a record, as the end of a training does."""
+    config = record.config
+    precision = precision_of(compose(config, record.world_size))
+    validator = Validator(config, corpus.tokenizer, world, precision, Task(corpus.manifest.trees))
     validator.load(bundle.load_weights().items())
-    for name in splits:
+    for name in record.figures:
         split = corpus.split(name)
         found = validator.evaluate(split, config.validation.final_sentences)
-        yield name, add_paper_bleu(found, split, corpus.manifest.tgt_lang), validator
-
-
-def _bounds(config: Config, corpus: Corpus, run: Path, world: World, record: Record) -> dict[str, dict[str, float]]:
-    """The bounds of the figures of a training done again, by split."""
-    task, sentences = Task(corpus.manifest.trees), config.validation.final_sentences
-    return {
-        name: sampling_bounds(validator, corpus.split(name), found, task, sentences)
-        for name, found, validator in _evaluate(config, corpus, open_bundle(run), world, record.figures)
-    }
+        yield split, add_paper_bleu(found, split, corpus.manifest.tgt_lang), validator
 
 
 def _compare_evaluation(
-    record: Record,
-    config: Config,
-    changed: Mapping[str, tuple[str, str]],
-    evaluations: Mapping[str, Evaluation],
-    world: World,
+    record: Record, changed: Mapping[str, tuple[str, str]], corpus: Corpus, bundle: Bundle, world: World
 ) -> Report:
-    trained = precision_of(compose(config, record.world_size))
+    """Evaluate the recorded weights again."""
+    trained = precision_of(compose(record.config, record.world_size))
     on_gpu = "gpu_kernels" in (record.provenance.get("hardware") or {})
     precisions = (trained if on_gpu else "fp32", trained if world.device.type == "cuda" else "fp32")
-    found = {name: evaluation.metrics for name, evaluation in evaluations.items()}
-    bounds = {
-        split: {
-            name: rounding_bound(name, value, evaluations[split].sentences, precisions)
-            for name, value in figures.items()
+    found, bounds = {}, {}
+    for (name, figures), (_, evaluation, _) in zip(
+        record.figures.items(), _evaluate(record, corpus, bundle, world), strict=True
+    ):
+        found[name] = evaluation.metrics
+        bounds[name] = {
+            figure: rounding_bound(figure, value, evaluation.sentences, precisions) for figure, value in figures.items()
         }
-        for split, figures in record.figures.items()
-    }
     return Report(record.name, changed, _figures(record.figures, found, bounds), None, None)
 
 
-def _compare_training(
-    record: Record, found: Record, changed: Mapping[str, tuple[str, str]], bounds: Mapping[str, Mapping[str, float]]
-) -> Report:
+def _compare_training(record: Record, run: Path, corpus: Corpus, world: World) -> Report:
+    """Compare a training with its record."""
+    found = records.read(run)
+    changed = differences(record.provenance, found.provenance)
+    bounds = {}
+    if changed and found.figures != record.figures:
+        task, sentences = Task(corpus.manifest.trees), record.config.validation.final_sentences
+        bounds = {
+            name: sampling_bounds(validator, split, evaluation, task, sentences)
+            for name, (split, evaluation, validator) in zip(
+                record.figures, _evaluate(record, corpus, open_bundle(run), world), strict=True
+            )
+        }
     losses = dict(found.training_loss)
     gaps = [(abs(loss - losses[step]), step) for step, loss in record.training_loss if step in losses]
     figures = _figures(record.figures, found.figures, bounds)
-    return Report(record.name, changed, figures, found.weights_sha256 == record.weights_sha256, max(gaps, default=None))
+    same_weights = found.weights_sha256 == record.weights_sha256
+    return Report(record.name, changed, figures, same_weights, max(gaps, default=None))
 
 
 def _figures(
