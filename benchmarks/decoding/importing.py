@@ -14,14 +14,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from benchmarks.lib.bars import print_at_most
 from benchmarks.lib.memory import tree_peak
-from benchmarks.lib.processes import ROOT
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "d_model": 512, "encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048,
     "encoder_attention_heads": 8, "decoder_attention_heads": 8, "max_position_embeddings": 512,
 }  # fmt: skip
@@ -33,8 +33,9 @@ SECONDS, TIMES_SIZE = 15.0, 2.0
 MIB = 2**20
 
 
-def main(_: argparse.Namespace) -> None:
-    sys.path.insert(0, str(ROOT / "tests"))
+def main(options: argparse.Namespace) -> None:
+    del options  # there are none
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
     from support.models.opus import opus_folder
 
     with tempfile.TemporaryDirectory() as place:

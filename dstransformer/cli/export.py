@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dstransformer.cli.options import CommandResult, Commands, folder
 from dstransformer.errors import UserError
 from dstransformer.terminal.command import CommandParser, exit_on_sigterm
+
+if TYPE_CHECKING:
+    from dstransformer.export.shortlist import ShortlistOptions
 
 #: What ``--quantization`` takes: CTranslate2's names.
 QUANTIZATIONS = (
@@ -40,21 +44,11 @@ def add_parser(commands: Commands[CommandParser]) -> None:
         action="store_true",
         help="weights of 7 bits in an int8 type: exact on processors without instructions for 8 (VNNI)",
     )
-    ct2.add_argument(
-        "--shortlist",
-        type=folder,
-        metavar="CORPUS",
-        help="limit translations to pieces that a corpus of dst-prep has for those of the source",
-    )
-    ct2.add_argument(
-        "--shortlist-best", type=int, metavar="K", help="with --shortlist: likely target pieces of a source piece (100)"
-    )
-    ct2.add_argument(
-        "--shortlist-frequent", type=int, metavar="N", help="with --shortlist: frequent pieces for any source (100)"
-    )
+    _add_shortlist(ct2)
     ct2.set_defaults(handler=run_ct2)
     marian = formats.add_parser("marian", help="a folder for Marian: model.npz and its vocabulary")
     _add_places(marian)
+    _add_shortlist(marian)
     marian.set_defaults(handler=run_marian)
 
 
@@ -65,6 +59,40 @@ def _add_places(parser: CommandParser) -> None:
     parser.add_argument(
         "--sign", type=folder, metavar="KEY", help="sign the export with a private key (needs dstransformer[sign])"
     )
+
+
+def _add_shortlist(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--shortlist",
+        type=folder,
+        metavar="CORPUS",
+        help="limit translations to pieces that a corpus of dst-prep has for those of the source",
+    )
+    parser.add_argument(
+        "--shortlist-best", type=int, metavar="K", help="with --shortlist: likely target pieces of a source piece (100)"
+    )
+    parser.add_argument(
+        "--shortlist-frequent", type=int, metavar="N", help="with --shortlist: frequent pieces for any source (100)"
+    )
+
+
+def _shortlist(options: argparse.Namespace) -> ShortlistOptions | None:
+    """The shortlist, if one is wanted.
+
+    Raises:
+        UserError: An option of the shortlist without one, or out of bounds.
+    """
+    sizes = {"best": options.shortlist_best, "frequent": options.shortlist_frequent}
+    for name, value in sizes.items():
+        if value is not None and options.shortlist is None:
+            raise UserError(f"--shortlist-{name} is for --shortlist: add it, or leave that out")
+        if value is not None and value < 1:
+            raise UserError(f"--shortlist-{name} {value}: give 1 or more")
+    if options.shortlist is None:
+        return None
+    from dstransformer.export.shortlist import DEFAULT_SIZE, ShortlistOptions
+
+    return ShortlistOptions(options.shortlist, **{name: value or DEFAULT_SIZE for name, value in sizes.items()})
 
 
 def _finish(options: argparse.Namespace) -> Callable[[Path], None] | None:
@@ -87,11 +115,18 @@ def run_hf(options: argparse.Namespace) -> CommandResult:
 
 
 def run_marian(options: argparse.Namespace) -> CommandResult:
-    """Write a folder for Marian."""
+    """Write a folder for Marian.
+
+    Raises:
+        UserError: An option of the shortlist without one, or out of bounds.
+    """
+    shortlist = _shortlist(options)
     from dstransformer.export.marian_npz import DECODER, export_marian
 
     exit_on_sigterm()
-    export_marian(options.bundle, options.out, overwrite=options.overwrite, finish=_finish(options))
+    export_marian(
+        options.bundle, options.out, shortlist=shortlist, overwrite=options.overwrite, finish=_finish(options)
+    )
     return CommandResult(f"{options.out}: a model of Marian; decode with --config {options.out / DECODER}")
 
 
@@ -105,21 +140,10 @@ def run_ct2(options: argparse.Namespace) -> CommandResult:
         raise UserError(
             f"--reduce-range is for int8, not {options.quantization}: add --quantization int8, or leave it out"
         )
-    sizes = {"best": options.shortlist_best, "frequent": options.shortlist_frequent}
-    for name, value in sizes.items():
-        if value is not None and options.shortlist is None:
-            raise UserError(f"--shortlist-{name} is for --shortlist: add it, or leave that out")
-        if value is not None and value < 1:
-            raise UserError(f"--shortlist-{name} {value}: give 1 or more")
+    shortlist = _shortlist(options)
     from dstransformer.export.ct2 import export_ct2
-    from dstransformer.export.shortlist import DEFAULT_SIZE, ShortlistOptions
 
     exit_on_sigterm()
-    shortlist = None
-    if options.shortlist is not None:
-        shortlist = ShortlistOptions(
-            options.shortlist, **{name: value or DEFAULT_SIZE for name, value in sizes.items()}
-        )
     export_ct2(
         options.bundle,
         options.out,

@@ -17,6 +17,7 @@ from dstransformer.corpus import Tokenizer
 from dstransformer.errors import DataError
 from dstransformer.export.lengths import length_exponent
 from dstransformer.export.marian import check_marian, marian_weights
+from dstransformer.export.shortlist import ShortlistOptions
 from dstransformer.export.weights import FULL_ADVICE, check_translates
 from dstransformer.io.files import replace_folder
 from dstransformer.io.output_folders import check_output_folder
@@ -28,9 +29,10 @@ FORMAT_VERSION = 1
 
 RECORD, MODEL, DECODER = "dstransformer.json", "model.npz", "decoder.yml"
 VOCABULARY, SOURCE_VOCABULARY, TARGET_VOCABULARY = "vocab.spm", "vocab.src.spm", "vocab.tgt.spm"
+LEXICON = "lex.s2t"
 
 #: All files of the folder.
-FILES = (RECORD, MODEL, DECODER, VOCABULARY, SOURCE_VOCABULARY, TARGET_VOCABULARY)
+FILES = (RECORD, MODEL, DECODER, VOCABULARY, SOURCE_VOCABULARY, TARGET_VOCABULARY, LEXICON)
 
 #: The array of the model that holds its configuration, as the bytes of its YAML.
 CONFIG = "special:model.yml"
@@ -83,13 +85,19 @@ def _layer_names(side: str, number: int) -> Iterator[tuple[str, tuple[str, bool]
 
 
 def export_marian(
-    source: str | Path, out: Path, *, overwrite: bool = False, finish: Callable[[Path], None] | None = None
+    source: str | Path,
+    out: Path,
+    *,
+    shortlist: ShortlistOptions | None = None,
+    overwrite: bool = False,
+    finish: Callable[[Path], None] | None = None,
 ) -> Bundle:
     """Write a bundle as a model of Marian with its vocabulary.
 
     Args:
         source: See :func:`dstransformer.model.open_bundle`.
         out: The folder; it appears once it is complete.
+        shortlist: A corpus whose lexical table limits what Marian translates to; None for no such limit.
         overwrite: Whether to replace an earlier export.
         finish: Called with the complete folder before it appears, as to sign it.
 
@@ -104,7 +112,11 @@ def export_marian(
     bundle = open_bundle(source)
     check_translates(bundle)
     _check(bundle)
+    lexicon = None if shortlist is None else shortlist.lexical_text(bundle.tokenizer)
     arrays = marian_arrays(bundle)
+    decoder = decoder_config(bundle)
+    if shortlist is not None:
+        decoder["shortlist"] = [LEXICON, shortlist.frequent, shortlist.best, 0]
 
     def write(folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -114,7 +126,9 @@ def export_marian(
         else:
             bundle.tokenizer.src.save(folder / SOURCE_VOCABULARY)
             bundle.tokenizer.save(folder / TARGET_VOCABULARY)
-        (folder / DECODER).write_text(yaml.safe_dump(decoder_config(bundle), sort_keys=False), encoding="utf-8")
+        if lexicon is not None:
+            (folder / LEXICON).write_text(lexicon, encoding="utf-8")
+        (folder / DECODER).write_text(yaml.safe_dump(decoder, sort_keys=False), encoding="utf-8")
         record = {
             "format_version": FORMAT_VERSION,
             "dstransformer": bundle.provenance.get("dstransformer"),

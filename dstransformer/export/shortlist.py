@@ -1,4 +1,4 @@
-"""A shortlist of target pieces for each source piece: the vocabulary map of CTranslate2.
+"""A shortlist of target pieces for each source piece: the vocabulary map of CTranslate2, a lexical table for Marian.
 
 With one, the product before the softmax has rows for the pieces that the source may be translated to, instead of for
 all. The pieces come from lexical probabilities, IBM's model 1 (Brown et al., 1993, section 4.1), of a corpus.
@@ -82,13 +82,34 @@ class ShortlistOptions:
         Raises:
             DataError: The folder is not a corpus, or it is encoded with another tokenizer.
         """
+        return build_shortlist(self._open(tokenizer), best=self.best, frequent=self.frequent).text(tokenizer)
+
+    def lexical_text(self, tokenizer: Tokenizer) -> str:
+        """The lexical table that Marian makes a shortlist of: lines of target piece, source piece and probability.
+
+        It has the most probable target pieces of each source piece.
+
+        Raises:
+            DataError: See :meth:`build`.
+        """
+        corpus = self._open(tokenizer)
+        table = lexical_table(corpus.split("train"), tokenizer.src.vocab_size, tokenizer.vocab_size)
+        source, target = (one.pieces(range(one.vocab_size)) for one in (tokenizer.src, tokenizer))
+        chosen = [cell for cells in _likely(table, len(source), self.best) for cell in cells.tolist()]
+        return "".join(
+            f"{target[table.target[cell]]} {source[table.source[cell]]} {table.probability[cell]:.6g}\n"
+            for cell in chosen
+        )
+
+    def _open(self, tokenizer: Tokenizer) -> Corpus:
+        """The corpus, which must have the tokenizer of the model."""
         corpus = Corpus.open(self.corpus)
         if corpus.tokenizer.identity != tokenizer.identity:
             raise DataError(
                 f"--shortlist {self.corpus}: the corpus has another tokenizer than the model: name the corpus that the "
                 "model was trained on, or one with its tokenizer"
             )
-        return build_shortlist(corpus, best=self.best, frequent=self.frequent).text(tokenizer)
+        return corpus
 
 
 class LexicalTable(NamedTuple):
@@ -123,14 +144,20 @@ def build_shortlist(corpus: Corpus, *, best: int, frequent: int) -> Shortlist:
     most = np.argsort(-counts, kind="stable")[:frequent]
     always = sorted({EOS_ID, *most[counts[most] > 0].tolist()})
     table = lexical_table(split, tokenizer.src.vocab_size, tokenizer.vocab_size)
-    order = np.lexsort((table.target, -table.probability, table.source))
-    starts = np.searchsorted(table.source, np.arange(tokenizer.src.vocab_size + 1))
     by_source = []
-    for piece, (begin, end) in enumerate(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)):
+    for piece, cells in enumerate(_likely(table, tokenizer.src.vocab_size, best)):
         own = [piece] if tokenizer.is_joint and piece > EOS_ID else []
-        found = dict.fromkeys(own + table.target[order[begin : min(end, begin + best)]].tolist())
+        found = dict.fromkeys(own + table.target[cells].tolist())
         by_source.append([target for target in found if target not in always])
     return Shortlist(always, by_source)
+
+
+def _likely(table: LexicalTable, src_size: int, best: int) -> Iterator[Int64]:
+    """For each source piece the places in a table of its most probable target pieces, best first."""
+    order = np.lexsort((table.target, -table.probability, table.source))
+    starts = np.searchsorted(table.source, np.arange(src_size + 1))
+    for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        yield order[begin : min(end, begin + best)]
 
 
 def lexical_table(split: Split, src_size: int, tgt_size: int) -> LexicalTable:

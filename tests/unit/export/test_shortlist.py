@@ -168,3 +168,21 @@ def test_the_command_makes_and_uses_it(
     assert main(["export", "ct2", str(other), str(tmp_path / "y"), "--shortlist", str(toy_corpus)]) == 2
     assert "the corpus has another tokenizer than the model" in capsys.readouterr().err
     assert not (tmp_path / "y").exists()
+
+
+def test_the_lexical_table_of_marian_has_the_likely_pieces(toy_corpus: Path) -> None:
+    corpus = Corpus.open(toy_corpus)
+    tokenizer = corpus.tokenizer
+    table = lexical_table(corpus.split("train"), tokenizer.src.vocab_size, tokenizer.vocab_size)
+    expected = {(int(s), int(t)): p for s, t, p in zip(*table, strict=True)}
+    ids = {piece: number for number, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}
+    lines = ShortlistOptions(toy_corpus, BEST, FREQUENT).lexical_text(tokenizer).splitlines()
+    found: dict[int, list[float]] = defaultdict(list)
+    for line in lines:
+        target, source, probability = line.split(" ")
+        assert float(probability) == pytest.approx(expected[ids[source], ids[target]], rel=1e-5)
+        found[ids[source]].append(float(probability))
+    assert max(map(len, found.values())) == BEST
+    for source, probabilities in found.items():
+        own = sorted((p for (s, _), p in expected.items() if s == source), reverse=True)
+        assert probabilities == pytest.approx(own[:BEST], rel=1e-5)
