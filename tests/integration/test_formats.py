@@ -1,14 +1,16 @@
 """Files of every released format version open, and a run resumes from them, also after the schema has gained keys.
 
-``tests/data/formats/1`` holds a corpus and a run with a checkpoint, written by commit c787bc4: bundles and checkpoints
-of format version 1, and a corpus of format version 2. ``tests/data/formats/2`` holds the same bundle in format version
-2, written by commit d807e0e, and a checkpoint of format version 2, written by commit 558e429. ``tests/data/formats/3``
-holds a run like the first with a checkpoint and a bundle of format version 3, and a corpus of format version 4, written
-by commit 1a71624. ``tests/data/formats/4`` holds a corpus of format version 6 of two sources with a vocabulary for each
-language, written by commit 480d097. ``tests/data/formats/5`` holds a corpus of format version 7, written by commit
-c029a82. ``tests/data/formats/6`` holds a corpus of format version 9, with alignments, written by commit 7cfc0f8.
-``tests/data/formats/1/ct2`` and ``hf`` are the bundle of version 1 as exports of
-format version 1: for CTranslate2, and for Hugging Face, written by commit 830c7b3.
+``tests/data/formats/1`` holds a corpus and a run with a checkpoint, written by commit c787bc4: bundles and
+checkpoints of format version 1, and a corpus of format version 2. ``tests/data/formats/2`` holds the same bundle in
+format version 2, written by commit d807e0e, and a checkpoint of format version 2, written by commit 558e429.
+``tests/data/formats/3`` holds a run like the first with a checkpoint and a bundle of format version 3, and a corpus
+of format version 4, written by commit 1a71624. ``tests/data/formats/4`` holds a corpus of format version 6 of two
+sources with a vocabulary for each language, written by commit 480d097. ``tests/data/formats/5`` holds a corpus of
+format version 7, written by commit c029a82. ``tests/data/formats/6`` holds a corpus of format version 9, with
+alignments, written by commit 7cfc0f8. ``tests/data/formats/7`` holds a bundle of format version 6, an imported
+OPUS-MT model with random weights, an export for Marian and a record of a training, both of format version 1, written
+by commit 4109322. ``tests/data/formats/1/ct2`` and ``hf`` are the bundle of version 1 as exports of format version 1:
+for CTranslate2, and for Hugging Face, written by commit 830c7b3.
 """
 
 from __future__ import annotations
@@ -32,10 +34,13 @@ from dstransformer.batching.links import LinkReader
 from dstransformer.checkpoints.format import read_checkpoint, verify_checkpoint
 from dstransformer.corpus import Corpus
 from dstransformer.decoding import Translator
+from dstransformer.decoding.scoring import Scorer
 from dstransformer.errors import ConfigError, DataError
 from dstransformer.export.ct2_engine import open_ct2
 from dstransformer.export.hf import WEIGHTS, export_hf
+from dstransformer.importing.marian import import_marian
 from dstransformer.model import LengthSums, open_bundle, training_flops
+from dstransformer.reproduction import record
 
 STORED = Path(__file__).parents[1] / "data" / "formats" / "1"
 CURRENT = STORED.parent / "3" / "run"
@@ -224,3 +229,21 @@ def test_a_hugging_face_export_of_the_first_format_is_replaced_by_its_equal(tmp_
         texts = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != WEIGHTS}
         assert texts == {path.name: path.read_bytes() for path in (STORED / "hf").iterdir() if path.name != WEIGHTS}
     torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
+
+
+def test_imported_models_and_exports_for_marian_open(tmp_path: Path) -> None:
+    folder = STORED.parent / "7"
+    assert "format_version: 6" in (folder / "bundle" / "config.yaml").read_text()
+    marian, vocabulary = folder / "marian", folder / "marian" / "vocab.spm"
+    assert json.loads((marian / "dstransformer.json").read_text())["format_version"] == 1
+    import_marian(marian / "model.npz", [vocabulary, vocabulary], tmp_path / "bundle")
+    for bundle, expected in ((folder / "bundle", -128.11622), (tmp_path / "bundle", -164.78366)):
+        (found,) = Scorer.load(bundle).score(["The old man sees a dog."], ["Der alte Mann sieht einen Hund."])
+        assert found.log_probability == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_record_of_the_first_format_is_read() -> None:
+    found = record.read(STORED.parent / "7" / "record.json")
+    assert (found.name, found.world_size, found.config.training.max_updates) == ("run", 2, 60)
+    assert found.figures["test"]["chrf"] == pytest.approx(2.5739, abs=1e-4)
+    assert found.corpus is not None

@@ -21,7 +21,9 @@ from dstransformer.config import DecodingConfig
 from dstransformer.corpus import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 from dstransformer.decoding import Translator
 from dstransformer.errors import DataError, DstError
+from dstransformer.evaluation.bleu import score
 from dstransformer.export.marian_npz import CONFIG, export_marian
+from dstransformer.export.shortlist import ShortlistOptions
 from dstransformer.importing.marian import import_marian
 from dstransformer.model import Bundle, open_bundle
 
@@ -182,6 +184,24 @@ def test_marian_translates_as_we_do_with_our_model(tmp_path: Path, toy_corpus: P
     export_marian(bundle, tmp_path / "marian")
     decoder = str(tmp_path / "marian" / "decoder.yml")
     compare(bundle, lines, *decode(lines, tmp_path, "-c", decoder, *GREEDY))
+
+
+@pytest.mark.slow
+@pytest.mark.extended
+def test_marian_takes_8_bit_weights_and_our_shortlist(tmp_path: Path, toy_corpus: Path, lines: list[str]) -> None:
+    """Bergamot's form: intgemm8, with a lexical shortlist."""
+    marian_python()
+    bundle = trained_bundle(tmp_path / "bundle", toy_corpus, updates=150, vocab_multiple=1, **MARIAN)
+    export_marian(bundle, tmp_path / "plain")
+    export_marian(bundle, tmp_path / "short", shortlist=ShortlistOptions(toy_corpus, 50, 50))
+    packed = tmp_path / "short" / "model.bin"
+    marian("convert", "-f", tmp_path / "short" / "model.npz", "-t", packed, "-g", "intgemm8", cwd=tmp_path)
+    assert packed.stat().st_size < 0.6 * (tmp_path / "short" / "model.npz").stat().st_size
+    full, _ = decode(lines[:300], tmp_path, "-c", str(tmp_path / "plain" / "decoder.yml"), *GREEDY)
+    model = ("-c", str(tmp_path / "short" / "decoder.yml"), "-m", str(packed))
+    small, _ = decode(lines[:300], tmp_path, *model, *GREEDY)
+    assert full != small
+    assert score(small, full)[0].value > 40  # of a model that is not finished
 
 
 @pytest.mark.slow
