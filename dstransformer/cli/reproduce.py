@@ -112,7 +112,8 @@ def _describe(report: Report) -> str:
     if report.loss_difference is not None:
         gap, step = report.loss_difference
         apart = "all logged values are equal" if gap == 0 else f"at most {gap:.2g} apart, at update {step:,}"
-        lines.append(f"training loss: {apart}")
+        stopped = "; a run that was stopped logs means of fewer updates" if gap and report.same_weights else ""
+        lines.append(f"training loss: {apart}{stopped}")
     if report.same_weights is not None:
         lines.append(f"weights: {'the same bits' if report.same_weights else 'other bits'}")
     lines.append(_verdict(report))
