@@ -88,7 +88,7 @@ def _write_record(options: argparse.Namespace) -> CommandResult:
     path = check_output_file(options.write_record)
     if path.exists():
         raise UserError(f"{path} already exists: give another name")
-    record.read(options.recorded).write(path)
+    record.read(options.recorded).without_places().write(path)
     return CommandResult(f"{path}: `dst reproduce {path}` does the training again")
 
 

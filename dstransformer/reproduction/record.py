@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,17 @@ class Record:
     def world_size(self) -> int:
         """Number of processes; 1 if an older version did not record it."""
         return int(self.provenance.get("world_size") or 1)
+
+    def without_places(self) -> Record:
+        """A copy for others: without paths of this machine and the address of its tracking server."""
+        parent = self.provenance.get("parent")
+        config = self.provenance["config"]
+        tracking = {**config.get("tracking", {}), "uri": None}
+        kept = {name: value for name, value in self.provenance.items() if name != "corpus"}
+        kept["config"] = {**config, "tracking": tracking}
+        if isinstance(parent, dict):
+            kept["parent"] = {name: value for name, value in parent.items() if name != "path"}
+        return replace(self, provenance=kept)
 
     def write(self, path: Path) -> None:
         """Write the record as JSON."""

@@ -276,7 +276,7 @@ def _parent(request: Request, record: Record) -> Path | None:
         if request.init is not None:
             raise UserError(f"--init {request.init}: {record.name} did not start from a bundle; leave it out")
         return None
-    place = request.init if request.init is not None else Path(str(parent["path"]))
+    place = request.init if request.init is not None else Path(str(parent.get("path", "")))
     try:
         found = open_bundle(place)
     except DataError as error:

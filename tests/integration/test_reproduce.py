@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from support.data.corpora import build_toy
+from support.processes.forks import REPOSITORY
 from support.processes.launching import run_dst
 from support.training.runs import train_options
 
 from dstransformer.cli.program import run as dst
+from dstransformer.config import load_config
 from dstransformer.reproduction import record as records
 from dstransformer.reproduction.record import Record
 
@@ -214,3 +216,24 @@ def test_a_record_is_read_as_it_was_written(trained: Path, tmp_path: Path) -> No
     assert after.corpus is not None
     assert after.figures["test"].keys() >= {"loss", "bleu", "chrf"}
     assert [step for step, _ in after.training_loss] == [2, 4, 6, 8, 10, 12]
+
+
+def test_a_written_record_names_no_place_of_this_machine(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "record.json"
+    assert dst(["reproduce", str(trained / "original"), "--write-record", str(path)]) == 0
+    assert "does the training again" in capsys.readouterr().out
+    assert str(trained.parent) not in path.read_text()
+    assert records.read(path).figures == records.read(trained / "original").figures
+
+
+def test_the_record_of_the_quickstart_is_of_its_training() -> None:
+    found = records.read(REPOSITORY / "benchmarks" / "results" / "quickstart.json")
+    today = load_config("toy", ["batch.micro_batches=2"], ["zero1", "fp32"])
+    assert found.config.model_dump(exclude={"tracking"}) == today.model_dump(exclude={"tracking"})
+    assert found.world_size == 2
+    assert found.corpus is not None
+    assert found.corpus["command"].startswith("dst-prep build --source toy ")
+    assert "--pairs 100000 --seed 1 --valid-size 500 " in found.corpus["command"]
+    assert f"BLEU {found.figures['test']['bleu']:.2f}" in (REPOSITORY / "benchmarks/results/runs.md").read_text()
