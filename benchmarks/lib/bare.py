@@ -8,7 +8,8 @@ from torch import nn
 from dstransformer.batching import Update
 from dstransformer.config import Config
 from dstransformer.model import DTYPES, Transformer
-from dstransformer.training.optim import build_optimizer, learning_rate
+from dstransformer.training.optim import build_optimizer
+from dstransformer.training.schedule import learning_rate
 
 #: Loss scale in fp16.
 LOSS_SCALE = 1024.0
@@ -51,7 +52,9 @@ class BareStepper:
             torch._foreach_mul_(gradients, 1.0 / self._scale)
         torch.nn.utils.get_total_norm(gradients)
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(self._number, self._config.model.d_model, self._config.schedule)
+            group["lr"] = learning_rate(
+                self._number, self._config.model.d_model, self._config.schedule, self._config.training.max_updates
+            )
         self._optimizer.step()
         self._optimizer.zero_grad()
         if self._masters[0] is not self._weights[0]:

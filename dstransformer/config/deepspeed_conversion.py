@@ -14,6 +14,9 @@ ADAM = ("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam")
 #: Types of DeepSpeed's schedulers that begin with a linear warm-up.
 WARMUP = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR")
 
+#: Those that end with the training, as kinds of ``schedule.kind``.
+ENDING = {"WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
+
 
 class Conversion(NamedTuple):
     """A DeepSpeed JSON, converted.
@@ -84,11 +87,15 @@ def _convert_scheduler(section: Any) -> Said:
             f"{kind or 'it'} is left out: here the rate rises linearly, then falls with the inverse square root",
         )
         return
-    yield None, f"after its warm-up the rate falls with the inverse square root of the update, not as in {kind}"
+    if kind in ENDING:
+        yield "schedule.kind", ENDING[kind]
+    else:
+        yield None, f"after its warm-up the rate falls with the inverse square root of the update, not as in {kind}"
     for name, ours, build in (
         ("warmup_num_steps", "schedule.warmup_steps", int),
         ("warmup_max_lr", "schedule.peak", float),
         ("total_num_steps", "training.max_updates", int),
+        ("cos_min_ratio", "schedule.final", float),
     ):
         if _is_number(value := params.get(name)):
             yield ours, build(value)
@@ -191,5 +198,7 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 def _yaml(value: Any) -> str:
     """A number as ``--set`` reads it: YAML reads ``1e-09`` as text, and ``1.0e-09`` as a number."""
+    if isinstance(value, str):
+        return value
     text = repr(value)
     return text.replace("e", ".0e", 1) if "e" in text and "." not in text else text

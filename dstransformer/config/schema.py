@@ -98,11 +98,14 @@ class OptimizerConfig(Section):
 
 
 class ScheduleConfig(Section):
-    """The learning rate (section 5.3, equation 3)."""
+    """The learning rate (section 5.3, equation 3), or another curve after the same warm-up."""
 
+    kind: Literal["inverse_sqrt", "linear", "cosine", "warmup_stable_decay"]
     warmup_steps: Count
     scale: Annotated[float, Field(gt=0)]
     peak: Annotated[float, Field(gt=0)] | None
+    final: Annotated[float, Field(ge=0, lt=1)]
+    decay: Annotated[float, Field(gt=0, le=1)]
 
     @model_validator(mode="after")
     def _check_one_height(self) -> ScheduleConfig:

@@ -1,4 +1,4 @@
-"""Draws the learning rate of presets over the updates (paper, section 5.3, equation 3)."""
+"""Draws the learning rate of presets over the updates: the paper's (section 5.3, equation 3), and other kinds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter
 from dstransformer.config import ScheduleConfig, load_config
 from dstransformer.errors import UserError
 from dstransformer.io.figures import label_of, line_colours, new_figure, style_axes
-from dstransformer.training.optim import learning_rate
+from dstransformer.training.schedule import decay_begin, learning_rate
 
 #: Default number of updates, as a multiple of the longest warm-up.
 DEFAULT_WARMUPS = 5
@@ -30,26 +30,37 @@ class Schedule:
     Attributes:
         name: The preset, as the user named it.
         d_model: The width that scales the rate.
-        config: Warm-up and scale.
+        config: Warm-up, scale and kind.
+        max_updates: The updates of a training, with which other kinds than the paper's end.
     """
 
     name: str
     d_model: int
     config: ScheduleConfig
+    max_updates: int
 
     def rate(self, step: int) -> float:
-        """The learning rate of update ``step``, from 1 (equation 3)."""
-        return learning_rate(step, self.d_model, self.config)
+        """The learning rate of update ``step``, from 1."""
+        return learning_rate(step, self.d_model, self.config, self.max_updates)
 
     @property
     def peak(self) -> int:
-        """The update with the highest learning rate: the last of the warm-up."""
+        """The first update with the highest learning rate: the last of the warm-up."""
         return self.config.warmup_steps
+
+    @property
+    def corners(self) -> list[int]:
+        """Updates that a drawing must hit: the peak and where a decay begins and ends."""
+        if self.config.kind == "inverse_sqrt":
+            return [self.peak]
+        return [self.peak, decay_begin(self.config, self.max_updates), self.max_updates]
 
     def describe(self) -> str:
         """Width, warm-up and peak, on one line."""
         scale = "" if self.config.scale == 1.0 else f", scale {self.config.scale:g}"
-        return f"d_model {self.d_model:,}{scale}, peak {self.rate(self.peak):.3g} at update {self.peak:,}"
+        kind = self.config.kind
+        name = "" if kind == "inverse_sqrt" else f"{kind} to update {self.max_updates:,}, "
+        return f"{name}d_model {self.d_model:,}{scale}, peak {self.rate(self.peak):.3g} at update {self.peak:,}"
 
 
 def load_schedules(presets: Sequence[str]) -> list[Schedule]:
@@ -64,7 +75,8 @@ def load_schedules(presets: Sequence[str]) -> list[Schedule]:
             raise UserError(f"the preset {preset} is named twice: name it once")
     configs = [load_config(preset) for preset in presets]
     return [
-        Schedule(preset, config.model.d_model, config.schedule) for preset, config in zip(presets, configs, strict=True)
+        Schedule(preset, config.model.d_model, config.schedule, config.training.max_updates)
+        for preset, config in zip(presets, configs, strict=True)
     ]
 
 
@@ -73,20 +85,24 @@ def draw_schedules(schedules: Sequence[Schedule], updates: int | None = None) ->
 
     Args:
         schedules: At least one.
-        updates: The last update shown; None shows :data:`DEFAULT_WARMUPS` times the longest warm-up.
+        updates: The last update shown; None shows :data:`DEFAULT_WARMUPS` times the longest warm-up, and whole
+            schedules that end.
 
     Raises:
         UserError: ``updates`` is less than 2 or more than :data:`MAX_UPDATES`.
     """
     if updates is None:
-        updates = min(DEFAULT_WARMUPS * max(schedule.peak for schedule in schedules) + 1, MAX_UPDATES)
+        ends = [schedule.max_updates + 1 for schedule in schedules if schedule.config.kind != "inverse_sqrt"]
+        updates = max([DEFAULT_WARMUPS * max(schedule.peak for schedule in schedules) + 1, *ends])
+        updates = min(updates, MAX_UPDATES)
     if not 2 <= updates <= MAX_UPDATES:
         raise UserError(f"--updates {updates}: give a number from 2 to {MAX_UPDATES:,}")
     figure = new_figure(9, 5)
     axes = figure.subplots()
-    style_axes(axes, "learning rate: scale · d_model$^{-0.5}$ · min(step$^{-0.5}$, step · warmup_steps$^{-1.5}$)")
+    formula = ": scale · d_model$^{-0.5}$ · min(step$^{-0.5}$, step · warmup_steps$^{-1.5}$)"
+    style_axes(axes, f"learning rate{formula if all(one.config.kind == 'inverse_sqrt' for one in schedules) else ''}")
     for schedule, colour in zip(schedules, line_colours(len(schedules)), strict=True):
-        steps = _steps(schedule.peak, updates)
+        steps = _steps(schedule.corners, updates)
         label = f"{label_of(schedule.name)}: {schedule.describe()}"
         axes.plot(steps, [schedule.rate(step) for step in steps], color=colour, linewidth=1.6, label=label)
         if schedule.peak <= updates:
@@ -101,7 +117,7 @@ def draw_schedules(schedules: Sequence[Schedule], updates: int | None = None) ->
     return figure
 
 
-def _steps(peak: int, updates: int) -> list[int]:
-    """Updates to draw: evenly spaced, closer together at the beginning, and the peak."""
+def _steps(corners: Sequence[int], updates: int) -> list[int]:
+    """Updates to draw: evenly spaced, closer together at the beginning, and these corners."""
     spaced = np.concatenate([np.linspace(1, updates, POINTS), np.geomspace(1, updates, POINTS)]).round().astype(int)
-    return sorted({*spaced.tolist(), *([peak] if peak <= updates else [])})
+    return sorted({*spaced.tolist(), *(corner for corner in corners if corner <= updates)})

@@ -21,9 +21,10 @@ from dstransformer.config import Config, offloads_optimizer, precision_of, zero_
 from dstransformer.distributed.world import World, peer_errors
 from dstransformer.errors import ConfigError
 from dstransformer.model import DTYPES, LossSums, RoundedWeights, Transformer
-from dstransformer.training.optim import LossScale, WeightAverage, build_optimizer, learning_rate
+from dstransformer.training.optim import LossScale, WeightAverage, build_optimizer
 from dstransformer.training.partition import Partition
 from dstransformer.training.runtime import gather_rounded, import_deepspeed
+from dstransformer.training.schedule import learning_rate
 
 #: What DeepSpeed itself is told of the precision.
 _FP32 = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
@@ -178,9 +179,9 @@ class Engine:
 
     def _build_scheduler(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
         # LambdaLR counts applied updates from 0; skipped updates do not count.
-        return LambdaLR(
-            optimizer, lambda applied: learning_rate(applied + 1, self._config.model.d_model, self._config.schedule)
-        )
+        config = self._config
+        width, schedule, updates = config.model.d_model, config.schedule, config.training.max_updates
+        return LambdaLR(optimizer, lambda applied: learning_rate(applied + 1, width, schedule, updates))
 
     def step(self, update: Update, number: int) -> Step:
         """Compute an update, without waiting for its losses. A gradient that is not finite changes nothing.

@@ -1,4 +1,4 @@
-"""Adam, its learning-rate schedule (section 5.3), the loss scale of fp16, and the moving average of the weights."""
+"""Adam (section 5.3), the loss scale of fp16, and the moving average of the weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dstransformer.checkpoints.format import LossScaleState
-from dstransformer.config import OptimizerConfig, ScheduleConfig
+from dstransformer.config import OptimizerConfig
 from dstransformer.terminal.command import stopped_by_signals
 
 #: DeepSpeed's values for keys that the ``fp16`` section leaves out.
@@ -23,15 +23,6 @@ LOSS_SCALE_DEFAULTS = {
     "min_loss_scale": 1,
     "consecutive_hysteresis": False,
 }
-
-
-def learning_rate(step: int, d_model: int, schedule: ScheduleConfig) -> float:
-    """``scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`` (equation 3) for update ``step``, from 1.
-
-    With ``schedule.peak`` the same curve, with that value at the end of the warm-up whatever ``d_model`` is.
-    """
-    height = schedule.scale * d_model**-0.5 if schedule.peak is None else schedule.peak * schedule.warmup_steps**0.5
-    return float(height * min(step**-0.5, step * schedule.warmup_steps**-1.5))
 
 
 def build_optimizer(

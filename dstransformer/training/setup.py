@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,9 +28,12 @@ from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import World
 from dstransformer.errors import ConfigError, DataError, shown
 from dstransformer.io.output_folders import check_run_folder
-from dstransformer.model import DTYPES, check_backend, parameter_count
+from dstransformer.model import DTYPES, check_backend, open_bundle, parameter_count
 from dstransformer.tracking import resolve_tracking_uri
 from dstransformer.training.pretrained import Pretrained, check_pretrained, open_pretrained
+from dstransformer.training.schedule import describe_jump
+
+logger = logging.getLogger(__name__)
 
 GIB = 2**30
 
@@ -204,6 +208,10 @@ def find_resume_checkpoint(request: TrainRequest, setup: Setup) -> tuple[Checkpo
         setup.corpus.path,
         free=() if setup.micro_batches_from is None else ("batch.micro_batches",),
     )
+    if found is not None:
+        before = open_bundle(found.bundle).training_config()
+        if (jump := describe_jump(found.state.step, before, setup.config)) is not None:
+            logger.warning(jump)
     if request.init is not None:
         if found is not None:
             check_pretrained(found, request.init, setup.pretrained)

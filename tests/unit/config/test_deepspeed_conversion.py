@@ -41,7 +41,7 @@ def test_what_remains_composes_and_the_rest_can_be_set(tmp_path: Path) -> None:
     path.write_text(json.dumps(converted.fragment))
     config = load_config("base", converted.settings, [str(path), "bf16"])
     assert (config.optimizer.beta2, config.optimizer.eps, config.optimizer.weight_decay) == (0.98, 1e-9, 0.01)
-    assert (config.schedule.warmup_steps, config.schedule.peak) == (4000, 7e-4)
+    assert (config.schedule.kind, config.schedule.warmup_steps, config.schedule.peak) == ("linear", 4000, 7e-4)
     assert (config.training.max_updates, config.training.log_every) == (90000, 2000)
     assert config.optimizer.clip_norm == 1.0
     complete = compose(config, 8)
