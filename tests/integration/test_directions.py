@@ -237,3 +237,9 @@ def test_following_scores_each_direction(folder: Path, capsys: pytest.CaptureFix
     scored = [line.split("  ")[1:3] for line in capsys.readouterr().out.splitlines()]
     assert [words for words in scored if "validation en-de" in words]
     assert [words for words in scored if "validation de-en" in words]
+
+
+def test_the_scores_of_each_direction_are_found_again(folder: Path, tmp_path: Path) -> None:
+    done = run_dst("reproduce", str(folder / "run"), "--evaluate-only", "--out", str(tmp_path / "again"), "--json")
+    assert done.returncode == 0, done.stderr
+    assert {"test bleu_en-de", "test bleu_de-en"} <= {figure["name"] for figure in json.loads(done.stdout)["figures"]}

@@ -131,3 +131,9 @@ def test_a_parser_is_no_translator(run: Path, tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert "is a parser: the attention of a translation model can be drawn" in refused.stderr
     assert not out.exists()
+
+
+def test_its_scores_are_found_again(run: Path, tmp_path: Path) -> None:
+    done = run_dst("reproduce", str(run), "--evaluate-only", "--out", str(tmp_path / "again"), "--json")
+    assert done.returncode == 0, done.stderr
+    assert {"validation f1", "test f1"} <= {figure["name"] for figure in json.loads(done.stdout)["figures"]}
