@@ -44,12 +44,12 @@ def rounding_bound(name: str, recorded: float, sentences: int, precisions: Seque
 
     Returns:
         Of a loss or a perplexity, a share: two unit roundoffs of the lower precision, or 1e-4 if that is more. Of a
-        score, what one sentence in a hundred contributes, and at least one sentence.
+        score, what one sentence in a hundred contributes, and at least what one sentence can change.
     """
     if name in PER_TOKEN:
         return recorded * max(_SUMS, 2 * max(_ROUNDOFF[precision] for precision in precisions))
-    others = max(1, math.ceil(_OTHER_OUTPUTS * sentences))
-    return min(100.0, recorded * others / max(1, sentences)) if sentences > 1 else 100.0
+    others = math.ceil(_OTHER_OUTPUTS * sentences)
+    return max(recorded * others, 100.0) / max(1, sentences)
 
 
 def sampling_bounds(
@@ -69,7 +69,8 @@ def sampling_bounds(
         sentences: See ``validation.final_sentences``.
 
     Returns:
-        The bounds by figure; infinite if a direction has fewer sentences than there are groups.
+        The bounds by figure, of scores at least what one sentence can change; infinite if a direction has fewer
+        sentences than there are groups.
     """
     rows = covered_rows(split, sentences)
     if min(map(len, rows.values())) < _GROUPS:
@@ -77,7 +78,9 @@ def sampling_bounds(
     losses = _losses_without(validator, split)
     scores = _scores_without(split, rows, evaluation, task)
     without = [{**one, **other} for one, other in zip(losses, scores, strict=True)]
-    return {name: _half_width([figures[name] for figures in without]) for name in without[0]}
+    bounds = {name: _half_width([figures[name] for figures in without]) for name in without[0]}
+    least = 100.0 / max(1, evaluation.sentences)
+    return {name: bound if name in PER_TOKEN else max(bound, least) for name, bound in bounds.items()}
 
 
 def _half_width(values: Sequence[float]) -> float:

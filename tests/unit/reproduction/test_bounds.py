@@ -31,7 +31,8 @@ def test_19_of_20_pairs_of_equal_models_differ_by_less() -> None:
 
 def test_rounding_changes_few_outputs() -> None:
     assert rounding_bound("bleu", 30.0, 1000, ["fp32", "fp32"]) == pytest.approx(0.3)
-    assert rounding_bound("bleu", 30.0, 10, ["fp32", "fp32"]) == pytest.approx(3.0)
+    assert rounding_bound("bleu", 30.0, 10, ["fp32", "fp32"]) == pytest.approx(10.0)
+    assert rounding_bound("complete_match", 0.0, 200, ["fp32", "fp32"]) == pytest.approx(0.5)
     assert rounding_bound("loss", 2.0, 1000, ["fp32", "fp32"]) == pytest.approx(2e-4)
     assert rounding_bound("loss", 2.0, 1000, ["bf16", "fp32"]) == pytest.approx(2 * 2 / 256)
 
