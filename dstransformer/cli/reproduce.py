@@ -125,6 +125,6 @@ def _verdict(report: Report) -> str:
     if report.reproduced:
         how = "equal" if equal == len(report.figures) else "equal or within its bound"
         return f"{report.name} is reproduced: each of its {len(report.figures)} figures is {how}"
-    outside = [one.name for one in report.figures if one.verdict.startswith("OUTSIDE")]
-    why = f"outside the bound: {', '.join(outside)}" if outside else "its weights have other bits, and nothing differs"
+    failed = [f"{one.name} is {one.verdict}" for one in report.figures if not one.holds]
+    why = ", ".join(failed) if failed else "its weights have other bits, and nothing differs"
     return f"{report.name} is NOT reproduced: {why}"

@@ -14,6 +14,10 @@ from dstransformer.reproduction.record import Record
 
 Say = Callable[[str], None]
 
+#: Options of ``dst-prep build`` that decide where it writes and runs. No corpus records them, so a command that has one
+#: was changed. They may be abbreviated.
+_OWN_OPTIONS = ("--out", "--overwrite", "--work", "--workers", "--cluster", "--cache-dir")
+
 
 def find_corpus(record: Record, given: Path | None, build_in: Path, inputs: Path | None, say: Say) -> Corpus:
     """Open the corpus of a training, or build it again. Every file is checked.
@@ -36,6 +40,8 @@ def find_corpus(record: Record, given: Path | None, build_in: Path, inputs: Path
         if not build_in.exists():
             _build(record, build_in, inputs, say)
     corpus = Corpus.open(place)
+    for split in record.figures:
+        corpus.split(split)
     if difference := _difference(record, corpus.manifest):
         raise DataError(f"{place} is not the corpus of {record.name}: {difference}")
     proof = "by all its hashes" if record.corpus is not None else "by its tokenizer; other hashes were not recorded"
@@ -88,11 +94,15 @@ def _build(record: Record, out: Path, inputs: Path | None, say: Say) -> None:
             f"{record.provenance.get('corpus')} does not hold it: name the corpus with --corpus"
         )
     command = str(record.corpus["command"])
+    try:
+        _, *arguments = shlex.split(command)
+    except ValueError as error:
+        raise DataError(f"the command that built the corpus of {record.name} is damaged ({error}): {command}") from None
+    for option in (word.partition("=")[0] for word in arguments if word.startswith("--")):
+        if any(len(option) > 2 and own.startswith(option) for own in _OWN_OPTIONS):
+            raise DataError(f"the command that built the corpus of {record.name} has {option}, which none records")
     log = out.with_name("corpus.log")
     say(f"corpus    built again in {out} with `{command}`; its log is {log}")
-    program, *arguments = shlex.split(command)
-    if program != "dst-prep":
-        raise DataError(f"the corpus of {record.name} was not built by dst-prep but by {program}: give --corpus")
     done = run_module("data_prep", [*arguments, "--out", str(out.absolute())], log, folder=inputs)
     if done.signal is not None:
         raise UserError("stopped while the corpus was built: run the same command to go on")

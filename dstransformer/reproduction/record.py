@@ -6,10 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from dstransformer.config import Config, complete_config
-from dstransformer.errors import DataError, shown
+from dstransformer.config.deepspeed_json import MAX_WORLD_SIZE
+from dstransformer.errors import DataError
 from dstransformer.io.files import replace_file, storage_errors
 from dstransformer.io.json_text import read_record
 from dstransformer.io.products import is_run
@@ -143,18 +146,46 @@ def _read_metrics(run: Path) -> tuple[Figures, list[tuple[int, float]]]:
 
 
 def _build(content: dict[str, Any]) -> Record:
-    for name in ("provenance", "figures"):
-        if not isinstance(content[name], dict):
-            raise ValueError(f"{name} is {shown(content[name])}, not an object")
-    if not isinstance(content["provenance"]["config"], dict):
-        raise ValueError("provenance.config is not an object")
-    return Record(
-        name=str(content["name"]),
-        provenance=content["provenance"],
-        figures={
-            str(split): {str(name): float(value) for name, value in values.items()}
-            for split, values in content["figures"].items()
-        },
-        weights_sha256=str(content["weights_sha256"]),
-        training_loss=[(int(step), float(loss)) for step, loss in content["training_loss"]],
-    )
+    stored = _Stored.model_validate(content)
+    return Record(stored.name, content["provenance"], stored.figures, stored.weights_sha256, stored.training_loss)
+
+
+class _Section(BaseModel):
+    """Further keys are left as they are."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Identity(_Section):
+    command: Annotated[str, Field(pattern=r"^dst-prep build ")]
+    sources: list[dict[str, Any]]
+    recipes: list[dict[str, Any]]
+    versions: dict[str, str]
+    shards: dict[str, list[str]]
+
+
+class _Parent(_Section):
+    path: str = ""
+    weights_sha256: str
+
+
+class _Provenance(_Section):
+    dstransformer: str | None = None
+    git_revision: str | None = None
+    versions: dict[str, str] = {}
+    corpus: str | None = None
+    corpus_identity: _Identity | None = None
+    tokenizer_sha256: str | None = None
+    src_tokenizer_sha256: str | None = None
+    hardware: dict[str, str] = {}
+    world_size: Annotated[int, Field(ge=1, le=MAX_WORLD_SIZE)] | None = None
+    parent: _Parent | None = None
+    config: dict[str, Any]
+
+
+class _Stored(_Section):
+    name: str
+    provenance: _Provenance
+    figures: Annotated[dict[str, Annotated[dict[str, FiniteFloat], Field(min_length=1)]], Field(min_length=1)]
+    weights_sha256: str
+    training_loss: list[Annotated[tuple[int, FiniteFloat], Field(strict=False)]]

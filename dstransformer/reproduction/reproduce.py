@@ -73,7 +73,7 @@ class Figure:
     Attributes:
         name: ``test bleu``.
         recorded: The recorded value.
-        found: The value here.
+        found: The value here; NaN if this version does not compute it.
         bound: How far the two may differ; infinite if too few sentences were scored for a bound.
     """
 
@@ -83,11 +83,18 @@ class Figure:
     bound: float
 
     @property
+    def holds(self) -> bool:
+        """Whether it is reproduced."""
+        return abs(self.found - self.recorded) <= self.bound
+
+    @property
     def verdict(self) -> str:
-        """``equal``, ``within the bound`` or ``OUTSIDE the bound``."""
+        """``equal``, ``within the bound``, ``OUTSIDE the bound`` or ``NOT COMPUTED``."""
+        if math.isnan(self.found):
+            return "NOT COMPUTED"
         if self.found == self.recorded:
             return "equal"
-        return "within the bound" if abs(self.found - self.recorded) <= self.bound else "OUTSIDE the bound"
+        return "within the bound" if self.holds else "OUTSIDE the bound"
 
 
 @dataclass(frozen=True)
@@ -113,17 +120,17 @@ class Report:
     def reproduced(self) -> bool:
         """Whether every figure is within its bound and, where nothing differs, the weights have the same bits."""
         bits = bool(self.differences) or self.same_weights in (True, None)
-        return bits and all(figure.verdict != "OUTSIDE the bound" for figure in self.figures)
+        return bits and all(figure.holds for figure in self.figures)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for ``--json``; an infinite bound is null."""
+        """Plain data for ``--json``; an infinite bound, and a figure that was not computed, are null."""
         return {
             "format_version": FORMAT_VERSION,
             "name": self.name,
             "reproduced": self.reproduced,
             "differences": {name: {"recorded": old, "here": new} for name, (old, new) in self.differences.items()},
             "figures": [
-                {**asdict(one), "bound": one.bound if math.isfinite(one.bound) else None, "verdict": one.verdict}
+                {name: _finite(value) for name, value in asdict(one).items()} | {"verdict": one.verdict}
                 for one in self.figures
             ],
             "same_weights": self.same_weights,
@@ -131,6 +138,10 @@ class Report:
                 zip(("largest_difference", "step"), self.loss_difference, strict=True)
             ),
         }  # fmt: skip
+
+
+def _finite(value: str | float) -> str | float | None:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def reproduce(request: Request, say: Say) -> Report | None:
@@ -350,8 +361,8 @@ def _figures(
         own = bounds.get(split, {})
         main = next((bound for name, bound in own.items() if name not in PER_TOKEN), 0.0)
         for name, value in figures.items():
-            if name not in found.get(split, {}):
-                raise DataError(f"this version computes no {name} of {split}, which is recorded")
             # BLEU of split compounds has the bound of BLEU.
-            listed.append(Figure(f"{split} {name}", value, found[split][name], own.get(name, main)))
+            listed.append(
+                Figure(f"{split} {name}", value, found.get(split, {}).get(name, math.nan), own.get(name, main))
+            )
     return listed

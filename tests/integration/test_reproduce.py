@@ -132,6 +132,23 @@ class TestRefused:
         assert "a.en" in found
         assert "--inputs" in found
 
+    @pytest.mark.parametrize(
+        ("command", "part"),
+        [
+            ("dst-prep build --source toy --wor elsewhere", "has --wor, which none records"),
+            ("dst-prep build --source 'toy", "is damaged (No closing quotation)"),
+        ],
+    )
+    def test_a_command_that_no_corpus_records(
+        self, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, part: str
+    ) -> None:
+        def change(content: dict[str, Any]) -> None:
+            content["provenance"]["corpus"] = "/nowhere"
+            content["provenance"]["corpus_identity"]["command"] = command
+
+        record = changed(trained, tmp_path / "record.json", change)
+        assert part in refused(capsys, record, "--out", tmp_path / "again")
+
     def test_an_older_record_without_hashes_of_its_corpus(
         self, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -169,7 +186,7 @@ class TestRefused:
         assert "exists and is not a reproduction" in refused(capsys, trained / "original", "--out", tmp_path)
         other = tmp_path / "other"
         other.mkdir()
-        changed(trained, other / "record.json", lambda content: content["figures"].clear())
+        changed(trained, other / "record.json", lambda content: content["figures"].pop("test"))
         assert "is the reproduction of another training" in refused(capsys, trained / "original", "--out", other)
 
     def test_what_is_no_finished_training(
@@ -187,8 +204,13 @@ class TestRefused:
         ("change", "part"),
         [
             (lambda content: content.update(format_version=2), "has format version 2"),
-            (lambda content: content.pop("figures"), "is damaged (it lacks the key 'figures')"),
-            (lambda content: content.update(provenance=[]), "is damaged (provenance is [], not an object)"),
+            (lambda content: content.pop("figures"), "is damaged (figures: "),
+            (lambda content: content["figures"].clear(), "is damaged (figures: "),
+            (lambda content: content.update(provenance=[]), "is damaged (provenance: "),
+            (lambda content: content["provenance"].update(world_size=-1), "is damaged (provenance.world_size: "),
+            (lambda content: content["provenance"].update(hardware="x"), "is damaged (provenance.hardware: "),
+            (lambda content: content["provenance"]["corpus_identity"].pop("shards"), "corpus_identity.shards: "),
+            (lambda content: content["provenance"]["corpus_identity"].update(command="rm -r /"), "command: "),
             (
                 lambda content: content["provenance"]["config"].update(news={}),
                 "the record of original: unknown key 'news'",

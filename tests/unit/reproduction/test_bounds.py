@@ -57,6 +57,7 @@ def test_differences_name_what_can_change_bits() -> None:
         ({"torch": ("1", "2")}, 30.0, False, True),
         ({"torch": ("1", "2")}, 30.4, False, True),
         ({"torch": ("1", "2")}, 30.6, False, False),
+        ({"torch": ("1", "2")}, math.nan, False, False),
     ],
 )
 def test_what_counts_as_reproduced(
