@@ -17,8 +17,8 @@ from dstransformer.errors import DataError, counted, shown
 from dstransformer.export.weights import FULL_ADVICE
 from dstransformer.importing.eole_config import (
     CONFIG,
+    check_architecture,
     check_transforms,
-    read_biases,
     read_config,
     sentencepiece_models,
 )
@@ -63,13 +63,15 @@ def import_eole(
     check_bundle_folder(out, "--out", overwrite=overwrite)
     _check_folder(folder)
     content = read_record(folder / CONFIG, dict, advice=_ADVICE)
-    config = read_config(content, folder / CONFIG)
+    check_architecture(content, folder / CONFIG)
     check_transforms(content, folder / CONFIG)
     pieces = read_pieces(folder / VOCABULARY, _ADVICE)
     models = list(sentencepiece) or sentencepiece_models(content, folder)
     tokenizer, rows, absent = open_tokenizer(pieces, models)
     files = sorted(folder.glob("model.*.safetensors"))
-    weights = _convert(files, content["model"], config, pieces, rows)
+    stored = Stored(_load(files), files[0])
+    config = read_config(content, folder / CONFIG, attention_bias=stored.has_attention_bias)
+    weights = _convert(stored, folder, config, pieces, rows, shares=bool(content["model"].get("share_embeddings")))
     if (misfit := describe_misfit(config.model, tokenizer, weights)) is not None:
         raise DataError(f"{files[0]} does not fit {CONFIG}: {misfit}")
     record = imported_from("eole", [folder / CONFIG, *files, folder / VOCABULARY, *models], (src_lang, tgt_lang))
@@ -99,35 +101,26 @@ def _check_folder(folder: Path) -> None:
 
 
 def _convert(
-    files: Sequence[Path], stated: dict[str, object], config: Config, pieces: Pieces, rows: tuple[Rows, Rows]
+    stored: Stored, folder: Path, config: Config, pieces: Pieces, rows: tuple[Rows, Rows], *, shares: bool
 ) -> dict[str, Tensor]:
-    """The weights of the bundle.
+    """The weights of the bundle; ``shares`` says whether source and target have one embedding.
 
     Raises:
-        DataError: The files are damaged, or do not fit the configuration or the vocabulary.
+        DataError: The weights do not fit the configuration or the vocabulary.
     """
-    stored = Stored(_load(files), files[0])
-    shares = bool(stated.get("share_embeddings"))
     if shares and pieces.src != pieces.tgt:
-        raise DataError(f"{files[0].parent / CONFIG}: share_embeddings is true, and {VOCABULARY} has two vocabularies")
+        raise DataError(f"{folder / CONFIG}: share_embeddings is true, and {VOCABULARY} has two vocabularies")
     names = ["src_emb.embeddings.weight", *([] if shares else ["tgt_emb.embeddings.weight"])]
-    for name, vocabulary in zip(names, (pieces.src, pieces.tgt), strict=False):
-        if (found := len(stored.read(name))) != len(vocabulary):
-            raise DataError(
-                f"{files[0]}: {name} has {counted(found, 'row')}, and {VOCABULARY} {len(vocabulary):,} pieces"
-            )
     try:
-        weights = bundle_weights(
-            stored,
-            config.model,
-            read_biases(stated),
-            rows,
-            shares_embeddings=shares,
-            has_output_bias=bool(stated.get("generator_bias", True)),
-        )
-    except (IndexError, RuntimeError) as error:
-        raise DataError(f"{files[0]} does not fit {CONFIG}: {shown(error, quote=False)}") from None
-    stored.check_rest(config.model.d_model, config.model.positions)
+        for name, vocabulary in zip(names, (pieces.src, pieces.tgt), strict=False):
+            if (found := len(stored.read(name))) != (wanted := len(vocabulary)):
+                raise DataError(
+                    f"{stored.path}: {name} has {counted(found, 'row')}, and {VOCABULARY} {wanted:,} pieces"
+                )
+        weights = bundle_weights(stored, config.model, rows, shares_embeddings=shares)
+        stored.check_rest(config.model.d_model, config.model.positions)
+    except (IndexError, RuntimeError, TypeError) as error:
+        raise DataError(f"{stored.path} does not fit {CONFIG}: {shown(error, quote=False)}") from None
     return weights
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from dstransformer.config import Config, complete_config
 from dstransformer.errors import ConfigError, DataError, shown
-from dstransformer.importing.eole_weights import Biases
 from dstransformer.importing.record import whole_number
 
 CONFIG = "config.json"
@@ -51,19 +50,20 @@ _POSITIONS = {"SinusoidalInterleaved": "sinusoidal", "SinusoidalConcat": "timing
 _SIZES = {"layers": 2, "hidden_size": 512, "transformer_ff": 2048, "heads": 8}
 
 #: The transforms that do nothing when eole translates.
-_OF_TRAINING = {"filtertoolong", "filtertooshort", "switchout", "tokendrop", "tokenmask", "bart"}
+_OF_TRAINING = ("filtertoolong", "filtertooshort", "switchout", "tokendrop", "tokenmask", "bart")
 
 
-def check_architecture(stated: Mapping[str, Any], path: Path) -> None:
+def check_architecture(content: Mapping[str, Any], path: Path) -> None:
     """Refuse what a bundle cannot hold.
 
     Args:
-        stated: ``model`` of ``config.json``.
+        content: A whole ``config.json``.
         path: The file, for errors.
 
     Raises:
         DataError: It is another architecture, or has a part that a bundle lacks.
     """
+    stated = _section(content, "model")
     named = stated.get("architecture", "custom")
     kinds = [_section(stated, side).get(f"{side}_type", named) for side in SIDES]
     if named not in ("transformer", "custom") or any(kind != "transformer" for kind in kinds):
@@ -101,26 +101,18 @@ def _common(stated: Mapping[str, Any], name: str, default: Any, path: Path) -> A
     return one
 
 
-def read_biases(stated: Mapping[str, Any]) -> dict[str, Biases]:
-    """The biases of each side."""
-    found = {}
-    for side in SIDES:
-        joint = bool(_value(stated, side, "add_qkvbias", False))
-        keys = _value(stated, side, "add_key_bias", None)
-        final = bool(_value(stated, side, "add_final_linear_bias", joint))
-        network = bool(_value(stated, side, "add_ffnbias", False))
-        found[side] = Biases(joint, joint if keys is None else bool(keys), joint, final, network)
-    return found
+def read_config(content: Mapping[str, Any], path: Path, *, attention_bias: bool) -> Config:
+    """The configuration of the bundle.
 
-
-def read_config(content: Mapping[str, Any], path: Path) -> Config:
-    """The configuration of the bundle, from a whole ``config.json``.
+    Args:
+        content: A whole ``config.json``, whose architecture :func:`check_architecture` has seen.
+        path: The file, for errors.
+        attention_bias: Whether a projection of attention has a bias. The file may state biases that training left out.
 
     Raises:
         DataError: A bundle cannot hold the model.
     """
     stated = _section(content, "model")
-    check_architecture(stated, path)
     sizes = {name: _common(stated, name, default, path) for name, default in _SIZES.items() if name != "layers"}
     width, wide, heads = (whole_number(sizes, name, path) for name in ("hidden_size", "transformer_ff", "heads"))
     head = _common(stated, "head_dim", None, path)
@@ -130,7 +122,6 @@ def read_config(content: Mapping[str, Any], path: Path) -> Config:
         raise DataError(f"{path}: hidden_size {width} is odd, or not a multiple of the {heads} heads")
     head = width // heads if head is None else whole_number({"head_dim": head}, "head_dim", path)
     depths = [whole_number({"layers": _value(stated, side, "layers", 2)}, "layers", path) for side in SIDES]
-    biases = read_biases(stated).values()
     sections = {
         "model": {
             "num_layers": depths[0],
@@ -146,7 +137,7 @@ def read_config(content: Mapping[str, Any], path: Path) -> Config:
             "activation": _named(stated, "mlp_activation_fn", "relu", _ACTIVATIONS, path),
             "positions": _named(stated, "position_encoding_type", "SinusoidalInterleaved", _POSITIONS, path),
             "source_end": False,
-            "attention_bias": any(bias for one in biases for bias in one[:4]),
+            "attention_bias": attention_bias,
             "output_bias": True,
             "tie_embeddings": _ties(stated),
             "vocab_multiple": 1,
@@ -167,7 +158,7 @@ def _named(stated: Mapping[str, Any], name: str, default: str, values: Mapping[s
     """
     own = _section(stated, "embeddings") if name == "position_encoding_type" else {}
     found = own[name] if name in own else _common(stated, name, default, path)
-    if found not in values:
+    if not isinstance(found, str) or found not in values:
         raise DataError(f"{path}: {name} is {shown(found)}: a bundle has one of {', '.join(values)}")
     return values[found]
 
@@ -185,7 +176,7 @@ def _search(stated: Mapping[str, Any], path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: length_penalty is {shown(kind)}, not avg, wu or none")
     return {
         "beam_size": stated.get("beam_size", 5),
-        "length_penalty": 0.0 if kind == "none" else float(stated.get("alpha", 1.0)),
+        "length_penalty": 0.0 if kind == "none" else stated.get("alpha", 1.0),
         "length_offset": 5.0 if kind == "wu" else 0.0,
         "min_tokens": stated.get("min_length", 0),
     }
@@ -198,9 +189,9 @@ def check_transforms(content: Mapping[str, Any], path: Path) -> None:
         DataError: There is one.
     """
     corpora = [corpus for corpus in _section(content, "data").values() if isinstance(corpus, dict)]
-    named = [name for one in (content, *corpora) for name in one.get("transforms") or ()]
-    for name in named:
-        if name != "sentencepiece" and name not in _OF_TRAINING:
+    lists = [one.get("transforms") for one in (content, *corpora)]
+    for name in [name for names in lists if isinstance(names, list) for name in names]:
+        if name not in ("sentencepiece", *_OF_TRAINING):
             raise DataError(f"{path}: the transform {shown(name)} changes text, and a bundle has only sentencepiece")
     options = _section(_section(content, "transforms_configs"), "sentencepiece")
     for name in ("src_vocab_threshold", "tgt_vocab_threshold"):

@@ -65,7 +65,9 @@ def read_pieces(path: Path, advice: str) -> Pieces:
     ):
         if not isinstance(piece, str) or piece not in among:
             raise DataError(f"{path}: {name} is {shown(piece)}, which is not a piece")
-    if len({unk, start, end}) < 3 or end == pad:
+    if not isinstance(pad, str):
+        raise DataError(f"{path}: pad_token is {shown(pad)}, which is not a piece")
+    if len({unk, start, end}) < 3 or pad in (unk, end):
         raise DataError(f"{path}: its decoder_start_token {shown(start)}, or another special piece, has two roles")
     return Pieces(sides[0], sides[1], [pad, unk, start, end])
 

@@ -6,7 +6,7 @@ the residual stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -22,17 +22,7 @@ ABSENT = -100.0
 #: Weights with their names in a bundle.
 Named = Iterator[tuple[str, Tensor]]
 
-_PROJECTIONS = ("query", "keys", "values")
-
-
-class Biases(NamedTuple):
-    """Which projections of a side have biases."""
-
-    query: bool
-    keys: bool
-    values: bool
-    final: bool
-    network: bool
+_PROJECTIONS = ("linear_query", "linear_keys", "linear_values")
 
 
 class Rows(NamedTuple):
@@ -74,9 +64,14 @@ class Stored:
             raise DataError(f"{self.path}: {name} is of type {weight.dtype}: give the model before it was quantised")
         return weight.float()
 
-    def bias(self, name: str, *, stated: bool) -> Tensor:
+    def bias(self, name: str, width: int) -> Tensor:
         """The bias of a projection, zeros if it has none."""
-        return self.read(f"{name}.bias") if stated else torch.zeros(len(self.read(f"{name}.weight")))
+        return self.read(f"{name}.bias") if f"{name}.bias" in self._weights else torch.zeros(width)
+
+    @property
+    def has_attention_bias(self) -> bool:
+        """Whether a projection of attention has a bias."""
+        return any("_attn." in name and name.endswith(".bias") for name in self._weights)
 
     def check_rest(self, d_model: int, positions: str) -> None:
         """Refuse weights that were not read but for sinusoids, and factors that are 1.
@@ -103,21 +98,17 @@ def _are_sinusoids(found: Tensor, d_model: int, positions: str) -> bool:
 def bundle_weights(
     stored: Stored,
     config: ModelConfig,
-    biases: Mapping[str, Biases],
     rows: tuple[Rows, Rows],
     *,
     shares_embeddings: bool,
-    has_output_bias: bool,
 ) -> dict[str, Tensor]:
     """The weights of a bundle in fp32.
 
     Args:
         stored: Those of eole.
         config: The architecture of the bundle.
-        biases: The biases of ``encoder`` and ``decoder``.
         rows: The rows of source and target pieces.
         shares_embeddings: Whether source and target have one embedding.
-        has_output_bias: Whether the softmax has a bias.
     """
     order = torch.arange(config.d_model)
     if config.positions == "timing":
@@ -129,13 +120,13 @@ def bundle_weights(
         weights["src_embedding.weight"] = _take(source, rows[0])[:, order].contiguous()
     if config.tie_embeddings == "none":
         weights["softmax.weight"] = _take(stored.read("generator.weight"), rows[1])[:, order].contiguous()
-    weights["output_bias"] = _output_bias(stored, len(target), rows[1], stated=has_output_bias)
+    weights["output_bias"] = _output_bias(stored.bias("generator", len(target)), rows[1])
     for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
         for part in ("weight", "bias"):
             weights[f"{side}_norm.{part}"] = stored.read(f"{side}.layer_norm.{part}")[order].contiguous()
         for number in range(depth):
             names = f"{side}.{number}", f"{side}.transformer_layers.{number}"
-            weights.update(_layer(stored, *names, biases[side], order, attention_bias=config.attention_bias))
+            weights.update(_layer(stored, *names, order, attention_bias=config.attention_bias))
     return weights
 
 
@@ -146,44 +137,43 @@ def _take(weight: Tensor, rows: Rows) -> Tensor:
     return chosen
 
 
-def _output_bias(stored: Stored, pieces: int, rows: Rows, *, stated: bool) -> Tensor:
-    own = stored.read("generator.bias") if stated else torch.zeros(pieces)
+def _output_bias(own: Tensor, rows: Rows) -> Tensor:
     bias = _take(own, rows)
     bias[[number for number, row in enumerate(rows.numbers) if row is None]] = ABSENT
     bias[list(rows.absent)] = ABSENT
     return bias
 
 
-def _layer(stored: Stored, ours: str, theirs: str, biases: Biases, order: Tensor, *, attention_bias: bool) -> Named:
-    def reads(name: str, sources: Sequence[tuple[str, bool]], *, with_bias: bool = True) -> Named:
+def _layer(stored: Stored, ours: str, theirs: str, order: Tensor, *, attention_bias: bool) -> Named:
+    def reads(name: str, *sources: str, has_bias: bool = True) -> Named:
         """Projections of the residual stream, as one matrix."""
-        joined = torch.cat([stored.read(f"{theirs}.{source}.weight") for source, _ in sources])
-        yield f"{ours}.{name}.weight", joined[:, order].contiguous()
-        if with_bias:
-            parts = [stored.bias(f"{theirs}.{source}", stated=stated) for source, stated in sources]
-            yield f"{ours}.{name}.bias", torch.cat(parts)
+        parts = [stored.read(f"{theirs}.{source}.weight") for source in sources]
+        yield f"{ours}.{name}.weight", torch.cat(parts)[:, order].contiguous()
+        if has_bias:
+            biases = [stored.bias(f"{theirs}.{one}", len(part)) for one, part in zip(sources, parts, strict=True)]
+            yield f"{ours}.{name}.bias", torch.cat(biases)
 
-    def writes(name: str, source: str, *, stated: bool, with_bias: bool = True) -> Named:
+    def writes(name: str, source: str, *, has_bias: bool = True) -> Named:
         """A projection whose output is added to the residual stream."""
         yield f"{ours}.{name}.weight", stored.read(f"{theirs}.{source}.weight")[order].contiguous()
-        if with_bias:
-            yield f"{ours}.{name}.bias", stored.bias(f"{theirs}.{source}", stated=stated)[order].contiguous()
+        if has_bias:
+            yield f"{ours}.{name}.bias", stored.bias(f"{theirs}.{source}", len(order))[order].contiguous()
 
     def norm(name: str, source: str) -> Named:
         for part in ("weight", "bias"):
             yield f"{ours}.{name}_residual.norm.{part}", stored.read(f"{theirs}.{source}.{part}")[order].contiguous()
 
     def attention(name: str, source: str, groups: Mapping[str, slice]) -> Named:
-        sources = [(f"{source}.linear_{one}", bool(getattr(biases, one))) for one in _PROJECTIONS]
+        sources = [f"{source}.{one}" for one in _PROJECTIONS]
         for group, members in groups.items():
-            yield from reads(f"{name}.{group}", sources[members], with_bias=attention_bias)
-        yield from writes(f"{name}.out", f"{source}.final_linear", stated=biases.final, with_bias=attention_bias)
+            yield from reads(f"{name}.{group}", *sources[members], has_bias=attention_bias)
+        yield from writes(f"{name}.out", f"{source}.final_linear", has_bias=attention_bias)
 
     yield from attention("self_attention", "self_attn", {"qkv": slice(3)})
     yield from norm("self_attention", "input_layernorm")
     if ours.startswith("decoder"):
         yield from attention("memory_attention", "context_attn", {"q": slice(1), "kv": slice(1, 3)})
         yield from norm("memory_attention", "precontext_layernorm")
-    yield from reads("feed_forward.inner", [("mlp.gate_up_proj", biases.network)])
-    yield from writes("feed_forward.outer", "mlp.down_proj", stated=biases.network)
+    yield from reads("feed_forward.inner", "mlp.gate_up_proj")
+    yield from writes("feed_forward.outer", "mlp.down_proj")
     yield from norm("feed_forward", "post_attention_layernorm")

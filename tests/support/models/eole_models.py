@@ -25,6 +25,9 @@ EOLE: dict[str, Any] = {"norm": "pre", "norm_epsilon": 1e-5, "source_end": False
 
 SPECIAL = {"pad_token": "<blank>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 
+#: Rows of its table of sinusoids.
+POSITIONS = 5000
+
 ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
 
 
@@ -110,6 +113,7 @@ def _architecture(bundle: Bundle) -> dict[str, Any]:
         "mlp_activation_fn": ACTIVATIONS[model.activation],
         "norm_eps": model.norm_epsilon,
         "add_qkvbias": model.attention_bias,
+        "add_final_linear_bias": model.attention_bias,
         "add_ffnbias": True,
         "position_encoding_type": positions,
     }
@@ -130,7 +134,7 @@ def eole_weights(bundle: Bundle, src_rows: Tensor, tgt_rows: Tensor) -> dict[str
     """The weights of a bundle by the names of eole: the inverse of an import."""
     model, weights = bundle.model, {name: weight.float() for name, weight in bundle.load_weights().items()}
     order = torch.arange(model.d_model)
-    table = sinusoidal_table(50, model.d_model, torch.float32, torch.device("cpu"), model.positions)
+    table = sinusoidal_table(POSITIONS, model.d_model, torch.float32, torch.device("cpu"), model.positions)
     if model.positions == "timing":
         order = torch.cat((order[0::2], order[1::2]))
     tied = model.tie_embeddings
@@ -143,7 +147,8 @@ def eole_weights(bundle: Bundle, src_rows: Tensor, tgt_rows: Tensor) -> dict[str
         found["generator.weight"] = weights["softmax.weight"][tgt_rows]
     found = {name: weight[:, order] for name, weight in found.items()}
     found["generator.bias"] = weights["output_bias"][tgt_rows]
-    found |= {f"{side}_emb.pe.pe": table[:, order][:, None].clone() for side in ("src", "tgt")}
+    if model.positions != "timing":
+        found |= {f"{side}_emb.pe.pe": table[:, order][:, None].clone() for side in ("src", "tgt")}
     for side, depth in (("encoder", model.encoder_depth), ("decoder", model.decoder_depth)):
         for part in ("weight", "bias"):
             found[f"{side}.layer_norm.{part}"] = weights[f"{side}_norm.{part}"][order]

@@ -93,7 +93,6 @@ def test_pieces_that_the_vocabulary_lacks_are_unknown(tmp_path: Path, capsys: py
 
 def test_projections_without_biases_have_zeros(tmp_path: Path) -> None:
     folder = eole_folder(random_bundle(tmp_path / "ours", **EOLE), tmp_path / "eole")
-    restate(folder, add_ffnbias=False, generator_bias=False)
     change_weights(folder, lambda name: name == "generator.bias" or ("mlp" in name and name.endswith("bias")))
     weights = import_eole(folder, tmp_path / "back").bundle.load_weights()
     for name in ("encoder.0.feed_forward.inner.bias", "decoder.1.feed_forward.outer.bias", "output_bias"):
@@ -154,6 +153,7 @@ def other_pieces(folder: Path) -> None:
     revocabulary(folder, src=tokens, tgt=tokens)
 
 
+EMBEDDINGS = "src_emb.embeddings.weight"
 INNER = "encoder.transformer_layers.1.mlp.gate_up_proj.weight"
 
 
@@ -196,6 +196,10 @@ INNER = "encoder.transformer_layers.1.mlp.gate_up_proj.weight"
     (lambda folder: revocabulary(folder, src=["<unk>", "a", "a"]), "src has the piece 'a' twice"),
     (lambda folder: revocabulary(folder, decoder_start_token="<2de>"), "decoder_start_token is '<2de>', which is not"),
     (lambda folder: revocabulary(folder, decoder_start_token="</s>"), "decoder_start_token '</s>', or another"),
+    (lambda folder: restate(folder, mlp_activation_fn=[]), "mlp_activation_fn is []: a bundle has one of relu, silu"),
+    (lambda folder: change_weights(folder, keep, **{EMBEDDINGS: torch.tensor(1.0)}), "does not fit config.json"),
+    (lambda folder: change_weights(folder, keep, **{INNER: torch.ones(48)}), "does not fit config.json"),
+    (lambda folder: revocabulary(folder, specials=SPECIAL | {"pad_token": []}), "pad_token is [], which is not"),
     (lambda folder: revocabulary(folder, specials=SPECIAL | {"unk_token": 3}), "unk_token is 3, which is not a piece"),
 ])  # fmt: skip
 def test_what_cannot_be_imported_is_refused_in_one_line(tmp_path: Path, change: Any, message: str) -> None:
