@@ -49,6 +49,7 @@ def translations(model: str, lines: list[str]) -> list[tuple[str, float]]:
         length_penalty="none",
         max_length=100,
         max_length_ratio=0.0,
+        ban_unk_token=True,  # as in our search
         batch_type="sents",
         batch_size=50,
     )

@@ -292,7 +292,7 @@ def test_a_model_that_eole_trained(tmp_path: Path, toy_corpus: Path) -> None:
         "src_vocab": "vocab.txt", "tgt_vocab": "vocab.txt", "share_vocab": True, "seed": 1,
         "training": {
             "model_path": "model", "world_size": 1, "gpu_ranks": [], "num_workers": 0, "bucket_size": 300,
-            "batch_type": "sents", "batch_size": 10, "train_steps": 30, "save_checkpoint_steps": 30,
+            "batch_type": "sents", "batch_size": 10, "train_steps": 300, "save_checkpoint_steps": 300,
             "valid_steps": 1000, "optim": "adam", "learning_rate": 0.003, "compute_dtype": "fp32", "use_amp": False,
             "param_init_method": "xavier_uniform",
         },
