@@ -60,4 +60,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks --all
 
 clean:
-	rm -rf .venv .venv-marian quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* build dist
+	rm -rf .venv .venv-eole .venv-marian quickstart .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* build dist

@@ -138,12 +138,15 @@ class Aligner:
 
     def _find(self, batch: PackedBatch, tags: Sequence[int]) -> list[list[int]]:
         batch = batch.to(self._device)
+        src, src_packing = self.model.source(batch.src, batch.src_packing)
+        batch = batch._replace(src=src, src_packing=src_packing)
         with self.model.alignment_layer.recording() as recorded:
             memory = self.model.encode(batch.src, batch.src_packing)
             self.model.decode(batch.tgt_in, batch.tgt_packing, memory, batch.src_packing)
         weights = self._weights(*recorded[0], batch)
-        ends = batch.src_packing.lengths - 1
-        weights[torch.arange(len(ends), device=ends.device), :, ends] = -1.0
+        if self.model.config.source_end:
+            ends = batch.src_packing.lengths - 1
+            weights[torch.arange(len(ends), device=ends.device), :, ends] = -1.0
         for own, skipped in zip(weights, tags, strict=True):
             own[:, :skipped] = -1.0
         best = weights.argmax(dim=2).tolist()

@@ -217,8 +217,8 @@ def token_log_probabilities(model: Transformer, batch: PackedBatch) -> Tensor:
 
     At most ``CHUNK_LOGITS`` logits are held at a time.
     """
-    memory = model.encode(batch.src, batch.src_packing)
-    hidden = model.decode(batch.tgt_in, batch.tgt_packing, memory, batch.src_packing)
+    src, src_packing = model.source(batch.src, batch.src_packing)
+    hidden = model.decode(batch.tgt_in, batch.tgt_packing, model.encode(src, src_packing), src_packing)
     tokens = batch.tgt_out.numel()
     chunk = max(1, CHUNK_LOGITS[hidden.device.type] // model.softmax_weight.shape[0])
     parts = []

@@ -45,6 +45,8 @@ def check_marian(config: ModelConfig, name: object) -> None:
     problem = None
     if config.norm != "post":
         problem = "model.norm is pre, and MarianMTModel normalises after each sub-layer"
+    elif not config.source_end:
+        problem = "model.source_end is false, and MarianMTModel reads the ends of sentences"
     elif config.positions != "sinusoidal":
         problem = (
             f"model.positions is {config.positions}, and MarianMTModel has sinusoids (it does not save other positions)"

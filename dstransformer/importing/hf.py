@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,11 @@ from dstransformer.importing.marian_tokenizer import (
     read_model,
 )
 from dstransformer.importing.marian_weights import Load, bundle_weights
-from dstransformer.importing.record import imported_from, whole_number
+from dstransformer.importing.record import Imported, imported_from, whole_number
 from dstransformer.io.files import read_bounded, read_error, replace_folder
 from dstransformer.io.json_text import read_record
 from dstransformer.io.output_folders import check_bundle_folder
-from dstransformer.model import Bundle, open_bundle, save_bundle
+from dstransformer.model import open_bundle, save_bundle
 from dstransformer.model.bundle import describe_misfit
 from dstransformer.model.transformer import sinusoidal_table
 
@@ -58,19 +57,6 @@ _REQUIRED = {
     "add_bias_logits": False,
     "is_encoder_decoder": True,
 }
-
-
-@dataclass(frozen=True)
-class Imported:
-    """The result of an import.
-
-    Attributes:
-        bundle: The bundle.
-        absent: The pieces of its SentencePiece models that its vocabulary lacks: their text is divided into others.
-    """
-
-    bundle: Bundle
-    absent: list[str]
 
 
 def import_hf(

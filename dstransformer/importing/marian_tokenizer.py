@@ -87,8 +87,8 @@ def build_tokenizer(source: Any, target: Any, vocabulary: Vocabulary) -> Tokeniz
     Raises:
         DataError: The vocabulary has no piece of a model.
     """
-    of_source = Tokenizer(_numbered(source, vocabulary, "source.spm"), SRC_TOKENIZER_NAME)
-    return Tokenizer(_numbered(target, vocabulary, "target.spm"), TOKENIZER_NAME, of_source)
+    of_source = Tokenizer(numbered_model(source, vocabulary, "source.spm"), SRC_TOKENIZER_NAME)
+    return Tokenizer(numbered_model(target, vocabulary, "target.spm"), TOKENIZER_NAME, of_source)
 
 
 def absent_pieces(model: Any, vocabulary: Vocabulary) -> list[str]:
@@ -103,8 +103,17 @@ def _divided(model: Any) -> dict[str, Any]:
     return {piece.piece: piece for piece in model.pieces if piece.type in ordinary}
 
 
-def _numbered(model: Any, vocabulary: Vocabulary, name: str) -> bytes:
-    """A model that divides text as ``model`` does, and whose pieces are those of the vocabulary."""
+def numbered_model(model: Any, vocabulary: Vocabulary, name: object) -> bytes:
+    """A model that divides text as ``model`` does, and whose pieces are those of the vocabulary.
+
+    Args:
+        model: The model, as a ``ModelProto``.
+        vocabulary: The pieces.
+        name: The model's file, for errors.
+
+    Raises:
+        DataError: They have no piece in common.
+    """
     divided = _divided(model)
     if not divided.keys() & set(vocabulary.names):
         raise DataError(f"{name} and the vocabulary have no piece in common: they are of different models")

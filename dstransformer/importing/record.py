@@ -1,14 +1,29 @@
-"""What importers share: a number of a configuration, and the provenance of a bundle."""
+"""What importers share: their result, a number of a configuration, and the provenance of a bundle."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dstransformer import __version__
 from dstransformer.errors import DataError, shown
 from dstransformer.io.files import file_sha256
+from dstransformer.model import Bundle
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The result of an import.
+
+    Attributes:
+        bundle: The bundle.
+        absent: The pieces of its SentencePiece models that its vocabulary lacks.
+    """
+
+    bundle: Bundle
+    absent: list[str]
 
 
 def imported_from(format_name: str, files: Sequence[Path], languages: tuple[str | None, str | None]) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from dstransformer.model.transformer import DecoderLayer, EncoderLayer, MultiHea
 class AttentionWeights(NamedTuple):
     """The weights of every layer and head for one sentence pair, fp32; each row sums to 1 (section 3.2.3).
 
+    The source has no end in a model that does not read it (``model.source_end``).
+
     Attributes:
         encoder: Self-attention of the encoder, ``(layers, heads, src_len, src_len)``.
         decoder: Self-attention of the decoder, ``(layers, heads, tgt_len, tgt_len)``; 0 after each query.
@@ -90,6 +92,7 @@ def record_projections(model: Transformer, src: Tensor, tgt_in: Tensor) -> dict[
     """
     packing, tgt_packing = (Packing.from_lengths([len(ids)]).to(ids.device) for ids in (src, tgt_in))
     outputs: dict[nn.Module, Tensor] = {}
+    src, packing = model.source(src, packing)
     with torch.no_grad(), _recording(model, outputs):
         memory = model.encode(src, packing)
         model.decode(tgt_in, tgt_packing, memory, packing)

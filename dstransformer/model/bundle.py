@@ -48,7 +48,7 @@ FORMAT_VERSION = 6
 #: Keys of the architecture that versions 4 and 5 lack, with the value that every model had then. Only another is
 #: stated, so that programs which read an older version open the bundles of all other models.
 _IN_4 = {"encoder_layers": None, "decoder_layers": None, "activation": "relu", "output_bias": False}
-_IN_5 = {"norm_epsilon": 1e-6, "start": "embedding"}
+_IN_5 = {"norm_epsilon": 1e-6, "start": "embedding", "source_end": True}
 _IN_OLDER = _IN_4 | _IN_5
 
 #: The same of the search.

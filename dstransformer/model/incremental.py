@@ -33,6 +33,7 @@ class IncrementalDecoder:
     def __init__(self, model: Transformer, src: Tensor, packing: Packing, beam_size: int) -> None:
         self.model = model
         self.length = 0
+        src, packing = model.source(src, packing)
         config, memory = model.config, model.encode(src, packing)
         layers: list[DecoderLayer] = list(model.decoder)  # type: ignore[arg-type]
         projections = [layer.memory_attention.kv for layer in layers]

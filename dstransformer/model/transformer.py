@@ -174,6 +174,7 @@ class Transformer(nn.Module):
         if r_drop:
             src, tgt_in = src.repeat(2), tgt_in.repeat(2)
             src_packing, tgt_packing = src_packing.twice(), tgt_packing.twice()
+        src, src_packing = self.source(src, src_packing)
         memory = self.encode(src, src_packing)
         hidden = self.decode(tgt_in, tgt_packing, memory, src_packing)
         weight, bias, epsilon = self.softmax_weight, self.output_bias, self.label_smoothing
@@ -181,8 +182,12 @@ class Transformer(nn.Module):
             return r_drop_cross_entropy(hidden, weight, tgt_out, epsilon, self.r_drop, bias)
         return smoothed_cross_entropy(hidden, weight, tgt_out, epsilon, bias)
 
+    def source(self, src: Tensor, packing: Packing) -> tuple[Tensor, Packing]:
+        """What the encoder reads of sentences with their ends, ``(src_tokens,)``: without these in some models."""
+        return (src, packing) if self.config.source_end else packing.without_ends(src)
+
     def encode(self, src: Tensor, packing: Packing) -> Tensor:
-        """The memory, ``(packing.rows, d_model)``, of source tokens ``(src_tokens,)``."""
+        """The memory, ``(packing.rows, d_model)``, of what :meth:`source` returns, ``(src_tokens,)``."""
         src, positions = packing.fill(src), packing.fill(packing.positions)
         x: Tensor = self.src_input(src, positions, packing.max_len, self._src_weight, self.dtype)
         for layer in self.encoder:

@@ -161,6 +161,7 @@ def read_weights(
         DataError: A weight is NaN.
     """
     rows = ([*src, EOS_ID], [BOS_ID, *tgt], [*tgt, EOS_ID])
+    read = rows[0] if translator.model.config.source_end else list(src)
     weight = translator.model.softmax_weight
     tensors = [torch.tensor(ids, device=weight.device) for ids in rows[:2]]
     found = attention_weights(translator.model, *tensors)
@@ -171,9 +172,8 @@ def read_weights(
             f"the model's attention has NaN for this sentence in {precision}; try another --precision; if that does "
             "not help, the weights are damaged"
         )
-    src_side, *tgt_sides = rows
-    sides = [Sentence.from_ids(translator.tokenizer, ids) for ids in tgt_sides]
-    return SentencePair(Sentence.from_ids(translator.tokenizer.src, src_side), *sides), weights
+    sides = [Sentence.from_ids(translator.tokenizer, ids) for ids in rows[1:]]
+    return SentencePair(Sentence.from_ids(translator.tokenizer.src, read), *sides), weights
 
 
 def _is_result(folder: Path) -> bool:

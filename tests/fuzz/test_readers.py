@@ -23,6 +23,8 @@ import torch
 import zstandard
 from safetensors.torch import load_file
 from support.faults.fuzzing import Target, fuzz, inputs_for_each
+from support.models.eole_models import EOLE, eole_folder
+from support.models.random_bundle import random_bundle
 
 from data_prep.cli.page import render_report
 from data_prep.recipe.loading import load_recipe
@@ -43,6 +45,7 @@ from dstransformer.corpus import Corpus, Tokenizer
 from dstransformer.decoding.parts import _read_job
 from dstransformer.evaluation.published_sets import published_test_set
 from dstransformer.evaluation.reranking import iter_nbest
+from dstransformer.importing.eole import import_eole
 from dstransformer.io.files import file_sha256
 from dstransformer.io.products import product_of
 from dstransformer.io.text import iter_lines
@@ -313,6 +316,15 @@ def make_exports(folder: Path) -> None:
     (folder / "hf" / "model.safetensors").write_bytes(b"")
 
 
+def make_eole(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as work:
+        eole_folder(random_bundle(Path(work) / "bundle", **EOLE), folder / "eole")
+
+
+def read_eole(folder: Path) -> None:
+    import_eole(folder / "eole", folder / "bundle", overwrite=True)
+
+
 HYPOTHESIS = {"line": 1, "source": "a", "text": "b", "log_probability": -1.5, "tokens": 2, "reverse_log_probability": 0}
 RESULT = {"format_version": 1, "checkpoint": "step-1", "weights_sha256": "0", "test_set": {"digest": "1"}}
 PRESET = "extends: base\nmodel: {num_layers: 2, dropout: 0.2}\nbatch:\n  src_tokens: 50\n"
@@ -362,6 +374,7 @@ TARGETS = [
     Target("evaluations", lines("evaluations.jsonl", RESULT, RESULT), Results),
     Target("job", text("job.json", json.dumps(JOB)), lambda folder: _read_job(folder / "job.json")),
     Target("exports", make_exports, lambda folder: product_of(folder / "hf"), ("hf/config.json",)),
+    Target("eole", make_eole, read_eole),
 ]  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def pack(sentences: list[Tensor]) -> tuple[Tensor, Packing]:
 
 def model_logits(model: Transformer, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Logits of every target position of the packed batch, ``(tgt_tokens, rows)``."""
-    src, src_packing = pack([s for s, _ in pairs])
+    src, src_packing = model.source(*pack([s for s, _ in pairs]))
     tgt, tgt_packing = pack([t for _, t in pairs])
     hidden = model.decode(tgt, tgt_packing, model.encode(src, src_packing), src_packing)
     return model.logits(hidden[: tgt_packing.tokens])

@@ -104,6 +104,7 @@ def test_other_architectures_translate_alike(
 @pytest.mark.parametrize("changes", [
     {},
     {"activation": "gelu"},
+    {"norm": "pre", "source_end": False},
     {"activation": "swish", "attention_bias": True, "output_bias": True, "tie_embeddings": "none"},
 ])  # fmt: skip
 @torch.no_grad()
