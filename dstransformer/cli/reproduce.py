@@ -15,7 +15,7 @@ from dstransformer.errors import UserError
 from dstransformer.terminal.command import CommandParser
 
 if TYPE_CHECKING:
-    from dstransformer.reproduction.reproduce import Report
+    from dstransformer.reproduction.report import Report
 
 
 def add_parser(commands: Commands[CommandParser]) -> None:
@@ -56,8 +56,9 @@ def run(options: argparse.Namespace) -> CommandResult:
 
     if options.write_record is not None:
         return _write_record(options)
-    if options.evaluate_only and options.prepare_only:
-        raise UserError("--evaluate-only trains nothing, so there is nothing to prepare: leave out --prepare-only")
+    for option in ("prepare_only", "processes", "init"):
+        if options.evaluate_only and getattr(options, option) not in (None, False):
+            raise UserError(f"--evaluate-only trains nothing: leave out --{option.replace('_', '-')}")
     name = options.recorded.absolute().name
     out = options.out or Path(f"{name.removesuffix('.json')}.reproduction")
     request = Request(
@@ -99,13 +100,14 @@ def _say(line: str) -> None:
 
 def _describe(report: Report) -> str:
     """The comparison as a table and a last line."""
-    rows = [("figure", "recorded", "here", "bound", "")]
+    rows = [("figure", "recorded", "here", "difference", "bound", "")]
     for one in report.figures:
         bound = f"{one.bound:.4f}" if math.isfinite(one.bound) else "none"
-        rows.append((one.name, f"{one.recorded:.4f}", f"{one.found:.4f}", bound, one.verdict))
+        difference = "0" if one.found == one.recorded else f"{one.found - one.recorded:+.2g}"
+        rows.append((one.name, f"{one.recorded:.4f}", f"{one.found:.4f}", difference, bound, one.verdict))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        "  ".join(cell.ljust(width) if place in (0, 4) else cell.rjust(width)
+        "  ".join(cell.ljust(width) if place in (0, 5) else cell.rjust(width)
                   for place, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
         for row in rows
     ]  # fmt: skip
@@ -124,7 +126,7 @@ def _verdict(report: Report) -> str:
     equal = sum(one.verdict == "equal" for one in report.figures)
     if report.reproduced:
         how = "equal" if equal == len(report.figures) else "equal or within its bound"
-        return f"{report.name} is reproduced: each of its {len(report.figures)} figures is {how}"
+        return f"{report.name} is reproduced: every figure is {how}"
     failed = [f"{one.name} is {one.verdict}" for one in report.figures if not one.holds]
     why = ", ".join(failed) if failed else "its weights have other bits, and nothing differs"
     return f"{report.name} is NOT reproduced: {why}"

@@ -62,8 +62,9 @@ def run_verify(options: argparse.Namespace) -> CommandResult:
         from dstransformer.model import open_bundle
 
         bundle = open_bundle(place)
-        bundle.verify_weights()
-        place, checked = bundle.path, ["its files match their hashes"]
+        (bundle.verify_weights if options.key is not None else bundle.verify_files)()
+        what = "files match" if options.key is None else "weights and tokenizer match"
+        place, checked = bundle.path, [f"its {what} their hashes"]
     elif options.key is None:
         raise DataError(f"{place} is an export, which has no hashes of its own: give --key")
     if options.key is not None:

@@ -103,7 +103,8 @@ def run_module(
         start = errors.tell()
         process = subprocess.Popen(
             [sys.executable, "-c", _MAIN, str(os.getpid()), module, *arguments],
-            env={**environment, **(variables or {})},
+            # No module of the working folder stands in for one of ours.
+            env={**environment, "PYTHONSAFEPATH": "1", **(variables or {})},
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=errors,

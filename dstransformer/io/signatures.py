@@ -42,7 +42,8 @@ class Signer:
 
     def sign(self, folder: Path) -> None:
         """Write the signature of a folder into it, in place of an older one."""
-        self._config.set_hashing_config(_hashing(folder)).sign(folder, folder / SIGNATURE)
+        place = folder.absolute()  # the library takes a relative path for one inside the folder
+        self._config.set_hashing_config(_hashing(place)).sign(place, place / SIGNATURE)
 
 
 def verify_signature(folder: Path, key: Path) -> None:
@@ -65,23 +66,31 @@ def verify_signature(folder: Path, key: Path) -> None:
     with _key_errors(key, "public", "take it from the private one: openssl ec -in KEY.pem -pubout -out KEY.pub"):
         config = _config(verifying).use_elliptic_key_verifier(public_key=key)
     try:
-        config.set_hashing_config(_hashing(folder)).verify(folder, folder / SIGNATURE)
+        place = folder.absolute()
+        config.set_hashing_config(_hashing(place)).verify(place, place / SIGNATURE)
     except InvalidSignature:
         raise DataError(f"{folder / SIGNATURE} was changed, or made with another key than {key}") from None
     except (ValueError, KeyError, IndexError) as error:
         if "Key mismatch" in str(error):
             raise DataError(f"{folder / SIGNATURE} was made with another key than {key}") from None
+        if "Cannot use" in str(error) and (link := _first_link(folder)) is not None:
+            raise DataError(f"{folder} is not what was signed: {link} is a link, not a file") from None
         if "Signature mismatch" not in str(error):
             raise DataError(f"{folder / SIGNATURE} is damaged ({shown(error, quote=False)}): copy it again") from None
         raise DataError(f"{folder} is not what was signed: {_differences(str(error))}") from None
 
 
+def _first_link(folder: Path) -> str | None:
+    return next((str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_symlink()), None)
+
+
 def _differences(said: str) -> str:
     """The files that differ, from the library's message."""
     kinds = {
-        "changed": r"Hash mismatch for '([^']*)'",
-        "added": r"Extra files found in model '[^']*': ([^\"\]]*)",
-        "missing": r"Missing files in model '[^']*': ([^\"\]]*)",
+        # A quote in a hash makes the library escape all others.
+        "changed": r"Hash mismatch for \\?'([^'\\]*)\\?'",
+        "added": r"Extra files found in model \\?'[^'\\]*\\?': ([^\"\]]*)",
+        "missing": r"Missing files in model \\?'[^'\\]*\\?': ([^\"\]]*)",
     }
     found = {kind: ", ".join(re.findall(pattern, said)) for kind, pattern in kinds.items()}
     return "; ".join(f"{kind}: {names}" for kind, names in found.items() if names) or shown(said, quote=False)

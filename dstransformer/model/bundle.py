@@ -111,6 +111,21 @@ class Bundle:
         """
         _check_hash(self.path / WEIGHTS, self.provenance)
 
+    def verify_files(self) -> None:
+        """Compare the weights and ``config.yaml`` with their hashes. Opening a bundle compares the tokenizer.
+
+        Raises:
+            DataError: See :meth:`verify_weights`; or ``config.yaml`` was edited, which using the bundle allows for the
+                search settings.
+        """
+        self.verify_weights()
+        recorded = self.provenance.get("files", {}).get(CONFIG)
+        if recorded is not None and file_sha256(self.path / CONFIG) != recorded:
+            raise DataError(
+                f"{self.path / CONFIG} was changed after the training: its search settings may be, but it is not the "
+                "file of the provenance; sign the bundle as it is, and verify with --key"
+            )
+
     def load_weights(self) -> dict[str, Tensor]:
         """The fp32 weights by name.
 

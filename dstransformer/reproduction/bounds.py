@@ -47,9 +47,16 @@ def rounding_bound(name: str, recorded: float, sentences: int, precisions: Seque
         score, what one sentence in a hundred contributes, and at least what one sentence can change.
     """
     if name in PER_TOKEN:
-        return recorded * max(_SUMS, 2 * max(_ROUNDOFF[precision] for precision in precisions))
+        share = max(_SUMS, 2 * max(_ROUNDOFF[precision] for precision in precisions))
+        # The relative error of a perplexity is the absolute one of the loss whose exponential it is.
+        return recorded * share * (max(1.0, math.log(recorded)) if name == "perplexity" and recorded > 0 else 1.0)
     others = math.ceil(_OTHER_OUTPUTS * sentences)
     return max(recorded * others, 100.0) / max(1, sentences)
+
+
+def fewest_sentences(split: Split, sentences: int) -> int:
+    """The number of sentences that scores of a held-out set cover; of several directions, the least."""
+    return min(map(len, covered_rows(split, sentences).values()))
 
 
 def sampling_bounds(
@@ -73,13 +80,13 @@ def sampling_bounds(
         sentences than there are groups.
     """
     rows = covered_rows(split, sentences)
-    if min(map(len, rows.values())) < _GROUPS:
+    if fewest_sentences(split, sentences) < _GROUPS:
         return dict.fromkeys(evaluation.metrics, math.inf)
     losses = _losses_without(validator, split)
     scores = _scores_without(split, rows, evaluation, task)
     without = [{**one, **other} for one, other in zip(losses, scores, strict=True)]
     bounds = {name: _half_width([figures[name] for figures in without]) for name in without[0]}
-    least = 100.0 / max(1, evaluation.sentences)
+    least = 100.0 / fewest_sentences(split, sentences)
     return {name: bound if name in PER_TOKEN else max(bound, least) for name, bound in bounds.items()}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from dstransformer.corpus import Corpus
 from dstransformer.corpus.manifest import Manifest
 from dstransformer.distributed.child import run_module
-from dstransformer.errors import DataError, UserError
+from dstransformer.errors import RUN_AGAIN, DataError, DstError, UserError
 from dstransformer.reproduction.record import Record
 
 Say = Callable[[str], None]
@@ -19,33 +19,38 @@ Say = Callable[[str], None]
 _OWN_OPTIONS = ("--out", "--overwrite", "--work", "--workers", "--cluster", "--cache-dir")
 
 
-def find_corpus(record: Record, given: Path | None, build_in: Path, inputs: Path | None, say: Say) -> Corpus:
-    """Open the corpus of a training, or build it again. Every file is checked.
+def find_corpus(record: Record, given: Path | None, built: Path) -> Corpus | None:
+    """Open the corpus of a training. Every file is checked.
 
     Args:
         record: The training.
         given: A folder with the corpus; None for that which the training names, if it still holds the same, or else
-            one built again.
-        build_in: Where it is built; the log of the build lies beside it.
-        inputs: The folder with the files that it is built from; None for the working folder.
-        say: Called with a line about what was found.
+            for one built again.
+        built: Where an earlier call built it, perhaps.
+
+    Returns:
+        The corpus; None if it must be built again.
 
     Raises:
-        DataError: The corpus is another or damaged, or cannot be built again.
-        UserError: The build was stopped.
+        DataError: The corpus is another or damaged.
     """
     place = given if given is not None else _former_place(record)
-    if place is None:
-        place = build_in
-        if not build_in.exists():
-            _build(record, build_in, inputs, say)
+    if place is None and built.exists():
+        place = built
+    return None if place is None else _open(record, place)
+
+
+def _open(record: Record, place: Path) -> Corpus:
+    """Open and check a corpus.
+
+    Raises:
+        DataError: It is another than the recorded one, or damaged.
+    """
     corpus = Corpus.open(place)
     for split in record.figures:
         corpus.split(split)
     if difference := _difference(record, corpus.manifest):
         raise DataError(f"{place} is not the corpus of {record.name}: {difference}")
-    proof = "by all its hashes" if record.corpus is not None else "by its tokenizer; other hashes were not recorded"
-    say(f"corpus    {place}: the same {proof}")
     return corpus
 
 
@@ -87,7 +92,22 @@ def _cause(before: object, manifest: Manifest) -> str:
     return ""
 
 
-def _build(record: Record, out: Path, inputs: Path | None, say: Say) -> None:
+def build_corpus(record: Record, out: Path, inputs: Path | None, say: Say) -> Corpus:
+    """Build the corpus of a training with the recorded command.
+
+    Args:
+        record: The training.
+        out: The folder; the log of the build lies beside it.
+        inputs: The folder with the files that it is built from; None for the working folder.
+        say: Called with a line about the build.
+
+    Raises:
+        DataError: The command is not known, or fails, or builds another corpus.
+        UserError: There is no such folder of inputs.
+        DstError: The build was stopped.
+    """
+    if inputs is not None and not inputs.is_dir():
+        raise UserError(f"--inputs {inputs} is not a folder: name the one with the files of the corpus")
     if record.corpus is None:
         raise DataError(
             f"the record of {record.name} does not say how its corpus was built, as an older version wrote it, and "
@@ -105,9 +125,17 @@ def _build(record: Record, out: Path, inputs: Path | None, say: Say) -> None:
     say(f"corpus    built again in {out} with `{command}`; its log is {log}")
     done = run_module("data_prep", [*arguments, "--out", str(out.absolute())], log, folder=inputs)
     if done.signal is not None:
-        raise UserError("stopped while the corpus was built: run the same command to go on")
+        raise stopped_early("the build of the corpus")
     if done.status != 0:
         raise DataError(
             f"the corpus cannot be built again ({done.error}): name the folder of its input files with --inputs, or "
             f"the corpus with --corpus; see {log}"
         )
+    return _open(record, out)
+
+
+def stopped_early(what: str) -> DstError:
+    """The error for a signal; the exit status says that the same command goes on."""
+    stopped = DstError(f"{what} was stopped: run the same command to go on")
+    stopped.exit_code = RUN_AGAIN
+    return stopped

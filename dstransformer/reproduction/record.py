@@ -38,7 +38,7 @@ class Record:
     """A finished training.
 
     Attributes:
-        name: What it is called: the folder of the run, or the name of the record's file.
+        name: What it is called: the folder of its run.
         provenance: What it was made of, as its bundle records it.
         figures: The figures of the final bundle, by split and name: ``figures["test"]["bleu"]``.
         weights_sha256: The hash of the final bundle's weights.
@@ -67,16 +67,31 @@ class Record:
         return found
 
     @property
+    def values(self) -> tuple[object, ...]:
+        """What a training done again must have in common with this one: configuration, corpus, parent."""
+        known, parent = self.provenance, self.provenance.get("parent")
+        return (
+            self.config.model_dump(exclude={"tracking"}),
+            None if self.corpus is None else self.corpus["shards"],
+            known.get("tokenizer_sha256"),
+            known.get("src_tokenizer_sha256"),
+            None if parent is None else parent["weights_sha256"],
+        )
+
+    @property
     def world_size(self) -> int:
         """Number of processes; 1 if an older version did not record it."""
         return int(self.provenance.get("world_size") or 1)
 
     def without_places(self) -> Record:
-        """A copy for others: without paths of this machine and the address of its tracking server."""
+        """A copy for others: without paths of this machine and the address of its tracking server.
+
+        The path of a DeepSpeed JSON stays, as it is part of the configuration.
+        """
         parent = self.provenance.get("parent")
         config = self.provenance["config"]
         tracking = {**config.get("tracking", {}), "uri": None}
-        kept = {name: value for name, value in self.provenance.items() if name != "corpus"}
+        kept = {name: value for name, value in self.provenance.items() if name not in ("corpus", "preset")}
         kept["config"] = {**config, "tracking": tracking}
         if isinstance(parent, dict):
             kept["parent"] = {name: value for name, value in parent.items() if name != "path"}
@@ -99,6 +114,8 @@ def read(path: Path) -> Record:
     """
     if path.is_file():
         return read_record(path, _build, newest=FORMAT_VERSION, advice="copy it again")
+    if is_run(path) and not (path / "bundle").is_dir():
+        raise DataError(f"{path} has no final bundle: its training has not finished; run it to the end")
     return describe(open_bundle(path))
 
 

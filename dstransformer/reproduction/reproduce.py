@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,22 +16,20 @@ from dstransformer.corpus import Corpus, Split
 from dstransformer.distributed.child import run_dst
 from dstransformer.distributed.launcher import Processes
 from dstransformer.distributed.world import World, join_world, leave_world
-from dstransformer.errors import RUN_AGAIN, DataError, DstError, UserError, counted
+from dstransformer.errors import DataError, DstError, UserError, counted
 from dstransformer.evaluation import Evaluation
 from dstransformer.evaluation.task import Task
 from dstransformer.evaluation.validation import Validator, add_paper_bleu
 from dstransformer.io.files import storage_errors
 from dstransformer.model import Bundle, open_bundle
 from dstransformer.reproduction import record as records
-from dstransformer.reproduction.bounds import PER_TOKEN, rounding_bound, sampling_bounds
-from dstransformer.reproduction.corpus import find_corpus
+from dstransformer.reproduction.bounds import fewest_sentences, rounding_bound, sampling_bounds
+from dstransformer.reproduction.corpus import Say, build_corpus, find_corpus, stopped_early
 from dstransformer.reproduction.environment import describe_environment, differences
-from dstransformer.reproduction.record import Figures, Record
+from dstransformer.reproduction.record import Record
+from dstransformer.reproduction.report import Report, compare
 
-FORMAT_VERSION = 1
 RECORD_NAME = "record.json"
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -66,84 +62,6 @@ class Request:
         return self.out / "run"
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure, as recorded and as found again.
-
-    Attributes:
-        name: ``test bleu``.
-        recorded: The recorded value.
-        found: The value here; NaN if this version does not compute it.
-        bound: How far the two may differ; infinite if too few sentences were scored for a bound.
-    """
-
-    name: str
-    recorded: float
-    found: float
-    bound: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether it is reproduced."""
-        return abs(self.found - self.recorded) <= self.bound
-
-    @property
-    def verdict(self) -> str:
-        """``equal``, ``within the bound``, ``OUTSIDE the bound`` or ``NOT COMPUTED``."""
-        if math.isnan(self.found):
-            return "NOT COMPUTED"
-        if self.found == self.recorded:
-            return "equal"
-        return "within the bound" if self.holds else "OUTSIDE the bound"
-
-
-@dataclass(frozen=True)
-class Report:
-    """The outcome.
-
-    Attributes:
-        name: The name of the training.
-        differences: What differs and can change the last bits of results, by name: recorded, and here.
-        figures: All figures.
-        same_weights: Whether the weights have the same bits; None if nothing was trained.
-        loss_difference: The largest difference of a logged training loss, and its step; None if nothing was trained or
-            the losses were not recorded.
-    """
-
-    name: str
-    differences: Mapping[str, tuple[str, str]]
-    figures: Sequence[Figure]
-    same_weights: bool | None
-    loss_difference: tuple[float, int] | None
-
-    @property
-    def reproduced(self) -> bool:
-        """Whether every figure is within its bound and, where nothing differs, the weights have the same bits."""
-        bits = bool(self.differences) or self.same_weights in (True, None)
-        return bits and all(figure.holds for figure in self.figures)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for ``--json``; an infinite bound, and a figure that was not computed, are null."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "name": self.name,
-            "reproduced": self.reproduced,
-            "differences": {name: {"recorded": old, "here": new} for name, (old, new) in self.differences.items()},
-            "figures": [
-                {name: _finite(value) for name, value in asdict(one).items()} | {"verdict": one.verdict}
-                for one in self.figures
-            ],
-            "same_weights": self.same_weights,
-            "training_loss": None if self.loss_difference is None else dict(
-                zip(("largest_difference", "step"), self.loss_difference, strict=True)
-            ),
-        }  # fmt: skip
-
-
-def _finite(value: str | float) -> str | float | None:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def reproduce(request: Request, say: Say) -> Report | None:
     """Do a training, or only its evaluation, again.
 
@@ -161,23 +79,31 @@ def reproduce(request: Request, say: Say) -> Report | None:
     record = records.read(request.recorded)
     bundle = _recorded_bundle(request) if request.evaluate_only else None
     processes = _processes(request, record)
-    _claim(request.out, record)
+    parent = None if bundle is not None else _parent(request, record)
+    _check_out(request.out, record)
     with _alone() as world:
         threads = None if bundle is not None else _threads(record)
+        is_finished = bundle is None and _is_finished(request.run, record)
         here = describe_environment(world, processes, threads)
-        changed = differences(record.provenance, here)
+        changed = differences(record.provenance, records.read(request.run).provenance if is_finished else here)
         for line in describe_differences(changed):
             say(line)
-        corpus = find_corpus(record, request.corpus, request.out / "corpus", request.inputs, say)
+        found = find_corpus(record, request.corpus, request.out / "corpus")
+        if found is None:
+            _claim(request.out, record)
+            found = build_corpus(record, request.out / "corpus", request.inputs, say)
+        say(f"corpus    {found.path}: the same {'by all its hashes' if record.corpus else 'by its tokenizer'}")
         if bundle is not None:
-            return _compare_evaluation(record, changed, corpus, bundle, world)
-        if not _is_finished(request.run, record):
-            arguments = _prepare(request, record, corpus)
+            return _compare_evaluation(record, changed, found, bundle, world)
+        if not is_finished:
+            _claim(request.out, record)
+            arguments = _prepare(request, record, found, parent)
             if request.prepare_only:
-                say(f"prepared  train on {processes} processes with: {shlex.join(['dst', *arguments])}")
+                setting = "" if threads is None else f"OMP_NUM_THREADS={threads} "
+                say(f"prepared  train on {_counted(processes)} with: {setting}{shlex.join(['dst', *arguments])}")
                 return None
             _train(request, arguments, processes, threads, say)
-        return _compare_training(record, request.run, corpus, world)
+        return _compare_training(record, request.run, found, world)
 
 
 def describe_differences(changed: Mapping[str, tuple[str, str]]) -> Iterator[str]:
@@ -198,10 +124,12 @@ def _recorded_bundle(request: Request) -> Bundle:
 
 
 def _processes(request: Request, record: Record) -> int:
-    """The number of processes that train; for an evaluation alone, the recorded one. Raises if it cannot be."""
-    processes = request.processes or record.world_size
+    """The number of processes that train, or 1 that evaluates. Raises if they cannot."""
+    if request.evaluate_only:
+        return 1
+    processes = record.world_size if request.processes is None else request.processes
     compose(record.config, processes)
-    if request.evaluate_only or request.prepare_only or _is_finished(request.run, record):
+    if request.prepare_only or _is_finished(request.run, record):
         return processes
     gpus = torch.cuda.device_count()
     if gpus and processes > gpus:
@@ -219,22 +147,29 @@ def _threads(record: Record) -> str | None:
     return threads if isinstance(threads, str) and threads.isdigit() else None
 
 
-def _claim(out: Path, record: Record) -> None:
-    """Make the output folder, or go on in that of an earlier call for the same record.
+def _check_out(out: Path, record: Record) -> None:
+    """Refuse an output folder that holds something else than an earlier call for the same record.
 
     Raises:
-        DataError: The folder holds something else.
+        DataError: It does.
     """
     place = out / RECORD_NAME
     if place.is_file():
-        if records.read(place) != replace(record, name=records.read(place).name):
+        before = records.read(place)
+        if before.without_places() != replace(record.without_places(), name=before.name):
             raise DataError(f"{out} is the reproduction of another training: choose another --out")
         return
     with storage_errors(out):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise DataError(f"{out} exists and is not a reproduction: choose another --out")
+
+
+def _claim(out: Path, record: Record) -> None:
+    """Make the output folder, with the record in it."""
+    with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    record.write(place)
+    if not (out / RECORD_NAME).is_file():
+        record.write(out / RECORD_NAME)
 
 
 @contextmanager
@@ -248,36 +183,38 @@ def _alone() -> Iterator[World]:
 
 
 def _is_finished(run: Path, record: Record) -> bool:
-    """Whether a run has all figures that are recorded."""
+    """Whether a run is the whole training of a record."""
     try:
-        return (run / "bundle").is_dir() and records.read(run).figures.keys() >= record.figures.keys()
+        found = records.read(run)
     except DataError:
         return False
+    return found.figures.keys() >= record.figures.keys() and found.values == record.values
 
 
-def _prepare(request: Request, record: Record, corpus: Corpus) -> list[str]:
+def _prepare(request: Request, record: Record, corpus: Corpus, parent: Path | None) -> list[str]:
     """Write the configuration; returns the arguments of ``dst`` that train with it."""
     preset, config = request.out / "config.yaml", record.config
     tracking = config.tracking.model_copy(update={"uri": None})
     with storage_errors(preset):
         write_config(config.model_copy(update={"tracking": tracking}), preset)
-    arguments = ["train", str(preset), "--corpus", str(corpus.path), "--run", str(request.run)]
-    parent = _parent(request, record)
-    return arguments if parent is None else [*arguments, "--init", str(parent)]
+    places = {"--corpus": corpus.path, "--run": request.run, **({} if parent is None else {"--init": parent})}
+    given = [word for name, place in places.items() for word in (name, str(place.absolute()))]
+    return ["train", str(preset.absolute()), *given]
 
 
 def _train(request: Request, arguments: Sequence[str], processes: int, threads: str | None, say: Say) -> None:
     """Train, or go on with a training."""
     log = request.out / "train.log"
-    started = "1 process" if processes == 1 else f"{processes} processes"
-    say(f"training  in {request.run}, {started}; its log is {log}")
+    say(f"training  in {request.run}, {_counted(processes)}; its log is {log}")
     done = run_dst(arguments, log, {} if threads is None else {"OMP_NUM_THREADS": threads}, processes)
     if done.signal is not None:
-        stopped = DstError("stopped: run the same command to go on")
-        stopped.exit_code = RUN_AGAIN
-        raise stopped
+        raise stopped_early("the training")
     if done.status != 0:
         raise DstError(f"the training failed: {done.error}; see {log}")
+
+
+def _counted(processes: int) -> str:
+    return "1 process" if processes == 1 else f"{processes} processes"
 
 
 def _parent(request: Request, record: Record) -> Path | None:
@@ -322,19 +259,23 @@ def _compare_evaluation(
     on_gpu = "gpu_kernels" in (record.provenance.get("hardware") or {})
     precisions = (trained if on_gpu else "fp32", trained if world.device.type == "cuda" else "fp32")
     found, bounds = {}, {}
-    for (name, figures), (_, evaluation, _) in zip(
+    for (name, figures), (split, evaluation, _) in zip(
         record.figures.items(), _evaluate(record, corpus, bundle, world), strict=True
     ):
         found[name] = evaluation.metrics
+        sentences = fewest_sentences(split, record.config.validation.final_sentences)
         bounds[name] = {
-            figure: rounding_bound(figure, value, evaluation.sentences, precisions) for figure, value in figures.items()
+            figure: rounding_bound(figure, value, sentences, precisions) if changed else 0.0
+            for figure, value in figures.items()
         }
-    return Report(record.name, changed, _figures(record.figures, found, bounds), None, None)
+    return Report(record.name, changed, compare(record.figures, found, bounds), None, None)
 
 
 def _compare_training(record: Record, run: Path, corpus: Corpus, world: World) -> Report:
     """Compare a training with its record."""
     found = records.read(run)
+    if found.values != record.values:
+        raise DataError(f"{run} was not trained as {record.name} was: its configuration, corpus or --init is another")
     changed = differences(record.provenance, found.provenance)
     bounds = {}
     if changed and found.figures != record.figures:
@@ -347,22 +288,6 @@ def _compare_training(record: Record, run: Path, corpus: Corpus, world: World) -
         }
     losses = dict(found.training_loss)
     gaps = [(abs(loss - losses[step]), step) for step, loss in record.training_loss if step in losses]
-    figures = _figures(record.figures, found.figures, bounds)
+    figures = compare(record.figures, found.figures, bounds)
     same_weights = found.weights_sha256 == record.weights_sha256
     return Report(record.name, changed, figures, same_weights, max(gaps, default=None))
-
-
-def _figures(
-    recorded: Figures, found: Mapping[str, Mapping[str, float]], bounds: Mapping[str, Mapping[str, float]]
-) -> list[Figure]:
-    """Every recorded figure beside the one found; without bounds they must be equal."""
-    listed = []
-    for split, figures in recorded.items():
-        own = bounds.get(split, {})
-        main = next((bound for name, bound in own.items() if name not in PER_TOKEN), 0.0)
-        for name, value in figures.items():
-            # BLEU of split compounds has the bound of BLEU.
-            listed.append(
-                Figure(f"{split} {name}", value, found.get(split, {}).get(name, math.nan), own.get(name, main))
-            )
-    return listed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,10 @@ from support.training.runs import train_options
 
 from dstransformer.cli.program import run as dst
 from dstransformer.config import load_config
+from dstransformer.errors import DataError
 from dstransformer.reproduction import record as records
 from dstransformer.reproduction.record import Record
+from dstransformer.reproduction.reproduce import _compare_training, _is_finished
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +100,12 @@ def test_elsewhere_figures_have_bounds_and_the_corpus_is_built_again(trained: Pa
 def test_weights_are_evaluated_again(trained: Path, tmp_path: Path) -> None:
     done = run_dst("reproduce", str(trained / "original"), "--evaluate-only", "--out", str(tmp_path / "again"))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("original is reproduced: each of its 10 figures is equal")
+    assert done.stdout.splitlines()[-1].startswith("original is reproduced: every figure is equal")
     bundle = tmp_path / "bundle"
     shutil.copytree(trained / "original" / "bundle", bundle)
     alone = run_dst("reproduce", str(bundle), "--evaluate-only", "--out", str(tmp_path / "alone"))
     assert alone.returncode == 0, alone.stderr
-    assert alone.stdout.splitlines()[-1] == "bundle is reproduced: each of its 1 figures is equal"
+    assert alone.stdout.splitlines()[-1] == "bundle is reproduced: every figure is equal"
     weights = bundle / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
     damaged = run_dst("reproduce", str(bundle), "--evaluate-only", "--out", str(tmp_path / "damaged"))
@@ -110,7 +113,40 @@ def test_weights_are_evaluated_again(trained: Path, tmp_path: Path) -> None:
     assert "model.safetensors" in damaged.stderr
 
 
+@pytest.mark.slow
+def test_a_training_is_prepared_for_a_launcher(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "again"
+    run = ["reproduce", str(trained / "original"), "--out", str(out)]
+    assert dst([*run, "--prepare-only"]) == 0
+    command = shlex.split(capsys.readouterr().err.splitlines()[-1].partition("with: ")[2])
+    threads, program, *arguments = command
+    assert threads.startswith("OMP_NUM_THREADS=")
+    assert program == "dst"
+    done = run_dst(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert dst(run) == 0
+    said = capsys.readouterr()
+    assert "training  in" not in said.err
+    assert said.out.splitlines()[-1] == "original is reproduced: every figure is equal"
+    assert not list(out.glob("train.log"))
+
+
 class TestRefused:
+    def test_a_training_with_other_values(self, trained: Path, tmp_path: Path) -> None:
+        def change(content: dict[str, Any]) -> None:
+            content["provenance"]["config"]["decoding"]["beam_size"] = 3
+
+        record = changed(trained, tmp_path / "record.json", change)
+        shutil.copytree(trained / "original", tmp_path / "again" / "run")
+        shutil.copy(record, tmp_path / "again" / "record.json")
+        found = records.read(record)
+        with pytest.raises(DataError, match="was not trained as original was"):
+            _compare_training(found, tmp_path / "again" / "run", None, None)  # type: ignore[arg-type]
+        assert not _is_finished(tmp_path / "again" / "run", found)
+        assert _is_finished(tmp_path / "again" / "run", records.read(trained / "original"))
+
     def test_another_corpus(
         self, trained: Path, toy_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -173,6 +209,8 @@ class TestRefused:
         out = ["--out", tmp_path / "again"]
         assert "cannot be split evenly over 3 processes" in refused(capsys, run, "--processes", "3", *out)
         assert f"{record} holds no weights" in refused(capsys, record, "--evaluate-only", *out)
+        assert "leave out --init" in refused(capsys, run, "--evaluate-only", "--init", run, *out)
+        assert "0 processes cannot train" in refused(capsys, run, "--processes", "0", *out)
         assert "leave out --evaluate-only" in refused(
             capsys, run, "--evaluate-only", "--write-record", tmp_path / "new.json"
         )

@@ -17,7 +17,7 @@ from dstransformer.errors import StorageError
 WAITING = """
 import sys
 from pathlib import Path
-from dstransformer.paper import child
+from dstransformer.distributed import child
 before, found, _ = child._MAIN.partition("runpy.run_module(")
 assert found
 child._MAIN = before + f"import time; open({sys.argv[2]!r}, 'w').close(); time.sleep(600)"
@@ -66,7 +66,7 @@ def test_a_child_ends_with_its_parent(tmp_path: Path, number: signal.Signals) ->
         text=True,
         env=dict(os.environ),
     )
-    wait_until((tmp_path / "ready").exists)
+    wait_until(lambda: (tmp_path / "ready").exists() or parent.poll() is not None)
     (child,) = psutil.Process(parent.pid).children()
     parent.send_signal(number)
     printed, _ = parent.communicate()

@@ -51,6 +51,29 @@ def test_a_signed_folder_may_be_moved_and_signed_again(signed: Path, key: tuple[
     verify_signature(moved, key[1])
 
 
+def test_a_relative_path_signs_and_verifies(
+    tmp_path: Path, key: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random_bundle(tmp_path / "bundle")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert dst(["sign", "bundle", "--key", "key.pem"]) == 0
+        assert dst(["verify", "bundle", "--key", "key.pub"]) == 0
+    assert dst(["verify", str(tmp_path / "bundle"), "--key", "key.pub"]) == 0
+    (tmp_path / "bundle" / "config.yaml").write_text((tmp_path / "bundle" / "config.yaml").read_text() + "\n")
+    capsys.readouterr()
+    assert dst(["verify", "bundle"]) == 2
+    assert "config.yaml was changed after the training" in capsys.readouterr().err
+    assert dst(["verify", "bundle", "--key", "key.pub"]) == 2
+    assert "changed: config.yaml" in capsys.readouterr().err
+
+
+def test_a_link_is_refused(signed: Path, key: tuple[Path, Path]) -> None:
+    (signed / "link").symlink_to(signed / "weights")
+    with pytest.raises(DataError, match="is not what was signed: link is a link, not a file"):
+        verify_signature(signed, key[1])
+
+
 def forge(folder: Path) -> None:
     """Change the signed hashes."""
     content = json.loads((folder / "model.sig").read_text())

@@ -9,7 +9,7 @@ import pytest
 
 from dstransformer.reproduction.bounds import _half_width, rounding_bound
 from dstransformer.reproduction.environment import differences
-from dstransformer.reproduction.reproduce import Figure, Report
+from dstransformer.reproduction.report import Figure, Report
 
 
 def test_the_jackknife_of_a_mean_is_its_standard_error() -> None:
@@ -34,6 +34,7 @@ def test_rounding_changes_few_outputs() -> None:
     assert rounding_bound("bleu", 30.0, 10, ["fp32", "fp32"]) == pytest.approx(10.0)
     assert rounding_bound("complete_match", 0.0, 200, ["fp32", "fp32"]) == pytest.approx(0.5)
     assert rounding_bound("loss", 2.0, 1000, ["fp32", "fp32"]) == pytest.approx(2e-4)
+    assert rounding_bound("perplexity", 100.0, 1000, ["fp32", "fp32"]) == pytest.approx(0.01 * math.log(100.0))
     assert rounding_bound("loss", 2.0, 1000, ["bf16", "fp32"]) == pytest.approx(2 * 2 / 256)
 
 
@@ -46,6 +47,13 @@ def test_differences_name_what_can_change_bits() -> None:
         "processes": ("4", "none"),
         "revision": ("not recorded", "abc"),
     }
+
+
+def test_without_a_bound_only_an_equal_figure_is_reproduced() -> None:
+    for found, verdict in ((30.0, "equal"), (30.1, "WITHOUT a bound")):
+        figure = Figure("test bleu", 30.0, found, math.inf)
+        assert figure.verdict == verdict
+        assert Report("run", {"torch": ("1", "2")}, [figure], False, None).reproduced == (found == 30.0)
 
 
 @pytest.mark.parametrize(
