@@ -66,13 +66,15 @@ class Record:
         found: Mapping[str, Any] | None = self.provenance.get("corpus_identity")
         return found
 
-    @property
-    def values(self) -> tuple[object, ...]:
-        """What a training done again must have in common with this one: configuration, corpus, parent."""
+    def is_same_training(self, other: Record) -> bool:
+        """Whether another training has the same configuration, corpus and parent, as far as they are recorded."""
+        corpora = [record.corpus["shards"] for record in (self, other) if record.corpus is not None]
+        return self._values() == other._values() and all(shards == corpora[0] for shards in corpora)
+
+    def _values(self) -> tuple[object, ...]:
         known, parent = self.provenance, self.provenance.get("parent")
         return (
             self.config.model_dump(exclude={"tracking"}),
-            None if self.corpus is None else self.corpus["shards"],
             known.get("tokenizer_sha256"),
             known.get("src_tokenizer_sha256"),
             None if parent is None else parent["weights_sha256"],

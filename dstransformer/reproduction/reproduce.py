@@ -188,7 +188,7 @@ def _is_finished(run: Path, record: Record) -> bool:
         found = records.read(run)
     except DataError:
         return False
-    return found.figures.keys() >= record.figures.keys() and found.values == record.values
+    return found.figures.keys() >= record.figures.keys() and record.is_same_training(found)
 
 
 def _prepare(request: Request, record: Record, corpus: Corpus, parent: Path | None) -> list[str]:
@@ -274,7 +274,7 @@ def _compare_evaluation(
 def _compare_training(record: Record, run: Path, corpus: Corpus, world: World) -> Report:
     """Compare a training with its record."""
     found = records.read(run)
-    if found.values != record.values:
+    if not record.is_same_training(found):
         raise DataError(f"{run} was not trained as {record.name} was: its configuration, corpus or --init is another")
     changed = differences(record.provenance, found.provenance)
     bounds = {}
